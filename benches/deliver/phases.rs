@@ -1,0 +1,175 @@
+//! Where the time of one delivery goes. The steps of a delivery are taken one after the other in this process (a real
+//! one overlaps reading, connecting and logging in); starting and ending a process are measured beside them. strace
+//! counts system calls and syncs, in runs of their own.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use onedrop::config::{Config, LedgerUrl};
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::sqlite::SqliteLedger;
+use onedrop::ledger::{Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, Ledger, Turn};
+use onedrop::message::{DedupBy, Message};
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::maildir::MaildirStore;
+use onedrop::store::{Copy, Store};
+
+use crate::process::{deliver, program};
+use crate::support::dovecot::Dovecot;
+use crate::support::postgres::Postgres;
+use crate::table::{ROUNDS, Times, ms};
+use crate::world::{Bench, MESSAGE_BYTES, STRANGER, lda_command, message};
+
+pub fn run() {
+    let bench = Bench::new();
+    let dovecot = Dovecot::start_high_performance();
+    let postgres = Postgres::start();
+    let (maildir, imap) = (bench.maildir_config(&dovecot), bench.imap_config("socket", &postgres, &dovecot));
+    bench.migrate(&imap);
+    processes(&bench);
+    for (title, config) in [("SQLite + Maildir", &maildir), ("Postgres + IMAP", &imap)] {
+        // The first delivery makes the mailbox.
+        bench.onedrop(config, "phases", STRANGER)();
+        steps(title, config, &dovecot, &postgres);
+    }
+    println!("\n| one delivery | system calls | fsync, fdatasync |\n|---|---:|---:|");
+    count("onedrop, SQLite + Maildir", bench.deliver_command(&maildir, "phases"), &bench);
+    count("onedrop, Postgres + IMAP (without the servers)", bench.deliver_command(&imap, "phases"), &bench);
+    count("dovecot-lda (with doveconf)", lda_command(&dovecot.config_file(), "lda"), &bench);
+}
+
+/// What any process costs here, and one of ours that does nothing.
+fn processes(bench: &Bench) {
+    let time = |name: &str, args: &[&str]| {
+        let path = if name.is_empty() { bench.onedrop.clone() } else { name.into() };
+        Times::of((0..ROUNDS).map(|_| deliver(&mut program(&path, args), b"")).collect())
+    };
+    println!("| a process from start to end | median ms | least ms |\n|---|---:|---:|");
+    for (name, times) in [("/bin/true", time("/bin/true", &[])), ("onedrop --version", time("", &["--version"]))] {
+        println!("| {name} | {:.2} | {:.2} |", times.median_ms(), times.least_ms());
+    }
+}
+
+/// Names and times of the steps of one delivery.
+struct Watch {
+    began: Instant,
+    steps: Vec<(&'static str, Duration)>,
+}
+
+impl Watch {
+    fn passed<T>(&mut self, step: &'static str, value: T) -> T {
+        let now = Instant::now();
+        self.steps.push((step, now - self.began));
+        self.began = Instant::now();
+        value
+    }
+}
+
+fn steps(title: &str, config: &Path, dovecot: &Dovecot, postgres: &Postgres) {
+    let runs: Vec<Watch> = (0..ROUNDS).map(|_| one(config, dovecot, postgres)).collect();
+    println!("\n| {title}: a step | median ms | least ms |\n|---|---:|---:|");
+    let mut sum = 0.0;
+    for at in 0..runs[0].steps.len() {
+        let times = Times::of(runs.iter().map(|run| run.steps[at].1).collect());
+        sum += times.median_ms();
+        println!("| {} | {:.2} | {:.2} |", runs[0].steps[at].0, times.median_ms(), times.least_ms());
+    }
+    println!("| all, one after the other | {sum:.2} | |");
+}
+
+fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
+    let bytes = message(STRANGER, MESSAGE_BYTES);
+    let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+    let account = "phases";
+    let mut watch = Watch { began: Instant::now(), steps: Vec::new() };
+
+    let loaded = Config::load(Some(config)).map_err(|errors| errors.to_string()).expect("our configuration");
+    let loaded = watch.passed("configuration", loaded);
+    let message = Message::new(bytes, DedupBy::Content);
+    let facts = message.facts();
+    watch.passed("message: identity, digest, facts", ());
+    let is_sqlite = matches!(loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. });
+    let mut ledger: Box<dyn Ledger> = match loaded.config.ledger.engine() {
+        LedgerUrl::Sqlite { path } => Box::new(SqliteLedger::open(&path, deadline.end()).expect("a ledger")),
+        LedgerUrl::Postgres { .. } => {
+            let settings = PostgresSettings { url: postgres.url_socket(), password: None, ca_file: None };
+            Box::new(PostgresLedger::open(settings, deadline.end()).expect("a ledger"))
+        }
+    };
+    watch.passed("ledger: open", ());
+    let mut store: Box<dyn Store> = match is_sqlite {
+        true => Box::new(MaildirStore::new(dovecot.mail_root(), true)),
+        false => Box::new(imap_store(dovecot)),
+    };
+    store.prepare(account, deadline.end());
+    if !is_sqlite {
+        // Waits for the login.
+        store.check(account, deadline.end()).expect("a session");
+    }
+    watch.passed("store: connect, log in (and EXAMINE)", ());
+
+    let attempt = Attempt {
+        recipient: account.to_owned(),
+        host: "bench".to_owned(),
+        pid: std::process::id(),
+        ..Attempt::default()
+    };
+    let inbox = Destination::inbox(account);
+    let entry = Entry { identity: message.identity(), facts: &facts, size_bytes: MESSAGE_BYTES as u64, raw: None };
+    let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite };
+    let recorded = ledger.record(&entry, &attempt, std::slice::from_ref(&inbox), terms).expect("a record");
+    let recorded = watch.passed("ledger: record", recorded);
+    let Some(CopyState::Claimed(claim)) = recorded.copies.first() else { panic!("{:?}", recorded.copies) };
+    let key = message.identity().copy_key(&inbox.account, &inbox.mailbox);
+    assert!(matches!(ledger.take_turn(claim, &key).expect("a turn"), Turn::Ours { .. }));
+    watch.passed("ledger: take_turn", ());
+    let copy =
+        Copy { key: &key, bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded.recorded_at };
+    let receipt = store.append(&inbox, &copy, &deadline).expect("a copy");
+    deadline.answered();
+    let receipt = watch.passed("store: append", receipt);
+    let end = AttemptEnd {
+        outcome: "delivered",
+        status: "2.0.0".to_owned(),
+        text: receipt.to_string(),
+        duration: Duration::from_millis(1),
+    };
+    let facts = CopyFacts::default();
+    ledger.confirm(claim, &receipt, facts, Some((recorded.attempt, &end))).expect("a receipt on record");
+    watch.passed("ledger: confirm", ());
+    drop(ledger);
+    watch.passed("ledger: close", ());
+    drop(store);
+    watch.passed("store: close", ());
+    watch
+}
+
+fn imap_store(dovecot: &Dovecot) -> ImapStore {
+    ImapStore::new(ImapSettings {
+        host: "127.0.0.1".to_owned(),
+        port: dovecot.imap_port(),
+        tls: Tls::None,
+        ca_file: None,
+        user: dovecot.master_user().to_owned(),
+        password: dovecot.password().to_owned().into(),
+        create_mailboxes: true,
+        dedup_by: DedupBy::Content,
+    })
+}
+
+/// System calls of `command` and all that it starts, and how many of them wait for the disk.
+fn count(name: &str, command: Command, bench: &Bench) {
+    let out = bench.private("strace.out", "");
+    let mut strace = program("/usr/bin/strace", &["-f", "-qq", "-o", &out.display().to_string(), "--"]);
+    strace.arg(command.get_program()).args(command.get_args());
+    let took = deliver(&mut strace, &message(STRANGER, MESSAGE_BYTES));
+    let text = fs::read_to_string(&out).expect("what strace saw");
+    let calls = text.lines().filter(|line| !line.contains(" resumed>") && !line.contains("+++")).count();
+    let syncs = text.lines().filter(|line| line.contains(" fsync(") || line.contains(" fdatasync(")).count();
+    assert!(calls > 0, "strace saw nothing in {:.0} ms", ms(took));
+    println!("| {name} | {calls} | {syncs} |");
+}

@@ -1,0 +1,212 @@
+//! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions through the configured
+//! path exclude each other. The proof: A takes a lock, B is told that it is contended, A leaves, B gets it. A pool or
+//! balancer that leads the two sessions to different servers fails it. A ledger in a file is opened only when it is
+//! there, because opening makes what is missing.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::unistd::{AccessFlags, access};
+
+use super::{Finding, Level, bounded};
+use crate::cli::Adapters;
+use crate::config::{LedgerUrl, Loaded};
+use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION};
+
+/// Sessions end their calls by themselves at the time given; a step gets this much more before it is given up.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// A session, and how to open another.
+struct Ends {
+    loaded: Arc<Loaded>,
+    adapters: Adapters,
+    time: Duration,
+    until: Instant,
+}
+
+/// Everything about the ledger.
+pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration) -> Vec<Finding> {
+    let url = loaded.config.ledger.engine();
+    let place = shown(&url);
+    if let LedgerUrl::Sqlite { path } = url {
+        match bounded(time, move || not_to_be_opened(&path)) {
+            Ok(None) => {}
+            Ok(Some((level, why))) => return vec![Finding::new(level, "ledger", format!("{place}: {why}"))],
+            Err(why) => return vec![Finding::new(Level::Error, "ledger", format!("{place}: {why}"))],
+        }
+    }
+    let ends = Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
+    ends.findings(&place)
+}
+
+impl Ends {
+    fn findings(&self, place: &str) -> Vec<Finding> {
+        let opened = self.open().and_then(|mut session| {
+            self.bounded(move || {
+                let version = session.schema_version();
+                (session, version)
+            })
+        });
+        let (session, version) = match opened {
+            Ok((session, version)) => (Some(session), version),
+            Err(error) => (None, Err(error)),
+        };
+        let mut findings = vec![of_version(place, version)];
+        if let Some(session) = session {
+            findings.push(self.exclusion(place, session));
+            findings.extend(self.loaded.config.directory.query.clone().map(|query| self.query(query)));
+        }
+        findings
+    }
+
+    /// Asks the administrator's query for an address that nobody has: a query that fails would defer all mail.
+    fn query(&self, query: String) -> Finding {
+        let asked = self.open().and_then(|mut session| {
+            self.bounded(move || session.account_by_query(&query, "nobody@onedrop-check.invalid"))?
+        });
+        match asked {
+            Ok(None) => Finding::new(Level::Ok, "ledger", "directory.query answers"),
+            Ok(Some(account)) => {
+                let text = format!("directory.query knows an address that nobody has, as account {account:?}");
+                Finding::new(Level::Warning, "ledger", text)
+            }
+            Err(error) => Finding::new(Level::Error, "ledger", format!("directory.query: {error}")),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Ledger>, LedgerError> {
+        let (loaded, open, until) = (self.loaded.clone(), self.adapters.open_ledger, self.until);
+        self.bounded(move || open(&loaded, until))?
+    }
+
+    fn bounded<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T, LedgerError> {
+        bounded(self.time, f).map_err(LedgerError::Unavailable)
+    }
+
+    fn exclusion(&self, place: &str, first: Box<dyn Ledger>) -> Finding {
+        let proof = self.open().map_err(|error| format!("no second session: {error}")).and_then(|second| {
+            let proof = self.bounded(move || prove_exclusion(first, second, &lock_name()));
+            proof.unwrap_or_else(|error| Err(error.to_string()))
+        });
+        match proof {
+            Ok(()) => Finding::new(Level::Ok, "lock", "two sessions exclude each other"),
+            Err(why) => {
+                let unproven = "it is not proven that deliveries exclude each other";
+                Finding::new(Level::Error, "lock", format!("{place}: {unproven}: {why}"))
+            }
+        }
+    }
+}
+
+fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
+    match version {
+        Ok(SCHEMA_VERSION) => Finding::new(Level::Ok, "ledger", format!("{place}, schema version {SCHEMA_VERSION}")),
+        Ok(found) | Err(LedgerError::Version { found }) => {
+            Finding::new(Level::Error, "schema", format!("{place} {}", LedgerError::Version { found }))
+        }
+        Err(error) => Finding::new(Level::Error, "ledger", format!("{place}: {error}")),
+    }
+}
+
+/// # Errors
+/// Where the two sessions did not behave as two deliveries of one message must.
+fn prove_exclusion(mut first: Box<dyn Ledger>, mut second: Box<dyn Ledger>, name: &str) -> Result<(), String> {
+    first.try_lock(name).map_err(|error| format!("a session cannot take a lock that nobody holds: {error}"))?;
+    match second.try_lock(name) {
+        Err(LedgerError::Contended) => {}
+        Ok(()) => {
+            let why = "two sessions hold one lock at the same time, so deliveries would not exclude each other (does \
+                       ledger.url lead to different servers, as behind a balancer?)";
+            return Err(why.to_owned());
+        }
+        Err(error) => return Err(format!("a session cannot try a lock that another holds: {error}")),
+    }
+    first.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))?;
+    second.try_lock(name).map_err(|error| format!("a lock that was given back cannot be taken: {error}"))?;
+    second.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))
+}
+
+/// A name that no other check uses.
+fn lock_name() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("check {} {} {}", host.to_string_lossy(), std::process::id(), now.as_nanos())
+}
+
+/// The URL without anything that belongs to a login: no user, no parameters.
+fn shown(url: &LedgerUrl) -> String {
+    let LedgerUrl::Postgres { url } = url else { return url.to_string() };
+    let place = url.split_once("://").map_or("", |(_, place)| place);
+    let place = place.split('?').next().unwrap_or_default();
+    format!("postgres://{}", place.rsplit('@').next().unwrap_or_default())
+}
+
+/// Why a ledger in a file cannot be tested without changing something; `None`: it can.
+fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
+    const LATER: &str = "lock and schema can be tested then";
+    let found = match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(to_be_made(path, LATER)),
+        Err(error) => return Some((Level::Error, error.to_string())),
+        Ok(found) => found,
+    };
+    if !found.is_file() {
+        return Some((Level::Error, "not a regular file".to_owned()));
+    }
+    if found.len() == 0 {
+        let text = format!("an empty file, to be made a ledger by the first delivery; {LATER}");
+        return Some((Level::Ok, text));
+    }
+    if is_in_rollback_mode(path) {
+        let text = "an SQLite file that is not a ledger in use (no WAL): another program's? Nothing was tested; a ledger \
+                    restored from a copy is in use again after a delivery";
+        return Some((Level::Warning, text.to_owned()));
+    }
+    let mut locks = path.as_os_str().to_owned();
+    locks.push("-locks");
+    let locks = PathBuf::from(locks);
+    (!locks.exists())
+        .then(|| (Level::Ok, format!("its lock file {} will be made by the next delivery; {LATER}", locks.display())))
+}
+
+fn to_be_made(path: &Path, later: &str) -> (Level, String) {
+    let folders = path.ancestors().skip(1);
+    let here = Path::new(".");
+    let nearest = folders.map(|folder| if folder.as_os_str().is_empty() { here } else { folder }).find(|f| f.exists());
+    let nearest = nearest.unwrap_or(Path::new("/"));
+    match access(nearest, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => (Level::Ok, format!("not there yet, the first delivery makes it; {later}")),
+        Err(error) => {
+            let user = nix::unistd::geteuid();
+            let text = format!("not there yet, and user {user} cannot make it: {}: {error}", nearest.display());
+            (Level::Error, text)
+        }
+    }
+}
+
+/// Whether the header says SQLite without WAL (<https://www.sqlite.org/fileformat.html>: magic, then at 18 the version).
+fn is_in_rollback_mode(path: &Path) -> bool {
+    let mut header = [0; 19];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    read.is_ok() && header.starts_with(b"SQLite format 3\0") && header[18] == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_login_is_shown() {
+        let urls = [
+            ("postgres://onedrop@db.example.net/onedrop", "postgres://db.example.net/onedrop"),
+            ("postgresql://db/onedrop?user=me&sslmode=require", "postgres://db/onedrop"),
+            ("postgres://u@h1:5432,h2/db?target_session_attrs=read-write", "postgres://h1:5432,h2/db"),
+            ("sqlite:///var/lib/onedrop/ledger.db", "sqlite:///var/lib/onedrop/ledger.db"),
+        ];
+        for (url, expected) in urls {
+            assert_eq!(shown(&url.parse().expect("a ledger URL")), expected);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The store's part of `onedrop check`: a login for one account, without writing a message.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Finding, Level, bounded};
+use crate::cli::Adapters;
+use crate::config::Loaded;
+use crate::directory::is_account_name;
+
+/// The store's own time-outs come first; a step gets this much more before it is given up.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Everything about the store, seen from `account` or one that the directory names.
+pub(super) fn findings(
+    loaded: &Arc<Loaded>,
+    account: Option<&str>,
+    adapters: Adapters,
+    time: Duration,
+) -> Vec<Finding> {
+    let settings = &loaded.config.store;
+    let place = settings.kind().to_string();
+    let known = || loaded.config.directory.accounts.values().next().map(String::as_str);
+    let Some(account) = account.or_else(known) else {
+        let text = format!("{place}: not tested: directory.accounts names no account; pass --account NAME");
+        return vec![Finding::new(Level::Warning, "store", text)];
+    };
+    if !is_account_name(account) {
+        let text = format!("{place}: {account:?} cannot be an account; pass --account NAME");
+        return vec![Finding::new(Level::Error, "store", text)];
+    }
+    let (for_thread, name) = (loaded.clone(), account.to_owned());
+    let checked = bounded(time + SLACK, move || {
+        let until = Instant::now() + time;
+        (adapters.open_store)(&for_thread).and_then(|mut store| store.check(&name, until))
+    });
+    let failed = |why: String| {
+        let why = why.strip_prefix("store: ").unwrap_or(&why);
+        vec![Finding::new(Level::Error, "store", format!("{place}, account {account}: {why}"))]
+    };
+    match checked {
+        Ok(Ok(lines)) if lines.is_empty() => {
+            vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))]
+        }
+        Ok(Ok(lines)) => {
+            let told = |line: &String| Finding::new(Level::Ok, "store", format!("{place}, account {account}: {line}"));
+            lines.iter().map(told).collect()
+        }
+        Ok(Err(error)) => failed(error.to_string()),
+        Err(why) => failed(why),
+    }
+}

@@ -1,0 +1,198 @@
+//! The local Postfix, as `onedrop check` sees it: which services and parameters run onedrop, and whether they do so in a
+//! way that loses nothing, returns nothing and changes nothing. Facts come from `postconf` and the user database
+//! (`facts.rs`), the judgement is a table of rules without I/O (`transport.rs`, `site.rs`). Nothing is changed.
+//!
+//! Sources: pipe(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c, src/util/exec_command.c.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::check::{Finding, Level};
+use crate::config::Loaded;
+
+mod ask;
+mod command;
+mod facts;
+mod master;
+mod site;
+mod transport;
+
+use command::Command;
+
+/// What a set-up is compared with.
+#[derive(Debug, Clone)]
+pub(super) struct Ours {
+    /// `limits.deadline_secs`; `None` when the configuration is broken.
+    deadline_secs: Option<u64>,
+    /// The configuration file that is checked.
+    config_file: PathBuf,
+    /// `ONEDROP...` variables that are set for this check.
+    variables: Vec<String>,
+}
+
+impl Ours {
+    pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path) -> Ours {
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        Ours {
+            deadline_secs: loaded.map(|loaded| loaded.config.limits.deadline_secs),
+            config_file: facts::canonical(config_file),
+            variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
+        }
+    }
+}
+
+/// A Postfix configuration, as far as it matters here.
+#[derive(Debug, Default)]
+struct Setup {
+    folder: PathBuf,
+    /// main.cf and Postfix' defaults, with `$name` expanded.
+    main: BTreeMap<String, String>,
+    /// Every service of master.cf.
+    services: Vec<master::Service>,
+    /// The pipe(8) services that run onedrop.
+    transports: Vec<Transport>,
+    /// The `mailbox_command`s that run onedrop.
+    mailbox_commands: Vec<MailboxCommand>,
+}
+
+impl Setup {
+    /// A parameter's value; empty when Postfix does not know it.
+    fn value(&self, name: &str) -> &str {
+        self.main.get(name).map_or("", String::as_str)
+    }
+}
+
+/// A pipe(8) service that runs onedrop.
+#[derive(Debug)]
+struct Transport {
+    service: master::Service,
+    attributes: master::Attributes,
+    command: Command,
+    /// `NAME_destination_recipient_limit` as the queue manager sees it.
+    recipient_limit: String,
+    /// `NAME_time_limit` as pipe(8) sees it.
+    time_limit: String,
+    rights: Rights,
+    /// The configuration file that its deliveries read.
+    config_file: PathBuf,
+    /// What stands in the way of running the program, if anything does.
+    cannot_run: Option<String>,
+}
+
+/// What pipe(8) thinks of a `user=`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rights {
+    Fine,
+    NotSet,
+    Unknown,
+    Root,
+    MailOwner,
+}
+
+/// A `mailbox_command` that runs onedrop.
+#[derive(Debug)]
+struct MailboxCommand {
+    /// `main.cf`, or the service that overrides it.
+    place: String,
+    text: String,
+    /// `local_command_shell`; empty: a shell only where the text needs one.
+    shell: String,
+    time_limit: String,
+}
+
+/// A level and what is so; the rules' callers add where.
+type Told = (Level, String);
+
+/// Everything about the Postfix whose configuration is in `folder`, or this host's; no program runs longer than `time`.
+pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Vec<Finding> {
+    let Some(postconf) = ask::find_postconf(std::env::var_os("PATH").as_deref()) else {
+        return match folder {
+            None => vec![Finding::new(Level::Ok, "postfix", "none on this host")],
+            Some(_) => vec![Finding::new(Level::Error, "postfix", "no program postconf in PATH or /usr/sbin")],
+        };
+    };
+    let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
+    match facts::gather(&postconf) {
+        Ok(setup) => judged(&setup, ours),
+        // A host may have the package and not use it; a folder that was named is meant.
+        Err(why) => {
+            let level = if folder.is_some() { Level::Error } else { Level::Warning };
+            vec![Finding::new(level, "postfix", why)]
+        }
+    }
+}
+
+/// The findings about `setup`; no I/O.
+fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
+    let master = setup.folder.join("master.cf");
+    let main = setup.folder.join("main.cf");
+    let mut findings = Vec::new();
+    for transport in &setup.transports {
+        let told = transport::judged(transport, setup, ours);
+        let name = &transport.service.name;
+        findings.extend(
+            told.into_iter().map(|(level, text)| {
+                Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
+            }),
+        );
+    }
+    let told = site::judged(setup, ours);
+    findings.extend(told.into_iter().map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
+    findings
+}
+
+/// Seconds of a Postfix time such as `1000s` or `2h`; without a unit they are seconds.
+fn seconds(time: &str) -> Option<u64> {
+    let (number, unit) = match time.trim().char_indices().last()? {
+        (_, '0'..='9') => (time.trim(), 1),
+        (at, unit) => {
+            let seconds = match unit.to_ascii_lowercase() {
+                's' => 1,
+                'm' => 60,
+                'h' => 3600,
+                'd' => 86_400,
+                'w' => 604_800,
+                _ => return None,
+            };
+            (&time.trim()[..at], seconds)
+        }
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A delivery ends at its deadline; this is what ending takes on a busy host.
+const MARGIN_SECS: u64 = 5;
+
+/// Whether `limit`, the value of `parameter`, leaves a delivery the time to end by itself.
+fn time_limit(parameter: &str, limit: &str, ours: &Ours) -> Option<Told> {
+    let Some(secs) = seconds(limit) else {
+        return Some((Level::Error, format!("{parameter} = {limit} is not a time")));
+    };
+    let deadline = ours.deadline_secs?;
+    let least = deadline + MARGIN_SECS;
+    (secs < least).then(|| {
+        let text = format!(
+            "{parameter} = {limit} ends before a delivery does (limits.deadline_secs = {deadline}), and then Postfix \
+             returns the mail to its sender; set it to {least}s or more, or lower limits.deadline_secs"
+        );
+        (Level::Error, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let cases =
+            [("1000s", Some(1000)), ("5", Some(5)), ("2M", Some(120)), ("1h", Some(3600)), ("1d", Some(86_400))];
+        for (time, expected) in cases {
+            assert_eq!(seconds(time), expected, "{time}");
+        }
+        for time in ["", "s", "-1s", "1.5h", "1y", "99999999999999999w", "1é"] {
+            assert_eq!(seconds(time), None, "{time}");
+        }
+    }
+}

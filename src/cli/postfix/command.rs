@@ -1,0 +1,133 @@
+//! The command line that runs onedrop, in Postfix' words: which program, how it is reached, and what this version of
+//! onedrop makes of its arguments. The arguments go through the parser that a delivery uses, so what it would refuse
+//! shows up here.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+
+use crate::cli::{self, Cli, DeliverArgs};
+
+/// A command line with onedrop in it.
+#[derive(Debug)]
+pub(super) struct Command {
+    /// What comes before onedrop: a wrapper or a shell; usually nothing.
+    pub(super) before: Vec<String>,
+    /// The program, and its arguments with macros as `${name}`.
+    pub(super) words: Vec<String>,
+}
+
+/// What onedrop makes of its arguments.
+#[derive(Debug)]
+pub(super) enum Understood {
+    Deliver {
+        args: DeliverArgs,
+        config: Option<PathBuf>,
+    },
+    /// Another command than `deliver`.
+    Other,
+    /// Why not.
+    Not(String),
+}
+
+impl Command {
+    /// `None` where no word is a program called onedrop, alone or inside a shell's command line.
+    pub(super) fn find(argv: &[String]) -> Option<Command> {
+        let words: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
+        let at =
+            words.iter().position(|word| is_onedrop(word)).or_else(|| words.iter().position(|w| runs_onedrop(w)))?;
+        let (before, words) = words.split_at(at);
+        Some(Command { before: before.to_vec(), words: words.to_vec() })
+    }
+
+    pub(super) fn program(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+
+    /// Whether onedrop is only named inside a text for a shell.
+    pub(super) fn is_shell_text(&self) -> bool {
+        !is_onedrop(self.program())
+    }
+
+    pub(super) fn understood(&self) -> Understood {
+        // A delivery's size is a number; all other macros may be any text.
+        let words = self.words.iter().map(|word| word.replace("${size}", "0"));
+        match Cli::try_parse_from(words) {
+            Ok(Cli { config, command: cli::Command::Deliver(args) }) => Understood::Deliver { args, config },
+            Ok(_) => Understood::Other,
+            Err(error) => Understood::Not(cli::usage_problem(&error)),
+        }
+    }
+
+    /// The `--config` of a delivery.
+    pub(super) fn config(&self) -> Option<PathBuf> {
+        match self.understood() {
+            Understood::Deliver { config, .. } => config,
+            Understood::Other | Understood::Not(_) => None,
+        }
+    }
+}
+
+fn is_onedrop(word: &str) -> bool {
+    Path::new(word).file_name().is_some_and(|name| name == "onedrop")
+}
+
+/// Whether a text for a shell, or for local(8), has the program onedrop in it.
+pub(super) fn runs_onedrop(text: &str) -> bool {
+    let separates = |c: char| c.is_whitespace() || "\"'`;|&()<>=".contains(c);
+    text.split(separates).any(is_onedrop)
+}
+
+/// `$name` and `$(name)`, which mean the same to pipe(8), as `${name}`.
+fn with_braces(word: &str) -> String {
+    let mut out = String::new();
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (name, length) = match after.chars().next() {
+            Some('(') => after.find(')').map_or((None, 0), |end| (Some(&after[1..end]), end + 1)),
+            Some(c) if c.is_ascii_alphabetic() => {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                (Some(&after[..end]), end)
+            }
+            Some('$') => (None, 1),
+            _ => (None, 0),
+        };
+        match name {
+            Some(name) => out.push_str(&format!("${{{name}}}")),
+            None => {
+                out.push('$');
+                out.push_str(&after[..length]);
+            }
+        }
+        rest = &after[length..];
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macros_have_one_form() {
+        let cases = [
+            ("${recipient}", "${recipient}"),
+            ("-d$recipient", "-d${recipient}"),
+            ("$(size)x", "${size}x"),
+            ("a$$b$", "a$$b$"),
+            ("$(open", "$(open"),
+            ("$user@$domain", "${user}@${domain}"),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(with_braces(word), expected);
+        }
+    }
+
+    #[test]
+    fn onedrop_is_a_programs_name() {
+        assert!(runs_onedrop("exec /usr/bin/onedrop deliver") && runs_onedrop("A=b;onedrop"));
+        assert!(!runs_onedrop("/usr/bin/onedrops /etc/onedrop/onedrop.toml"));
+    }
+}

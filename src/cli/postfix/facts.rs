@@ -1,0 +1,156 @@
+//! Gathering a [`Setup`]: what postconf says, which users there are, which programs and files exist.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, Group, User, access};
+
+use super::ask::Postconf;
+use super::command::{Command, runs_onedrop};
+use super::master::{self, Attributes, Service};
+use super::{MailboxCommand, Rights, Setup, Transport};
+use crate::config::DEFAULT_FILE;
+
+/// Parameters that say which transport gets a mail.
+pub(super) const ROUTES: [&str; 7] = [
+    "virtual_transport",
+    "local_transport",
+    "mailbox_transport",
+    "relay_transport",
+    "default_transport",
+    "fallback_transport",
+    "content_filter",
+];
+
+/// Tables that may say so.
+pub(super) const ROUTE_MAPS: [&str; 3] = ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
+
+/// What else is needed of main.cf.
+const MAIN: [&str; 7] = [
+    "config_directory",
+    "enable_long_queue_ids",
+    "export_environment",
+    "mail_owner",
+    "message_size_limit",
+    "queue_directory",
+    "soft_bounce",
+];
+
+/// # Errors
+/// Postfix' configuration cannot be read; why.
+pub(super) fn gather(postconf: &Postconf) -> Result<Setup, String> {
+    let names: Vec<String> = MAIN.iter().chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
+    let mut main = postconf.values(&[], &names)?;
+    // This one is not expanded: its $names are for a shell.
+    main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);
+    let services = master::services(&postconf.services()?);
+    let mailbox_commands = mailbox_commands(postconf, &main, &services)?;
+    let folder = main.get("config_directory").map(PathBuf::from).unwrap_or_default();
+    let mut setup = Setup { folder, main, mailbox_commands, ..Setup::default() };
+    for service in services.iter().filter(|service| service.command == "pipe") {
+        let attributes = Attributes::read(&service.arguments);
+        if let Some(command) = Command::find(&attributes.argv) {
+            let queue_manager = services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
+            let transport = transport(postconf, &setup, service, queue_manager, attributes, command)?;
+            setup.transports.push(transport);
+        }
+    }
+    setup.services = services;
+    Ok(setup)
+}
+
+fn transport(
+    postconf: &Postconf,
+    setup: &Setup,
+    service: &Service,
+    queue_manager: Option<&Service>,
+    attributes: Attributes,
+    command: Command,
+) -> Result<Transport, String> {
+    let value = |reader: Option<&Service>, name: &str, default: &str| {
+        let names = [format!("{}_{name}", service.name), default.to_owned()];
+        let values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
+        let value = names.iter().find_map(|name| values.get(name).filter(|value| !value.is_empty()));
+        Ok::<_, String>(value.cloned().unwrap_or_default())
+    };
+    Ok(Transport {
+        recipient_limit: value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?,
+        time_limit: value(Some(service), "time_limit", "command_time_limit")?,
+        rights: rights(attributes.user.as_deref(), setup.value("mail_owner")),
+        config_file: config_file(&command, &attributes, setup),
+        cannot_run: cannot_run(&command, &attributes),
+        service: service.clone(),
+        attributes,
+        command,
+    })
+}
+
+/// As pipe(8) judges `user:group`.
+fn rights(user: Option<&str>, mail_owner: &str) -> Rights {
+    let Some(name) = user else { return Rights::NotSet };
+    let (name, group) = name.split_once(':').unwrap_or((name, ""));
+    let Ok(Some(user)) = User::from_name(name) else { return Rights::Unknown };
+    let gid = if group.is_empty() { Some(user.gid) } else { Group::from_name(group).ok().flatten().map(|g| g.gid) };
+    let Some(gid) = gid else { return Rights::Unknown };
+    let owner = User::from_name(mail_owner).ok().flatten();
+    if user.uid.is_root() || gid.as_raw() == 0 {
+        Rights::Root
+    } else if owner.is_some_and(|owner| owner.uid == user.uid || owner.gid == gid) {
+        Rights::MailOwner
+    } else {
+        Rights::Fine
+    }
+}
+
+/// The configuration file of a delivery, which has Postfix' environment and working folder, not ours.
+fn config_file(command: &Command, attributes: &Attributes, setup: &Setup) -> PathBuf {
+    let exported = || {
+        let settings = setup.value("export_environment").split([',', ' ', '\t']);
+        settings.filter_map(|setting| setting.strip_prefix("ONEDROP_CONFIG=")).next().map(PathBuf::from)
+    };
+    let file = command.config().or_else(exported).unwrap_or_else(|| DEFAULT_FILE.into());
+    let folder = attributes.directory.as_deref().unwrap_or(setup.value("queue_directory"));
+    canonical(&Path::new(folder).join(file))
+}
+
+/// The file's one absolute name, as far as there is one.
+pub(super) fn canonical(file: &Path) -> PathBuf {
+    file.canonicalize().or_else(|_| std::path::absolute(file)).unwrap_or_else(|_| file.to_owned())
+}
+
+fn cannot_run(command: &Command, attributes: &Attributes) -> Option<String> {
+    let program = Path::new(command.program());
+    if !program.is_absolute() || attributes.chroot.is_some() {
+        return None;
+    }
+    let runs = program.metadata().map_err(|error| error.to_string()).and_then(|found| {
+        let runs = found.is_file() && access(program, AccessFlags::X_OK).is_ok();
+        runs.then_some(()).ok_or_else(|| "not an executable file".to_owned())
+    });
+    runs.err().map(|why| why.split(" (os error").next().unwrap_or_default().to_owned())
+}
+
+fn mailbox_commands(
+    postconf: &Postconf,
+    main: &BTreeMap<String, String>,
+    services: &[Service],
+) -> Result<Vec<MailboxCommand>, String> {
+    let locals = || services.iter().filter(|service| service.command == "local");
+    let own = locals().filter_map(|service| {
+        let text = service.own("mailbox_command")?;
+        Some((format!("-o mailbox_command of {} in master.cf", service.name), text, Some(service)))
+    });
+    let everyones = main.get("mailbox_command").map(|text| {
+        let reader = locals().find(|service| service.own("mailbox_command").is_none());
+        ("mailbox_command".to_owned(), text.as_str(), reader)
+    });
+    let mut found = Vec::new();
+    for (place, text, reader) in everyones.into_iter().chain(own).filter(|(_, text, _)| runs_onedrop(text)) {
+        let names = ["command_time_limit".to_owned(), "local_command_shell".to_owned()];
+        let mut values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
+        let mut value = |name: &str| values.remove(name).unwrap_or_default();
+        let (time_limit, shell) = (value("command_time_limit"), value("local_command_shell"));
+        found.push(MailboxCommand { place, text: text.to_owned(), shell, time_limit });
+    }
+    Ok(found)
+}

@@ -1,0 +1,123 @@
+//! The rules for what concerns a Postfix as a whole: whether anything runs onedrop, by which parameters, mailbox_command
+//! and its ways, queue ids. Facts in, findings out.
+
+use super::command::{Command, Understood, runs_onedrop};
+use super::facts::{ROUTE_MAPS, ROUTES};
+use super::{Level, MailboxCommand, Ours, Setup, Told, time_limit};
+
+/// The characters of a command that local(8) runs without a shell (Postfix' src/util/exec_command.c).
+const NO_SHELL: &str = "!@%-_=+:,./ \t";
+
+pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
+    let mut told = Vec::new();
+    for command in &setup.mailbox_commands {
+        told.extend(mailbox_command(command, ours));
+    }
+    let maps = setup.value("mailbox_command_maps");
+    if runs_onedrop(maps) {
+        let text = format!("mailbox_command_maps = {maps} runs onedrop; what holds for mailbox_command holds for it");
+        told.push((Level::Warning, text));
+    }
+    told.extend(missing_transport(setup));
+    if setup.transports.is_empty() && setup.mailbox_commands.is_empty() && !runs_onedrop(maps) {
+        let text = "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv does, and \
+                    mailbox_command does not";
+        told.push((Level::Warning, text.to_owned()));
+    }
+    told.extend(queue_ids(setup));
+    told.extend(soft_bounce(setup));
+    told
+}
+
+fn mailbox_command(command: &MailboxCommand, ours: &Ours) -> Vec<Told> {
+    let place = &command.place;
+    let mut told = vec![(
+        Level::Warning,
+        format!(
+            "{place}: local(8) replaces unusual characters of addresses by \"_\", gives neither size nor queue id, and runs \
+             onedrop as the recipient's user, who must be able to use the ledger and the store; a pipe(8) transport does \
+             none of that"
+        ),
+    )];
+    if !command.shell.is_empty() || needs_shell(&command.text) {
+        let text = format!(
+            "{place}: it is run by a shell (local_command_shell, or characters such as quotes and $), and should onedrop be \
+             missing, the shell's status 127 returns the mail to its sender; write the program and plain words only: the \
+             recipient and sender come in the environment"
+        );
+        told.push((Level::Warning, text));
+    } else {
+        told.extend(not_understood(command));
+    }
+    told.extend(time_limit("command_time_limit", &command.time_limit, ours));
+    told
+}
+
+fn not_understood(command: &MailboxCommand) -> Option<Told> {
+    let words: Vec<_> = command.text.split_ascii_whitespace().map(str::to_owned).collect();
+    let why = match Command::find(&words)?.understood() {
+        Understood::Deliver { .. } => return None,
+        Understood::Other => "it runs another command than \"onedrop deliver\"".to_owned(),
+        Understood::Not(why) => format!("it is refused: {why}"),
+    };
+    Some((Level::Error, format!("{}: {why}; nothing is delivered, and every message waits", command.place)))
+}
+
+fn needs_shell(text: &str) -> bool {
+    !text.chars().all(|c| c.is_ascii_alphanumeric() || NO_SHELL.contains(c))
+}
+
+/// A parameter names a transport called onedrop that is not there.
+fn missing_transport(setup: &Setup) -> Vec<Told> {
+    let is_there = setup.services.iter().any(|service| service.name == "onedrop");
+    let by = if is_there { Vec::new() } else { routes_to(setup, "onedrop") };
+    let told = |by: &String| {
+        let text = format!("{by} names a transport that master.cf does not have: mail waits; add the service onedrop");
+        (Level::Error, text)
+    };
+    by.iter().map(told).collect()
+}
+
+/// What leads mail to the transport called `name`, as an administrator wrote it.
+pub(super) fn routes_to(setup: &Setup, name: &str) -> Vec<String> {
+    let is_named = |value: &str| value.split(':').next() == Some(name);
+    let everyones = ROUTES
+        .iter()
+        .filter(|route| is_named(setup.value(route)))
+        .map(|route| format!("{route} = {}", setup.value(route)));
+    let own = setup.services.iter().flat_map(|service| {
+        let named =
+            service.overrides.iter().filter(|(route, value)| ROUTES.contains(&route.as_str()) && is_named(value));
+        named.map(|(route, value)| format!("-o {route}={value} of {} in master.cf", service.name))
+    });
+    everyones.chain(own).collect()
+}
+
+/// The tables that may lead mail anywhere.
+pub(super) fn route_maps(setup: &Setup) -> Vec<&'static str> {
+    ROUTE_MAPS.iter().copied().filter(|name| !setup.value(name).is_empty()).collect()
+}
+
+fn queue_ids(setup: &Setup) -> Option<Told> {
+    let text = "enable_long_queue_ids = no: Postfix uses queue ids again, so \"onedrop trace QUEUE-ID\" may show several \
+                messages";
+    (setup.value("enable_long_queue_ids") == "no").then(|| (Level::Ok, text.to_owned()))
+}
+
+fn soft_bounce(setup: &Setup) -> Option<Told> {
+    let text = "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going back";
+    (setup.value("soft_bounce") == "yes").then(|| (Level::Ok, text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_is_for_what_is_not_plain() {
+        assert!(!needs_shell("/usr/bin/onedrop deliver --config /etc/onedrop/a_b-c.toml"));
+        for text in ["onedrop \"x\"", "onedrop -d $RECIPIENT", "onedrop; true", "onedrop | x", "ónedrop", "a*", "a?"] {
+            assert!(needs_shell(text), "{text}");
+        }
+    }
+}

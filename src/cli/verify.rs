@@ -1,0 +1,155 @@
+//! `onedrop verify`: what the comparison of ledger and mailboxes found, a line per finding as it is found, and how it
+//! ended: 0 with nothing left to mend, 1 with something left, 75 where not everything could be compared.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::check::{counted, one_line};
+use super::deliver::host_name;
+use super::{Adapters, VerifyArgs};
+use crate::config::Loaded;
+use crate::ledger::{Attempt, Window};
+use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+
+/// Between two progress lines.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+
+/// What came of it, in the order of weight.
+pub(super) enum Verdict {
+    /// Nothing is left to mend.
+    Clean(String),
+    /// Something is.
+    Findings(String),
+    /// Not everything could be compared.
+    Failed(String),
+}
+
+pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Verdict {
+    let Some(since) = verify::since(&args.since, SystemTime::now()) else {
+        let text = format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", one_line(&args.since));
+        return Verdict::Failed(text);
+    };
+    let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
+    let plan = Plan {
+        window: Window { since, account: args.account.as_deref() },
+        repair: args.repair,
+        lease: Duration::from_secs(loaded.config.lock.lease_secs),
+        by: &by,
+    };
+    let mut ledger = match (adapters.open_ledger)(loaded, Instant::now() + LEDGER_TIME) {
+        Ok(ledger) => ledger,
+        Err(error) => return Verdict::Failed(format!("ledger: {error}")),
+    };
+    let mut telling = Telling::new(args.json);
+    let outcome = verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded), &mut |news| {
+        telling.tell(news);
+    });
+    telling.end();
+    match outcome {
+        Ok(tally) => verdict(&tally),
+        Err(error) => Verdict::Failed(format!("ledger: {error}")),
+    }
+}
+
+fn verdict(tally: &Tally) -> Verdict {
+    let copies = if tally.copies == 1 { "copy" } else { "copies" };
+    let mut text = format!("{} {copies} compared", tally.copies);
+    let counts = [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        text.push_str(&format!(", {count} {what}"));
+    }
+    if tally.errors > 0 {
+        text.push_str(&format!(", {}", counted(usize::try_from(tally.errors).unwrap_or(usize::MAX), "error")));
+    }
+    if tally.failed > 0 {
+        return Verdict::Failed(format!("{text}, {} not compared", tally.failed));
+    }
+    if tally.errors > 0 { Verdict::Findings(text) } else { Verdict::Clean(text) }
+}
+
+/// Findings on standard output, failures and progress on standard error.
+struct Telling {
+    json: bool,
+    findings: u64,
+    progress: Option<Instant>,
+    is_line_open: bool,
+}
+
+impl Telling {
+    fn new(json: bool) -> Telling {
+        let progress = std::io::stderr().is_terminal().then(Instant::now);
+        Telling { json, findings: 0, progress, is_line_open: false }
+    }
+
+    fn tell(&mut self, news: News<'_>) {
+        match news {
+            // Of no use to people, who cannot do anything about it but wait.
+            News::Found(finding) if finding.topic == Topic::Busy && !self.json => {}
+            News::Found(finding) => self.found(&finding),
+            News::Failed { destination, why } => {
+                self.clear_line();
+                let text = one_line(&why.to_string());
+                let _ = writeln!(std::io::stderr(), "failed   account={}: {text}", one_line(&destination.account));
+            }
+            News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
+        }
+    }
+
+    fn found(&mut self, finding: &Finding) {
+        self.clear_line();
+        // A reader that went away does not change what is done.
+        let mut out = std::io::stdout();
+        let _ = if self.json {
+            let opening = if self.findings == 0 { "[\n" } else { ",\n" };
+            let text = serde_json::to_string(finding).unwrap_or_default();
+            write!(out, "{opening}{text}")
+        } else {
+            writeln!(out, "{}", told(finding))
+        };
+        self.findings += 1;
+    }
+
+    fn progress(&mut self, account: &str, tally: &Tally) {
+        let now = Instant::now();
+        if self.progress.take_if(|due| *due <= now).is_some() {
+            self.progress = Some(now + PROGRESS_PAUSE);
+            self.is_line_open = true;
+            let found = tally.errors + tally.repaired;
+            let account = one_line(account);
+            let _ = write!(std::io::stderr(), "\r\x1b[K{} compared, {found} found, at {account:.40}", tally.copies);
+        }
+    }
+
+    fn clear_line(&mut self) {
+        if std::mem::take(&mut self.is_line_open) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn end(&mut self) {
+        self.clear_line();
+        if self.json {
+            let _ = writeln!(std::io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
+        }
+    }
+}
+
+fn told(finding: &Finding) -> String {
+    let level = match finding.level {
+        Level::Info => "info",
+        Level::Repaired => "repaired",
+        Level::Error => "error",
+    };
+    let topic = match finding.topic {
+        Topic::Moved => "moved",
+        Topic::Double => "double",
+        Topic::Other => "other",
+        Topic::Doubt => "doubt",
+        Topic::Lease => "lease",
+        Topic::Missing => "missing",
+        Topic::Busy => "busy",
+    };
+    let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
+    let line = format!("{topic}: account={} mailbox={} {id}: {}", finding.account, finding.mailbox, finding.text);
+    format!("{level:<9}{}", one_line(&line))
+}

@@ -1,0 +1,135 @@
+//! What is wrong and where: the problems that keep a configuration from being used, and warnings that do not.
+//!
+//! Texts are for an administrator. They fit on one line, whatever bytes the file held, and never show a value that
+//! could be a password: URLs and strings of the wrong kind are described, not quoted.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Longest [`ConfigErrors::first_line`], in bytes.
+const FIRST_LINE: usize = 199;
+
+/// Where a value or a problem comes from. Sorts in the order in which an administrator reads: files as they are
+/// layered, each from its top, then variables, then what nobody has set.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Origin {
+    /// A place in a file; line and column count from 1, and are 0 for the file as a whole.
+    File { order: usize, path: Arc<Path>, line: usize, column: usize },
+    /// An environment variable.
+    Variable { name: String },
+    /// The built-in default.
+    Default,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Problem {
+    /// Where.
+    pub origin: Origin,
+    /// What, with the full key and, where there is one, a suggestion.
+    pub text: String,
+}
+
+/// Something that works but is probably not meant; `onedrop check` prints these.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Warning(pub Problem);
+
+/// Every problem of a configuration, at least one, in the order of [`Origin`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConfigErrors {
+    problems: Vec<Problem>,
+}
+
+impl ConfigErrors {
+    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort();
+        problems.dedup();
+        Self { problems }
+    }
+
+    /// The problems, in order.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// One line under 200 bytes for Postfix's log: the first problem and how many more there are.
+    pub fn first_line(&self) -> String {
+        let first = self.problems.first().map(Problem::to_string).unwrap_or_default();
+        let suffix = match self.problems.len() {
+            0 | 1 => String::new(),
+            count => format!(" (and {} more; run: onedrop check)", count - 1),
+        };
+        let mut line = format!("configuration: {first}");
+        if line.len() + suffix.len() > FIRST_LINE {
+            line.truncate(line.floor_char_boundary(FIRST_LINE - suffix.len() - "...".len()));
+            line.push_str("...");
+        }
+        line + &suffix
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line: 0, .. } => f.write_str(&shown_path(path)),
+            Self::File { path, line, column, .. } => write!(f, "{}:{line}:{column}", shown_path(path)),
+            Self::Variable { name } => f.write_str(name),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.origin, self.text)
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// A path on one line: what is not text is replaced, control characters are escaped.
+pub(super) fn shown_path(path: &Path) -> String {
+    one_line(&path.to_string_lossy())
+}
+
+/// A name from a file or the environment on one line, cut where it gets long.
+pub(super) fn shown_name(name: &str) -> String {
+    const LONGEST: usize = 60;
+    match name.char_indices().nth(LONGEST) {
+        Some((end, _)) => one_line(&name[..end]) + "...",
+        None => one_line(name),
+    }
+}
+
+/// What the system says about a file, without its number.
+pub(super) fn shown_io(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}

@@ -1,0 +1,102 @@
+//! The time a delivery has. One deadline bounds everything; its last part is kept for the store's answer to an append
+//! (the point of no return: an append takes effect with its last bytes). A watchdog thread (`exit.rs`) ends the process
+//! with a temporary failure when the deadline has passed, whatever hangs; whoever has sent the last bytes of an append
+//! may wait for the answer, however late it is by then, and the watchdog reads that here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// When a delivery must have ended, and how much of that is kept for the store's answer.
+#[derive(Debug, Clone)]
+pub struct Deadline {
+    end: Instant,
+    /// The end by the clock that goes on while the machine is suspended, as the lease does. [`Instant`] stands still then.
+    end_awake: Option<Duration>,
+    answer: Duration,
+    answering: Arc<AtomicBool>,
+}
+
+/// The last bytes of an append may no longer be sent: too little time is left for the answer.
+#[derive(Debug, thiserror::Error)]
+#[error("too little time left to append and wait for the answer")]
+pub struct TooLate;
+
+impl Deadline {
+    /// A deadline `total` from now whose last `answer` is kept for the store's answer.
+    pub fn new(total: Duration, answer: Duration) -> Deadline {
+        let end_awake = since_boot().map(|now| now + total);
+        Deadline { end: Instant::now() + total, end_awake, answer, answering: Arc::default() }
+    }
+
+    /// Nothing of this delivery runs past this, except waiting for an answer to last bytes that were sent in time.
+    pub fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// Time left; zero when the deadline has passed.
+    pub fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// To be called right before the last bytes of an append; after them the caller waits for the answer until
+    /// [`answer_until`](Deadline::answer_until).
+    ///
+    /// # Errors
+    /// [`TooLate`] in the final `answer` of the deadline: the last bytes must not be sent.
+    pub fn pass_point_of_no_return(&self) -> Result<(), TooLate> {
+        // First the note to the watchdog, then the look at the clock: a process frozen in between and thawed past its
+        // deadline is stopped here, one frozen after the look still gets its time to hear the answer.
+        self.answering.store(true, Ordering::SeqCst);
+        let slept = self.end_awake.zip(since_boot()).is_some_and(|(end, now)| now + self.answer > end);
+        if slept || Instant::now() + self.answer > self.end {
+            self.answering.store(false, Ordering::SeqCst);
+            return Err(TooLate);
+        }
+        Ok(())
+    }
+
+    /// How long to wait for an answer to last bytes sent just now, however late that is.
+    pub fn answer_until(&self) -> Instant {
+        Instant::now() + self.answer
+    }
+
+    /// To be called when the answer is known and recorded, or given up.
+    pub fn answered(&self) {
+        self.answering.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether last bytes are out and their outcome is not recorded yet.
+    pub fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::SeqCst)
+    }
+}
+
+/// Time since the machine was started, suspended or not (clock_gettime(2), CLOCK_BOOTTIME).
+fn since_boot() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_last_bytes_in_the_time_kept_for_the_answer() {
+        let deadline = Deadline::new(Duration::from_secs(10), Duration::from_secs(11));
+        assert!(deadline.pass_point_of_no_return().is_err());
+        assert!(!deadline.is_answering());
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        assert!(deadline.pass_point_of_no_return().is_ok());
+        assert!(deadline.is_answering());
+    }
+
+    #[test]
+    fn no_last_bytes_after_the_machine_was_suspended_past_the_deadline() {
+        let awake = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        let slept = Deadline { end_awake: since_boot(), ..awake };
+        assert!(slept.pass_point_of_no_return().is_err());
+    }
+}

@@ -1,0 +1,366 @@
+//! The ledger port: the SQL record of messages, their copies and every attempt to deliver them, and the locks and leases
+//! that keep two deliveries from writing the same copy. It speaks of claims, leases and receipts, never of an engine.
+//! Adapters: `postgres`, `sqlite`, `memory`; all run `tests/ledger_contract.rs`.
+//!
+//! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a release):
+//! free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before the claim);
+//! leased --lease runs out--> free, in doubt.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::directory::Destination;
+use crate::lock_key::{self, Hash};
+use crate::message::{AddressFact, Facts, Identity, PartFact};
+use crate::store::Receipt;
+
+pub mod memory;
+mod on_record;
+pub mod postgres;
+pub mod sqlite;
+
+pub use on_record::{CopyOnRecord, Standing, Window};
+
+/// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
+pub const SCHEMA_VERSION: i64 = 2;
+
+/// What went wrong in the ledger, by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Another session holds the lock that was tried; trying again soon may succeed. The session is still usable.
+    #[error("contended")]
+    Contended,
+    /// The ledger has another schema version (0: none).
+    #[error("{}", version_text(*.found))]
+    Version { found: i64 },
+    /// The ledger cannot be reached, or the session was lost: open it again.
+    #[error("cannot be reached: {0}")]
+    Unavailable(String),
+    /// The ledger answered with an error to a statement; nothing of the transaction holds.
+    #[error("{0}")]
+    Refused(String),
+    /// The ledger holds what no version of this program writes.
+    #[error("holds what it should not: {0}")]
+    Broken(String),
+}
+
+fn version_text(found: i64) -> String {
+    if found == 0 {
+        format!("has no schema yet, this program needs version {SCHEMA_VERSION}: run `onedrop migrate`")
+    } else if found < SCHEMA_VERSION {
+        format!("has schema version {found}, this program needs {SCHEMA_VERSION}: run `onedrop migrate`")
+    } else {
+        format!("has schema version {found}, this program knows {SCHEMA_VERSION} only: install a newer onedrop")
+    }
+}
+
+/// What is recorded of a message when it is first seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    pub identity: &'a Identity,
+    pub facts: &'a Facts,
+    /// As received, before any change of line ends.
+    pub size_bytes: u64,
+    /// The bytes as received, when they are to be kept.
+    pub raw: Option<&'a [u8]>,
+}
+
+/// One run of the program for one message: who tries, for whom.
+#[derive(Debug, Clone, Default)]
+pub struct Attempt {
+    /// Case means nothing in it; a ledger may keep it in lower case.
+    pub recipient: String,
+    pub sender: String,
+    pub queue_id: String,
+    pub host: String,
+    pub pid: u32,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone)]
+pub struct AttemptEnd {
+    pub outcome: &'static str,
+    pub status: String,
+    pub text: String,
+    pub duration: Duration,
+}
+
+/// How a lease is taken.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseTerms {
+    pub lease: Duration,
+    /// Join a live lease instead of waiting for its end. Only for a store whose append is idempotent: the copy's lock
+    /// and the copy's name then exclude a second copy, and epochs need not.
+    pub join: bool,
+}
+
+/// The right to place one copy, until the lease runs out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The copy's row.
+    pub copy: i64,
+    /// Rises with each lease; a row whose epoch is higher than ours was claimed by another after us.
+    pub epoch: i64,
+    /// An earlier lease ended without a receipt and without a release: look before writing.
+    pub in_doubt: bool,
+}
+
+/// Where a copy stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopyState {
+    Placed(Receipt),
+    /// Leased to us.
+    Claimed(Claim),
+    /// Leased by a live other.
+    Busy,
+}
+
+/// What [`Ledger::record`] found or made.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// The message's row.
+    pub message: i64,
+    /// When the message was first recorded, by the ledger's clock, in whole seconds.
+    pub recorded_at: SystemTime,
+    /// This call inserted the message.
+    pub is_new: bool,
+    /// Another message with the same Message-ID and other content is on record.
+    pub collision: bool,
+    /// The attempt's row.
+    pub attempt: i64,
+    /// One for each destination, in their order.
+    pub copies: Vec<CopyState>,
+}
+
+/// What the row said when the copy's lock was held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// The lease is still ours: write, after a look if in doubt. The doubt is the claim's, or that of somebody who joined
+    /// the lease since, may have written, and is gone.
+    Ours { in_doubt: bool },
+    /// Somebody placed it meanwhile.
+    Placed(Receipt),
+    /// Somebody claimed it after us.
+    EpochGone,
+}
+
+/// What came of [`Ledger::confirm`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Confirmed {
+    /// The receipt is on record, by us or (the same receipt) by another.
+    Recorded,
+    /// The epoch is no longer ours; another receipt is on record, or none yet.
+    EpochGone { recorded: Option<Receipt> },
+}
+
+/// What [`Ledger::confirm`] writes beside the receipt.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CopyFacts {
+    /// NUL bytes went to the store as 0x80.
+    pub nul_replaced: bool,
+    /// The copy was found by the look, not written by this attempt.
+    pub found_by_look: bool,
+}
+
+/// A session with the ledger. One delivery uses it at a time; every call returns before the `until` given when the
+/// session was opened (or reopened).
+pub trait Ledger: Send {
+    /// Records, in one durable transaction under the message's lock: the message (once), the attempt, and the claims on
+    /// `destinations`. A new message is announced (Postgres: `NOTIFY onedrop_message`).
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another session records this message right now. [`LedgerError::Version`].
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError>;
+
+    /// Claims again copies of a recorded message that were busy; durable.
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError>;
+
+    /// Opens the placing of one copy: takes the lock named `copy_key` and re-reads the row. After [`Turn::Ours`] the lock
+    /// is held until [`confirm`](Ledger::confirm) (whatever comes of it), [`leave`](Ledger::leave),
+    /// [`release`](Ledger::release), another turn, or the loss of the session; after anything else it is free.
+    /// Whether the lease has run out is not asked: the caller watches its clock.
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another session is placing this copy.
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError>;
+
+    /// Puts the receipt on record where the epoch is still the claim's and no other receipt is there, durably, and ends
+    /// the turn. May be called again after [`reopen`](Ledger::reopen), without a turn. With `end`, the attempt's end goes
+    /// into the same transaction, if the receipt is on record.
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        receipt: &Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, &AttemptEnd)>,
+    ) -> Result<Confirmed, LedgerError>;
+
+    /// Ends a turn without a change.
+    fn leave(&mut self) -> Result<(), LedgerError>;
+
+    /// Gives back leases under which certainly nothing was written: the rows are free again, as much in doubt as before
+    /// the claim.
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
+
+    /// Records how the attempt ended.
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError>;
+
+    /// Records an attempt that ended before [`record`](Ledger::record) could.
+    fn finish_unrecorded(
+        &mut self,
+        identity: &Identity,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+    ) -> Result<(), LedgerError>;
+
+    /// Drops the session and opens another; calls on it return before `until`.
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;
+
+    /// Runs the administrator's `directory.query` with `address` as its only parameter.
+    ///
+    /// # Returns
+    /// The account, or `None` without a row.
+    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError>;
+
+    /// Everything on record about the messages that `wanted` names: a Message-ID (with or without its brackets), a queue
+    /// id, a recipient in any case, or an account; and about attempts that came to record no message. Newest first, at
+    /// most `limit`; an empty text names nothing.
+    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError>;
+
+    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and then by row, from behind
+    /// the one told last.
+    fn copies_to_verify(
+        &mut self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError>;
+
+    /// Puts on record that a look after the last lease found one copy at most, and `receipt` in place of the one on
+    /// record, durably. False, and nothing changed, where the row is no longer as `copy` told it, or not placed.
+    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError>;
+
+    /// The schema version, 0 for none.
+    fn schema_version(&mut self) -> Result<i64, LedgerError>;
+
+    /// Brings the schema to [`SCHEMA_VERSION`] under a lock; returns the names of the migrations applied.
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError>;
+
+    /// Takes the lock called `name`, for `check`: held until [`leave`](Ledger::leave).
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another session holds it.
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError>;
+}
+
+/// A message with its copies and attempts, as `onedrop trace` shows it.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Trace {
+    pub message: i64,
+    pub message_id: Option<String>,
+    pub digest: String,
+    pub recorded_at: String,
+    pub subject: Option<String>,
+    pub date: Option<String>,
+    pub size_bytes: i64,
+    pub in_reply_to: Option<String>,
+    pub references: Option<String>,
+    pub collision: bool,
+    pub raw_kept: bool,
+    pub addresses: Vec<TraceAddress>,
+    pub parts: Vec<TracePart>,
+    pub copies: Vec<TraceCopy>,
+    pub attempts: Vec<TraceAttempt>,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceAddress {
+    pub role: String,
+    pub name: Option<String>,
+    pub address: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TracePart {
+    pub path: String,
+    pub content_type: String,
+    pub name: Option<String>,
+    pub size_bytes: i64,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceCopy {
+    pub account: String,
+    pub mailbox: String,
+    /// `placed`, `leased`, `in doubt` or `free`.
+    pub state: String,
+    pub receipt: Option<String>,
+    pub placed_at: Option<String>,
+    pub epoch: i64,
+    pub owner: String,
+    pub leased_until: Option<String>,
+    pub nul_replaced: bool,
+    pub found_by_look: bool,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceAttempt {
+    pub started_at: String,
+    pub recipient: String,
+    pub sender: String,
+    pub queue_id: String,
+    pub host: String,
+    pub pid: i64,
+    /// `None`: no end is on record; the process is at work or was killed.
+    pub duration_ms: Option<i64>,
+    pub outcome: Option<String>,
+    pub status: Option<String>,
+    pub text: Option<String>,
+}
+
+impl From<&AddressFact> for TraceAddress {
+    fn from(fact: &AddressFact) -> Self {
+        TraceAddress { role: fact.role.to_owned(), name: fact.name.clone(), address: fact.address.clone() }
+    }
+}
+
+impl From<&PartFact> for TracePart {
+    fn from(fact: &PartFact) -> Self {
+        TracePart {
+            path: fact.path.clone(),
+            content_type: fact.content_type.clone(),
+            name: fact.name.clone(),
+            size_bytes: fact.size_bytes as i64,
+        }
+    }
+}
+
+/// The hashes of the Message-IDs that somebody who typed `wanted` may mean: as it is, and in angle brackets.
+fn wanted_hashes(wanted: &str) -> Vec<Hash> {
+    let mut hashes = vec![lock_key::message_hash(wanted.as_bytes())];
+    if !wanted.starts_with('<') {
+        hashes.push(lock_key::message_hash(format!("<{wanted}>").as_bytes()));
+    }
+    hashes
+}
+
+/// A copy's state in a word.
+fn copy_state(placed: bool, leased: bool, in_doubt: bool) -> &'static str {
+    match (placed, leased, in_doubt) {
+        (true, _, _) => "placed",
+        (_, true, _) => "leased",
+        (_, _, true) => "in doubt",
+        (false, false, false) => "free",
+    }
+}

@@ -1,0 +1,463 @@
+//! A ledger in memory, for tests: it keeps every promise of the port, and can be told to fail. Clones are sessions of one
+//! ledger; its clock stands still until a test moves it. Nothing outlives the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
+    Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
+};
+use crate::directory::Destination;
+use crate::lock_key::{self, Hash};
+use crate::message::{Facts, Identity};
+use crate::store::Receipt;
+
+mod verify;
+
+/// A session with a ledger in memory.
+pub struct MemoryLedger {
+    shared: Arc<Mutex<Shared>>,
+    session: u64,
+    holds: Option<i64>,
+}
+
+#[derive(Default)]
+struct Shared {
+    now: Duration,
+    sessions: u64,
+    locks: HashMap<i64, u64>,
+    messages: Vec<MessageRow>,
+    copies: Vec<CopyRow>,
+    attempts: Vec<AttemptRow>,
+    accounts: HashMap<String, String>,
+}
+
+struct MessageRow {
+    id_hash: Hash,
+    digest: Hash,
+    message_id: Option<Vec<u8>>,
+    facts: Facts,
+    size_bytes: u64,
+    raw: Option<Vec<u8>>,
+    recorded_at: SystemTime,
+    collision: bool,
+}
+
+struct CopyRow {
+    message: i64,
+    destination: Destination,
+    epoch: i64,
+    owner: String,
+    leased_until: Option<Duration>,
+    in_doubt: bool,
+    prior_doubt: bool,
+    receipt: Option<Receipt>,
+    facts: CopyFacts,
+    placed_at: Duration,
+    settled: bool,
+}
+
+struct AttemptRow {
+    message: Option<i64>,
+    id_hash: Hash,
+    attempt: Attempt,
+    end: Option<AttemptEnd>,
+}
+
+impl Default for MemoryLedger {
+    fn default() -> Self {
+        MemoryLedger::session_of(Arc::default())
+    }
+}
+
+impl Clone for MemoryLedger {
+    fn clone(&self) -> Self {
+        MemoryLedger::session_of(self.shared.clone())
+    }
+}
+
+impl Drop for MemoryLedger {
+    /// As with a real server: what a lost session held is free.
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+impl MemoryLedger {
+    fn session_of(shared: Arc<Mutex<Shared>>) -> MemoryLedger {
+        let session = {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.sessions += 1;
+            shared.sessions
+        };
+        MemoryLedger { shared, session, holds: None }
+    }
+
+    /// Moves the ledger's clock.
+    pub fn advance(&self, by: Duration) {
+        self.shared().now += by;
+    }
+
+    /// Makes `directory.query` answer `account` for `address`.
+    pub fn add_account(&self, address: &str, account: &str) {
+        self.shared().accounts.insert(address.to_owned(), account.to_owned());
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        // A test that panicked elsewhere must not hide this one's result.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
+        self.unlock();
+        let session = self.session;
+        let holder = *self.shared().locks.entry(key).or_insert(session);
+        if holder != session {
+            return Err(LedgerError::Contended);
+        }
+        self.holds = Some(key);
+        Ok(())
+    }
+
+    fn unlock(&mut self) {
+        if let Some(key) = self.holds.take() {
+            self.shared().locks.remove(&key);
+        }
+    }
+}
+
+/// What the ledger's clock stands for.
+fn wall_clock(now: Duration) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + now
+}
+
+impl Shared {
+    fn claim(&mut self, message: i64, destination: &Destination, owner: &Attempt, terms: LeaseTerms) -> CopyState {
+        let (now, until) = (self.now, self.now + terms.lease);
+        let owner = format!("{}:{}", owner.host, owner.pid);
+        let found = self.copies.iter_mut().enumerate().find(|(_, row)| {
+            row.message == message
+                && row.destination.account == destination.account
+                && row.destination.mailbox == destination.mailbox
+        });
+        let Some((index, row)) = found else {
+            self.copies.push(CopyRow {
+                message,
+                destination: destination.clone(),
+                epoch: 1,
+                owner,
+                leased_until: Some(until),
+                in_doubt: true,
+                prior_doubt: false,
+                receipt: None,
+                facts: CopyFacts::default(),
+                placed_at: Duration::ZERO,
+                settled: false,
+            });
+            return CopyState::Claimed(Claim { copy: self.copies.len() as i64, epoch: 1, in_doubt: false });
+        };
+        if let Some(receipt) = &row.receipt {
+            return CopyState::Placed(receipt.clone());
+        }
+        if row.leased_until.is_some_and(|until| until > now) {
+            if !terms.join {
+                return CopyState::Busy;
+            }
+            row.prior_doubt = true;
+        } else {
+            row.epoch += 1;
+            row.prior_doubt = row.in_doubt;
+        }
+        row.in_doubt = true;
+        row.owner = owner;
+        row.leased_until = row.leased_until.max(Some(until));
+        CopyState::Claimed(Claim { copy: index as i64 + 1, epoch: row.epoch, in_doubt: row.prior_doubt })
+    }
+
+    fn copy(&mut self, id: i64) -> Result<&mut CopyRow, LedgerError> {
+        usize::try_from(id - 1)
+            .ok()
+            .and_then(|index| self.copies.get_mut(index))
+            .ok_or_else(|| LedgerError::Broken(format!("no copy {id}")))
+    }
+
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) {
+        if let Some(row) = usize::try_from(attempt - 1).ok().and_then(|index| self.attempts.get_mut(index)) {
+            row.end = Some(end.clone());
+        }
+    }
+}
+
+impl Ledger for MemoryLedger {
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        let identity = entry.identity;
+        self.lock(lock_key::advisory_key(&identity.id_hash))?;
+        let mut guard = self.shared();
+        let shared = &mut *guard;
+        let known =
+            shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
+        let message = known.unwrap_or_else(|| {
+            let collides = |row: &&mut MessageRow| identity.message_id.is_some() && row.id_hash == identity.id_hash;
+            let mut collision = false;
+            for row in shared.messages.iter_mut().filter(collides) {
+                row.collision = true;
+                collision = true;
+            }
+            shared.messages.push(MessageRow {
+                id_hash: identity.id_hash,
+                digest: identity.digest,
+                message_id: identity.message_id.clone(),
+                facts: entry.facts.clone(),
+                size_bytes: entry.size_bytes,
+                raw: entry.raw.map(<[u8]>::to_vec),
+                recorded_at: wall_clock(Duration::from_secs(shared.now.as_secs())),
+                collision,
+            });
+            shared.messages.len() - 1
+        });
+        let id = message as i64 + 1;
+        let row = AttemptRow { message: Some(id), id_hash: identity.id_hash, attempt: attempt.clone(), end: None };
+        shared.attempts.push(row);
+        let copies = destinations.iter().map(|destination| shared.claim(id, destination, attempt, terms)).collect();
+        let recorded = Recorded {
+            message: id,
+            recorded_at: shared.messages[message].recorded_at,
+            is_new: known.is_none(),
+            collision: shared.messages[message].collision,
+            attempt: shared.attempts.len() as i64,
+            copies,
+        };
+        drop(guard);
+        self.unlock();
+        Ok(recorded)
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        let mut shared = self.shared();
+        Ok(destinations.iter().map(|destination| shared.claim(message, destination, owner, terms)).collect())
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+        self.lock(lock_key::advisory_key(copy_key))?;
+        let turn = self.shared().copy(claim.copy).map(|row| match &row.receipt {
+            Some(receipt) => Turn::Placed(receipt.clone()),
+            None if row.epoch != claim.epoch => Turn::EpochGone,
+            None => Turn::Ours { in_doubt: row.prior_doubt },
+        });
+        if !matches!(turn, Ok(Turn::Ours { .. })) {
+            self.unlock();
+        }
+        turn
+    }
+
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        receipt: &Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, &AttemptEnd)>,
+    ) -> Result<Confirmed, LedgerError> {
+        self.unlock();
+        let confirmed = {
+            let mut shared = self.shared();
+            let now = shared.now;
+            let row = shared.copy(claim.copy)?;
+            let same = row.receipt.as_ref() == Some(receipt);
+            if row.epoch == claim.epoch && (row.receipt.is_none() || same) {
+                if row.receipt.is_none() {
+                    row.placed_at = now;
+                }
+                row.receipt = Some(receipt.clone());
+                row.leased_until = None;
+                row.in_doubt = false;
+                row.facts = facts;
+                Confirmed::Recorded
+            } else if same && *receipt != Receipt::Unnamed {
+                Confirmed::Recorded
+            } else {
+                Confirmed::EpochGone { recorded: row.receipt.clone() }
+            }
+        };
+        if let (Confirmed::Recorded, Some((attempt, end))) = (&confirmed, end) {
+            self.shared().finish(attempt, end);
+        }
+        Ok(confirmed)
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.unlock();
+        Ok(())
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.unlock();
+        let mut shared = self.shared();
+        for claim in claims {
+            let row = shared.copy(claim.copy)?;
+            if row.epoch == claim.epoch && row.receipt.is_none() {
+                row.leased_until = None;
+                row.in_doubt = row.prior_doubt;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+        self.shared().finish(attempt, end);
+        Ok(())
+    }
+
+    fn finish_unrecorded(
+        &mut self,
+        identity: &Identity,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+    ) -> Result<(), LedgerError> {
+        let mut shared = self.shared();
+        let message =
+            shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
+        shared.attempts.push(AttemptRow {
+            message: message.map(|index| index as i64 + 1),
+            id_hash: identity.id_hash,
+            attempt: attempt.clone(),
+            end: Some(end.clone()),
+        });
+        Ok(())
+    }
+
+    fn reopen(&mut self, _until: Instant) -> Result<(), LedgerError> {
+        self.unlock();
+        Ok(())
+    }
+
+    fn account_by_query(&mut self, _query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+        Ok(self.shared().accounts.get(address).cloned())
+    }
+
+    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shared = self.shared();
+        let (hashes, lower) = (super::wanted_hashes(wanted), wanted.to_lowercase());
+        let names = |row: &AttemptRow| row.attempt.queue_id == wanted || row.attempt.recipient.to_lowercase() == lower;
+        let of = |id: i64| shared.attempts.iter().filter(move |row| row.message == Some(id));
+        let copies_of = |id: i64| shared.copies.iter().filter(move |copy| copy.message == id);
+        let mut unrecorded: Vec<&AttemptRow> = shared.attempts.iter().collect();
+        unrecorded.retain(|row| row.message.is_none() && (hashes.contains(&row.id_hash) || names(row)));
+        let mut traces = Vec::new();
+        for (id, row) in shared.messages.iter().enumerate().rev().map(|(index, row)| (index as i64 + 1, row)) {
+            let wants_account = |copy: &CopyRow| [wanted, lower.as_str()].contains(&copy.destination.account.as_str());
+            if !(hashes.contains(&row.id_hash) || of(id).any(names) || copies_of(id).any(wants_account)) {
+                continue;
+            }
+            let (at_it, others): (Vec<_>, _) = unrecorded.into_iter().partition(|one| one.id_hash == row.id_hash);
+            unrecorded = others;
+            traces.push(Trace {
+                copies: copies_of(id).map(|copy| copy.trace(shared.now)).collect(),
+                attempts: of(id).chain(at_it).map(AttemptRow::trace).collect(),
+                ..row.trace(id)
+            });
+        }
+        // Attempts at messages that are not on record.
+        while let Some(id_hash) = unrecorded.first().map(|row| row.id_hash) {
+            let (one, others): (Vec<_>, _) = unrecorded.into_iter().partition(|row| row.id_hash == id_hash);
+            unrecorded = others;
+            traces.push(Trace { attempts: one.into_iter().map(AttemptRow::trace).collect(), ..Trace::default() });
+        }
+        traces.truncate(limit as usize);
+        Ok(traces)
+    }
+
+    fn copies_to_verify(
+        &mut self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        Ok(self.shared().copies_to_verify(window, after, limit))
+    }
+
+    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+        self.shared().settle(copy, receipt)
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        Ok(SCHEMA_VERSION)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        Ok(Vec::new())
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        self.lock(lock_key::advisory_key(&lock_key::name_hash(name)))
+    }
+}
+
+impl MessageRow {
+    fn trace(&self, id: i64) -> Trace {
+        Trace {
+            message: id,
+            message_id: self.message_id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned()),
+            digest: lock_key::hex(&self.digest),
+            subject: self.facts.subject.clone(),
+            size_bytes: self.size_bytes as i64,
+            in_reply_to: self.facts.in_reply_to.clone(),
+            references: self.facts.references.clone(),
+            collision: self.collision,
+            raw_kept: self.raw.is_some(),
+            addresses: self.facts.addresses.iter().map(TraceAddress::from).collect(),
+            parts: self.facts.parts.iter().map(TracePart::from).collect(),
+            ..Trace::default()
+        }
+    }
+}
+
+impl CopyRow {
+    fn trace(&self, now: Duration) -> TraceCopy {
+        let leased = self.leased_until.is_some_and(|until| until > now);
+        TraceCopy {
+            account: self.destination.account.clone(),
+            mailbox: self.destination.mailbox.clone(),
+            state: super::copy_state(self.receipt.is_some(), leased, self.in_doubt).to_owned(),
+            receipt: self.receipt.as_ref().map(ToString::to_string),
+            epoch: self.epoch,
+            owner: self.owner.clone(),
+            nul_replaced: self.facts.nul_replaced,
+            found_by_look: self.facts.found_by_look,
+            ..TraceCopy::default()
+        }
+    }
+}
+
+impl AttemptRow {
+    fn trace(&self) -> TraceAttempt {
+        TraceAttempt {
+            recipient: self.attempt.recipient.clone(),
+            sender: self.attempt.sender.clone(),
+            queue_id: self.attempt.queue_id.clone(),
+            host: self.attempt.host.clone(),
+            pid: i64::from(self.attempt.pid),
+            duration_ms: self.end.as_ref().map(|end| end.duration.as_millis() as i64),
+            outcome: self.end.as_ref().map(|end| end.outcome.to_owned()),
+            status: self.end.as_ref().map(|end| end.status.clone()),
+            text: self.end.as_ref().map(|end| end.text.clone()),
+            ..TraceAttempt::default()
+        }
+    }
+}

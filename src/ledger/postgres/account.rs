@@ -1,0 +1,44 @@
+//! The administrator's query for an account. It runs in a transaction that can change nothing, and only one column of
+//! text comes back from it, whatever types the site's tables have (a type of its own would need a look into the
+//! catalogue, and that a prepared statement).
+
+use postgres::types::Type;
+
+use super::columns::cell;
+use super::session::{Session, Statement};
+use crate::ledger::LedgerError;
+
+/// [`Ledger::account_by_query`](crate::ledger::Ledger::account_by_query).
+pub(super) fn by_query(session: &mut Session, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+    if address.contains('\0') {
+        return Ok(None); // no text in Postgres holds it
+    }
+    // The line end keeps a comment at the query's end from swallowing ours.
+    let query = query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
+    let sql = format!("SELECT ARRAY({query}\n)::text[]");
+    let rows = session.read(&[Statement::new(&sql).with(&address, Type::TEXT)]).map_err(explained)?;
+    let answer: Vec<Option<String>> = match rows.first().and_then(|rows| rows.first()) {
+        Some(row) => cell(row, 0)?,
+        None => Vec::new(),
+    };
+    let mut accounts = answer.into_iter().flatten().filter(|account| !account.is_empty());
+    let Some(account) = accounts.next() else { return Ok(None) };
+    match accounts.all(|other| other == account) {
+        true => Ok(Some(account)),
+        false => Err(LedgerError::Refused("the directory's query names more than one account".to_owned())),
+    }
+}
+
+fn explained(error: LedgerError) -> LedgerError {
+    match error {
+        LedgerError::Refused(text) if text.contains("must return only one column") => {
+            LedgerError::Refused("the directory's query must return one column, the account".to_owned())
+        }
+        // A standby says the same of every writing statement; here the transaction is read-only by our own will.
+        LedgerError::Unavailable(text) if text.starts_with("25006") => {
+            LedgerError::Refused(format!("the directory's query must not write: {text}"))
+        }
+        LedgerError::Refused(text) => LedgerError::Refused(format!("the directory's query: {text}")),
+        other => other,
+    }
+}

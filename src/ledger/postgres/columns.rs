@@ -1,0 +1,176 @@
+//! The port's values as columns and back. Texts that came from a command line or a header are cleaned on their way in,
+//! so that no message is refused for them; what comes back and makes no sense is an error, never a guess.
+
+use postgres::Row;
+use postgres::types::{FromSql, Type};
+
+use super::session::Statement;
+use super::text::{self, INDEXED, LONGEST, clean};
+use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError};
+use crate::store::Receipt;
+
+/// A message as it is recorded, its addresses and parts: 16 columns.
+pub(super) struct MessageColumns<'a> {
+    message_id: Option<&'a [u8]>,
+    message_id_text: Option<String>,
+    sender: String,
+    subject: Option<String>,
+    date: Option<f64>,
+    in_reply_to: Option<String>,
+    references: Option<String>,
+    size_bytes: i64,
+    raw: Option<&'a [u8]>,
+    roles: Vec<&'a str>,
+    names: Vec<Option<String>>,
+    addresses: Vec<Option<String>>,
+    paths: Vec<String>,
+    content_types: Vec<String>,
+    part_names: Vec<Option<String>>,
+    part_sizes: Vec<i64>,
+}
+
+impl<'a> MessageColumns<'a> {
+    pub fn of(entry: &Entry<'a>, attempt: &Attempt) -> MessageColumns<'a> {
+        let facts = entry.facts;
+        let plain = |value: &Option<String>| value.as_deref().map(|value| clean(value, LONGEST).into_owned());
+        let indexed = |value: &Option<String>| value.as_deref().map(|value| clean(value, INDEXED).into_owned());
+        MessageColumns {
+            message_id: entry.identity.message_id.as_deref(),
+            message_id_text: entry.identity.message_id.as_deref().map(text::of_bytes),
+            sender: clean(&attempt.sender, INDEXED).into_owned(),
+            subject: plain(&facts.subject),
+            date: facts.date.and_then(date_secs),
+            in_reply_to: indexed(&facts.in_reply_to),
+            references: plain(&facts.references),
+            size_bytes: clamped(entry.size_bytes),
+            raw: entry.raw,
+            roles: facts.addresses.iter().map(|one| one.role).collect(),
+            names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
+            addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
+            paths: facts.parts.iter().map(|one| clean(&one.path, INDEXED).into_owned()).collect(),
+            content_types: facts.parts.iter().map(|one| clean(&one.content_type, LONGEST).into_owned()).collect(),
+            part_names: facts.parts.iter().map(|one| plain(&one.name)).collect(),
+            part_sizes: facts.parts.iter().map(|one| clamped(one.size_bytes)).collect(),
+        }
+    }
+
+    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+        statement
+            .with(&self.message_id, Type::BYTEA)
+            .with(&self.message_id_text, Type::TEXT)
+            .with(&self.sender, Type::TEXT)
+            .with(&self.subject, Type::TEXT)
+            .with(&self.date, Type::FLOAT8)
+            .with(&self.in_reply_to, Type::TEXT)
+            .with(&self.references, Type::TEXT)
+            .with(&self.size_bytes, Type::INT8)
+            .with(&self.raw, Type::BYTEA)
+            .with(&self.roles, Type::TEXT_ARRAY)
+            .with(&self.names, Type::TEXT_ARRAY)
+            .with(&self.addresses, Type::TEXT_ARRAY)
+            .with(&self.paths, Type::TEXT_ARRAY)
+            .with(&self.content_types, Type::TEXT_ARRAY)
+            .with(&self.part_names, Type::TEXT_ARRAY)
+            .with(&self.part_sizes, Type::INT8_ARRAY)
+    }
+}
+
+/// The Date field as Postgres takes it and people read it: the years 1 to 9999.
+fn date_secs(date: i64) -> Option<f64> {
+    (-62_135_596_800..=253_402_300_799).contains(&date).then_some(date as f64)
+}
+
+fn clamped(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+/// Who tries, as five columns. Command-line arguments and environment variables hold what they like.
+pub(super) struct AttemptColumns {
+    texts: [String; 4],
+    pid: i64,
+}
+
+impl AttemptColumns {
+    pub fn of(attempt: &Attempt) -> AttemptColumns {
+        let texts = [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host];
+        AttemptColumns { texts: texts.map(|value| clean(value, INDEXED).into_owned()), pid: i64::from(attempt.pid) }
+    }
+
+    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+        let statement = self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT));
+        statement.with(&self.pid, Type::INT8)
+    }
+}
+
+/// How an attempt ended, as four columns.
+#[derive(Default)]
+pub(super) struct EndColumns {
+    duration_ms: i64,
+    texts: [String; 3],
+}
+
+impl EndColumns {
+    pub fn of(end: &AttemptEnd) -> EndColumns {
+        EndColumns {
+            duration_ms: i64::try_from(end.duration.as_millis()).unwrap_or(i64::MAX),
+            texts: [end.outcome, &end.status, &end.text].map(|value| clean(value, LONGEST).into_owned()),
+        }
+    }
+
+    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+        let statement = statement.with(&self.duration_ms, Type::INT8);
+        self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT))
+    }
+}
+
+/// The columns of a receipt: UIDVALIDITY, UID, file name.
+pub(super) fn receipt_columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<&str>) {
+    match receipt {
+        Receipt::Uid { validity, uid } => (Some(i64::from(*validity)), Some(i64::from(*uid)), None),
+        Receipt::Name(name) => (None, None, Some(name)),
+        Receipt::Unnamed => (None, None, None),
+    }
+}
+
+/// The receipt in the columns of a placed copy; `None` if no version of this program writes such.
+pub(super) fn receipt_of(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Option<Receipt> {
+    match (validity, uid, name) {
+        (Some(validity), Some(uid), None) => {
+            Some(Receipt::Uid { validity: u32::try_from(validity).ok()?, uid: u32::try_from(uid).ok()? })
+        }
+        (None, None, Some(name)) => Some(Receipt::Name(name)),
+        (None, None, None) => Some(Receipt::Unnamed),
+        _ => None,
+    }
+}
+
+/// The receipt in the three columns from `at`.
+pub(super) fn receipt(row: &Row, at: usize) -> Result<Receipt, LedgerError> {
+    let receipt = receipt_of(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
+    receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
+}
+
+/// A column of the type that the SQL says it has.
+pub(super) fn cell<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, LedgerError> {
+    row.try_get(at).map_err(|error| LedgerError::Broken(format!("column {at}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receipts_survive_their_columns() {
+        for one in [Receipt::Uid { validity: u32::MAX, uid: 1 }, Receipt::Name("1.M2".into()), Receipt::Unnamed] {
+            let (validity, uid, name) = receipt_columns(&one);
+            assert_eq!(receipt_of(validity, uid, name.map(str::to_owned)), Some(one));
+        }
+        assert_eq!(receipt_of(Some(1), None, None), None);
+        assert_eq!(receipt_of(Some(-1), Some(1), None), None);
+    }
+    #[test]
+    fn a_date_that_no_calendar_shows_is_left_out() {
+        assert_eq!(date_secs(0), Some(0.0));
+        assert_eq!((date_secs(i64::MAX), date_secs(i64::MIN)), (None, None));
+    }
+}

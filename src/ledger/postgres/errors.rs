@@ -1,0 +1,55 @@
+//! What a failure means to the port's caller. A server's text is passed on as SQLSTATE and message, in one line; its
+//! details may quote a row, so they stay out.
+
+use std::time::Duration;
+
+use postgres::Error;
+use postgres::error::SqlState;
+
+use super::text;
+use crate::ledger::LedgerError;
+
+pub(super) fn meaning_of(error: &Error) -> LedgerError {
+    let Some(db) = error.as_db_error() else { return unavailable(error) };
+    let code = db.code();
+    if *code == SqlState::UNDEFINED_TABLE && db.message().contains("onedrop_schema") {
+        return LedgerError::Version { found: 0 };
+    }
+    // Deadlock, serialization failure, lock not available: another session is at it.
+    if matches!(code.code(), "40P01" | "40001" | "55P03") {
+        return LedgerError::Contended;
+    }
+    // Connection, resources, operator intervention, idle too long, a standby: another session may do better.
+    let elsewhere =
+        matches!(code.code().get(..2), Some("08" | "53" | "57" | "58")) || matches!(code.code(), "25P03" | "25006");
+    if elsewhere { unavailable(error) } else { LedgerError::Refused(text_of(error)) }
+}
+
+pub(super) fn unavailable(error: &Error) -> LedgerError {
+    LedgerError::Unavailable(text_of(error))
+}
+
+pub(super) fn no_answer(after: Duration) -> LedgerError {
+    LedgerError::Unavailable(no_answer_text(after))
+}
+
+pub(super) fn no_answer_text(after: Duration) -> String {
+    format!("no answer within {:.1} s", after.as_secs_f64())
+}
+
+/// SQLSTATE and message, or the chain of causes; one line, bounded.
+pub(super) fn text_of(error: &Error) -> String {
+    let said = match error.as_db_error() {
+        Some(db) => format!("{} {}", db.code().code(), db.message()),
+        None => {
+            let mut said = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                said = format!("{said}: {cause}");
+                source = cause.source();
+            }
+            said
+        }
+    };
+    text::clean(&said, 300).into_owned()
+}

@@ -1,0 +1,243 @@
+//! Where the ledger is: the URL read into one set of connection parameters per host, and TLS. Promises that the address
+//! of a server off this host is never spoken to in clear text or unverified unless the URL says so, and that no error
+//! shows the URL or the password.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use postgres::config::{Host, SslMode, TargetSessionAttrs};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::Config;
+use tokio_postgres::config::LoadBalanceHosts;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::text;
+use crate::ledger::LedgerError;
+
+/// How to reach the ledger.
+pub struct PostgresSettings {
+    /// `postgres://user@host1:port,host2/database?option=value`, or `postgres:///database?host=/socket/directory`.
+    pub url: String,
+    /// Goes before a password in the URL.
+    pub password: Option<SecretString>,
+    /// Certificates (PEM) of the authorities to trust in place of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// The hosts of one URL, in the order to try them.
+pub(super) struct Target {
+    pub hosts: Vec<HostTarget>,
+    tls: Option<MakeRustlsConnect>,
+}
+
+/// One host and how to speak to it.
+pub(super) struct HostTarget {
+    /// For messages.
+    pub name: String,
+    pub config: Config,
+}
+
+impl Target {
+    /// Reads `settings`; with TLS also the authorities' certificates.
+    pub fn new(settings: PostgresSettings) -> Result<Target, LedgerError> {
+        let mode_given = option(&settings.url, "sslmode").is_some();
+        let mut config = parse(&settings.url)?;
+        if let Some(password) = &settings.password {
+            config.password(password.expose_secret());
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("onedrop");
+        }
+        let several = config.get_hosts().len().max(config.get_hostaddrs().len()) > 1;
+        if several && option(&settings.url, "target_session_attrs").is_none() {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        let hosts = split_hosts(&config, mode_given)?;
+        let tls = match hosts.iter().any(|host| host.config.get_ssl_mode() != SslMode::Disable) {
+            true => Some(MakeRustlsConnect::new(tls_config(settings.ca_file.as_deref())?)),
+            false => None,
+        };
+        Ok(Target { hosts, tls })
+    }
+
+    /// The TLS to use with `host`, if any.
+    pub fn tls_for(&self, host: &HostTarget) -> Option<MakeRustlsConnect> {
+        self.tls.clone().filter(|_| host.config.get_ssl_mode() != SslMode::Disable)
+    }
+}
+
+fn parse(url: &str) -> Result<Config, LedgerError> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(unusable("it does not begin with postgres://"));
+    }
+    // libpq's word for what this program always does with TLS; tokio-postgres does not know it.
+    let url = match option(url, "sslmode") {
+        Some("verify-full") => url.replace("sslmode=verify-full", "sslmode=require"),
+        _ => url.to_owned(),
+    };
+    url.parse::<Config>().map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        // The only cause that cannot quote a part of the URL, and with it a piece of a password.
+        match cause.starts_with("invalid value for option") {
+            true => unusable(&cause),
+            false => unusable("percent-encode what is not a letter or a digit in the user's name and the password"),
+        }
+    })
+}
+
+fn unusable(why: &str) -> LedgerError {
+    LedgerError::Unavailable(format!("the ledger's URL cannot be used: {}", text::clean(why, 200)))
+}
+
+/// The value of an option in the query part of `url`.
+fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
+    // As tokio-postgres reads it: a password may hold a question mark, credentials end at the first @.
+    let (_, query) = url.split_once('@').map_or(url, |(_, rest)| rest).split_once('?')?;
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// One configuration per host, so that each gets its share of the time and its own TLS mode.
+fn split_hosts(config: &Config, mode_given: bool) -> Result<Vec<HostTarget>, LedgerError> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    if hosts.is_empty() && addresses.is_empty() {
+        return Err(unusable("it names no host; for a socket write postgres:///database?host=/socket/directory"));
+    }
+    let count = hosts.len().max(addresses.len());
+    let matches = |len: usize| len == 0 || len == count;
+    if !matches(hosts.len()) || !matches(addresses.len()) || !(matches(ports.len()) || ports.len() == 1) {
+        return Err(unusable("it does not have as many ports and addresses as hosts"));
+    }
+    let mut found = Vec::with_capacity(count);
+    for at in 0..count {
+        let mut one = without_hosts(config);
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        one.port(port);
+        let (name, local) = match (hosts.get(at), addresses.get(at)) {
+            (Some(Host::Unix(path)), _) => {
+                one.host_path(path).ssl_mode(SslMode::Disable);
+                (path.display().to_string(), true)
+            }
+            (Some(Host::Tcp(host)), address) => {
+                one.host(host);
+                address.map(|address| one.hostaddr(*address));
+                (format!("{host}:{port}"), address.map_or_else(|| is_loopback(host), IpAddr::is_loopback))
+            }
+            (None, Some(address)) => {
+                one.hostaddr(*address);
+                (format!("{address}:{port}"), address.is_loopback())
+            }
+            (None, None) => continue,
+        };
+        if !mode_given {
+            one.ssl_mode(if local { SslMode::Disable } else { SslMode::Require });
+        }
+        found.push(HostTarget { name, config: one });
+    }
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        found.rotate_left(std::process::id() as usize % count);
+    }
+    Ok(found)
+}
+
+fn without_hosts(from: &Config) -> Config {
+    let mut to = Config::new();
+    from.get_user().map(|user| to.user(user));
+    from.get_password().map(|password| to.password(password));
+    from.get_dbname().map(|name| to.dbname(name));
+    from.get_options().map(|options| to.options(options));
+    from.get_application_name().map(|name| to.application_name(name));
+    from.get_connect_timeout().map(|timeout| to.connect_timeout(*timeout));
+    from.get_tcp_user_timeout().map(|timeout| to.tcp_user_timeout(*timeout));
+    from.get_keepalives_interval().map(|interval| to.keepalives_interval(interval));
+    from.get_keepalives_retries().map(|retries| to.keepalives_retries(retries));
+    to.keepalives(from.get_keepalives())
+        .keepalives_idle(from.get_keepalives_idle())
+        .ssl_mode(from.get_ssl_mode())
+        .ssl_negotiation(from.get_ssl_negotiation())
+        .channel_binding(from.get_channel_binding())
+        .target_session_attrs(from.get_target_session_attrs())
+        .load_balance_hosts(from.get_load_balance_hosts());
+    to
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn tls_config(ca_file: Option<&Path>) -> Result<ClientConfig, LedgerError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?
+        .with_root_certificates(authorities(ca_file)?)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+fn authorities(ca_file: Option<&Path>) -> Result<RootCertStore, LedgerError> {
+    let (certificates, from) = match ca_file {
+        Some(path) => {
+            let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            (certificates.map_err(|error| format!("{}: {error}", path.display())), path.display().to_string())
+        }
+        None => (Ok(rustls_native_certs::load_native_certs().certs), "the system's certificates".to_owned()),
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates.map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?);
+    match roots.is_empty() {
+        true => Err(LedgerError::Unavailable(format!("TLS: {from}: no certificate of an authority"))),
+        false => Ok(roots),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(url: &str) -> Vec<HostTarget> {
+        let settings = PostgresSettings { url: url.into(), password: None, ca_file: None };
+        Target::new(settings).map(|target| target.hosts).unwrap_or_default()
+    }
+
+    #[test]
+    fn clear_text_stays_on_the_host_unless_the_url_says_otherwise() {
+        let config = parse("postgres://a@localhost,[::1],127.0.0.9,db.example,%2Frun%2Fpg/x").unwrap();
+        let modes: Vec<_> =
+            split_hosts(&config, false).unwrap().iter().map(|host| host.config.get_ssl_mode()).collect();
+        use SslMode::{Disable, Require};
+        assert_eq!(modes, [Disable, Disable, Disable, Require, Disable]);
+        assert_eq!(hosts("postgres://db.example/x?sslmode=disable")[0].config.get_ssl_mode(), Disable);
+        assert_eq!(parse("postgres://db.example/x?sslmode=verify-full").unwrap().get_ssl_mode(), Require);
+    }
+
+    #[test]
+    fn of_several_hosts_the_one_that_takes_writes_is_wanted() {
+        let several = hosts("postgres://localhost:1,127.0.0.1:2/x");
+        assert!(several.iter().all(|host| host.config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite));
+        assert_eq!(several.iter().map(|host| host.config.get_ports()[0]).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(several[0].config.get_application_name(), Some("onedrop"));
+        let one = hosts("postgres:///x?host=/run/pg&application_name=mine");
+        assert_eq!(one[0].config.get_target_session_attrs(), TargetSessionAttrs::Any);
+        assert_eq!(one[0].config.get_application_name(), Some("mine"));
+    }
+
+    #[test]
+    fn a_broken_url_is_refused_without_showing_it() {
+        for url in [
+            "postgres://u@x:sec?ret=x@db/x",
+            "postgres://u:secret@/x",
+            "mysql://u:secret@db/x",
+            "postgres://u:secret@db:port/x",
+            "postgres://u:secret@db/x?sslmode=verify-ca",
+            "postgres://u:secret@db/x?secret=1",
+        ] {
+            let settings = PostgresSettings { url: url.into(), password: None, ca_file: None };
+            let error = Target::new(settings).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("URL cannot be used") && !error.contains("sec"), "{url}: {error}");
+        }
+    }
+}

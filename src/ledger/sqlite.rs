@@ -1,0 +1,611 @@
+//! The ledger in an SQLite file, for one host: nothing to install, created at the first use. Promises all of the port;
+//! `NOTIFY` has no counterpart here. Relies on a local file system (WAL and locks do not work over NFS).
+//!
+//! Locks are byte ranges of a file beside the database, one byte at the lock's key (open file description locks,
+//! fcntl(2)): they end with their process, leave nothing behind, and no SQLite transaction is open while the store
+//! works. WAL with synchronous=FULL: a commit is durable when it returns, and the names of the files are durable before
+//! the first one. The WAL is kept at close, since a delivery per process would otherwise pay for a checkpoint each.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
+    Recorded, SCHEMA_VERSION, Trace, Turn, Window,
+};
+use crate::directory::Destination;
+use crate::lock_key::{self, Hash};
+use crate::message::{Facts, Identity};
+use crate::store::Receipt;
+
+mod migrate;
+mod trace;
+mod verify;
+
+/// Frames of the WAL after which a commit copies them into the database. Small: a process that opens the database first
+/// after all others closed it reads the whole WAL.
+const CHECKPOINT_PAGES: u32 = 128;
+
+/// A session with a ledger in a file.
+pub struct SqliteLedger {
+    path: PathBuf,
+    connection: Connection,
+    locks: File,
+    holds: Option<i64>,
+    until: Instant,
+}
+
+impl From<rusqlite::Error> for LedgerError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::CannotOpen
+                | ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::ReadOnly
+                | ErrorCode::PermissionDenied
+                | ErrorCode::FileLockingProtocolFailed,
+            ) => LedgerError::Unavailable(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => LedgerError::Broken(error.to_string()),
+            _ => LedgerError::Refused(error.to_string()),
+        }
+    }
+}
+
+impl SqliteLedger {
+    /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into one.
+    pub fn open(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
+        let mut ledger = SqliteLedger::open_as_is(path, until)?;
+        if ledger.is_empty()? {
+            ledger.migrate()?;
+        }
+        Ok(ledger)
+    }
+
+    /// Opens the file and its WAL, and makes sure that their names are durable.
+    fn open_as_is(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
+        let at = |error: std::io::Error, path: &Path| LedgerError::Unavailable(format!("{}: {error}", path.display()));
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+            std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
+        }
+        let lock_path = beside(path, "-locks");
+        let locks = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(|error| at(error, &lock_path))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)
+            .map_err(|error| LedgerError::Unavailable(format!("{}: {error}", path.display())))?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
+        turn_to_wal(&connection, until)?;
+        connection.execute_batch(&format!(
+            "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+             PRAGMA foreign_keys = ON;"
+        ))?;
+        let ledger = SqliteLedger { path: path.to_owned(), connection, locks, holds: None, until };
+        // Opens the WAL, and while we have it open nobody removes it.
+        ledger.is_empty()?;
+        ledger.make_names_durable().map_err(|error| at(error, path))?;
+        Ok(ledger)
+    }
+
+    /// Syncs the folder, unless somebody has since the WAL was made. SQLite would do so in every process (it is built
+    /// without that, see .cargo/config.toml). The lock file holds which WAL it was done for: what a crash takes of that is
+    /// done again, and a WAL made anew is another file.
+    fn make_names_durable(&self) -> std::io::Result<()> {
+        let made = identity_of(&beside(&self.path, "-wal"));
+        let mut done = FileIdentity::default();
+        if made.is_some() && self.locks.read_exact_at(&mut done, 0).is_ok() && made == Some(done) {
+            return Ok(());
+        }
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        if let Some(made) = made {
+            // What cannot be noted is done again.
+            let _ = self.locks.write_all_at(&made, 0);
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> Result<bool, LedgerError> {
+        let tables: i64 = self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        Ok(tables == 0)
+    }
+
+    /// Tries for the lock at `key`; any byte offset that a file can have will do, so the sign is dropped.
+    fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
+        self.unlock()?;
+        match fcntl(&self.locks, FcntlArg::F_OFD_SETLK(&range(key, libc::F_WRLCK))) {
+            Ok(_) => {
+                self.holds = Some(key);
+                Ok(())
+            }
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Err(LedgerError::Contended),
+            Err(error) => Err(LedgerError::Unavailable(format!("lock file: {error}"))),
+        }
+    }
+
+    fn unlock(&mut self) -> Result<(), LedgerError> {
+        let Some(key) = self.holds.take() else { return Ok(()) };
+        fcntl(&self.locks, FcntlArg::F_OFD_SETLK(&range(key, libc::F_UNLCK)))
+            .map(|_| ())
+            .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
+    }
+
+    /// A write transaction that has its write lock from the start.
+    fn begin(&mut self) -> Result<Transaction<'_>, LedgerError> {
+        self.connection.busy_timeout(self.until.saturating_duration_since(Instant::now()))?;
+        Ok(self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
+    }
+}
+
+/// The name of a file that belongs to the ledger's.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// Inode and time of birth.
+type FileIdentity = [u8; 24];
+
+/// Which file is at `path`; `None` where the file system does not tell.
+fn identity_of(path: &Path) -> Option<FileIdentity> {
+    let file = path.metadata().ok()?;
+    let born = file.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let mut identity = FileIdentity::default();
+    identity[..8].copy_from_slice(&file.ino().to_le_bytes());
+    identity[8..].copy_from_slice(&born.as_nanos().to_le_bytes());
+    Some(identity)
+}
+
+/// SQLite does not use its busy time-out when it turns a new file to WAL: of several that open it at once, all but one are
+/// told at once that it is locked.
+fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerError> {
+    loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            Ok(mode) if mode == "wal" => return Ok(()),
+            // Where several processes cannot share memory, as on most network file systems.
+            Ok(mode) => return Err(LedgerError::Unavailable(format!("no WAL on this file system (only {mode})"))),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn range(key: i64, kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        // The last offset has no byte after it to end the range at.
+        l_start: (key & i64::MAX).min(i64::MAX - 1),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl Ledger for SqliteLedger {
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
+        let recorded = record_locked(self, entry, attempt, destinations, terms);
+        // After the commit: whoever gets the lock next must already see our rows.
+        self.unlock()?;
+        recorded
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        let tx = self.begin()?;
+        let states = destinations
+            .iter()
+            .map(|destination| claim_copy(&tx, message, destination, owner, terms))
+            .collect::<Result<_, _>>()?;
+        tx.commit()?;
+        Ok(states)
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+        self.lock(lock_key::advisory_key(copy_key))?;
+        let turn = copy_row(&self.connection, claim.copy).map(|row| match row {
+            CopyRow { receipt: Some(receipt), .. } => Turn::Placed(receipt),
+            CopyRow { epoch, .. } if epoch != claim.epoch => Turn::EpochGone,
+            CopyRow { prior_doubt, .. } => Turn::Ours { in_doubt: prior_doubt },
+        });
+        if !matches!(turn, Ok(Turn::Ours { .. })) {
+            self.unlock()?;
+        }
+        turn
+    }
+
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        receipt: &Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, &AttemptEnd)>,
+    ) -> Result<Confirmed, LedgerError> {
+        let confirmed = confirm(self, claim, receipt, facts, end);
+        // After the commit, and whatever came of it: a lock that stays would make others wait for nothing.
+        self.unlock()?;
+        confirmed
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.unlock()
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.unlock()?;
+        let tx = self.begin()?;
+        for claim in claims {
+            tx.execute(
+                "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
+                 WHERE id = ?1 AND epoch = ?2 AND placed_at IS NULL",
+                params![claim.copy, claim.epoch],
+            )?;
+        }
+        Ok(tx.commit()?)
+    }
+
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+        let tx = self.begin()?;
+        finish_attempt(&tx, attempt, end)?;
+        Ok(tx.commit()?)
+    }
+
+    fn finish_unrecorded(
+        &mut self,
+        identity: &Identity,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+    ) -> Result<(), LedgerError> {
+        let tx = self.begin()?;
+        let message = tx
+            .query_row(
+                "SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
+                params![identity.id_hash, identity.digest],
+                |row| row.get(0),
+            )
+            .optional()?;
+        let id = insert_attempt(&tx, message, identity, attempt)?;
+        finish_attempt(&tx, id, end)?;
+        Ok(tx.commit()?)
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        *self = SqliteLedger::open_as_is(&path, until)?;
+        Ok(())
+    }
+
+    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+        let mut statement = self.connection.prepare(query)?;
+        if !statement.readonly() || statement.column_count() != 1 || statement.parameter_count() > 1 {
+            return Err(LedgerError::Refused("directory.query must be a SELECT of one column with $1 only".to_owned()));
+        }
+        let parameters: &[&str] = if statement.parameter_count() == 1 { &[address] } else { &[] };
+        let account: Option<Option<String>> =
+            statement.query_row(rusqlite::params_from_iter(parameters), |row| row.get(0)).optional()?;
+        Ok(account.flatten().filter(|account| !account.is_empty()))
+    }
+
+    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        trace::trace(&self.connection, wanted, limit)
+    }
+
+    fn copies_to_verify(
+        &mut self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        verify::copies(&self.connection, window, after, limit)
+    }
+
+    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+        let tx = self.begin()?;
+        let settled = verify::settle(&tx, copy, receipt)?;
+        tx.commit()?;
+        Ok(settled)
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        schema_version(&self.connection)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        migrate::migrate(self.begin()?)
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        self.lock(lock_key::advisory_key(&lock_key::name_hash(name)))
+    }
+}
+
+fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
+    match connection.query_row("SELECT max(version) FROM onedrop_schema", [], |row| row.get::<_, Option<i64>>(0)) {
+        Ok(version) => Ok(version.unwrap_or(0)),
+        Err(error) if error.to_string().contains("no such table") => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn record_locked(
+    ledger: &mut SqliteLedger,
+    entry: &Entry<'_>,
+    attempt: &Attempt,
+    destinations: &[Destination],
+    terms: LeaseTerms,
+) -> Result<Recorded, LedgerError> {
+    let tx = ledger.begin()?;
+    let version = schema_version(&tx)?;
+    if version != SCHEMA_VERSION {
+        return Err(LedgerError::Version { found: version });
+    }
+    let identity = entry.identity;
+    let known = find_message(&tx, identity)?;
+    let (message, recorded_at, collision) = match known {
+        Some(known) => known,
+        None => insert_message(&tx, entry, attempt)?,
+    };
+    let attempt_row = insert_attempt(&tx, Some(message), identity, attempt)?;
+    let copies = destinations
+        .iter()
+        .map(|destination| claim_copy(&tx, message, destination, attempt, terms))
+        .collect::<Result<_, _>>()?;
+    tx.commit()?;
+    Ok(Recorded {
+        message,
+        recorded_at: UNIX_EPOCH + Duration::from_secs(recorded_at.max(0).unsigned_abs()),
+        is_new: known.is_none(),
+        collision,
+        attempt: attempt_row,
+        copies,
+    })
+}
+
+/// Row id, time of recording, collision.
+type MessageRow = (i64, i64, bool);
+
+fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
+    let row = tx
+        .query_row(
+            "SELECT id, recorded_at, collision FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
+            params![identity.id_hash, identity.digest],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
+        .optional()?;
+    Ok(row)
+}
+
+fn insert_message(tx: &Connection, entry: &Entry<'_>, attempt: &Attempt) -> Result<MessageRow, LedgerError> {
+    let (identity, facts) = (entry.identity, entry.facts);
+    let mut collision = false;
+    if identity.message_id.is_some() {
+        let others = tx.execute("UPDATE onedrop_message SET collision = 1 WHERE id_hash = ?1", [identity.id_hash])?;
+        collision = others > 0;
+    }
+    let recorded_at = now() as i64;
+    let text = identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
+    tx.execute(
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
+             reference_ids, size_bytes, collision, raw, recorded_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        params![
+            identity.id_hash,
+            identity.digest,
+            identity.message_id,
+            text,
+            attempt.sender,
+            facts.subject,
+            facts.date,
+            facts.in_reply_to,
+            facts.references,
+            entry.size_bytes as i64,
+            collision,
+            entry.raw,
+            recorded_at,
+        ],
+    )?;
+    let message = tx.last_insert_rowid();
+    insert_facts(tx, message, facts)?;
+    Ok((message, recorded_at, collision))
+}
+
+fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), LedgerError> {
+    let mut address = tx.prepare("INSERT INTO onedrop_address VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    for (position, fact) in facts.addresses.iter().enumerate() {
+        address.execute(params![message, position as i64, fact.role, fact.name, fact.address])?;
+    }
+    let mut part = tx.prepare("INSERT INTO onedrop_part VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    for (position, fact) in facts.parts.iter().enumerate() {
+        let size_bytes = fact.size_bytes as i64;
+        part.execute(params![message, position as i64, fact.path, fact.content_type, fact.name, size_bytes])?;
+    }
+    Ok(())
+}
+
+/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, or tells where it stands.
+fn claim_copy(
+    tx: &Connection,
+    message: i64,
+    destination: &Destination,
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<CopyState, LedgerError> {
+    let (now, owner) = (now(), format!("{}:{}", owner.host, owner.pid));
+    let until = now + terms.lease.as_secs_f64();
+    let leased = tx
+        .query_row(
+            "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, leased_until, in_doubt, prior_doubt)
+             VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, 1, 0)
+             ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
+                 epoch = epoch + (leased_until IS NULL OR leased_until <= ?7 OR leased_until > ?9),
+                 prior_doubt = in_doubt, in_doubt = 1, owner = ?5, leased_until = ?6
+             WHERE placed_at IS NULL AND (leased_until IS NULL OR leased_until <= ?7 OR leased_until > ?9 OR ?8)
+             RETURNING id, epoch, prior_doubt",
+            params![
+                message,
+                destination.account,
+                destination.mailbox,
+                destination.shared,
+                owner,
+                until,
+                now,
+                terms.join,
+                // No lease ends so late: the clock was set back.
+                now + 2.0 * terms.lease.as_secs_f64(),
+            ],
+            |row| Ok(Claim { copy: row.get(0)?, epoch: row.get(1)?, in_doubt: row.get(2)? }),
+        )
+        .optional()?;
+    if let Some(claim) = leased {
+        return Ok(CopyState::Claimed(claim));
+    }
+    let id: i64 = tx.query_row(
+        "SELECT id FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3",
+        params![message, destination.account, destination.mailbox],
+        |row| row.get(0),
+    )?;
+    Ok(copy_row(tx, id)?.receipt.map_or(CopyState::Busy, CopyState::Placed))
+}
+
+struct CopyRow {
+    epoch: i64,
+    prior_doubt: bool,
+    /// If it is placed.
+    receipt: Option<Receipt>,
+}
+
+fn copy_row(connection: &Connection, copy: i64) -> Result<CopyRow, LedgerError> {
+    connection
+        .query_row(
+            "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name
+             FROM onedrop_copy WHERE id = ?1",
+            [copy],
+            |row| {
+                let placed: bool = row.get(2)?;
+                let receipt = Receipt::from_columns(row.get(3)?, row.get(4)?, row.get(5)?);
+                Ok(CopyRow { epoch: row.get(0)?, prior_doubt: row.get(1)?, receipt: placed.then_some(receipt) })
+            },
+        )
+        .optional()?
+        .ok_or_else(|| LedgerError::Broken(format!("copy {copy} is gone")))
+}
+
+fn confirm(
+    ledger: &mut SqliteLedger,
+    claim: &Claim,
+    receipt: &Receipt,
+    facts: CopyFacts,
+    end: Option<(i64, &AttemptEnd)>,
+) -> Result<Confirmed, LedgerError> {
+    let tx = ledger.begin()?;
+    let CopyRow { epoch, receipt: recorded, .. } = copy_row(&tx, claim.copy)?;
+    let (ours, same) = (epoch == claim.epoch, recorded.as_ref() == Some(receipt));
+    if ours && recorded.is_none() {
+        store_receipt(&tx, claim.copy, receipt, facts)?;
+    } else if !same || !ours && *receipt == Receipt::Unnamed {
+        return Ok(Confirmed::EpochGone { recorded });
+    }
+    if let Some((attempt, end)) = end {
+        finish_attempt(&tx, attempt, end)?;
+    }
+    tx.commit()?;
+    Ok(Confirmed::Recorded)
+}
+
+fn store_receipt(tx: &Connection, copy: i64, receipt: &Receipt, facts: CopyFacts) -> Result<(), LedgerError> {
+    let (validity, uid, name) = receipt.columns();
+    tx.execute(
+        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4,
+             file_name = ?5, nul_replaced = ?6, found_by_look = ?7
+         WHERE id = ?1",
+        params![copy, now(), validity, uid, name, facts.nul_replaced, facts.found_by_look],
+    )?;
+    Ok(())
+}
+
+fn insert_attempt(
+    tx: &Connection,
+    message: Option<i64>,
+    identity: &Identity,
+    attempt: &Attempt,
+) -> Result<i64, LedgerError> {
+    tx.execute(
+        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid, started_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            message,
+            identity.id_hash,
+            attempt.recipient.to_lowercase(),
+            attempt.sender,
+            attempt.queue_id,
+            attempt.host,
+            attempt.pid,
+            now()
+        ],
+    )?;
+    Ok(tx.last_insert_rowid())
+}
+
+fn finish_attempt(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+    tx.execute(
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5 WHERE id = ?1",
+        params![attempt, end.duration.as_millis() as i64, end.outcome, end.status, end.text],
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_new_wal_are_made_durable_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
+        let open = || SqliteLedger::open(&path, Instant::now() + Duration::from_secs(10)).unwrap();
+        drop(open());
+        let first = identity_of(&beside(&path, "-wal"));
+        assert!(first.is_none_or(|made| noted() == made));
+        // As an administrator's sqlite3 does when it is the last to close the database.
+        std::fs::remove_file(beside(&path, "-wal")).unwrap();
+        drop(open());
+        let second = identity_of(&beside(&path, "-wal"));
+        assert!(second != first && second.is_none_or(|made| noted() == made));
+    }
+}

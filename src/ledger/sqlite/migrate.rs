@@ -1,0 +1,48 @@
+//! Versioned migrations of the SQLite ledger, all in one transaction that holds the write lock from its start: of two
+//! that begin at once, one applies and the other finds nothing to do. A crash leaves the version that was there.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+use sha2::{Digest, Sha256};
+
+use super::{now, schema_version};
+use crate::ledger::LedgerError;
+
+/// Name and SQL, in order of their versions, from 1.
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("0001_ledger", include_str!("../migrations/sqlite/0001_ledger.sql")),
+    ("0002_settled", include_str!("../migrations/sqlite/0002_settled.sql")),
+];
+
+/// Applies what is missing; returns the names.
+pub(super) fn migrate(tx: Transaction<'_>) -> Result<Vec<String>, LedgerError> {
+    let version = schema_version(&tx)?;
+    let known = MIGRATIONS.len() as i64;
+    if version > known {
+        return Err(LedgerError::Version { found: version });
+    }
+    let mut applied = Vec::new();
+    for (number, (name, sql)) in (1i64..).zip(MIGRATIONS) {
+        let sha256: [u8; 32] = Sha256::digest(sql.as_bytes()).into();
+        if number <= version {
+            check_unchanged(&tx, number, name, &sha256)?;
+            continue;
+        }
+        tx.execute_batch(sql)?;
+        tx.execute(
+            "INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (?1, ?2, ?3, ?4)",
+            params![number, name, sha256, now()],
+        )?;
+        applied.push(name.to_owned());
+    }
+    tx.commit()?;
+    Ok(applied)
+}
+
+fn check_unchanged(tx: &Transaction<'_>, version: i64, name: &str, sha256: &[u8; 32]) -> Result<(), LedgerError> {
+    let stored: Option<Vec<u8>> =
+        tx.query_row("SELECT sha256 FROM onedrop_schema WHERE version = ?1", [version], |row| row.get(0)).optional()?;
+    if stored.as_deref() == Some(sha256) {
+        return Ok(());
+    }
+    Err(LedgerError::Broken(format!("migration {name} was applied from another text than this program's")))
+}

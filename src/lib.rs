@@ -1,0 +1,26 @@
+//! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however often it is asked.
+//!
+//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors: `cli`.
+//!
+//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`) <- ports (`ledger`, `store`) <-
+//! `deliver`, `verify` <- doors (`cli`) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
+//! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
+//!
+//! Invariants: nothing is placed before it is on record; nothing is written without the copy's lock, a live lease and,
+//! in doubt, a look; "delivered" is said only when every copy has a receipt on record.
+
+pub mod cli;
+pub mod config;
+pub mod deadline;
+pub mod deliver;
+pub mod directory;
+pub mod envelope;
+pub mod exit;
+pub mod ledger;
+pub mod lock_key;
+pub mod message;
+pub mod outcome;
+pub mod sender;
+pub mod store;
+pub mod telemetry;
+pub mod verify;

@@ -1,0 +1,68 @@
+//! Names of locks. A key is SHA-256 over a domain-separated string; its first eight bytes, as a signed 64-bit integer,
+//! are what an SQL server's advisory lock takes. Rows store the full hash, so a collision of the 64 bits can delay a
+//! delivery and never mark anything as done.
+
+use sha2::{Digest, Sha256};
+
+/// A full SHA-256 hash.
+pub type Hash = [u8; 32];
+
+/// Hash of a message's identifier: the raw Message-ID, or what takes its place.
+pub fn message_hash(message_id: &[u8]) -> Hash {
+    hash(b"onedrop/1/message\0", &[message_id])
+}
+
+/// Hash that names a message without a usable Message-ID by its content digest.
+pub fn content_hash(digest: &Hash) -> Hash {
+    hash(b"onedrop/1/content\0", &[digest])
+}
+
+/// Hash that names a copy: this message in this mailbox of this account.
+pub fn copy_hash(id_hash: &Hash, digest: &Hash, account: &str, mailbox: &str) -> Hash {
+    hash(b"onedrop/1/copy\0", &[id_hash, digest, account.as_bytes(), b"\0", mailbox.as_bytes()])
+}
+
+/// Hash of a lock that somebody asked for by name (`check` proves mutual exclusion with one).
+pub fn name_hash(name: &str) -> Hash {
+    hash(b"onedrop/1/name\0", &[name.as_bytes()])
+}
+
+/// The 64-bit key of an advisory lock: the first eight bytes of `hash`, big-endian, signed.
+pub fn advisory_key(hash: &Hash) -> i64 {
+    let mut first = [0u8; 8];
+    first.copy_from_slice(&hash[..8]);
+    i64::from_be_bytes(first)
+}
+
+/// Lower-case hexadecimal, for file names and for people.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn hash(domain: &[u8], parts: &[&[u8]]) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(domain);
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_different_kinds_differ() {
+        let id = message_hash(b"<a@b>");
+        assert_ne!(id, name_hash("<a@b>"));
+        assert_ne!(copy_hash(&id, &id, "a", "bc"), copy_hash(&id, &id, "ab", "c"));
+    }
+
+    #[test]
+    fn a_key_is_the_big_endian_start_of_its_hash() {
+        let mut hash = [0u8; 32];
+        hash[..8].copy_from_slice(&(-2i64).to_be_bytes());
+        assert_eq!(advisory_key(&hash), -2);
+    }
+}

@@ -1,0 +1,135 @@
+//! A small scanner for header blocks, over raw bytes and without copies. It takes what it finds: the block ends at the
+//! first empty line, or before the first line that is neither a field nor the continuation of one; then the body starts
+//! there. A field's name is printable ASCII up to the colon (RFC 5322 section 2.2; blanks before the colon, section 4.5).
+
+/// One header field with its line ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Field<'a> {
+    /// The whole field: name, colon, value, folding and the last line end.
+    pub raw: &'a [u8],
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Field<'_> {
+    /// Whether the field is called `name` (given in lower case).
+    pub fn is(&self, name: &[u8]) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
+    pub fn name_lower(&self) -> Vec<u8> {
+        self.name.to_ascii_lowercase()
+    }
+
+    /// The value without line ends and without blanks at its ends; otherwise byte for byte.
+    pub fn unfolded(&self) -> Vec<u8> {
+        unfold(self.value)
+    }
+
+    /// The value unfolded, each run of blanks as one space, none at its ends (RFC 6376 section 3.4.2).
+    pub fn relaxed(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.value.len());
+        let mut blank = false;
+        for &byte in self.value {
+            if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
+                blank = true;
+                continue;
+            }
+            if blank && !out.is_empty() {
+                out.push(b' ');
+            }
+            blank = false;
+            out.push(byte);
+        }
+        out
+    }
+}
+
+/// Removes line ends (LF, CRLF) and trims blanks.
+pub fn unfold(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    for line in value.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+        out.extend_from_slice(line);
+    }
+    out.trim_ascii().to_vec()
+}
+
+/// Splits a message into its header block and its body, without the empty line between them.
+pub fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let mut at = 0;
+    while at < bytes.len() {
+        let line = line_at(bytes, at);
+        if is_blank(line) {
+            return (&bytes[..at], &bytes[at + line.len()..]);
+        }
+        let continues = at > 0 && matches!(line[0], b' ' | b'\t');
+        if !continues && colon(line).is_none() {
+            break;
+        }
+        at += line.len();
+    }
+    (&bytes[..at], &bytes[at..])
+}
+
+/// The fields of a header block, top to bottom.
+pub fn fields(header: &[u8]) -> impl Iterator<Item = Field<'_>> {
+    let mut rest = header;
+    std::iter::from_fn(move || {
+        let first = line_at(rest, 0);
+        let colon = colon(first)?;
+        let mut end = first.len();
+        while let Some(b' ' | b'\t') = rest.get(end) {
+            end += line_at(rest, end).len();
+        }
+        let (raw, after) = rest.split_at(end);
+        rest = after;
+        Some(Field { raw, name: raw[..colon].trim_ascii_end(), value: &raw[colon + 1..] })
+    })
+}
+
+fn line_at(bytes: &[u8], at: usize) -> &[u8] {
+    let rest = &bytes[at..];
+    memchr::memchr(b'\n', rest).map_or(rest, |end| &rest[..=end])
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    matches!(line, b"\n" | b"\r\n" | b"")
+}
+
+/// Position of the colon that ends a field's name, if the line begins a field.
+fn colon(line: &[u8]) -> Option<usize> {
+    let colon = memchr::memchr(b':', line)?;
+    let name = line[..colon].trim_ascii_end();
+    (!name.is_empty() && name.iter().all(u8::is_ascii_graphic)).then_some(colon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_block_ends_at_an_empty_line_or_before_what_is_no_field() {
+        assert_eq!(split(b"A: 1\nB: 2\n\nbody"), (&b"A: 1\nB: 2\n"[..], &b"body"[..]));
+        assert_eq!(split(b"A: 1\r\n\r\nbody"), (&b"A: 1\r\n"[..], &b"body"[..]));
+        assert_eq!(split(b"A: 1\nno field here\n\nbody"), (&b"A: 1\n"[..], &b"no field here\n\nbody"[..]));
+        assert_eq!(split(b"\nbody"), (&b""[..], &b"body"[..]));
+        assert_eq!(split(b" A: 1\n\n"), (&b""[..], &b" A: 1\n\n"[..]));
+        assert_eq!(split(b""), (&b""[..], &b""[..]));
+        assert_eq!(split(b"A: 1"), (&b"A: 1"[..], &b""[..]));
+    }
+
+    #[test]
+    fn fields_keep_their_bytes_and_fold() {
+        let all: Vec<_> = fields(b"A : x\r\n y\r\nB:\n").map(|f| (f.name_lower(), f.unfolded(), f.relaxed())).collect();
+        assert_eq!(all[0], (b"a".to_vec(), b"x y".to_vec(), b"x y".to_vec()));
+        assert_eq!(all[1], (b"b".to_vec(), vec![], vec![]));
+        assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn a_bare_cr_is_an_ordinary_byte() {
+        let all: Vec<_> = fields(b"A: x\ry\n").collect();
+        assert_eq!(all[0].unfolded(), b"x\ry");
+    }
+}

@@ -1,0 +1,179 @@
+//! The MIME structure of a message as its boundaries tell it (RFC 2046 section 5.1), without decoding anything: one pass
+//! over the bytes, bounded in parts and depth. An attached message (message/rfc822) is one part.
+
+use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
+
+use super::facts::clean;
+use super::fields;
+
+const MOST_PARTS: usize = 200;
+const DEEPEST: usize = 20;
+/// A part's header block longer than this is not parsed.
+const LONGEST_HEADER: usize = 64 * 1024;
+
+/// One leaf of the MIME tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartFact {
+    /// Place in the tree as IMAP numbers it (RFC 3501 section 6.4.5): `1`, `2.1`.
+    pub path: String,
+    /// In lower case, `text/plain` when unstated.
+    pub content_type: String,
+    /// The file name, if the part states one.
+    pub name: Option<String>,
+    /// Bytes of the body as transferred (not decoded).
+    pub size_bytes: u64,
+}
+
+struct Described {
+    content_type: String,
+    name: Option<String>,
+    boundary: Option<Vec<u8>>,
+}
+
+/// The leaves of the message in `bytes`, in their order.
+pub(super) fn scan(bytes: &[u8]) -> Vec<PartFact> {
+    let mut found = Vec::new();
+    descend(bytes, &[], &mut found);
+    found
+}
+
+fn descend(bytes: &[u8], path: &[usize], found: &mut Vec<PartFact>) {
+    if found.len() >= MOST_PARTS {
+        return;
+    }
+    let (header, body) = fields::split(bytes);
+    let described = describe(header);
+    match described.boundary {
+        Some(boundary) if path.len() < DEEPEST => {
+            for (index, part) in children(body, &boundary).enumerate() {
+                let mut path = path.to_vec();
+                path.push(index + 1);
+                descend(part, &path, found);
+                if found.len() >= MOST_PARTS {
+                    return;
+                }
+            }
+        }
+        _ => {
+            let path = if path.is_empty() {
+                "1".to_owned()
+            } else {
+                path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
+            };
+            let Described { content_type, name, .. } = described;
+            found.push(PartFact { path, content_type, name, size_bytes: body.len() as u64 });
+        }
+    }
+}
+
+fn describe(header: &[u8]) -> Described {
+    let mut described = Described { content_type: "text/plain".to_owned(), name: None, boundary: None };
+    if header.len() > LONGEST_HEADER {
+        return described;
+    }
+    let parser = MessageParser::new()
+        .header_content_type(HeaderName::ContentType)
+        .header_content_type(HeaderName::ContentDisposition)
+        .default_header_ignore();
+    let Some(parsed) = parser.parse_headers(header) else { return described };
+    if let Some(HeaderValue::ContentType(content)) = parsed.header(HeaderName::ContentType) {
+        let subtype = content.subtype().unwrap_or("*");
+        described.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
+        if content.ctype().eq_ignore_ascii_case("multipart") {
+            described.boundary = content.attribute("boundary").filter(|b| !b.is_empty()).map(|b| b.as_bytes().to_vec());
+        }
+    }
+    described.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
+    described
+}
+
+/// The parts between the delimiter lines of `boundary`.
+fn children<'a>(body: &'a [u8], boundary: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut delimiter = b"--".to_vec();
+    delimiter.extend_from_slice(boundary);
+    let mut next = delimiter_line(body, 0, &delimiter);
+    std::iter::from_fn(move || {
+        let line = next?;
+        if line.closes {
+            return None;
+        }
+        next = delimiter_line(body, line.end, &delimiter);
+        let end = next.map_or(body.len(), |next| next.start);
+        Some(trim_line_end(&body[line.end.min(end)..end]))
+    })
+}
+
+#[derive(Clone, Copy)]
+struct DelimiterLine {
+    start: usize,
+    /// After its line end.
+    end: usize,
+    closes: bool,
+}
+
+fn delimiter_line(body: &[u8], from: usize, delimiter: &[u8]) -> Option<DelimiterLine> {
+    let finder = memchr::memmem::Finder::new(delimiter);
+    let mut at = from;
+    while let Some(found) = finder.find(&body[at..]) {
+        let start = at + found;
+        let after = start + delimiter.len();
+        at = after;
+        // First of all: a line may hold the boundary any number of times.
+        if start > 0 && body[start - 1] != b'\n' {
+            continue;
+        }
+        let line_end = memchr::memchr(b'\n', &body[after..]).map_or(body.len(), |end| after + end + 1);
+        let rest = body[after..line_end].trim_ascii_end();
+        if rest.is_empty() || rest.starts_with(b"--") {
+            return Some(DelimiterLine { start, end: line_end, closes: !rest.is_empty() });
+        }
+    }
+    None
+}
+
+/// The line end before a delimiter belongs to the delimiter.
+fn trim_line_end(part: &[u8]) -> &[u8] {
+    let part = part.strip_suffix(b"\n").unwrap_or(part);
+    part.strip_suffix(b"\r").unwrap_or(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_are_found_in_nested_multiparts() {
+        let message = b"Content-Type: multipart/mixed; boundary=\"a\"\n\npreamble\n--a\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\nplain\n--b\nContent-Type: TEXT/html\n\n<p>\n--b--\n--a\nContent-Type: application/pdf; name=\"x.pdf\"\nContent-Disposition: attachment; filename=\"y.pdf\"\n\n0123456789\n--a--\nepilogue\n";
+        let parts = scan(message);
+        let told: Vec<_> =
+            parts.iter().map(|p| (p.path.as_str(), p.content_type.as_str(), p.name.as_deref(), p.size_bytes)).collect();
+        assert_eq!(
+            told,
+            [
+                ("1.1", "text/plain", None, 5),
+                ("1.2", "text/html", None, 3),
+                ("2", "application/pdf", Some("y.pdf"), 10)
+            ]
+        );
+    }
+
+    /// With a search for the line's end at each of them this would take hours.
+    #[test]
+    fn a_line_full_of_boundaries_is_read_once() {
+        let mut message = b"Content-Type: multipart/mixed; boundary=b\n\nx".to_vec();
+        message.extend_from_slice(&b"--b".repeat(7_000_000));
+        assert_eq!(scan(&message), []);
+    }
+
+    #[test]
+    fn a_plain_message_is_one_part_and_endless_nesting_ends() {
+        assert_eq!(scan(b"Subject: x\n\nbody")[0].path, "1");
+        let mut deep = Vec::new();
+        for depth in 0..2000 {
+            deep.extend_from_slice(
+                format!("Content-Type: multipart/mixed; boundary=b{depth}\n\n--b{depth}\n").as_bytes(),
+            );
+        }
+        assert!(scan(&deep).len() <= MOST_PARTS);
+    }
+}

@@ -1,0 +1,162 @@
+//! How a delivery ends: delivered, tempfail or permfail, with an RFC 3463 status. This is the one place that decides
+//! between temporary and permanent, by an exhaustive match. What we do not understand is temporary: Postfix can try
+//! again, but nobody can take back a bounce. Permanent are an unknown recipient and what the configuration asks for.
+
+use std::fmt;
+
+use crate::ledger::LedgerError;
+use crate::store::StoreError;
+
+/// An enhanced mail system status code (RFC 3463): class, subject, detail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    class: u8,
+    subject: u16,
+    detail: u16,
+}
+
+impl Status {
+    pub const OK: Status = Status::new(2, 0, 0);
+    pub const TEMPORARY: Status = Status::new(4, 3, 0);
+    pub const OUR_SETUP: Status = Status::new(4, 3, 5);
+    pub const MAILBOX_FULL: Status = Status::new(4, 2, 2);
+    pub const MAILBOX_REFUSES_SIZE: Status = Status::new(4, 2, 3);
+    pub const UNKNOWN_MAILBOX: Status = Status::new(5, 1, 1);
+    pub const TOO_BIG: Status = Status::new(5, 3, 4);
+
+    const fn new(class: u8, subject: u16, detail: u16) -> Status {
+        Status { class, subject, detail }
+    }
+
+    /// The same subject and detail as a permanent failure; only this module may harden a status.
+    const fn permanent(self) -> Status {
+        Status::new(5, self.subject, self.detail)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.class, self.subject, self.detail)
+    }
+}
+
+/// What to do when a mailbox is over its quota (`store.over_quota`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OverQuota {
+    #[default]
+    Defer,
+    Bounce,
+}
+
+/// Why a recipient's mail could not be delivered in this run.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("unknown recipient {0}")]
+    UnknownRecipient(String),
+    #[error("message is larger than limits.message_bytes = {limit}")]
+    TooLarge { limit: u64 },
+    #[error("no recipient: give -d, or RECIPIENT in the environment, or a Delivered-To field")]
+    NoRecipient,
+    #[error("message was cut short: {0}")]
+    Cut(String),
+    #[error("cannot read the message: {0}")]
+    Input(String),
+    #[error("another delivery of this message holds {0}; try again")]
+    Contended(String),
+    #[error("deadline of {secs} s passed while {doing}")]
+    Deadline { secs: u64, doing: String },
+    #[error("{0}")]
+    Store(#[source] StoreError),
+    #[error("ledger: {0}")]
+    Ledger(#[source] LedgerError),
+    #[error("{0}")]
+    Setup(String),
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Failure::Ledger(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Store(error)
+    }
+}
+
+/// The end of a delivery for one recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Delivered(String),
+    TempFail(Status, String),
+    PermFail(Status, String),
+}
+
+impl Outcome {
+    /// Decides whether `failure` is temporary or permanent.
+    pub fn of(failure: &Failure, over_quota: OverQuota) -> Outcome {
+        let text = failure.to_string();
+        match failure {
+            Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
+            Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
+            Failure::Store(StoreError::OverQuota(_)) => match over_quota {
+                OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
+                OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL.permanent(), text),
+            },
+            Failure::Store(StoreError::TooBig(_)) => Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text),
+            Failure::Store(StoreError::NotStored(_) | StoreError::NoAccount(_) | StoreError::InDoubt(_)) => {
+                Outcome::TempFail(Status::TEMPORARY, text)
+            }
+            Failure::Setup(_) | Failure::NoRecipient | Failure::Ledger(LedgerError::Version { .. }) => {
+                Outcome::TempFail(Status::OUR_SETUP, text)
+            }
+            Failure::Ledger(
+                LedgerError::Contended | LedgerError::Unavailable(_) | LedgerError::Refused(_) | LedgerError::Broken(_),
+            )
+            | Failure::Cut(_)
+            | Failure::Input(_)
+            | Failure::Contended(_)
+            | Failure::Deadline { .. }
+            | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
+        }
+    }
+
+    /// `delivered`, `tempfail` or `permfail`, as the ledger and the logs say it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Delivered(_) => "delivered",
+            Outcome::TempFail(..) => "tempfail",
+            Outcome::PermFail(..) => "permfail",
+        }
+    }
+
+    /// The RFC 3463 status.
+    pub fn status(&self) -> Status {
+        match self {
+            Outcome::Delivered(_) => Status::OK,
+            Outcome::TempFail(status, _) | Outcome::PermFail(status, _) => *status,
+        }
+    }
+
+    /// What happened, in words.
+    pub fn text(&self) -> &str {
+        match self {
+            Outcome::Delivered(text) | Outcome::TempFail(_, text) | Outcome::PermFail(_, text) => text,
+        }
+    }
+
+    /// One ending for several recipients: one that can be tried again wins, then one that cannot.
+    pub fn worst(self, other: Outcome) -> Outcome {
+        match (&self, &other) {
+            (Outcome::TempFail(..), _) => self,
+            (_, Outcome::TempFail(..)) => other,
+            (Outcome::PermFail(..), _) => self,
+            (_, Outcome::PermFail(..)) => other,
+            (Outcome::Delivered(a), Outcome::Delivered(b)) => Outcome::Delivered(format!("{a}; {b}")),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The store port: where mailboxes live. An adapter appends a copy and says where it now is, looks for a copy whose
+//! fate is in doubt or of which there may be more than one, and takes one out again by its receipt. It never decides whether a copy should be written: the
+//! ledger and `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract.rs`.
+
+use std::ops::RangeInclusive;
+use std::time::{Instant, SystemTime};
+
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::lock_key::Hash;
+use crate::message::{self, Identity};
+
+pub mod imap;
+pub mod maildir;
+pub mod memory;
+mod utf7;
+
+/// What tells one stored copy from all others in its mailbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Receipt {
+    /// IMAP: UIDVALIDITY and UID (RFC 4315, APPENDUID).
+    Uid { validity: u32, uid: u32 },
+    /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two files have it,
+    /// [`Store::find`] names one like this and the others with their folder and flags (`new/NAME`, `cur/NAME:2,S`).
+    Name(String),
+    /// The store took the copy and gave nothing to name it by (an IMAP server without UIDPLUS).
+    Unnamed,
+}
+
+impl Receipt {
+    /// UIDVALIDITY, UID and file name, as a ledger's columns hold them.
+    pub fn columns(&self) -> (Option<i64>, Option<i64>, Option<&str>) {
+        match self {
+            Receipt::Uid { validity, uid } => (Some(i64::from(*validity)), Some(i64::from(*uid)), None),
+            Receipt::Name(name) => (None, None, Some(name)),
+            Receipt::Unnamed => (None, None, None),
+        }
+    }
+
+    /// The receipt that [`columns`](Receipt::columns) took apart.
+    pub fn from_columns(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Receipt {
+        let number = |value: Option<i64>| value.and_then(|value| u32::try_from(value).ok());
+        match (number(validity), number(uid), name) {
+            (Some(validity), Some(uid), _) => Receipt::Uid { validity, uid },
+            (_, _, Some(name)) => Receipt::Name(name),
+            _ => Receipt::Unnamed,
+        }
+    }
+}
+
+impl std::fmt::Display for Receipt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Receipt::Uid { uid, .. } => write!(f, "uid={uid}"),
+            Receipt::Name(name) => write!(f, "name={name}"),
+            Receipt::Unnamed => f.write_str("uid=?"),
+        }
+    }
+}
+
+/// One copy of a message as it is to stand in a mailbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Copy<'a> {
+    /// Names the copy in all the world (`lock_key::copy_hash`).
+    pub key: &'a Hash,
+    /// The bytes as received; a store that demands CRLF turns bare LF into it and changes nothing else.
+    pub bytes: &'a [u8],
+    /// Who the message is; a stored message is this copy if and only if its identity is equal.
+    pub identity: &'a Identity,
+    /// When the ledger first recorded the message: INTERNALDATE of the copy, the same on every retry.
+    pub recorded_at: SystemTime,
+}
+
+impl<'a> Copy<'a> {
+    /// The copy as a [`look`](Store::look) seeks it.
+    pub fn sought(&self) -> Sought<'a> {
+        let size_bytes = self.bytes.len() as u64;
+        let bare_line_ends = memchr::memchr_iter(b'\n', self.bytes)
+            .filter(|at| *at == 0 || self.bytes.get(at - 1) != Some(&b'\r'))
+            .count() as u64;
+        let (header, _) = message::split(self.bytes);
+        let ids = message::fields(header).filter(|field| field.is(b"message-id")).count();
+        Sought {
+            key: self.key,
+            identity: self.identity,
+            recorded_at: self.recorded_at,
+            size_bytes: size_bytes + bare_line_ends..=size_bytes + bare_line_ends,
+            has_one_id: ids == 1,
+            on_record: None,
+            at_most: 1,
+        }
+    }
+}
+
+/// What is known of a copy that may be in a mailbox.
+#[derive(Debug, Clone)]
+pub struct Sought<'a> {
+    /// As in [`Copy`].
+    pub key: &'a Hash,
+    /// As in [`Copy`].
+    pub identity: &'a Identity,
+    /// As in [`Copy`].
+    pub recorded_at: SystemTime,
+    /// How large it is with CRLF as its line ends, but for trace fields.
+    pub size_bytes: RangeInclusive<u64>,
+    /// The message has one Message-ID field, so that every server searches by the same one.
+    pub has_one_id: bool,
+    /// The receipt of a copy whose identity needs no proof.
+    pub on_record: Option<&'a Receipt>,
+    /// How many to find before the search may end.
+    pub at_most: usize,
+}
+
+/// A copy that stands in a mailbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub receipt: Receipt,
+    /// Its date (INTERNALDATE) is `recorded_at`, as an append of ours sets it.
+    pub has_our_date: bool,
+    /// Marked as deleted by its owner, and not taken out yet.
+    pub marked_deleted: bool,
+}
+
+/// What went wrong in the store, by what it means for the copy.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Certainly nothing was written.
+    #[error("store: {0}")]
+    NotStored(String),
+    /// Certainly nothing was written: the account is over its quota.
+    #[error("store: over quota: {0}")]
+    OverQuota(String),
+    /// Certainly nothing was written: the store does not take a message of this size.
+    #[error("store: message too big: {0}")]
+    TooBig(String),
+    /// Certainly nothing was written: the store lets nobody write for this account.
+    #[error("store: {0}")]
+    NoAccount(String),
+    /// The store may have taken the copy; only [`Store::look`] can tell.
+    #[error("store: in doubt: {0}")]
+    InDoubt(String),
+}
+
+impl StoreError {
+    /// Whether it is certain that nothing was written.
+    pub fn certainly_not_stored(&self) -> bool {
+        match self {
+            StoreError::NotStored(_) | StoreError::OverQuota(_) | StoreError::TooBig(_) | StoreError::NoAccount(_) => {
+                true
+            }
+            StoreError::InDoubt(_) => false,
+        }
+    }
+
+    /// Whether it is this account that cannot take the copy, and not the store.
+    pub fn is_the_accounts(&self) -> bool {
+        match self {
+            StoreError::OverQuota(_) | StoreError::TooBig(_) | StoreError::NoAccount(_) => true,
+            StoreError::NotStored(_) | StoreError::InDoubt(_) => false,
+        }
+    }
+}
+
+/// A store of mailboxes, used by one delivery at a time. Calls return before their `until` or deadline.
+pub trait Store: Send {
+    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a reader has touched the
+    /// first; that one the look finds. Then doubt needs no waiting, only the look.
+    fn append_is_idempotent(&self) -> bool;
+
+    /// Begins, in the background, what writing for `account` will need (connect, log in). Nothing is reported here; an
+    /// error shows at the first use.
+    fn prepare(&mut self, account: &str, until: Instant);
+
+    /// Looks for `copy` in `destination`, among messages not older than the day before `copy.recorded_at`. A mailbox
+    /// that does not exist holds no copy.
+    ///
+    /// # Errors
+    /// Any error means that the look did not come to an end and says nothing about the copy.
+    fn look(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        until: Instant,
+    ) -> Result<Option<Receipt>, StoreError> {
+        let found = self.find(destination, &copy.sought(), until)?;
+        Ok(found.into_iter().next().map(|found| found.receipt))
+    }
+
+    /// Finds the copies of one message in `destination`, the newest first: those whose identity is the sought one, among
+    /// messages not older than the day before `recorded_at`, and the one that `on_record` names. Nothing is changed, and
+    /// nothing marked as read. A store whose append is idempotent need only find what has the copy's name.
+    ///
+    /// # Errors
+    /// As for [`look`](Store::look).
+    fn find(
+        &mut self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError>;
+
+    /// Appends `copy` with the destination's flags and `recorded_at` as its date, durably, and returns where it is.
+    /// Right before the bytes that make the append take effect it calls [`Deadline::pass_point_of_no_return`]; the caller
+    /// calls [`Deadline::answered`] when the outcome is on record.
+    ///
+    /// # Errors
+    /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was written.
+    fn append(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError>;
+
+    /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no error.
+    ///
+    /// # Errors
+    /// [`StoreError::NotStored`] when the store cannot (no receipt, no UIDPLUS) or did not answer.
+    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError>;
+
+    /// Proves that the store can be reached and used for `account`, without writing a message; returns what is worth
+    /// telling an administrator, a line per fact.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;
+}

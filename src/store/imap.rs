@@ -1,0 +1,316 @@
+//! The store on an IMAP server: one session per account, kept for the life of the store, opened in the background by
+//! [`Store::prepare`]. Relies on APPEND being all or nothing and on UIDPLUS for receipts; without UIDPLUS a copy is
+//! [`Receipt::Unnamed`] and cannot be taken out again. Appending twice leaves two copies: doubt must be settled by a
+//! look. A crash leaves at most what an APPEND without its answer leaves, a copy or none; a literal whose final CRLF
+//! was not sent is dropped by the server with the connection.
+//!
+//! `socket` and `wire` bound the connection, `login` opens sessions, `session` runs commands, `append` and `look` do
+//! the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
+//! part, over our wire; reading answers is ours.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Instant;
+
+use secrecy::SecretString;
+
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::message::DedupBy;
+use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+
+use append::AppendTrouble;
+use login::{Door, NoSession};
+use session::{Refusal, Session, Trouble};
+
+mod append;
+mod fetch;
+mod login;
+mod look;
+mod session;
+mod socket;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+/// How the connection is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// From the first byte (imaps).
+    Implicit,
+    /// After STARTTLS; never goes on without.
+    StartTls,
+    /// Not at all: for loopback and trusted networks.
+    None,
+}
+
+/// Where the mail server is and how to use it (`[store]`).
+#[derive(Debug, Clone)]
+pub struct ImapSettings {
+    /// Name or address; over TLS the certificate must be for it.
+    pub host: String,
+    pub port: u16,
+    pub tls: Tls,
+    /// Root certificates (PEM) in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Authentication identity; the account is the authorization identity.
+    pub user: String,
+    pub password: SecretString,
+    /// Create and subscribe a missing mailbox.
+    pub create_mailboxes: bool,
+    /// What makes a stored message the copy that is looked for.
+    pub dedup_by: DedupBy,
+}
+
+/// The store on an IMAP server.
+pub struct ImapStore {
+    door: Arc<Door>,
+    sessions: HashMap<String, Slot>,
+}
+
+enum Slot {
+    Opening(Receiver<Result<Session, NoSession>>),
+    Open(Box<Session>),
+}
+
+impl ImapStore {
+    /// A store on the server that `settings` name; connects to nothing yet.
+    pub fn new(settings: ImapSettings) -> ImapStore {
+        ImapStore { door: Arc::new(Door::new(settings)), sessions: HashMap::new() }
+    }
+
+    /// Runs `work` with the account's session, and keeps the session if it is still good.
+    fn with_session<T, E>(
+        &mut self,
+        account: &str,
+        until: Instant,
+        work: impl FnOnce(&mut Session, &ImapSettings) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<NoSession>,
+    {
+        let mut session = self.session(account, until)?;
+        let result = work(&mut session, &self.door.settings);
+        if session.is_open() {
+            self.sessions.insert(account.to_owned(), Slot::Open(session));
+        }
+        result
+    }
+
+    /// The account's session: the one at hand, the one being opened, or a new one.
+    fn session(&mut self, account: &str, until: Instant) -> Result<Box<Session>, NoSession> {
+        let at_hand = match self.sessions.remove(account) {
+            Some(Slot::Open(session)) => Some(session),
+            Some(Slot::Opening(opening)) => {
+                match opening.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(opened) => Some(Box::new(opened?)),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.sessions.insert(account.to_owned(), Slot::Opening(opening));
+                        let ImapSettings { host, port, .. } = &self.door.settings;
+                        return Err(NoSession::Failed(format!("{host}:{port}: not logged in in time")));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => None,
+                }
+            }
+            None => None,
+        };
+        if let Some(mut session) = at_hand
+            && session.is_alive(until)
+        {
+            return Ok(session);
+        }
+        self.door.open(account, until).map(Box::new)
+    }
+}
+
+impl Store for ImapStore {
+    fn append_is_idempotent(&self) -> bool {
+        false
+    }
+
+    fn prepare(&mut self, account: &str, until: Instant) {
+        if self.sessions.contains_key(account) {
+            return;
+        }
+        let (opened, opening) = channel();
+        let (door, name) = (Arc::clone(&self.door), account.to_owned());
+        let spawned = thread::Builder::new().name("imap-login".to_owned()).spawn(move || {
+            let _ = opened.send(door.open(&name, until));
+        });
+        // Without a thread the first use opens the session itself.
+        if spawned.is_ok() {
+            self.sessions.insert(account.to_owned(), Slot::Opening(opening));
+        }
+    }
+
+    fn find(
+        &mut self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        let mailbox = mailbox(destination)?;
+        self.with_session(&destination.account, until, |session, settings| {
+            look::find(session, &mailbox, sought, settings.dedup_by, until)
+                .map_err(|trouble| failed(&format!("looking in {destination}"), trouble))
+        })
+    }
+
+    fn append(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
+        let mailbox = mailbox(destination)?;
+        let first = self.append_once(destination, &mailbox, copy, deadline);
+        let Err(AppendTrouble::Refused(refusal)) = first else {
+            return first.map_err(|trouble| not_appended(destination, trouble));
+        };
+        if !matches!(refusal.code.as_str(), "TRYCREATE" | "NONEXISTENT") {
+            return Err(refused(&format!("appending to {destination}"), refusal));
+        }
+        if !self.door.settings.create_mailboxes {
+            let text = format!("{destination} does not exist and store.create_mailboxes is off: {}", refusal.text);
+            return Err(StoreError::NotStored(text));
+        }
+        self.create(destination, &mailbox, deadline.end())?;
+        self.append_once(destination, &mailbox, copy, deadline).map_err(|trouble| not_appended(destination, trouble))
+    }
+
+    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+        let mailbox = mailbox(destination)?;
+        let Receipt::Uid { validity, uid } = *receipt else {
+            return Err(StoreError::NotStored(format!("no UID to take the copy out of {destination} by")));
+        };
+        self.with_session(&destination.account, until, |session, _| {
+            if !session.capabilities().has("UIDPLUS") {
+                let why = format!("cannot take uid {uid} out of {destination}: the server has no UIDPLUS");
+                return Err(StoreError::NotStored(why));
+            }
+            look::remove(session, &mailbox, validity, uid, until)
+                .map_err(|trouble| failed(&format!("taking uid {uid} out of {destination}"), trouble))
+        })
+    }
+
+    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
+        self.with_session(account, until, |session, settings| {
+            let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)
+                .map_err(|trouble| failed(&format!("opening INBOX of {account}"), trouble))?;
+            Ok(facts(session, settings, account, inbox))
+        })
+    }
+}
+
+impl ImapStore {
+    fn append_once(
+        &mut self,
+        destination: &Destination,
+        mailbox: &str,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, AppendTrouble> {
+        self.with_session(&destination.account, deadline.end(), |session, _| {
+            append::append(session, mailbox, destination.shared, copy, deadline)
+        })
+    }
+
+    /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it still holds mail.
+    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), StoreError> {
+        let doing = format!("creating {destination}");
+        self.with_session(&destination.account, until, |session, _| {
+            match session.run(&format!("CREATE {mailbox}"), until) {
+                Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
+                created => drop(created.map_err(|trouble| failed(&doing, trouble))?),
+            }
+            match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
+                Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
+                Err(trouble) => Err(failed(&doing, trouble)),
+            }
+        })
+    }
+}
+
+impl From<NoSession> for StoreError {
+    fn from(no: NoSession) -> Self {
+        match no {
+            NoSession::Refused(why) => StoreError::NoAccount(why),
+            NoSession::Failed(why) => StoreError::NotStored(why),
+        }
+    }
+}
+
+impl From<NoSession> for AppendTrouble {
+    fn from(no: NoSession) -> Self {
+        match no {
+            NoSession::Refused(why) => AppendTrouble::NoAccount(why),
+            NoSession::Failed(why) => AppendTrouble::NotStored(why),
+        }
+    }
+}
+
+fn mailbox(destination: &Destination) -> Result<String, StoreError> {
+    syntax::mailbox(&destination.mailbox)
+        .ok_or_else(|| StoreError::NotStored(format!("{:?} cannot name a mailbox", destination.mailbox)))
+}
+
+fn failed(doing: &str, trouble: Trouble) -> StoreError {
+    let (Trouble::Refused(Refusal { text: why, .. }) | Trouble::Broken(why)) = trouble;
+    StoreError::NotStored(format!("{doing}: {why}"))
+}
+
+/// What a NO or BAD to APPEND means, by its response code (RFC 5530, RFC 7889, RFC 9208).
+fn refused(doing: &str, refusal: Refusal) -> StoreError {
+    let text = format!("{doing}: {}", refusal.text);
+    match refusal.code.as_str() {
+        "OVERQUOTA" => StoreError::OverQuota(text),
+        "TOOBIG" | "LIMIT" => StoreError::TooBig(text),
+        _ => StoreError::NotStored(text),
+    }
+}
+
+fn not_appended(destination: &Destination, trouble: AppendTrouble) -> StoreError {
+    let doing = format!("appending to {destination}");
+    match trouble {
+        AppendTrouble::Refused(refusal) => refused(&doing, refusal),
+        AppendTrouble::NotStored(why) => StoreError::NotStored(format!("{doing}: {why}")),
+        AppendTrouble::NoAccount(why) => StoreError::NoAccount(format!("{doing}: {why}")),
+        AppendTrouble::TooBig { size, limit } => {
+            StoreError::TooBig(format!("{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"))
+        }
+        AppendTrouble::InDoubt(why) => StoreError::InDoubt(format!("{doing}: {why}")),
+    }
+}
+
+fn facts(session: &Session, settings: &ImapSettings, account: &str, inbox: Option<u32>) -> Vec<String> {
+    let ImapSettings { host, port, user, tls, .. } = settings;
+    let capabilities = session.capabilities();
+    let protection = match tls {
+        Tls::Implicit => "TLS",
+        Tls::StartTls => "STARTTLS",
+        Tls::None => "no TLS",
+    };
+    let mut facts = vec![format!("imap: logged in to {host}:{port} ({protection}) as {user} for {account}")];
+    facts.push(match inbox {
+        Some(validity) => format!("imap: INBOX can be opened, uidvalidity={validity}"),
+        None => "imap: INBOX does not exist yet".to_owned(),
+    });
+    facts.push(match capabilities.has("UIDPLUS") {
+        true => "imap: UIDPLUS: yes, copies have receipts".to_owned(),
+        false => "imap: UIDPLUS: no, a copy cannot be named nor taken out again".to_owned(),
+    });
+    facts.push(match (capabilities.has("LITERAL+"), capabilities.has("LITERAL-")) {
+        (true, _) => "imap: LITERAL+: yes".to_owned(),
+        (false, true) => "imap: LITERAL-: yes, messages over 4096 bytes cost one more round trip".to_owned(),
+        (false, false) => "imap: LITERAL+: no, each message costs one more round trip".to_owned(),
+    });
+    facts.push(match capabilities.append_limit() {
+        Some(limit) => format!("imap: APPENDLIMIT: {limit} bytes"),
+        None => "imap: APPENDLIMIT: none told".to_owned(),
+    });
+    facts
+}

@@ -1,0 +1,250 @@
+//! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the account as
+//! authorization identity and the configured user as authentication identity. With implicit TLS or none this is one
+//! round trip after the greeting where the server has SASL-IR. What the server said before TLS is forgotten after
+//! STARTTLS, and without the TLS that was asked for no password goes out. The password shows in no error, not even when
+//! a server echoes it. Nothing is left behind by a login that fails.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::ExposeSecret;
+
+use super::session::{Capabilities, Session, Trouble, guarded};
+use super::syntax;
+use super::wire::Wire;
+use super::{ImapSettings, Tls};
+
+/// What a server may send until we are logged in.
+const LOGIN_BYTES: usize = 64 * 1024;
+
+/// Opens sessions; shared with the threads that do it in the background.
+pub struct Door {
+    pub settings: ImapSettings,
+    /// Reading the system's root certificates takes some milliseconds: once, by whoever needs them first.
+    tls: OnceLock<Result<Arc<ClientConfig>, String>>,
+}
+
+/// Why there is no session, in words.
+#[derive(Debug)]
+pub enum NoSession {
+    /// The server lets nobody act for this account (or does not know our password, which other accounts will tell).
+    Refused(String),
+    /// The server cannot be used now.
+    Failed(String),
+}
+
+impl From<String> for NoSession {
+    fn from(why: String) -> Self {
+        NoSession::Failed(why)
+    }
+}
+
+impl NoSession {
+    fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
+        match self {
+            NoSession::Refused(why) => NoSession::Refused(say(why)),
+            NoSession::Failed(why) => NoSession::Failed(say(why)),
+        }
+    }
+}
+
+/// SASL PLAIN (RFC 4616) for the crate.
+struct Plain(String);
+
+impl imap::Authenticator for Plain {
+    type Response = String;
+
+    fn process(&self, _challenge: &[u8]) -> String {
+        self.0.clone()
+    }
+}
+
+impl Door {
+    pub fn new(settings: ImapSettings) -> Door {
+        Door { settings, tls: OnceLock::new() }
+    }
+
+    /// A session that acts for `account`.
+    ///
+    /// # Errors
+    /// What stood in the way, with host, user and account, without the password.
+    pub fn open(&self, account: &str, until: Instant) -> Result<Session, NoSession> {
+        let ImapSettings { host, port, user, .. } = &self.settings;
+        let wire =
+            Wire::connect(host, *port, until).map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
+        wire.begin(until, LOGIN_BYTES);
+        self.greet(&wire)
+            .map_err(|why| NoSession::Failed(format!("{host}:{port}: {why}")))
+            .and_then(|capabilities| {
+                self.authenticate(&wire, &capabilities, account, until).map_err(|no| {
+                    no.map(|why| format!("cannot log in to {host}:{port} as {user} for {account}: {why}"))
+                })
+            })
+            .inspect_err(|_| wire.close())
+    }
+
+    /// Reads the greeting and sees to TLS. What the server can do is empty when it has not said so (over TLS).
+    fn greet(&self, wire: &Wire) -> Result<Capabilities, String> {
+        if self.settings.tls == Tls::Implicit {
+            self.start_tls(wire)?;
+        }
+        let greeting = line(wire)?;
+        let text = String::from_utf8_lossy(&greeting).into_owned();
+        let mut words = text.splitn(3, ' ');
+        match (words.next(), words.next().unwrap_or("").to_ascii_uppercase().as_str()) {
+            (Some("*"), "OK") => {}
+            (Some("*"), "BYE") => return Err(format!("the server turns us away: {}", syntax::clean(&greeting))),
+            // Nobody knows whose mailboxes a pre-authenticated connection shows, nor that TLS protects it.
+            (Some("*"), "PREAUTH") => {
+                return Err("the server's PREAUTH greeting cannot be used: we log in as somebody".into());
+            }
+            _ => return Err(format!("no IMAP greeting: {}", syntax::clean(&greeting))),
+        }
+        if self.settings.tls == Tls::StartTls {
+            ask_for_tls(wire)?;
+            self.start_tls(wire)?;
+            return Ok(Capabilities::default());
+        }
+        Ok(capability_code(words.next().unwrap_or("")))
+    }
+
+    fn start_tls(&self, wire: &Wire) -> Result<(), String> {
+        let config = self.tls.get_or_init(|| tls_config(self.settings.ca_file.as_deref())).clone()?;
+        let host = self.settings.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(|error| format!("TLS: {error}"))?;
+        wire.start_tls(config, name).map_err(|error| format!("TLS: {error}"))
+    }
+
+    fn authenticate(
+        &self,
+        wire: &Wire,
+        capabilities: &Capabilities,
+        account: &str,
+        until: Instant,
+    ) -> Result<Session, NoSession> {
+        let ImapSettings { user, password, .. } = &self.settings;
+        let password = password.expose_secret();
+        if [account, user, password].iter().any(|part| part.contains('\0')) {
+            return Err(NoSession::Refused("account, user and password cannot hold NUL".to_owned()));
+        }
+        let plain = format!("{account}\0{user}\0{password}");
+        let encoded = syntax::base64(plain.as_bytes());
+        let mechanism = match capabilities.has("SASL-IR") {
+            true => format!("PLAIN {encoded}"),
+            false => "PLAIN".to_owned(),
+        };
+        let mut client = imap::Client::new(wire.clone());
+        client.greeting_read = true;
+        match guarded(|| client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error))? {
+            Ok(session) => {
+                let capabilities = told_at_login(wire);
+                Session::new(session, wire.clone(), capabilities, until).map_err(|trouble| match trouble {
+                    Trouble::Refused(refusal) => NoSession::Failed(refusal.text),
+                    Trouble::Broken(why) => NoSession::Failed(why),
+                })
+            }
+            Err(imap::Error::Io(error)) => Err(NoSession::Failed(error.to_string())),
+            Err(error) => {
+                let said = what_was_said(wire, &error, &[&encoded, password]);
+                Err(if is_about_the_account(&said) { NoSession::Refused(said) } else { NoSession::Failed(said) })
+            }
+        }
+    }
+}
+
+/// Whether a NO to AUTHENTICATE is final for the account (RFC 5530): not that a part of the server is away, and not a
+/// lost connection.
+fn is_about_the_account(said: &str) -> bool {
+    let code = syntax::response_code(said.strip_prefix("NO ").unwrap_or_default()).map(|(name, _)| name);
+    matches!(
+        code.as_deref(),
+        Some("AUTHENTICATIONFAILED" | "AUTHORIZATIONFAILED" | "EXPIRED" | "NOPERM" | "NONEXISTENT")
+    )
+}
+
+/// STARTTLS by hand: the crate would keep what it has read ahead.
+fn ask_for_tls(wire: &Wire) -> Result<(), String> {
+    wire.put(b"s1 STARTTLS\r\n").and_then(|()| wire.send()).map_err(|error| error.to_string())?;
+    loop {
+        let answer = line(wire)?;
+        if answer.starts_with(b"* ") {
+            continue;
+        }
+        let is_ok = answer.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"s1 OK "));
+        return match is_ok || answer.eq_ignore_ascii_case(b"s1 OK") {
+            true => Ok(()),
+            false => Err(format!("no STARTTLS: {}", syntax::clean(&answer))),
+        };
+    }
+}
+
+fn line(wire: &Wire) -> Result<Vec<u8>, String> {
+    wire.read_line().map_err(|error| error.to_string())
+}
+
+fn capability_code(text: &str) -> Capabilities {
+    match syntax::response_code(text) {
+        Some((name, list)) if name == "CAPABILITY" => Capabilities::parse(&list),
+        _ => Capabilities::default(),
+    }
+}
+
+/// Capabilities that the server told with its OK to AUTHENTICATE: in its code, or in an untagged line before it.
+fn told_at_login(wire: &Wire) -> Capabilities {
+    for line in wire.tapped().iter().rev() {
+        let line = String::from_utf8_lossy(line);
+        let (tag, rest) = line.trim_end().split_once(' ').unwrap_or_default();
+        let (word, rest) = rest.split_once(' ').unwrap_or_default();
+        let told = match tag {
+            "*" if word.eq_ignore_ascii_case("CAPABILITY") => Capabilities::parse(rest),
+            "*" => Capabilities::default(),
+            _ => capability_code(rest),
+        };
+        if !told.is_empty() {
+            return told;
+        }
+    }
+    Capabilities::default()
+}
+
+/// The server's last line without its tag, and without anything secret it may have echoed.
+fn what_was_said(wire: &Wire, error: &imap::Error, secrets: &[&str]) -> String {
+    let Some(last) = wire.tapped().pop() else { return error.to_string() };
+    let mut text = String::from_utf8_lossy(&last).into_owned();
+    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+        text = text.replace(*secret, "***");
+    }
+    let text = syntax::clean(text.as_bytes());
+    match text.split_once(' ') {
+        Some((tag, rest)) if tag != "*" => rest.to_owned(),
+        _ => text,
+    }
+}
+
+fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(file) => {
+            let unreadable = |error| format!("CA file {}: {error}", file.display());
+            for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
+                let certificate = certificate.map_err(unreadable)?;
+                roots.add(certificate).map_err(|error| format!("CA file {}: {error}", file.display()))?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    if roots.is_empty() {
+        return Err("no root certificates to verify the server with".to_owned());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,191 @@
+//! TCP, or TLS over it, with an absolute deadline that no peer can stretch: it is armed again before every read and
+//! write of the socket itself, below TLS, so neither silence nor a drip of single bytes outlasts it. Connecting and
+//! looking up the name are bounded by the same deadline; a resolver that hangs stays behind in a thread of its own.
+//! Dropping a connection sends nothing.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+/// A TCP socket with an absolute deadline.
+pub struct Socket {
+    tcp: TcpStream,
+    until: Instant,
+    waits: bool,
+}
+
+impl Socket {
+    /// Connects to the first address of `host` that answers.
+    ///
+    /// # Errors
+    /// No address, none that answers, or no time left.
+    pub fn connect(host: &str, port: u16, until: Instant) -> io::Result<Socket> {
+        let addresses = resolve(host, port, until)?;
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for (at, address) in addresses.iter().enumerate() {
+            // An address that swallows packets leaves time for the next.
+            let share = until.saturating_duration_since(Instant::now()) / (addresses.len() - at) as u32;
+            if share.is_zero() {
+                return Err(timed_out());
+            }
+            match TcpStream::connect_timeout(address, share) {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true)?;
+                    return Ok(Socket { tcp, until, waits: true });
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Moves the deadline.
+    pub fn wait_until(&mut self, until: Instant) {
+        self.until = until;
+    }
+
+    /// Ends the connection in both directions, as far as it is still there.
+    pub fn shut(&self) {
+        let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(timed_out()) } else { Ok(left) }
+    }
+
+    /// Whether reads and writes wait for the deadline, or not at all.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_waits(&mut self, waits: bool) -> io::Result<()> {
+        self.tcp.set_nonblocking(!waits)?;
+        self.waits = waits;
+        Ok(())
+    }
+
+    /// Calls `io` with the time left, again when a signal came in between.
+    fn bounded<T>(
+        &mut self,
+        arm: fn(&TcpStream, Option<Duration>) -> io::Result<()>,
+        mut io: impl FnMut(&mut TcpStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            if self.waits {
+                arm(&self.tcp, Some(self.left()?))?;
+            }
+            match io(&mut self.tcp) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.waits => return Err(timed_out()),
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.bounded(TcpStream::set_read_timeout, |tcp| tcp.read(into))
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bounded(TcpStream::set_write_timeout, |tcp| tcp.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The socket, or TLS over it.
+pub enum Transport {
+    Tcp(Socket),
+    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+    Closed,
+}
+
+impl Transport {
+    /// Goes over to TLS and verifies that the peer is `name`.
+    ///
+    /// # Errors
+    /// Handshake or verification failed, or this is no plain connection.
+    pub fn start_tls(self, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Transport> {
+        let Transport::Tcp(mut socket) = self else { return Err(lost()) };
+        let mut tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket)?;
+        }
+        Ok(Transport::Tls(Box::new(StreamOwned::new(tls, socket))))
+    }
+
+    /// The socket below.
+    ///
+    /// # Errors
+    /// The connection was closed.
+    pub fn socket(&mut self) -> io::Result<&mut Socket> {
+        match self {
+            Transport::Tcp(socket) => Ok(socket),
+            Transport::Tls(stream) => Ok(&mut stream.sock),
+            Transport::Closed => Err(lost()),
+        }
+    }
+}
+
+impl Read for Transport {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Transport::Tcp(socket) => socket.read(into),
+            Transport::Tls(stream) => stream.read(into),
+            Transport::Closed => Err(lost()),
+        }
+    }
+}
+
+impl Write for Transport {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Transport::Tcp(socket) => socket.write(bytes),
+            Transport::Tls(stream) => stream.write(bytes),
+            Transport::Closed => Err(lost()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Transport::Tcp(socket) => socket.flush(),
+            Transport::Tls(stream) => stream.flush(),
+            Transport::Closed => Err(lost()),
+        }
+    }
+}
+
+/// The addresses of `host`. A resolver that hangs is left behind in its thread.
+fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    if let Ok(address) = literal.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (found, finding) = mpsc::channel();
+    let name = host.to_owned();
+    thread::Builder::new().name("resolve".to_owned()).spawn(move || {
+        let _ = found.send((name.as_str(), port).to_socket_addrs().map(Iterator::collect));
+    })?;
+    let left = until.saturating_duration_since(Instant::now());
+    finding.recv_timeout(left).unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "name look-up hangs")))
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+}
+
+/// The connection is gone.
+pub fn lost() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
+}

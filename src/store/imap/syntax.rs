@@ -1,0 +1,189 @@
+//! How IMAP writes things down: mailbox names, strings, dates, base64, response codes, and the CRLF form of a message.
+//! Whatever comes from a message or from the configuration passes through here before it becomes part of a command, and
+//! whatever a server says passes through [`clean`] before it becomes part of an error. Values only; no I/O.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, Utc};
+
+use crate::store::utf7::{BASE64, encode, modified_utf7};
+
+/// Longest text of a server's that goes into an error, in bytes.
+const LONGEST_TEXT: usize = 200;
+
+/// A mailbox name as a command may carry it: modified UTF-7, quoted. `None` when it is empty or holds a control
+/// character, which no mailbox name may.
+pub fn mailbox(name: &str) -> Option<String> {
+    let fine = !name.is_empty() && !name.chars().any(char::is_control);
+    fine.then(|| quote(&modified_utf7(name)))
+}
+
+/// `text` as a quoted string. Only for printable ASCII.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// `bytes` in base64 with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    let mut encoded = encode(bytes, BASE64);
+    while !encoded.len().is_multiple_of(4) {
+        encoded.push('=');
+    }
+    encoded
+}
+
+/// A point in time as APPEND takes it (RFC 3501, date-time), in UTC.
+pub fn date_time(time: SystemTime) -> String {
+    utc(time).format("%d-%b-%Y %H:%M:%S +0000").to_string()
+}
+
+/// The day before `time` as SEARCH takes it (RFC 3501, date), in UTC. Servers compare with the day in the message's own
+/// or in their time zone; a day earlier covers every zone.
+pub fn day_before(time: SystemTime) -> String {
+    utc(time.checked_sub(Duration::from_secs(24 * 3600)).unwrap_or(UNIX_EPOCH)).format("%d-%b-%Y").to_string()
+}
+
+/// The point in time of an INTERNALDATE: what [`date_time`] writes, in any zone.
+pub fn parse_date_time(text: &[u8]) -> Option<SystemTime> {
+    let text = std::str::from_utf8(text).ok()?;
+    DateTime::parse_from_str(text.trim(), "%d-%b-%Y %H:%M:%S %z").ok().map(SystemTime::from)
+}
+
+fn utc(time: SystemTime) -> DateTime<Utc> {
+    // The end of the year 9999: later years have no four digits.
+    let secs = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().min(253_402_300_799);
+    DateTime::from_timestamp(secs as i64, 0).unwrap_or_default()
+}
+
+/// What a server said, fit for an error: one line of printable characters, at most 200 bytes.
+pub fn clean(text: &[u8]) -> String {
+    let mut cleaned = String::new();
+    for c in String::from_utf8_lossy(text).trim().chars() {
+        let c = if c.is_control() { ' ' } else { c };
+        if cleaned.len() + c.len_utf8() > LONGEST_TEXT {
+            break;
+        }
+        cleaned.push(c);
+    }
+    cleaned.truncate(cleaned.trim_end().len());
+    cleaned
+}
+
+/// A response code (RFC 3501 section 7.1) at the start of a status response's text: name in upper case, arguments.
+pub fn response_code(text: &str) -> Option<(String, String)> {
+    let (code, _) = text.strip_prefix('[')?.split_once(']')?;
+    let (name, arguments) = code.split_once(' ').unwrap_or((code, ""));
+    Some((name.to_ascii_uppercase(), arguments.trim().to_owned()))
+}
+
+/// Gives `bytes` to `sink` piece by piece as they travel in a literal: bare LF as CRLF, NUL as 0x80 (a literal cannot
+/// hold it), all else as it is.
+///
+/// # Errors
+/// The sink's.
+pub fn literal_form<E>(bytes: &[u8], mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    let mut from = 0;
+    for at in memchr::memchr2_iter(b'\n', 0, bytes) {
+        let replacement: &[u8] = match bytes[at] {
+            0 => b"\x80",
+            _ if at > 0 && bytes[at - 1] == b'\r' => continue,
+            _ => b"\r\n",
+        };
+        sink(&bytes[from..at])?;
+        sink(replacement)?;
+        from = at + 1;
+    }
+    sink(&bytes[from..])
+}
+
+/// How many bytes [`literal_form`] gives.
+pub fn literal_size(bytes: &[u8]) -> usize {
+    let mut size = 0;
+    let Ok(()) = literal_form(bytes, |piece| {
+        size += piece.len();
+        Ok::<(), std::convert::Infallible>(())
+    });
+    size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mailbox_names_are_encoded_and_quoted() {
+        let cases = [
+            ("INBOX", r#""INBOX""#),
+            (r#"a"b\c"#, r#""a\"b\\c""#),
+            ("Entwürfe", r#""Entw&APw-rfe""#),
+            ("A&B", r#""A&-B""#),
+            ("~peter/mail/台北/日本語", r#""~peter/mail/&U,BTFw-/&ZeVnLIqe-""#),
+            ("😀", r#""&2D3eAA-""#),
+        ];
+        for (name, quoted) in cases {
+            assert_eq!(mailbox(name).as_deref(), Some(quoted), "{name}");
+        }
+        for bad in ["", "a\r\nb", "a\nb", "a\0b", "a\tb"] {
+            assert_eq!(mailbox(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn base64_is_rfc_4648() {
+        for (plain, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\0a\0b", "AGEAYg==")]
+        {
+            assert_eq!(base64(plain.as_bytes()), encoded);
+        }
+    }
+
+    #[test]
+    fn dates_are_utc() {
+        let time = UNIX_EPOCH + Duration::from_secs(1_795_219_200);
+        assert_eq!(date_time(time), "21-Nov-2026 00:00:00 +0000");
+        assert_eq!(day_before(time), "20-Nov-2026");
+        assert_eq!(date_time(UNIX_EPOCH + Duration::from_secs(86_400 + 61)), "02-Jan-1970 00:01:01 +0000");
+    }
+
+    #[test]
+    fn a_servers_text_is_cleaned_and_bounded() {
+        assert_eq!(clean(b" a\x1b[1mb\r\nc\xff "), "a [1mb  c\u{fffd}");
+        assert!(clean("ü".repeat(500).as_bytes()).len() <= LONGEST_TEXT);
+    }
+
+    #[test]
+    fn response_codes() {
+        assert_eq!(response_code("[AppendUid 1 2] x"), Some(("APPENDUID".into(), "1 2".into())));
+        assert_eq!(response_code("[TRYCREATE] x"), Some(("TRYCREATE".into(), String::new())));
+        assert_eq!(response_code("x [TRYCREATE]"), None);
+        assert_eq!(response_code("[TRYCREATE"), None);
+    }
+
+    #[test]
+    fn only_bare_line_feeds_and_nul_change_in_a_literal() {
+        for (bytes, literal) in [
+            (&b"a\nb\r\nc\r\r\nd\re\0\n\0"[..], &b"a\r\nb\r\nc\r\r\nd\re\x80\r\n\x80"[..]),
+            (b"\n\n", b"\r\n\r\n"),
+            (b"", b""),
+            (b"\r", b"\r"),
+        ] {
+            let mut written = Vec::new();
+            literal_form(bytes, |piece| {
+                written.extend_from_slice(piece);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+            assert_eq!(written, literal);
+            assert_eq!(literal_size(bytes), literal.len());
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The IMAP store against a scripted server on loopback: what it sends, and what it makes of every way in which a
+//! server can answer, misbehave or go away. A script panics when the store sends something else than it expects.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::*;
+use crate::lock_key::Hash;
+use crate::message::Message;
+
+mod hostile;
+mod looks;
+
+const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS UNSELECT";
+const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
+/// `LETTER` as it travels.
+const LETTER_SENT: &[u8] = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
+
+/// The server's end of one connection.
+struct Peer {
+    stream: TcpStream,
+    input: BufReader<TcpStream>,
+}
+
+impl Peer {
+    fn accept(listener: &TcpListener) -> Peer {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Peer { input: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    fn say(&mut self, text: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(text.as_ref());
+    }
+
+    /// The next line, without its CRLF; empty at the end of the connection.
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let _ = self.input.read_until(b'\n', &mut line);
+        String::from_utf8(line).unwrap().trim_end_matches("\r\n").to_owned()
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.input.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Everything up to the end of the connection.
+    fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.input.read_to_end(&mut rest);
+        rest
+    }
+
+    /// Reads a command, checks it and returns its tag.
+    fn expect(&mut self, command: &str) -> String {
+        let line = self.line();
+        let (tag, rest) = line.split_once(' ').unwrap_or(("", &line));
+        assert_eq!(rest, command);
+        tag.to_owned()
+    }
+
+    fn answer(&mut self, command: &str, answer: &str) {
+        let tag = self.expect(command);
+        self.say(format!("{tag} {answer}\r\n"));
+    }
+
+    fn log_in(&mut self, capabilities: &str) {
+        self.say(format!("* OK [CAPABILITY {capabilities}] ready\r\n"));
+        // base64 of doug, mda, secret with NUL in between
+        self.answer("AUTHENTICATE PLAIN ZG91ZwBtZGEAc2VjcmV0", &format!("OK [CAPABILITY {capabilities}] in"));
+    }
+
+    /// Reads an APPEND of `LETTER` to `mailbox` up to its literal.
+    fn append_to(&mut self, mailbox: &str, plus: &str) -> String {
+        self.expect(&format!("APPEND {mailbox} \"21-Nov-2026 00:00:00 +0000\" {{{}{plus}}}", LETTER_SENT.len()))
+    }
+
+    /// Reads an APPEND to INBOX with its literal, but not the CRLF after it.
+    fn append(&mut self) -> String {
+        let tag = self.append_to("\"INBOX\"", "+");
+        assert_eq!(self.bytes(LETTER_SENT.len()), LETTER_SENT);
+        tag
+    }
+
+    fn last_bytes(&mut self) {
+        assert_eq!(self.bytes(2), b"\r\n");
+    }
+
+    fn hang_up(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// A server with a script, and a store that uses it.
+struct World {
+    store: ImapStore,
+    script: JoinHandle<()>,
+}
+
+fn settings(port: u16) -> ImapSettings {
+    ImapSettings {
+        host: "127.0.0.1".to_owned(),
+        port,
+        tls: Tls::None,
+        ca_file: None,
+        user: "mda".to_owned(),
+        password: "secret".to_owned().into(),
+        create_mailboxes: true,
+        dedup_by: DedupBy::Content,
+    }
+}
+
+impl World {
+    fn new(script: impl FnOnce(TcpListener) + Send + 'static) -> World {
+        World::with(script, |_| {})
+    }
+
+    fn with(script: impl FnOnce(TcpListener) + Send + 'static, change: impl FnOnce(&mut ImapSettings)) -> World {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut settings = settings(listener.local_addr().unwrap().port());
+        change(&mut settings);
+        World { store: ImapStore::new(settings), script: thread::spawn(move || script(listener)) }
+    }
+
+    /// A server that logs one client in and then does `script`.
+    fn logged_in(capabilities: &'static str, script: impl FnOnce(&mut Peer) + Send + 'static) -> World {
+        World::new(move |listener| {
+            let mut peer = Peer::accept(&listener);
+            peer.log_in(capabilities);
+            script(&mut peer);
+        })
+    }
+
+    fn append(&mut self, destination: &Destination) -> Result<Receipt, StoreError> {
+        self.append_within(destination, &deadline())
+    }
+
+    fn append_within(&mut self, destination: &Destination, deadline: &Deadline) -> Result<Receipt, StoreError> {
+        let message = Message::new(LETTER.to_vec(), DedupBy::Content);
+        self.store.append(destination, &copy_of(&message), deadline)
+    }
+
+    /// The script must have come to its end, and the client have closed what it had open.
+    fn end(self) {
+        drop(self.store);
+        if let Err(panic) = self.script.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+const KEY: Hash = [0; 32];
+
+fn copy_of(message: &Message) -> Copy<'_> {
+    Copy { key: &KEY, bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded_at() }
+}
+
+fn recorded_at() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_219_200)
+}
+
+/// Time enough for loopback, and an answer that is given up soon.
+fn deadline() -> Deadline {
+    Deadline::new(Duration::from_millis(1500), Duration::from_millis(500))
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(1500)
+}
+
+fn inbox() -> Destination {
+    Destination::inbox("doug")
+}
+
+fn is_not_stored(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotStored(_))
+}
+
+#[test]
+fn a_copy_is_appended_in_one_round_trip_after_the_login() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        let tag = peer.append();
+        peer.last_bytes();
+        peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        peer.expect("LOGOUT");
+        assert!(peer.rest().is_empty());
+    });
+    world.store.prepare("doug", soon());
+    let deadline = deadline();
+    assert_eq!(world.append_within(&inbox(), &deadline).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
+    assert!(deadline.is_answering(), "the receipt is not on record yet");
+    world.end();
+}
+
+#[test]
+fn one_session_serves_all_copies_of_an_account() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        let tag = peer.append();
+        peer.last_bytes();
+        peer.say(format!("{tag} OK done\r\n* 3 EXISTS\r\n"));
+        let tag = peer.append_to("\"Sent\" (\\Seen)", "+");
+        peer.bytes(LETTER_SENT.len());
+        peer.last_bytes();
+        peer.say(format!("{tag} OK [APPENDUID 8 1] done\r\n"));
+    });
+    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
+    assert_eq!(world.append(&Destination::sent("doug", "Sent")).unwrap(), Receipt::Uid { validity: 8, uid: 1 });
+    world.end();
+}
+
+#[test]
+fn without_sasl_ir_and_told_capabilities_they_are_asked_for() {
+    let mut world = World::new(|listener| {
+        let mut peer = Peer::accept(&listener);
+        peer.say("* OK hello\r\n");
+        let tag = peer.expect("AUTHENTICATE PLAIN");
+        peer.say("+ \r\n");
+        assert_eq!(peer.line(), "ZG91ZwBtZGEAc2VjcmV0");
+        peer.say(format!("{tag} OK schön, dass du da bist\r\n"));
+        let tag = peer.expect("CAPABILITY");
+        peer.say(format!("* CAPABILITY IMAP4rev1 literal-\r\n{tag} OK\r\n"));
+        let tag = peer.append();
+        peer.last_bytes();
+        peer.say(format!("{tag} OK\r\n"));
+    });
+    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
+    world.end();
+}
+
+#[test]
+fn without_literal_plus_the_literal_waits_for_the_plus() {
+    let mut world = World::logged_in("IMAP4rev1 SASL-IR UIDPLUS", |peer| {
+        let tag = peer.append_to("\"INBOX\"", "");
+        peer.say("* 17 EXISTS\r\n* NO disk is nearly full {5}\r\n* OK Übrigens\r\n");
+        peer.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(peer.input.read(&mut [0]).is_err(), "nothing comes before the plus");
+        peer.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        peer.say("+ go on\r\n");
+        assert_eq!(peer.bytes(LETTER_SENT.len()), LETTER_SENT);
+        peer.last_bytes();
+        peer.say(format!("* 18 EXISTS\r\n{tag} OK [APPENDUID 7 42] größer als gedacht\r\n"));
+    });
+    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
+    world.end();
+}
+
+#[test]
+fn a_missing_mailbox_is_created_subscribed_and_filled() {
+    for created in ["OK", "NO [ALREADYEXISTS] somebody was quicker"] {
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            let sent = "\"Entw&APw-rfe\" (\\Seen)";
+            let tag = peer.append_to(sent, "+");
+            peer.bytes(LETTER_SENT.len() + 2);
+            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
+            peer.answer("CREATE \"Entw&APw-rfe\"", created);
+            peer.answer("SUBSCRIBE \"Entw&APw-rfe\"", "NO not today");
+            let tag = peer.append_to(sent, "+");
+            peer.bytes(LETTER_SENT.len() + 2);
+            peer.say(format!("{tag} OK [APPENDUID 1 1] done\r\n"));
+        });
+        let stored = world.append(&Destination::sent("doug", "Entwürfe"));
+        assert_eq!(stored.unwrap(), Receipt::Uid { validity: 1, uid: 1 });
+        world.end();
+    }
+}
+
+#[test]
+fn a_mailbox_that_stays_missing_is_created_once_only() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        for round in 0..2 {
+            let tag = peer.append();
+            peer.last_bytes();
+            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
+            if round == 0 {
+                peer.answer("CREATE \"INBOX\"", "OK");
+                peer.answer("SUBSCRIBE \"INBOX\"", "OK");
+            }
+        }
+        peer.expect("LOGOUT");
+    });
+    let deadline = deadline();
+    let error = world.append_within(&inbox(), &deadline).unwrap_err();
+    assert!(is_not_stored(&error) && error.to_string().contains("no such mailbox"), "{error}");
+    assert!(!deadline.is_answering(), "there is nothing left to wait for");
+    world.end();
+}
+
+#[test]
+fn without_create_mailboxes_a_missing_one_is_an_error_that_says_so() {
+    let script = |listener: TcpListener| {
+        let mut peer = Peer::accept(&listener);
+        peer.log_in("IMAP4rev1 SASL-IR");
+        let tag = peer.append_to("\"INBOX\"", "");
+        peer.say(format!("{tag} NO [NONEXISTENT] no such mailbox\r\n"));
+        peer.expect("LOGOUT");
+    };
+    let mut world = World::with(script, |settings| settings.create_mailboxes = false);
+    let error = world.append(&inbox()).unwrap_err();
+    assert!(is_not_stored(&error), "{error}");
+    assert!(error.to_string().contains("INBOX") && error.to_string().contains("create_mailboxes"), "{error}");
+    world.end();
+}
+
+#[test]
+fn a_refusal_in_place_of_the_plus_is_told_by_its_code() {
+    let cases = [
+        ("NO [OVERQUOTA] mailbox is full", "over quota"),
+        ("NO [TOOBIG] no", "too big"),
+        ("BAD [LIMIT] no", "too big"),
+        ("NO [INUSE] später\x07", "später"),
+        ("NO", "NO"),
+        ("BAD what", "BAD what"),
+    ];
+    for (refusal, expected) in cases {
+        let mut world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
+            let tag = peer.append_to("\"INBOX\"", "");
+            peer.say(format!("* OK noise\r\n{tag} {refusal}\r\n"));
+            peer.expect("LOGOUT");
+        });
+        let error = world.append(&inbox()).unwrap_err();
+        assert!(error.certainly_not_stored() && error.to_string().contains(expected), "{error}");
+        assert_eq!(matches!(error, StoreError::OverQuota(_)), refusal.contains("OVERQUOTA"));
+        assert_eq!(matches!(error, StoreError::TooBig(_)), refusal.contains("TOOBIG") || refusal.contains("LIMIT"));
+        world.end();
+    }
+}
+
+#[test]
+fn a_message_over_the_servers_limit_is_not_sent() {
+    let mut world = World::logged_in("IMAP4rev1 SASL-IR APPENDLIMIT=20", |peer| {
+        peer.expect("LOGOUT");
+    });
+    assert!(matches!(world.append(&inbox()), Err(StoreError::TooBig(_))));
+    world.end();
+}
+
+#[test]
+fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.append();
+        assert!(peer.rest().is_empty());
+    });
+    let deadline = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
+    let error = world.append_within(&inbox(), &deadline).unwrap_err();
+    assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");
+    world.end();
+}
+
+#[test]
+fn a_session_that_ended_while_idle_is_opened_again() {
+    for goodbye in ["", "* BYE idle for too long\r\n", "a2 OK stale\r\n"] {
+        let (ended, ending) = channel();
+        let mut world = World::new(move |listener| {
+            let mut peer = Peer::accept(&listener);
+            peer.log_in(CAPABILITIES);
+            let tag = peer.append();
+            peer.last_bytes();
+            peer.say(format!("{tag} OK\r\n"));
+            peer.say(goodbye);
+            if goodbye.is_empty() {
+                peer.hang_up();
+            }
+            ended.send(()).unwrap();
+            let mut again = Peer::accept(&listener);
+            again.log_in(CAPABILITIES);
+            let tag = again.append();
+            again.last_bytes();
+            again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+        });
+        assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
+        ending.recv().unwrap();
+        assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 43 }, "{goodbye}");
+        world.end();
+    }
+}
+
+#[test]
+fn a_check_tells_what_an_administrator_wants_to_know() {
+    let mut world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {
+        let tag = peer.expect("EXAMINE \"INBOX\"");
+        peer.say(format!("* 3 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
+    });
+    let facts = world.store.check("doug", soon()).unwrap().join("\n");
+    for fact in ["as mda for doug", "uidvalidity=7", "UIDPLUS: no", "LITERAL-: yes", "APPENDLIMIT: 1000"] {
+        assert!(facts.contains(fact), "{facts}");
+    }
+    world.end();
+}

@@ -1,0 +1,189 @@
+//! What the store asks when it looks for a copy or takes one out, and what it takes for an answer.
+
+use super::*;
+
+const FOUND: &[u8] = b"Received: by another way\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
+
+impl Peer {
+    fn open(&mut self, how: &str) {
+        let tag = self.expect(&format!("{how} \"INBOX\""));
+        let noise = "* FLAGS (\\Seen $ä)\r\n* 3 EXISTS\r\n* OK [PERMANENTFLAGS ()] none\r\n* NO odd\r\n";
+        self.say(format!("{noise}* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
+    }
+
+    fn search(&mut self, criteria: &str, hits: &str) {
+        let tag = self.expect(&format!("UID SEARCH SINCE 20-Nov-2026 {criteria}"));
+        self.say(format!("* SEARCH{hits}\r\n{tag} OK done\r\n"));
+    }
+
+    fn fetch(&mut self, uid: u32, bytes: &[u8]) {
+        let tag = self.expect(&format!("UID FETCH {uid} (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)"));
+        self.say(format!(
+            "* 9 FETCH (FLAGS (\\Seen))\r\n* 1 FETCH (UID {uid} RFC822.SIZE {} BODY[]<0> {{{}}}\r\n",
+            bytes.len(),
+            bytes.len()
+        ));
+        self.say(bytes);
+        self.say(format!(")\r\n{tag} OK done\r\n"));
+    }
+}
+
+fn look(world: &mut World, letter: &[u8]) -> Result<Option<Receipt>, StoreError> {
+    let message = Message::new(letter.to_vec(), DedupBy::Content);
+    world.store.look(&inbox(), &copy_of(&message), soon())
+}
+
+#[test]
+fn a_copy_is_found_by_what_it_is_newest_first() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.open("EXAMINE");
+        peer.search("HEADER Message-ID \"<a@b>\"", " 2 5 4");
+        peer.fetch(5, b"Message-ID: <a@b>\r\nSubject: another\r\n\r\nbody\r\n");
+        // Gone by now.
+        peer.answer("UID FETCH 4 (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)", "OK nothing");
+        peer.fetch(2, FOUND);
+    });
+    assert_eq!(look(&mut world, LETTER).unwrap(), Some(Receipt::Uid { validity: 7, uid: 2 }));
+    world.end();
+}
+
+#[test]
+fn a_hit_that_is_another_message_is_no_copy() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.open("EXAMINE");
+        peer.search("HEADER Message-ID \"<a@b>\"", " 5");
+        peer.fetch(5, b"Message-ID: <aa@b>\r\nSubject: s\r\n\r\nbody\x80\r\n");
+        let tag = peer.append();
+        peer.last_bytes();
+        peer.say(format!("* 4 EXISTS\r\n{tag} OK [APPENDUID 7 6] done\r\n"));
+    });
+    assert_eq!(look(&mut world, LETTER).unwrap(), None);
+    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 6 });
+    world.end();
+}
+
+#[test]
+fn a_missing_mailbox_holds_no_copy_but_a_refusal_is_an_error() {
+    let listed = |tag: String| format!("* LIST () \"/\" \"INBOX\"\r\n{tag} OK\r\n");
+    let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        peer.answer("EXAMINE \"INBOX\"", "NO [NONEXISTENT] none");
+        peer.answer("EXAMINE \"INBOX\"", "NO [TRYCREATE] none");
+        peer.answer("EXAMINE \"INBOX\"", "NO Mailbox does not exist");
+        peer.answer("LIST \"\" \"INBOX\"", "OK none");
+        peer.answer("EXAMINE \"INBOX\"", "NO on holiday");
+        let tag = peer.expect("LIST \"\" \"INBOX\"");
+        peer.say(listed(tag));
+        peer.answer("EXAMINE \"INBOX\"", "NO on holiday");
+        peer.answer("LIST \"\" \"INBOX\"", "NO on holiday");
+        peer.answer("EXAMINE \"INBOX\"", "NO [UNAVAILABLE] on holiday");
+        peer.answer("EXAMINE \"INBOX\"", "OK without UIDVALIDITY");
+    });
+    for _ in 0..3 {
+        assert_eq!(look(&mut world, LETTER).unwrap(), None);
+    }
+    for _ in 0..4 {
+        assert!(is_not_stored(&look(&mut world, LETTER).unwrap_err()));
+    }
+    world.end();
+}
+
+#[test]
+fn nothing_but_printable_ascii_gets_from_a_message_into_a_search() {
+    let by_header = [("<q\"u\\o@b>", "\"<q\\\"u\\\\o@b>\""), ("<b{5}@b>", "\"<b{5}@b>\""), ("<b{5}", "\"<b{5}\"")];
+    for (id, searched) in by_header {
+        let criteria = format!("HEADER Message-ID {searched}");
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            peer.open("EXAMINE");
+            peer.search(&criteria, "");
+        });
+        assert_eq!(look(&mut world, format!("Message-ID: {id}\n\n").as_bytes()).unwrap(), None);
+        world.end();
+    }
+    let long = "x".repeat(501);
+    let by_size: [&[u8]; 9] = [
+        b"Message-ID: <a\r\n a2 DELETE INBOX@b>\n\n",
+        b"Message-ID: <a\ra2 DELETE INBOX@b>\n\n",
+        b"Message-ID: <a b@c>\n\n",
+        b"Message-ID: <\xfc@b>\n\n",
+        b"Message-ID: <\0@b>\n\n",
+        b"Message-ID: <=?utf-8?q?a?=@b>\n\n",
+        b"Message-ID: <a@b>\nMessage-ID: <c@d>\n\n",
+        b"Subject: none\n\n",
+        &[b"Message-ID: ", long.as_bytes(), b"\n\n"].concat(),
+    ];
+    for letter in by_size {
+        let size = syntax::literal_size(letter);
+        let criteria = format!("LARGER 0 SMALLER {}", size + 8192);
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            peer.open("EXAMINE");
+            peer.search(&criteria, "");
+        });
+        assert_eq!(look(&mut world, letter).unwrap(), None);
+        world.end();
+    }
+}
+
+#[test]
+fn a_large_copy_is_fetched_in_pieces() {
+    let mut letter = b"Message-ID: <a@b>\r\n\r\n".to_vec();
+    letter.resize(1024 * 1024 + 10, b'x');
+    let stored = letter.clone();
+    let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        peer.open("EXAMINE");
+        peer.search("HEADER Message-ID \"<a@b>\"", " 5 (MODSEQ 917)");
+        for (offset, first) in [(0, "FLAGS INTERNALDATE RFC822.SIZE "), (1024 * 1024, "")] {
+            let tag = peer.expect(&format!("UID FETCH 5 ({first}BODY.PEEK[]<{offset}.1048576>)"));
+            let piece = &stored[offset..stored.len().min(offset + 1024 * 1024)];
+            let size = if offset == 0 { format!("RFC822.SIZE {} ", stored.len()) } else { String::new() };
+            peer.say(format!("* 1 FETCH ({size}BODY[]<{offset}> {{{}}}\r\n", piece.len()));
+            peer.say(piece);
+            peer.say(format!(" UID 5)\r\n{tag} OK done\r\n"));
+        }
+    });
+    assert_eq!(look(&mut world, &letter).unwrap(), Some(Receipt::Uid { validity: 7, uid: 5 }));
+    world.end();
+}
+
+#[test]
+fn an_answer_that_is_not_understood_says_nothing_about_the_copy() {
+    for answer in ["* SEARCH 2 x", "* ESEARCH (TAG \"a3\") UID ALL 2", "* SEARCH 99999999999"] {
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            peer.open("EXAMINE");
+            let tag = peer.expect("UID SEARCH SINCE 20-Nov-2026 HEADER Message-ID \"<a@b>\"");
+            peer.say(format!("{answer}\r\n{tag} OK done\r\n"));
+            assert!(peer.rest().is_empty());
+        });
+        assert!(is_not_stored(&look(&mut world, LETTER).unwrap_err()));
+        world.end();
+    }
+}
+
+#[test]
+fn a_copy_is_taken_out_by_its_uid_and_nothing_else() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.open("SELECT");
+        peer.answer("UID STORE 42 +FLAGS.SILENT (\\Deleted)", "OK");
+        peer.answer("UID EXPUNGE 42", "OK");
+        peer.open("SELECT");
+        peer.answer("SELECT \"INBOX\"", "NO [NONEXISTENT] gone with all it held");
+        peer.expect("LOGOUT");
+    });
+    let remove = |world: &mut World, receipt| world.store.remove(&inbox(), &receipt, soon());
+    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
+    let error = remove(&mut world, Receipt::Uid { validity: 8, uid: 42 }).unwrap_err();
+    assert!(is_not_stored(&error) && error.to_string().contains("UIDVALIDITY 7"), "{error}");
+    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
+    assert!(is_not_stored(&remove(&mut world, Receipt::Unnamed).unwrap_err()));
+    assert!(is_not_stored(&remove(&mut world, Receipt::Name("x".to_owned())).unwrap_err()));
+    world.end();
+}
+
+#[test]
+fn without_uidplus_nothing_is_marked_for_removal() {
+    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+        peer.expect("LOGOUT");
+    });
+    let error = world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon()).unwrap_err();
+    assert!(is_not_stored(&error) && error.to_string().contains("UIDPLUS"), "{error}");
+    world.end();
+}

@@ -1,0 +1,377 @@
+//! Mailboxes as Maildirs: ROOT/ACCOUNT/Maildir is the INBOX, other mailboxes are Maildir++ folders in it. A copy's file
+//! is named after its key, so a second append of one copy finds the name taken: the append is idempotent by itself.
+//!
+//! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is synced: a crash before
+//! the link leaves nothing at all, one after it a whole message. Where the file system has no unnamed files, a name under
+//! `tmp/` is used and a crash may leave it there (Maildir readers remove such files after 36 hours).
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::libc;
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
+
+use super::utf7::modified_utf7;
+use super::{Copy, Found, Receipt, Sought, Store, StoreError};
+use crate::deadline::Deadline;
+use crate::directory::{Destination, is_account_name};
+use crate::lock_key::{self, Hash};
+
+/// Where this process' open files have names to link them by (proc(5)).
+const OPEN_FILES: &str = "/proc/self/fd";
+
+/// Maildir++: tells a folder from an INBOX.
+const FOLDER_MARK: &str = "maildirfolder";
+
+/// How often to list a folder in which others rename what is listed.
+const LISTINGS: usize = 5;
+
+/// Maildirs under one root.
+#[derive(Debug, Clone)]
+pub struct MaildirStore {
+    root: PathBuf,
+    create_mailboxes: bool,
+}
+
+impl MaildirStore {
+    /// `create_mailboxes`: make a missing Maildir or folder, and subscribe to the folder.
+    pub fn new(root: impl Into<PathBuf>, create_mailboxes: bool) -> MaildirStore {
+        MaildirStore { root: root.into(), create_mailboxes }
+    }
+
+    /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
+    fn folder(&self, destination: &Destination) -> Result<PathBuf, StoreError> {
+        if !is_account_name(&destination.account) {
+            return Err(StoreError::NotStored(format!("{:?} cannot name a folder", destination.account)));
+        }
+        let inbox = self.root.join(&destination.account).join("Maildir");
+        if destination.mailbox.eq_ignore_ascii_case("INBOX") {
+            return Ok(inbox);
+        }
+        let name = modified_utf7(&destination.mailbox.replace('/', "."));
+        if name.is_empty() || name.starts_with('.') || name.chars().any(char::is_control) {
+            return Err(StoreError::NotStored(format!("{:?} cannot name a mailbox", destination.mailbox)));
+        }
+        Ok(inbox.join(format!(".{name}")))
+    }
+
+    fn ensure(&self, folder: &Path, destination: &Destination) -> Result<(), StoreError> {
+        // What is made last tells that all of it was: a crash in between must not leave a mailbox unsubscribed.
+        let is_inbox = destination.mailbox == "INBOX";
+        if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
+            return Ok(());
+        }
+        if !self.create_mailboxes {
+            let text = format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
+            return Err(StoreError::NotStored(text));
+        }
+        create_maildir(folder).map_err(|error| at(folder, &error))?;
+        match folder.parent() {
+            Some(inbox) if !is_inbox => {
+                self.ensure(inbox, &Destination::inbox(&destination.account))?;
+                subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
+                File::create(folder.join(FOLDER_MARK)).map(drop).map_err(|error| at(folder, &error))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl Store for MaildirStore {
+    fn append_is_idempotent(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, _account: &str, _until: Instant) {}
+
+    fn find(
+        &mut self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        _until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        let name = file_name(sought.key, sought.recorded_at);
+        find(&self.folder(destination)?, &name, sought)
+    }
+
+    fn append(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
+        let folder = self.folder(destination)?;
+        self.ensure(&folder, destination)?;
+        let name = file_name(copy.key, copy.recorded_at);
+        // New mail goes to new/; a file with flags belongs in cur/.
+        let target = if destination.shared {
+            folder.join("cur").join(format!("{name}:2,S"))
+        } else {
+            folder.join("new").join(&name)
+        };
+        let file = Unlinked::write(&folder, &name, copy).map_err(|error| not_stored(&folder, &error))?;
+        deadline.pass_point_of_no_return().map_err(|error| StoreError::NotStored(error.to_string()))?;
+        match file.link(&target).or_else(|error| relink(error, &file, &folder, &name, copy, &target)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Over NFS the answer may be lost and the link made; the caller will look.
+            Err(error) if !is_refusal(&error) => {
+                return Err(StoreError::InDoubt(format!("{}: {error}", target.display())));
+            }
+            Err(error) => return Err(not_stored(&target, &error)),
+        }
+        let sub = target.parent().unwrap_or(&folder);
+        sync_folder(sub).map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
+        Ok(Receipt::Name(name))
+    }
+
+    fn remove(&mut self, destination: &Destination, receipt: &Receipt, _until: Instant) -> Result<(), StoreError> {
+        let Receipt::Name(name) = receipt else {
+            return Err(StoreError::NotStored(format!("receipt {receipt} names no file")));
+        };
+        let folder = self.folder(destination)?;
+        if let Some((sub @ ("new" | "cur"), file)) = name.split_once('/') {
+            return if file.contains('/') { Ok(()) } else { remove_file(&folder.join(sub).join(file)) };
+        }
+        // As in the look: a reader may rename it meanwhile.
+        for sub in ["new", "cur", "cur"] {
+            let sub = folder.join(sub);
+            for entry in entries(&sub)?.iter().filter(|entry| is_named(entry, name)) {
+                remove_file(&sub.join(entry))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
+        let inbox = self.folder(&Destination::inbox(account))?;
+        let exists = inbox.join("new").is_dir();
+        let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
+        writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;
+        let state = if exists { "exists" } else { "will be made at the first delivery" };
+        Ok(vec![format!("{} {state}; {} is writable", inbox.display(), nearest.display())])
+    }
+}
+
+/// The file's name: time of recording, the copy's key, and who wrote it (Maildir's `time.unique.host`).
+fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
+    let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
+}
+
+/// Where unnamed files cannot be linked (a hardened system, an odd file system), once more with a name under `tmp/`.
+fn relink(
+    error: io::Error,
+    file: &Unlinked,
+    folder: &Path,
+    name: &str,
+    copy: &Copy<'_>,
+    target: &Path,
+) -> io::Result<()> {
+    let cannot = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+    if !(cannot && matches!(file, Unlinked::Unnamed(_))) {
+        return Err(error);
+    }
+    Unlinked::write_named(named_file(folder, name), copy)?.link(target)
+}
+
+fn named_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join("tmp").join(format!("{name}.{}", std::process::id()))
+}
+
+/// A written and synced file that is in no mailbox yet.
+enum Unlinked {
+    Unnamed(File),
+    Named(PathBuf),
+}
+
+impl Unlinked {
+    fn write(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
+        let tmp = folder.join("tmp");
+        if !Path::new(OPEN_FILES).exists() {
+            return Unlinked::write_named(named_file(folder, name), copy);
+        }
+        let unnamed = OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(&tmp);
+        match unnamed {
+            Ok(mut file) => {
+                fill(&mut file, copy)?;
+                Ok(Unlinked::Unnamed(file))
+            }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
+                Unlinked::write_named(named_file(folder, name), copy)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write_named(path: PathBuf, copy: &Copy<'_>) -> io::Result<Unlinked> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let unlinked = Unlinked::Named(path);
+        fill(&mut file, copy)?;
+        Ok(unlinked)
+    }
+
+    fn link(&self, target: &Path) -> io::Result<()> {
+        match self {
+            Unlinked::Unnamed(file) => {
+                // open(2), O_TMPFILE: without a capability a file is linked by way of /proc.
+                let source = Path::new(OPEN_FILES).join(file.as_raw_fd().to_string());
+                let follow = AtFlags::AT_SYMLINK_FOLLOW;
+                nix::unistd::linkat(AT_FDCWD, &source, AT_FDCWD, target, follow).map_err(io::Error::from)
+            }
+            Unlinked::Named(path) => fs::hard_link(path, target),
+        }
+    }
+}
+
+impl Drop for Unlinked {
+    fn drop(&mut self) {
+        if let Unlinked::Named(path) = self {
+            // What stays is litter under tmp/, which every Maildir reader clears away.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn fill(file: &mut File, copy: &Copy<'_>) -> io::Result<()> {
+    file.write_all(copy.bytes)?;
+    let seconds = copy.recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let time = TimeSpec::new(i64::try_from(seconds).unwrap_or(0), 0);
+    futimens(&*file, &time, &time)?;
+    file.sync_all()
+}
+
+fn create_maildir(folder: &Path) -> io::Result<()> {
+    for sub in ["tmp", "cur", "new"] {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub))?;
+    }
+    // The names of the folders made above must be as durable as the mail in them.
+    for made in folder.ancestors().take(3).filter(|path| !path.as_os_str().is_empty()) {
+        sync_folder(made)?;
+    }
+    Ok(())
+}
+
+/// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the file has: Dovecot's
+/// version 2 puts a tab between the names of a hierarchy, before it there was a dot.
+fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
+    let path = inbox.join("subscriptions");
+    let known = fs::read_to_string(&path).unwrap_or_default();
+    let separator = if known.starts_with("V\t2") { "\t" } else { "." };
+    let mailbox = modified_utf7(mailbox).replace('/', separator);
+    if known.lines().any(|line| line == mailbox) {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    file.write_all(format!("{mailbox}\n").as_bytes())
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The files called `name`. The one that a reader has had longest goes by that name, others by folder and file.
+fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>, StoreError> {
+    // A reader moves files from new/ to cur/ and never back. One that changes flags renames in cur/, and a listing may
+    // then miss both names, or show one file twice; what is gone when all have been listed is there under another name.
+    for _ in 0..LISTINGS {
+        let (mut found, mut is_settled) = (Vec::new(), true);
+        for sub in ["new", "cur"] {
+            let listed = if sub == "cur" {
+                [entries(&folder.join(sub))?, entries(&folder.join(sub))?].concat()
+            } else {
+                entries(&folder.join(sub))?
+            };
+            let ours: BTreeSet<String> = listed.into_iter().filter(|entry| is_named(entry, name)).collect();
+            found.extend(ours.into_iter().map(|entry| (sub, entry)));
+        }
+        let mut standing = Vec::new();
+        for (sub, entry) in found {
+            match fs::metadata(folder.join(sub).join(&entry)) {
+                Ok(file) => {
+                    let flags = entry.split_once(":2,").map(|(_, flags)| flags).unwrap_or_default();
+                    standing.push(Found {
+                        has_our_date: file.modified().is_ok_and(|date| date == sought.recorded_at),
+                        marked_deleted: flags.contains('T'),
+                        receipt: Receipt::Name(format!("{sub}/{entry}")),
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => is_settled = false,
+                Err(error) => return Err(at(folder, &error)),
+            }
+        }
+        if is_settled {
+            if let Some(oldest) = standing.last_mut() {
+                oldest.receipt = Receipt::Name(name.to_owned());
+            }
+            // Whoever wants one wants the name that lasts.
+            let skip = standing.len().saturating_sub(sought.at_most);
+            return Ok(standing.split_off(skip));
+        }
+    }
+    Err(StoreError::NotStored(format!("{}: {name} is being renamed all the time", folder.display())))
+}
+
+/// File names in a folder; a folder that does not exist has none.
+fn entries(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let list = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        list => list.map_err(|error| at(folder, &error))?,
+    };
+    list.map(|entry| Ok(entry.map_err(|error| at(folder, &error))?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Removes a file; that it is gone is fine.
+fn remove_file(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file is the one called `name`, whatever flags or fields a reader has added to it.
+fn is_named(entry: &str, name: &str) -> bool {
+    entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', ',']))
+}
+
+/// Whether a link that failed this way was certainly not made.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::NotADirectory
+            | Kind::PermissionDenied
+            | Kind::ReadOnlyFilesystem
+            | Kind::StorageFull
+            | Kind::QuotaExceeded
+            | Kind::FileTooLarge
+            | Kind::TooManyLinks
+            | Kind::CrossesDevices
+            | Kind::InvalidInput
+            | Kind::InvalidFilename
+            | Kind::Unsupported
+    )
+}
+
+fn at(path: &Path, error: &io::Error) -> StoreError {
+    StoreError::NotStored(format!("{}: {error}", path.display()))
+}
+
+fn not_stored(path: &Path, error: &io::Error) -> StoreError {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EDQUOT) => StoreError::OverQuota(format!("{}: {error}", path.display())),
+        Some(Errno::EFBIG) => StoreError::TooBig(format!("{}: {error}", path.display())),
+        _ => at(path, error),
+    }
+}

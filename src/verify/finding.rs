@@ -1,0 +1,83 @@
+//! What a verification tells while it goes on, and what came of it. Values only.
+
+use crate::directory::Destination;
+use crate::ledger::CopyOnRecord;
+use crate::store::StoreError;
+
+/// What a finding means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Worth knowing, nothing to mend.
+    Info,
+    /// Was wrong, and is no longer.
+    Repaired,
+    /// Still to be mended, by `--repair` or by the next attempt to deliver.
+    Error,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topic {
+    /// Placed, and no longer where it was placed.
+    Moved,
+    /// More than one of ours.
+    Double,
+    /// An equal message that is not ours to remove.
+    Other,
+    /// Perhaps placed.
+    Doubt,
+    /// In doubt by a lease that ran out without an end.
+    Lease,
+    /// Certainly not placed.
+    Missing,
+    /// A delivery is at it.
+    Busy,
+}
+
+/// One thing found about one copy.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    pub level: Level,
+    pub topic: Topic,
+    pub text: String,
+    pub account: String,
+    pub mailbox: String,
+    pub message_id: Option<String>,
+    /// The message's row.
+    pub message: i64,
+    /// Of the copy that the finding is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<String>,
+}
+
+/// What came of it all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Copies compared.
+    pub copies: u64,
+    pub infos: u64,
+    pub repaired: u64,
+    pub errors: u64,
+    /// Placed copies whose second look was taken.
+    pub settled: u64,
+    /// Copies that could not be compared.
+    pub failed: u64,
+}
+
+/// What is told while it goes on.
+#[derive(Debug)]
+pub enum News<'a> {
+    Found(Finding),
+    /// The mailboxes of an account cannot be used; its other copies are passed over.
+    Failed {
+        destination: &'a Destination,
+        why: StoreError,
+    },
+    /// The next copy's turn.
+    Next {
+        copy: &'a CopyOnRecord,
+        tally: &'a Tally,
+    },
+}

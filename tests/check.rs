@@ -1,0 +1,306 @@
+//! `onedrop check` as an administrator runs it. Each Postfix is a folder `fixtures/postfix/NAME/`; a new one needs no Rust:
+//!
+//! - `main.cf` and `master.cf`, read by the installed postconf;
+//! - `expected`: every finding about Postfix, a line each.
+//!
+//! `$DIR` in any of them is the temporary folder the case runs in, with a good `onedrop.toml` in it; `$BIN` is the program.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/postfix");
+const SNIPPETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/postfix");
+const ONEDROP: &str = env!("CARGO_BIN_EXE_onedrop");
+
+#[test]
+fn every_postfix_gets_exactly_the_findings_expected() {
+    let mut wrong = String::new();
+    let mut count = 0;
+    for entry in fs::read_dir(FIXTURES).expect("fixtures/postfix") {
+        let folder = entry.expect("an entry").path();
+        let expected = fs::read_to_string(folder.join("expected")).unwrap_or_default();
+        let actual = Site::of_fixture(&folder).postfix_findings();
+        if actual != expected {
+            wrong += &format!("=== {}\n--- expected\n{expected}--- actual\n{actual}", folder.display());
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 60, "only {count} cases found");
+}
+
+#[test]
+fn the_snippets_we_ship_have_no_errors_and_no_warnings() {
+    let (main, master) = (Path::new(SNIPPETS).join("main.cf.onedrop"), Path::new(SNIPPETS).join("master.cf.onedrop"));
+    let read = |path| fs::read_to_string(path).expect("the snippet");
+    // Of the ways to lead mail to it that the file offers, the first.
+    let (main, master) = (read(main).replace("#virtual_transport", "virtual_transport"), read(master));
+    let site = Site::new();
+    // The program and its user are not on every host that runs tests.
+    let master: Vec<String> = master
+        .split_inclusive(char::is_whitespace)
+        .map(|word| match word.trim_end() {
+            program if program.starts_with("argv=") && program.ends_with("/onedrop") => {
+                word.replace(program, &format!("argv={ONEDROP}"))
+            }
+            user if user.starts_with("user=") => word.replace(user, "user=nobody"),
+            _ => word.to_owned(),
+        })
+        .collect();
+    site.write("postfix/main.cf", main.as_bytes());
+    site.write("postfix/master.cf", master.concat().as_bytes());
+    let findings = site.postfix_findings();
+    let is_fine =
+        |line: &str| line.starts_with("ok ") || line.contains(": deliveries read /etc/onedrop/onedrop.toml, ");
+    assert!(findings.lines().all(is_fine), "{findings}");
+    assert!(findings.contains(" gets mail "), "{findings}");
+}
+
+#[test]
+fn a_good_set_up_ends_with_0_and_a_line_per_end() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    site.deliver_once();
+    let output = site.check(&[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let told = site.told(&output.stdout);
+    for line in [
+        "ok      configuration: $DIR/onedrop.toml",
+        "ok      ledger: sqlite://$DIR/ledger.db, schema version 2",
+        "ok      lock: two sessions exclude each other",
+        "ok      postfix: transport onedrop: gets mail by virtual_transport = onedrop",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line}\nis not in\n{told}");
+    }
+    assert!(told.lines().any(|told| told.starts_with("ok      store: maildir://$DIR/mail, account lisa: ")), "{told}");
+}
+
+#[test]
+fn nothing_is_changed() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let before = site.files();
+    let output = site.check(&[]);
+    assert_eq!(site.files(), before);
+    let told = site.told(&output.stdout);
+    assert!(
+        told.contains("ok      ledger: sqlite://$DIR/ledger.db: not there yet, the first delivery makes it"),
+        "{told}"
+    );
+    assert!(output.status.success(), "{output:?}");
+
+    site.deliver_once();
+    let before = site.files();
+    assert!(site.check(&[]).status.success());
+    assert_eq!(site.files(), before);
+
+    fs::remove_file(site.folder().join("ledger.db-locks")).expect("a lock file");
+    let before = site.files();
+    assert!(site.told(&site.check(&[]).stdout).contains("ledger.db-locks will be made by the next delivery"));
+    assert_eq!(site.files(), before);
+}
+
+#[test]
+fn another_programs_database_is_left_alone() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let other = rusqlite::Connection::open(site.folder().join("ledger.db")).expect("a database");
+    other.execute_batch("CREATE TABLE theirs (a)").expect("a table");
+    drop(other);
+    let before = site.files();
+    let told = site.told(&site.check(&[]).stdout);
+    assert!(
+        told.contains("warning ledger: sqlite://$DIR/ledger.db: an SQLite file that is not a ledger in use"),
+        "{told}"
+    );
+    assert_eq!(site.files(), before);
+}
+
+#[test]
+fn another_schema_version_is_an_error_and_stays() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    site.deliver_once();
+    let ledger = rusqlite::Connection::open(site.folder().join("ledger.db")).expect("a database");
+    ledger
+        .execute("INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (99, 'new', x'00', 0)", [])
+        .expect("a row");
+    drop(ledger);
+    let output = site.check(&[]);
+    assert_eq!(output.status.code(), Some(75));
+    assert!(site.told(&output.stdout).contains("error   schema: sqlite://$DIR/ledger.db has schema version 99"));
+}
+
+#[test]
+fn a_broken_configuration_is_told_whole_and_postfix_is_still_checked() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("flag-d-several-recipients"));
+    site.write(
+        "onedrop.toml",
+        b"[ledgre]\nurl = 1\n[store]\nurl = \"imap://u:hunter2@host\"\n[limits]\ndeadline_secs = 5000\n",
+    );
+    let output = site.check(&["--json"]);
+    assert_eq!(output.status.code(), Some(75));
+    let findings = json(&output.stdout);
+    let of = |topic: &'static str| {
+        findings.iter().filter(move |finding| finding["topic"] == topic && finding["level"] == "error")
+    };
+    let lines: Vec<_> = of("configuration").map(|finding| finding["line"].as_u64()).collect();
+    assert!(lines.contains(&Some(1)) && lines.contains(&Some(4)) && lines.contains(&Some(6)), "{findings:?}");
+    assert!(of("configuration").all(|finding| finding["file"] == site.path("onedrop.toml")), "{findings:?}");
+    assert_eq!(of("postfix").count(), 1, "{findings:?}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("hunter2"));
+    let verdict = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(verdict.lines().count(), 1);
+    assert!(verdict.starts_with(&format!("{} errors, ", lines.len() + 1)), "{verdict}");
+}
+
+#[test]
+fn json_is_json_whatever_the_paths_hold() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let odd = site.folder().join(OsStr::from_bytes(b"od\xff\"d\n\x1b.toml"));
+    fs::copy(site.folder().join("onedrop.toml"), &odd).expect("a copy");
+    let output =
+        Command::new(ONEDROP).arg("check").arg("--json").arg("--config").arg(&odd).stdin(Stdio::null()).output();
+    let findings = json(&output.expect("onedrop").stdout);
+    let text = findings.iter().find(|finding| finding["topic"] == "configuration" && finding["level"] == "ok");
+    assert!(
+        text.is_some_and(|finding| finding["text"].as_str().is_some_and(|text| text.contains("\"d"))),
+        "{findings:?}"
+    );
+    let missing = OsStr::from_bytes(b"no\xfe\n\"such");
+    let mut command = Command::new(ONEDROP);
+    command.arg("check").arg("--json").arg("--config").arg(missing).arg("--postfix").arg(missing);
+    let output = command.stdin(Stdio::null()).output().expect("onedrop");
+    assert_eq!(output.status.code(), Some(75));
+    assert!(json(&output.stdout).iter().any(|finding| finding["topic"] == "postfix" && finding["level"] == "error"));
+}
+
+#[test]
+fn a_postfix_that_cannot_be_read_is_an_error() {
+    let site = Site::new();
+    fs::remove_dir_all(site.folder().join("postfix")).expect("a folder");
+    let findings = site.postfix_findings();
+    assert!(findings.starts_with("error ") && findings.contains("cannot read the configuration"), "{findings}");
+}
+
+#[test]
+fn variables_that_deliveries_do_not_get_are_told() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let output = site.command().env("ONEDROP__LOCK__WAIT_SECS", "3").output().expect("onedrop");
+    let told = site.told(&output.stdout);
+    assert!(told.contains("transport onedrop: ONEDROP__LOCK__WAIT_SECS is set for this check"), "{told}");
+}
+
+#[test]
+fn a_message_piped_in_by_mistake_is_not_eaten() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let mut child = site.command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("onedrop");
+    let stdin = child.stdin.take();
+    assert_eq!(child.wait().expect("an end").code(), Some(75));
+    drop(stdin);
+}
+
+/// A folder with a configuration and a Postfix, in a temporary place.
+struct Site {
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Site {
+        let site = Site { folder: tempfile::tempdir().expect("a folder") };
+        fs::create_dir(site.folder().join("postfix")).expect("a folder");
+        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
+                    [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n";
+        site.write("onedrop.toml", site.filled(text).as_bytes());
+        site
+    }
+
+    fn of_fixture(fixture: &Path) -> Site {
+        let site = Site::new();
+        for name in ["main.cf", "master.cf"] {
+            let text = fs::read_to_string(fixture.join(name)).expect("a fixture");
+            site.write(&format!("postfix/{name}"), site.filled(&text).as_bytes());
+        }
+        site
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder().join(name).to_string_lossy().into_owned()
+    }
+
+    fn filled(&self, text: &str) -> String {
+        text.replace("$DIR", &self.folder().to_string_lossy()).replace("$BIN", ONEDROP)
+    }
+
+    fn told(&self, output: &[u8]) -> String {
+        let text = String::from_utf8(output.to_vec()).expect("text");
+        text.replace(&*self.folder().to_string_lossy(), "$DIR").replace(ONEDROP, "$BIN")
+    }
+
+    /// Postfix reads a file again until it is a second old, so a new one is written in the past.
+    fn write(&self, name: &str, bytes: &[u8]) {
+        let mut file = fs::File::create(self.folder().join(name)).expect("a file");
+        file.write_all(bytes).and_then(|()| file.set_modified(SystemTime::UNIX_EPOCH)).expect("a file");
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(ONEDROP);
+        command.arg("check").arg("--config").arg(self.folder().join("onedrop.toml"));
+        command.arg("--postfix").arg(self.folder().join("postfix")).stdin(Stdio::null());
+        command
+    }
+
+    fn check(&self, arguments: &[&str]) -> Output {
+        self.command().args(arguments).output().expect("onedrop")
+    }
+
+    fn postfix_findings(&self) -> String {
+        let findings = json(&self.check(&["--json"]).stdout);
+        let lines = findings.iter().filter(|finding| finding["topic"] == "postfix").map(|finding| {
+            let text = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+            format!("{:<7} {}\n", text("level"), text("text"))
+        });
+        self.told(lines.collect::<String>().as_bytes())
+    }
+
+    fn deliver_once(&self) {
+        let mut command = Command::new(ONEDROP);
+        command.args(["deliver", "-d", "lisa@gmail.com", "-f", "", "--config"]).arg(self.folder().join("onedrop.toml"));
+        let message =
+            fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/mail/welcome.eml")).expect("a message");
+        let output = command.stdin(message).output().expect("onedrop");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Every file with what it holds, but for the bookkeeping that readers share in memory (`-shm`).
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![self.folder().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path.clone());
+                    files.insert(path, Vec::new());
+                } else {
+                    let is_shared_memory = path.as_os_str().as_bytes().ends_with(b"-shm");
+                    let bytes = if is_shared_memory { Vec::new() } else { fs::read(&path).expect("a file") };
+                    files.insert(path, bytes);
+                }
+            }
+        }
+        files
+    }
+}
+
+fn json(output: &[u8]) -> Vec<Value> {
+    serde_json::from_slice(output).expect("an array in JSON")
+}

@@ -1,0 +1,1387 @@
+//! What every ledger promises (`src/ledger.rs`), as one suite that each adapter runs against sessions of one ledger. A new
+//! adapter needs a [`Rig`] and a line at the end of this file.
+
+mod ports;
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use onedrop::directory::Destination;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::sqlite::SqliteLedger;
+use onedrop::ledger::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
+    Recorded, SCHEMA_VERSION, Standing, Trace, Turn, Window,
+};
+use onedrop::lock_key::{self, Hash};
+use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
+use onedrop::store::Receipt;
+use support::pgbouncer::PgBouncer;
+use support::postgres::Postgres;
+
+use ports::{JOIN, LEASE, attempt, delivered, inbox, mail, mail_with_body, message, sent, soon};
+
+/// A ledger of its own for one test, with its schema at [`SCHEMA_VERSION`].
+trait Rig: Sync {
+    /// Another session.
+    fn session(&self) -> Box<dyn Ledger>;
+
+    /// Makes all leases run out, as if the ledger's clock had gone on.
+    fn expire_leases(&self);
+
+    /// Runs SQL behind the ledger's back; false where there is none to run.
+    fn sql(&self, statements: &str) -> bool;
+
+    /// Takes the schema away, so that sessions opened before find nothing; false where that cannot be.
+    fn forget_schema(&self) -> bool {
+        self.sql(
+            "DROP TABLE onedrop_attempt; DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
+             DROP TABLE onedrop_message; DROP TABLE onedrop_schema;",
+        )
+    }
+
+    /// A query that answers `account` for `address` and nothing for others.
+    fn account_query(&self, address: &str, account: &str) -> String {
+        format!("SELECT '{account}' WHERE $1 = '{address}'")
+    }
+}
+
+macro_rules! ledger_contract {
+    ($adapter:ident, $rig:expr) => {
+        mod $adapter {
+            use super::*;
+
+            stamp! { $rig;
+                a_message_is_recorded_once,
+                a_message_is_one_whichever_session_asks_first,
+                another_content_under_the_same_message_id_is_another_message_and_both_are_marked,
+                without_a_message_id_there_is_no_collision,
+                any_bytes_can_be_a_message_id,
+                the_bytes_are_kept_when_given,
+                many_addresses_and_parts_keep_their_order,
+                a_record_is_contended_while_another_session_holds_the_messages_lock,
+                a_live_lease_is_busy_for_others,
+                a_lease_that_ran_out_leaves_a_doubt_and_raises_the_epoch,
+                a_released_copy_is_free_with_the_doubt_as_before,
+                a_joined_lease_keeps_its_epoch_and_is_in_doubt,
+                whoever_was_joined_learns_of_the_doubt_in_its_turn,
+                claim_says_the_same_as_record,
+                copies_come_back_in_the_order_of_the_destinations,
+                one_message_has_one_row_for_each_account_and_mailbox,
+                a_turn_excludes_other_sessions_until_it_ends,
+                a_turn_ends_with_a_session,
+                a_turn_that_is_not_ours_holds_nothing,
+                a_confirm_that_fails_ends_the_turn,
+                a_new_turn_ends_one_that_was_left_open,
+                a_turn_ignores_a_lease_that_only_ran_out,
+                receipts_come_back_as_they_were,
+                a_receipt_can_be_confirmed_again_after_reopening,
+                a_receipt_is_never_replaced,
+                the_same_receipt_by_another_counts_as_ours,
+                a_late_confirm_learns_what_is_on_record,
+                a_copy_without_a_name_is_ours_only_under_our_epoch,
+                an_end_is_on_record_only_with_the_receipt,
+                a_release_changes_nothing_that_is_not_ours,
+                release_takes_several_claims,
+                an_attempts_end_is_on_record,
+                an_attempt_that_recorded_nothing_is_on_record,
+                an_attempt_that_lost_the_race_belongs_to_the_message,
+                a_message_is_found_by_what_an_administrator_knows,
+                a_trace_is_newest_first_and_limited,
+                a_trace_tells_where_a_copy_stands,
+                any_text_can_be_recorded,
+                any_text_can_be_asked_for,
+                an_administrators_query_names_an_account,
+                a_wrong_query_is_refused_and_the_session_lives_on,
+                a_ledger_has_its_schema_once,
+                a_ledger_without_a_schema_says_so,
+                two_that_migrate_at_once_do_it_once,
+                a_schema_from_the_future_is_refused,
+                a_ledger_of_version_1_is_refused_until_it_is_migrated,
+                copies_to_verify_come_in_pages_by_account,
+                a_copy_to_verify_is_told_as_it_stands,
+                the_window_holds_what_is_recent_and_what_needs_a_second_look,
+                a_copy_is_settled_where_it_is_as_told,
+                a_named_lock_excludes_until_it_is_left,
+                of_twenty_that_want_one_copy_one_gets_it,
+                twenty_that_take_turns_are_never_two,
+            }
+        }
+    };
+}
+
+macro_rules! stamp {
+    ($rig:expr; $($fact:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $fact() {
+                suite::$fact(&$rig);
+            }
+        )*
+    };
+}
+
+/// A session, and what the tests want of it.
+struct Session(Box<dyn Ledger>);
+
+impl Session {
+    fn of(rig: &dyn Rig) -> Session {
+        Session(rig.session())
+    }
+
+    fn try_record(
+        &mut self,
+        mail: &Message,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        self.try_record_by(mail, &attempt("mx1"), destinations, terms)
+    }
+
+    fn try_record_by(
+        &mut self,
+        mail: &Message,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        let facts = mail.facts();
+        let size_bytes = mail.own_copy().len() as u64;
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None };
+        self.0.record(&entry, attempt, destinations, terms)
+    }
+
+    fn record(&mut self, mail: &Message, destinations: &[Destination]) -> Recorded {
+        self.try_record(mail, destinations, LEASE).expect("record")
+    }
+
+    fn record_identity(&mut self, identity: &Identity, facts: &Facts) -> Recorded {
+        let entry = Entry { identity, facts, size_bytes: 1, raw: None };
+        self.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record")
+    }
+
+    /// Records for one destination and expects the claim.
+    fn claim(&mut self, mail: &Message, destination: &Destination) -> Claim {
+        claimed(&self.record(mail, std::slice::from_ref(destination)).copies[0])
+    }
+
+    /// A server may take a moment to see that a client is gone, and to free what it held.
+    fn turn_when_free(&mut self, claim: &Claim, key: &Hash) -> Turn {
+        let begun = Instant::now();
+        loop {
+            match self.0.take_turn(claim, key) {
+                Err(LedgerError::Contended) if begun.elapsed() < Duration::from_secs(10) => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                turn => return turn.expect("a turn"),
+            }
+        }
+    }
+
+    fn turn(&mut self, claim: &Claim, key: &Hash) -> Turn {
+        self.0.take_turn(claim, key).expect("a turn")
+    }
+
+    fn confirm(&mut self, claim: &Claim, receipt: &Receipt) -> Confirmed {
+        self.0.confirm(claim, receipt, CopyFacts::default(), None).expect("confirm")
+    }
+
+    fn claim_state(&mut self, mail: &Message, destination: &Destination) -> CopyState {
+        self.record(mail, std::slice::from_ref(destination)).copies.remove(0)
+    }
+
+    fn copies(&mut self, window: &Window<'_>) -> Vec<CopyOnRecord> {
+        self.0.copies_to_verify(window, None, 100).expect("copies to verify")
+    }
+
+    fn trace(&mut self, wanted: &str) -> Vec<Trace> {
+        self.0.trace(wanted, 10).expect("trace")
+    }
+
+    fn trace_one(&mut self, wanted: &str) -> Trace {
+        let mut traces = self.trace(wanted);
+        assert_eq!(traces.len(), 1, "{wanted:?} names one message: {traces:#?}");
+        traces.remove(0)
+    }
+}
+
+fn claimed(state: &CopyState) -> Claim {
+    match state {
+        CopyState::Claimed(claim) => *claim,
+        other => panic!("expected a claim, got {other:?}"),
+    }
+}
+
+fn copy_key(mail: &Message, destination: &Destination) -> Hash {
+    mail.identity().copy_key(&destination.account, &destination.mailbox)
+}
+
+fn uid(uid: u32) -> Receipt {
+    Receipt::Uid { validity: 1_700_000_000, uid }
+}
+
+const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
+
+const OURS: Turn = Turn::Ours { in_doubt: false };
+const OURS_IN_DOUBT: Turn = Turn::Ours { in_doubt: true };
+
+/// Texts that a stranger, an administrator or a broken program may send.
+fn hostile_texts() -> Vec<String> {
+    vec![
+        "o'brien\"; DROP TABLE onedrop_copy; -- {$1} %s \\' \\".to_owned(),
+        "Grüße 日本 🦀 \u{FFFD}\u{202E}".to_owned(),
+        "line\r\nBcc: everyone\r\n".to_owned(),
+        "nul\0inside".to_owned(),
+        "\0".to_owned(),
+        "\u{1}\u{7f}\u{80}\u{9f}\t".to_owned(),
+        "x".repeat(100_000),
+        "é".repeat(50_000),
+        String::new(),
+    ]
+}
+
+mod suite {
+    use super::*;
+
+    pub fn a_message_is_recorded_once(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let first = session.record(&mail("once"), &[inbox()]);
+        assert!(first.is_new && !first.collision);
+        let at = first.recorded_at.duration_since(UNIX_EPOCH).expect("after 1970");
+        assert_eq!(at.subsec_nanos(), 0, "whole seconds");
+        rig.expire_leases();
+        // A second recording in another second would show if the time were taken anew.
+        let begun = Instant::now();
+        while SystemTime::now().duration_since(first.recorded_at).is_ok_and(|age| age < Duration::from_secs(1)) {
+            assert!(begun.elapsed() < Duration::from_secs(5), "the clocks differ");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let second = session.record(&mail("once"), &[inbox()]);
+        assert!(!second.is_new && !second.collision);
+        assert_eq!((second.message, second.recorded_at), (first.message, first.recorded_at));
+        assert_ne!(second.attempt, first.attempt, "each run is an attempt");
+        assert_eq!(session.trace_one("once@example.org").attempts.len(), 2);
+    }
+
+    pub fn a_message_is_one_whichever_session_asks_first(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let by_a = a.record(&mail("one"), &[inbox()]);
+        let by_b = b.record(&mail("one"), &[sent()]);
+        assert_eq!((by_b.message, by_b.recorded_at, by_b.is_new), (by_a.message, by_a.recorded_at, false));
+        assert!(matches!(by_b.copies[0], CopyState::Claimed(Claim { epoch: 1, in_doubt: false, .. })));
+    }
+
+    pub fn another_content_under_the_same_message_id_is_another_message_and_both_are_marked(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let first = session.record(&mail_with_body("twice", "one"), &[inbox()]);
+        let second = session.record(&mail_with_body("twice", "two"), &[inbox()]);
+        assert!(second.is_new && second.collision && !first.collision);
+        assert_ne!(first.message, second.message);
+        assert!(matches!(second.copies[0], CopyState::Claimed(Claim { in_doubt: false, .. })), "a copy of its own");
+        let again = session.record(&mail_with_body("twice", "one"), &[inbox()]);
+        assert!(again.collision && !again.is_new, "the first is marked as well");
+        assert_eq!(again.message, first.message);
+        let third = session.record(&mail_with_body("twice", "three"), &[]);
+        assert!(third.collision);
+        let traces = session.trace("<twice@example.org>");
+        assert_eq!(traces.len(), 3);
+        assert!(traces.iter().all(|trace| trace.collision));
+        assert!(!session.record(&mail("alone"), &[]).collision);
+    }
+
+    pub fn without_a_message_id_there_is_no_collision(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let (one, two) = (message("Subject: a\n\none"), message("Subject: a\n\ntwo"));
+        for mail in [&one, &two, &one] {
+            assert!(!session.record(mail, &[]).collision);
+        }
+        // Equal hashes without a Message-ID cannot come from two contents; if they do, it is no collision of ids.
+        let forged = Identity { digest: two.identity().digest, ..one.identity().clone() };
+        let recorded = session.record_identity(&forged, &Facts::default());
+        assert!(recorded.is_new && !recorded.collision);
+    }
+
+    pub fn any_bytes_can_be_a_message_id(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let ids: [&[u8]; 10] = [
+            b"<a@b>",
+            b"<A@b>",
+            b"<a\r\n@b>",
+            b"<a'\"@b>",
+            b"{a@b} $1 ?1 %s \\",
+            b"<a\0@b>",
+            b"<a\x80\xff@b>",
+            b"<a\xc3\xa9@b>",
+            b"\0",
+            &[b'x'; 4096],
+        ];
+        let mut rows = Vec::new();
+        for id in ids {
+            let hash = lock_key::message_hash(id);
+            let identity = Identity { message_id: Some(id.to_vec()), id_hash: hash, digest: hash };
+            let recorded = session.record_identity(&identity, &Facts::default());
+            assert!(recorded.is_new && !recorded.collision, "{id:?}");
+            assert_eq!(session.record_identity(&identity, &Facts::default()).message, recorded.message);
+            rows.push(recorded.message);
+        }
+        for (id, row) in ids.iter().zip(rows) {
+            if let Ok(text) = std::str::from_utf8(id) {
+                assert_eq!(session.trace_one(text).message, row, "{text:?}");
+            }
+        }
+    }
+
+    pub fn the_bytes_are_kept_when_given(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        for (name, raw) in [("kept", Some(&b"bytes \0 \xff"[..])), ("not-kept", None), ("kept-empty", Some(b""))] {
+            let mail = mail(name);
+            let facts = mail.facts();
+            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw };
+            session.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record");
+            let trace = session.trace_one(&format!("{name}@example.org"));
+            assert_eq!((trace.raw_kept, trace.size_bytes), (raw.is_some(), 12), "{name}");
+        }
+    }
+
+    pub fn many_addresses_and_parts_keep_their_order(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let address = |n: usize| AddressFact {
+            role: if n == 0 { "from" } else { "to" },
+            name: n.is_multiple_of(2).then(|| format!("Name {n} 'q\" {{é}}")),
+            address: (n % 3 != 2).then(|| format!("a{n}@example.org")),
+        };
+        let part = |n: usize| PartFact {
+            path: format!("1.{n}"),
+            content_type: "text/plain".to_owned(),
+            name: n.is_multiple_of(2).then(|| format!("f{n}.txt")),
+            size_bytes: n as u64 * 1_000_000_000,
+        };
+        let facts = Facts {
+            subject: Some("Many".to_owned()),
+            date: Some(-1),
+            in_reply_to: Some("<a@b>".to_owned()),
+            references: Some("<a@b> <c@d>".to_owned()),
+            addresses: (0..1000).map(address).collect(),
+            parts: (0..200).map(part).collect(),
+        };
+        session.record_identity(mail("many").identity(), &facts);
+        let trace = session.trace_one("many@example.org");
+        assert_eq!(trace.subject.as_deref(), Some("Many"));
+        assert_eq!(trace.in_reply_to.as_deref(), Some("<a@b>"));
+        assert_eq!(trace.references.as_deref(), Some("<a@b> <c@d>"));
+        let addresses = trace.addresses.iter().map(|one| (one.role.as_str(), one.name.clone(), one.address.clone()));
+        assert!(addresses.eq(facts.addresses.iter().map(|one| (one.role, one.name.clone(), one.address.clone()))));
+        let parts = trace.parts.iter().map(|one| (one.path.clone(), one.name.clone(), one.size_bytes));
+        assert!(parts.eq(facts.parts.iter().map(|one| (one.path.clone(), one.name.clone(), one.size_bytes as i64))));
+        assert!(trace.parts.iter().all(|part| part.content_type == "text/plain"));
+        // Dates that a Date field can name and a calendar hardly.
+        for (n, date) in [i64::MIN, i64::MAX, -62_167_219_200, 253_402_300_800, 0].into_iter().enumerate() {
+            let facts = Facts { date: Some(date), ..Facts::default() };
+            session.record_identity(mail(&format!("date{n}")).identity(), &facts);
+            session.trace_one(&format!("date{n}@example.org"));
+        }
+    }
+
+    pub fn a_record_is_contended_while_another_session_holds_the_messages_lock(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let wanted = mail("wanted");
+        let other = a.claim(&mail("other"), &inbox());
+        // A lock is 64 bits of a hash, whatever the hash is of: a turn under the message's hash holds the message's lock.
+        assert_eq!(a.turn(&other, &wanted.identity().id_hash), OURS);
+        assert!(matches!(b.try_record(&wanted, &[inbox()], LEASE), Err(LedgerError::Contended)));
+        assert!(b.trace("wanted@example.org").is_empty(), "nothing was recorded");
+        b.record(&mail("third"), &[inbox()]);
+        a.0.leave().expect("leave");
+        assert!(b.record(&wanted, &[inbox()]).is_new);
+    }
+
+    pub fn a_live_lease_is_busy_for_others(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let claim = a.claim(&mail("busy"), &inbox());
+        assert_eq!((claim.epoch, claim.in_doubt), (1, false));
+        let recorded = b.record(&mail("busy"), &[inbox(), sent()]);
+        assert_eq!(recorded.copies[0], CopyState::Busy);
+        assert!(matches!(recorded.copies[1], CopyState::Claimed(_)), "another copy is free");
+        assert_eq!(b.0.claim(recorded.message, &[inbox()], &attempt("mx2"), LEASE).expect("claim"), [CopyState::Busy]);
+        assert_eq!(a.turn(&claim, &copy_key(&mail("busy"), &inbox())), OURS, "asking changed nothing");
+    }
+
+    pub fn a_lease_that_ran_out_leaves_a_doubt_and_raises_the_epoch(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("expired");
+        let first = a.claim(&mail, &inbox());
+        for round in 2..5 {
+            rig.expire_leases();
+            let claim = b.claim(&mail, &inbox());
+            assert_eq!((claim.copy, claim.epoch, claim.in_doubt), (first.copy, round, true));
+            assert_eq!(a.turn(&first, &copy_key(&mail, &inbox())), Turn::EpochGone);
+        }
+    }
+
+    pub fn a_released_copy_is_free_with_the_doubt_as_before(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("released");
+        let first = a.claim(&mail, &inbox());
+        a.0.release(&[first]).expect("release");
+        let second = b.claim(&mail, &inbox());
+        assert_eq!((second.epoch, second.in_doubt), (2, false), "nobody may have written");
+        rig.expire_leases();
+        let third = a.claim(&mail, &inbox());
+        assert!(third.in_doubt);
+        a.0.release(&[third]).expect("release");
+        let fourth = b.claim(&mail, &inbox());
+        assert_eq!((fourth.epoch, fourth.in_doubt), (4, true), "the second may have written");
+        b.0.release(&[fourth]).expect("release");
+        b.0.release(&[fourth]).expect("release");
+        assert!(a.claim(&mail, &inbox()).in_doubt);
+    }
+
+    pub fn a_joined_lease_keeps_its_epoch_and_is_in_doubt(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("joined");
+        let fresh = a.try_record(&mail, &[inbox()], JOIN).expect("record").copies;
+        let fresh = claimed(&fresh[0]);
+        assert_eq!((fresh.epoch, fresh.in_doubt), (1, false), "nobody to join");
+        let joined = b.try_record(&mail, &[inbox()], JOIN).expect("record");
+        assert_eq!(joined.copies, [CopyState::Claimed(Claim { in_doubt: true, ..fresh })]);
+        let again = b.0.claim(joined.message, &[inbox()], &attempt("mx2"), JOIN).expect("claim");
+        assert_eq!(again, [CopyState::Claimed(Claim { in_doubt: true, ..fresh })]);
+        // One of them giving up takes nothing from the other, and leaves the doubt.
+        a.0.release(&[fresh]).expect("release");
+        assert_eq!(b.turn(&claimed(&again[0]), &copy_key(&mail, &inbox())), OURS_IN_DOUBT);
+        assert_eq!(b.confirm(&claimed(&again[0]), &Receipt::Name("n".to_owned())), Confirmed::Recorded);
+        let placed = a.try_record(&mail, &[inbox()], JOIN).expect("record").copies;
+        assert_eq!(placed, [CopyState::Placed(Receipt::Name("n".to_owned()))]);
+    }
+
+    pub fn whoever_was_joined_learns_of_the_doubt_in_its_turn(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("joined");
+        let key = copy_key(&mail, &inbox());
+        let fresh = claimed(&a.try_record(&mail, &[inbox()], JOIN).expect("record").copies[0]);
+        let joined = claimed(&b.try_record(&mail, &[inbox()], JOIN).expect("record").copies[0]);
+        assert_eq!(b.turn(&joined, &key), OURS_IN_DOUBT);
+        // It may write now, and vanish before it can say so.
+        drop(b);
+        assert!(!fresh.in_doubt);
+        assert_eq!(a.turn_when_free(&fresh, &key), OURS_IN_DOUBT);
+        a.0.leave().expect("leave");
+        // Nor does the doubt go when whoever was not joined gives back what it has.
+        a.0.release(&[fresh]).expect("release");
+        assert!(claimed(&a.try_record(&mail, &[inbox()], JOIN).expect("record").copies[0]).in_doubt);
+    }
+
+    pub fn claim_says_the_same_as_record(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("claim");
+        let recorded = a.record(&mail, &[inbox()]);
+        let mut claim = |terms| b.0.claim(recorded.message, &[inbox(), sent()], &attempt("mx2"), terms).expect("claim");
+        let states = claim(LEASE);
+        assert_eq!(states[0], CopyState::Busy);
+        assert_eq!((claimed(&states[1]).epoch, claimed(&states[1]).in_doubt), (1, false), "a new row");
+        rig.expire_leases();
+        let states = claim(LEASE);
+        assert_eq!((claimed(&states[0]).epoch, claimed(&states[0]).in_doubt), (2, true));
+        let ours = claimed(&states[0]);
+        b.turn(&ours, &copy_key(&mail, &inbox()));
+        b.confirm(&ours, &uid(9));
+        let states = b.0.claim(recorded.message, &[sent(), inbox()], &attempt("mx2"), LEASE).expect("claim");
+        assert_eq!(states, [CopyState::Busy, CopyState::Placed(uid(9))]);
+        assert!(b.0.claim(recorded.message, &[], &attempt("mx2"), LEASE).expect("claim").is_empty());
+    }
+
+    pub fn copies_come_back_in_the_order_of_the_destinations(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let names = ["zoe", "adam", "mia", "ben", "o'brien \"x\"", "grüße"];
+        let destinations: Vec<_> = names.into_iter().map(Destination::inbox).collect();
+        let first: Vec<i64> =
+            session.record(&mail("order"), &destinations).copies.iter().map(|state| claimed(state).copy).collect();
+        rig.expire_leases();
+        let reversed: Vec<_> = destinations.iter().rev().cloned().collect();
+        let mut second: Vec<i64> =
+            session.record(&mail("order"), &reversed).copies.iter().map(|state| claimed(state).copy).collect();
+        second.reverse();
+        assert_eq!(first, second);
+        // The same one twice: one of the two waits for the other.
+        let twice = session.record(&mail("twice"), &[inbox(), inbox()]).copies;
+        assert!(matches!(twice[..], [CopyState::Claimed(_), CopyState::Busy]), "{twice:?}");
+    }
+
+    pub fn one_message_has_one_row_for_each_account_and_mailbox(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let destinations = [
+            Destination::inbox("a"),
+            Destination::inbox("A"),
+            Destination::sent("a", "Sent"),
+            Destination::sent("a", "sent"),
+            Destination::sent("a", "Sent "),
+            Destination::sent("aS", "ent"),
+        ];
+        let mut rows: Vec<i64> =
+            session.record(&mail("rows"), &destinations).copies.iter().map(|state| claimed(state).copy).collect();
+        rows.extend(session.record(&mail("other"), &destinations).copies.iter().map(|state| claimed(state).copy));
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), 2 * destinations.len());
+    }
+
+    pub fn a_turn_excludes_other_sessions_until_it_ends(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("turn");
+        let key = copy_key(&mail, &inbox());
+        let other_key = copy_key(&mail, &sent());
+        let copies = a.record(&mail, &[inbox(), sent()]).copies;
+        let (claim, other) = (claimed(&copies[0]), claimed(&copies[1]));
+        assert_eq!(a.turn(&claim, &key), OURS);
+        assert!(matches!(b.0.take_turn(&claim, &key), Err(LedgerError::Contended)));
+        assert_eq!(b.turn(&other, &other_key), OURS, "another copy's turn, by a session that just failed");
+        b.0.leave().expect("leave");
+        a.0.leave().expect("leave");
+        a.0.leave().expect("leave, with nothing to leave");
+        assert_eq!(b.turn(&claim, &key), OURS, "free after leave");
+        assert_eq!(b.confirm(&claim, &uid(1)), Confirmed::Recorded);
+        assert_eq!(a.turn(&claim, &key), Turn::Placed(uid(1)), "free after confirm");
+        // And after a confirm that came to nothing.
+        let stale = Claim { epoch: other.epoch + 1, ..other };
+        assert_eq!(a.turn(&other, &other_key), OURS);
+        assert_eq!(a.confirm(&stale, &uid(2)), Confirmed::EpochGone { recorded: None });
+        assert_eq!(b.turn(&other, &other_key), OURS);
+    }
+
+    pub fn a_turn_ends_with_a_session(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("session");
+        let key = copy_key(&mail, &inbox());
+        let claim = a.claim(&mail, &inbox());
+        assert_eq!(a.turn(&claim, &key), OURS);
+        a.0.reopen(soon()).expect("reopen");
+        assert_eq!(b.turn_when_free(&claim, &key), OURS, "free after reopen");
+        drop(b);
+        assert_eq!(a.turn_when_free(&claim, &key), OURS, "free after the session is dropped");
+    }
+
+    pub fn a_turn_that_is_not_ours_holds_nothing(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("not-ours");
+        let key = copy_key(&mail, &inbox());
+        let stale = a.claim(&mail, &inbox());
+        rig.expire_leases();
+        let live = b.claim(&mail, &inbox());
+        assert_eq!(a.turn(&stale, &key), Turn::EpochGone);
+        assert_eq!(b.turn(&live, &key), OURS_IN_DOUBT);
+        assert_eq!(b.confirm(&live, &uid(4)), Confirmed::Recorded);
+        assert_eq!(a.turn(&stale, &key), Turn::Placed(uid(4)), "placed counts more than a lost epoch");
+        assert_eq!(b.turn(&live, &key), Turn::Placed(uid(4)));
+        // Nor does a turn on a row that does not exist.
+        let nowhere = Claim { copy: i64::MAX, ..live };
+        assert!(matches!(a.0.take_turn(&nowhere, &key), Err(LedgerError::Broken(_))));
+        assert_eq!(b.turn(&live, &key), Turn::Placed(uid(4)));
+    }
+
+    pub fn a_confirm_that_fails_ends_the_turn(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("failed-confirm");
+        let key = copy_key(&mail, &inbox());
+        let claim = a.claim(&mail, &inbox());
+        assert_eq!(a.turn(&claim, &key), OURS);
+        let nowhere = Claim { copy: i64::MAX, ..claim };
+        assert!(a.0.confirm(&nowhere, &uid(1), CopyFacts::default(), None).is_err());
+        assert_eq!(b.turn(&claim, &key), OURS);
+    }
+
+    pub fn a_new_turn_ends_one_that_was_left_open(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("open");
+        let copies = a.record(&mail, &[inbox(), sent()]).copies;
+        let (first, second) = (claimed(&copies[0]), claimed(&copies[1]));
+        assert_eq!(a.turn(&first, &copy_key(&mail, &inbox())), OURS);
+        assert_eq!(a.turn(&second, &copy_key(&mail, &sent())), OURS);
+        assert_eq!(b.turn(&first, &copy_key(&mail, &inbox())), OURS);
+        b.0.leave().expect("leave");
+        a.0.release(&[second]).expect("release");
+        assert_eq!(b.turn(&second, &copy_key(&mail, &sent())), OURS, "release ends a turn as well");
+    }
+
+    pub fn a_turn_ignores_a_lease_that_only_ran_out(rig: &dyn Rig) {
+        // The clock is the caller's to check; what counts here is whether another has claimed the copy since.
+        let mut session = Session::of(rig);
+        let mail = mail("ran-out");
+        let claim = session.claim(&mail, &inbox());
+        rig.expire_leases();
+        assert_eq!(session.turn(&claim, &copy_key(&mail, &inbox())), OURS);
+        assert_eq!(session.confirm(&claim, &uid(3)), Confirmed::Recorded);
+    }
+
+    pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let receipts = [
+            Receipt::Uid { validity: 1, uid: 1 },
+            Receipt::Uid { validity: u32::MAX, uid: u32::MAX },
+            Receipt::Name("1700000000.0123456789abcdef01234567.onedrop".to_owned()),
+            Receipt::Name("it's \"é\" {x} \\ 日本".to_owned()),
+            Receipt::Unnamed,
+        ];
+        for (n, receipt) in receipts.into_iter().enumerate() {
+            let mail = mail(&format!("receipt{n}"));
+            let key = copy_key(&mail, &inbox());
+            let claim = a.claim(&mail, &inbox());
+            assert_eq!(a.turn(&claim, &key), OURS);
+            assert_eq!(a.confirm(&claim, &receipt), Confirmed::Recorded);
+            assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
+            assert_eq!(b.turn(&claim, &key), Turn::Placed(receipt.clone()));
+            let copy = &b.trace_one(&format!("receipt{n}@example.org")).copies[0];
+            assert_eq!((copy.receipt.as_deref(), copy.state.as_str()), (Some(receipt.to_string().as_str()), "placed"));
+        }
+    }
+
+    pub fn a_receipt_can_be_confirmed_again_after_reopening(rig: &dyn Rig) {
+        // As when the answer to a commit was lost: it may or may not have happened.
+        let mut session = Session::of(rig);
+        for (n, receipt) in [uid(5), Receipt::Name("n".to_owned()), Receipt::Unnamed].into_iter().enumerate() {
+            for happened in [false, true] {
+                let mail = mail(&format!("again{n}{happened}"));
+                let recorded = session.record(&mail, &[inbox()]);
+                let claim = claimed(&recorded.copies[0]);
+                assert_eq!(session.turn(&claim, &copy_key(&mail, &inbox())), OURS);
+                if happened {
+                    assert_eq!(session.confirm(&claim, &receipt), Confirmed::Recorded);
+                }
+                session.0.reopen(soon()).expect("reopen");
+                let end = delivered();
+                let again = session.0.confirm(&claim, &receipt, CopyFacts::default(), Some((recorded.attempt, &end)));
+                assert_eq!(again.expect("confirm"), Confirmed::Recorded, "{receipt:?} {happened}");
+                assert_eq!(session.record(&mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
+                let trace = session.trace_one(&format!("again{n}{happened}@example.org"));
+                assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
+            }
+        }
+    }
+
+    pub fn a_receipt_is_never_replaced(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let mail = mail("replaced");
+        let claim = session.claim(&mail, &inbox());
+        assert_eq!(session.confirm(&claim, &uid(6)), Confirmed::Recorded);
+        for other in [uid(7), Receipt::Name("6".to_owned()), Receipt::Unnamed] {
+            assert_eq!(session.confirm(&claim, &other), Confirmed::EpochGone { recorded: Some(uid(6)) });
+        }
+        rig.expire_leases();
+        assert_eq!(session.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(6))]);
+    }
+
+    pub fn the_same_receipt_by_another_counts_as_ours(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("same");
+        let late = a.record(&mail, &[inbox()]);
+        let late_claim = claimed(&late.copies[0]);
+        rig.expire_leases();
+        let finder = b.claim(&mail, &inbox());
+        let facts = CopyFacts { found_by_look: true, nul_replaced: true };
+        assert_eq!(b.0.confirm(&finder, &uid(8), facts, None).expect("confirm"), Confirmed::Recorded);
+        let end = delivered();
+        let confirmed = a.0.confirm(&late_claim, &uid(8), CopyFacts::default(), Some((late.attempt, &end)));
+        assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
+        let trace = a.trace_one("same@example.org");
+        assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
+        assert!(trace.copies[0].found_by_look && trace.copies[0].nul_replaced, "as first recorded");
+    }
+
+    pub fn a_late_confirm_learns_what_is_on_record(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("late");
+        let key = copy_key(&mail, &inbox());
+        let late = a.claim(&mail, &inbox());
+        assert_eq!(a.turn(&late, &key), OURS);
+        rig.expire_leases();
+        let claim = b.claim(&mail, &inbox());
+        assert_eq!(a.confirm(&late, &uid(10)), Confirmed::EpochGone { recorded: None });
+        assert_eq!(b.turn(&claim, &key), OURS_IN_DOUBT);
+        assert_eq!(b.confirm(&claim, &uid(11)), Confirmed::Recorded);
+        assert_eq!(a.confirm(&late, &uid(10)), Confirmed::EpochGone { recorded: Some(uid(11)) });
+        assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(11))]);
+    }
+
+    pub fn a_copy_without_a_name_is_ours_only_under_our_epoch(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("unnamed");
+        let late = a.claim(&mail, &inbox());
+        rig.expire_leases();
+        let claim = b.claim(&mail, &inbox());
+        assert_eq!(a.confirm(&late, &Receipt::Unnamed), Confirmed::EpochGone { recorded: None });
+        assert_eq!(b.confirm(&claim, &Receipt::Unnamed), Confirmed::Recorded);
+        assert_eq!(b.confirm(&claim, &Receipt::Unnamed), Confirmed::Recorded);
+        // Two copies without a name may be two copies.
+        let gone = Confirmed::EpochGone { recorded: Some(Receipt::Unnamed) };
+        assert_eq!(a.confirm(&late, &Receipt::Unnamed), gone);
+        assert_eq!(a.confirm(&late, &uid(1)), gone);
+    }
+
+    pub fn an_end_is_on_record_only_with_the_receipt(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("end");
+        let late = a.record(&mail, &[inbox()]);
+        let late_claim = claimed(&late.copies[0]);
+        rig.expire_leases();
+        let recorded = b.record(&mail, &[inbox()]);
+        let end = delivered();
+        for _ in 0..2 {
+            let gone = a.0.confirm(&late_claim, &uid(1), CopyFacts::default(), Some((late.attempt, &end)));
+            assert!(matches!(gone.expect("confirm"), Confirmed::EpochGone { .. }));
+            assert_eq!(a.trace_one("end@example.org").attempts[0].outcome, None);
+            // The second time with another receipt on record.
+            let claim = claimed(&recorded.copies[0]);
+            let facts = CopyFacts { found_by_look: false, nul_replaced: true };
+            let confirmed = b.0.confirm(&claim, &uid(2), facts, Some((recorded.attempt, &end)));
+            assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
+        }
+        let trace = a.trace_one("end@example.org");
+        assert_eq!(trace.attempts[0].outcome, None);
+        let ended = &trace.attempts[1];
+        assert_eq!((ended.outcome.as_deref(), ended.status.as_deref()), (Some("delivered"), Some("2.0.0")));
+        assert_eq!((ended.duration_ms, ended.text.as_deref()), (Some(7), Some(end.text.as_str())));
+        assert!(trace.copies[0].nul_replaced && !trace.copies[0].found_by_look);
+    }
+
+    pub fn a_release_changes_nothing_that_is_not_ours(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("not-released");
+        let stale = a.claim(&mail, &inbox());
+        rig.expire_leases();
+        let live = b.claim(&mail, &inbox());
+        a.0.release(&[stale]).expect("release");
+        assert_eq!(a.record(&mail, &[inbox()]).copies, [CopyState::Busy], "claimed by another since");
+        assert_eq!(b.confirm(&live, &uid(1)), Confirmed::Recorded);
+        b.0.release(&[live]).expect("release");
+        assert_eq!(a.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(1))], "placed is placed");
+        a.0.release(&[]).expect("release of nothing");
+    }
+
+    pub fn release_takes_several_claims(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("several");
+        let destinations = [inbox(), sent(), Destination::inbox("zoe")];
+        let claims: Vec<Claim> = a.record(&mail, &destinations).copies.iter().map(claimed).collect();
+        a.0.release(&claims[..2]).expect("release");
+        let states = b.record(&mail, &destinations).copies;
+        assert!(matches!(states[..], [CopyState::Claimed(_), CopyState::Claimed(_), CopyState::Busy]), "{states:?}");
+    }
+
+    pub fn an_attempts_end_is_on_record(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let recorded = session.record(&mail("ended"), &[inbox()]);
+        let open = session.trace_one("ended@example.org").attempts.remove(0);
+        assert_eq!((open.outcome, open.status, open.text, open.duration_ms), (None, None, None, None));
+        assert_eq!((open.sender.as_str(), open.queue_id.as_str()), ("lisa@gmail.com", "4Xyz12"));
+        assert_eq!((open.recipient.as_str(), open.host.as_str(), open.pid), ("doug@mail.axial.net", "mx1", 42));
+        for text in hostile_texts() {
+            let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), text, ..delivered() };
+            session.0.finish(recorded.attempt, &end).expect("finish");
+        }
+        let ended = session.trace_one("ended@example.org").attempts.remove(0);
+        assert_eq!((ended.outcome.as_deref(), ended.status.as_deref()), (Some("tempfail"), Some("4.3.0")));
+        assert_eq!((ended.duration_ms, ended.pid), (Some(7), 42));
+    }
+
+    pub fn an_attempt_that_recorded_nothing_is_on_record(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), ..delivered() };
+        session.0.finish_unrecorded(mail("unrecorded").identity(), &attempt("mx1"), &end).expect("finish");
+        for wanted in ["unrecorded@example.org", "<unrecorded@example.org>", "4Xyz12", "doug@mail.axial.net"] {
+            let trace = session.trace_one(wanted);
+            assert!(trace.copies.is_empty());
+            assert_eq!(trace.attempts.len(), 1, "{wanted}");
+            assert_eq!(trace.attempts[0].outcome.as_deref(), Some("tempfail"), "{wanted}");
+        }
+        assert!(session.trace("other@example.org").is_empty());
+        assert!(session.record(&mail("unrecorded"), &[inbox()]).is_new, "it is no record of the message");
+        let attempts: usize = session.trace("unrecorded@example.org").iter().map(|trace| trace.attempts.len()).sum();
+        assert_eq!(attempts, 2);
+    }
+
+    pub fn an_attempt_that_lost_the_race_belongs_to_the_message(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        session.record(&mail("raced"), &[inbox()]);
+        let late = Attempt { queue_id: "LATE".to_owned(), pid: 43, ..attempt("mx2") };
+        session.0.finish_unrecorded(mail("raced").identity(), &late, &delivered()).expect("finish");
+        assert_eq!(session.trace_one("LATE").attempts.len(), 2);
+        assert_eq!(session.trace_one("raced@example.org").copies.len(), 1);
+    }
+
+    pub fn a_message_is_found_by_what_an_administrator_knows(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let by =
+            Attempt { recipient: "Doug+List@Mail.Axial.NET".to_owned(), queue_id: "Q1".to_owned(), ..attempt("mx1") };
+        session.try_record_by(&mail("found"), &by, &[Destination::inbox("dougs-account")], LEASE).expect("record");
+        let other = Attempt { recipient: "zoe@x".to_owned(), queue_id: String::new(), ..attempt("mx1") };
+        session.try_record_by(&mail("other"), &other, &[Destination::inbox("zoe")], LEASE).expect("record");
+        let knows = [
+            "<found@example.org>",
+            "found@example.org",
+            "Q1",
+            "doug+list@mail.axial.net",
+            "DOUG+LIST@MAIL.AXIAL.NET",
+            "Doug+List@Mail.Axial.NET",
+            "dougs-account",
+        ];
+        for wanted in knows {
+            assert_eq!(session.trace_one(wanted).subject.as_deref(), Some("found"), "{wanted}");
+        }
+        for wanted in ["", "<>", "FOUND@example.org", "q", "%", "_oug", "doug+list", "mail.axial.net", "*"] {
+            assert!(session.trace(wanted).is_empty(), "{wanted:?}");
+        }
+        assert_eq!(session.trace_one("ZOE@X").subject.as_deref(), Some("other"));
+        // Several attempts at one message are one message.
+        session.try_record_by(&mail("found"), &by, &[], LEASE).expect("record");
+        assert_eq!(session.trace_one("Q1").attempts.len(), 2);
+    }
+
+    pub fn a_trace_is_newest_first_and_limited(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        for n in 0..5 {
+            session.record(&mail(&format!("n{n}")), &[inbox()]);
+        }
+        let subjects = |limit, session: &mut Session| -> Vec<_> {
+            let traces = session.0.trace("4Xyz12", limit).expect("trace");
+            traces.into_iter().filter_map(|trace| trace.subject).collect()
+        };
+        assert_eq!(subjects(10, &mut session), ["n4", "n3", "n2", "n1", "n0"]);
+        assert_eq!(subjects(2, &mut session), ["n4", "n3"]);
+        assert!(subjects(0, &mut session).is_empty());
+    }
+
+    pub fn a_trace_tells_where_a_copy_stands(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let mail = mail("stands");
+        let state = |session: &mut Session| session.trace_one("stands@example.org").copies.remove(0);
+        let claim = session.claim(&mail, &inbox());
+        let leased = state(&mut session);
+        assert_eq!((leased.state.as_str(), leased.epoch, leased.owner.as_str()), ("leased", 1, "mx1:42"));
+        assert_eq!((leased.account.as_str(), leased.mailbox.as_str(), leased.receipt), ("doug", "INBOX", None));
+        session.0.release(&[claim]).expect("release");
+        assert_eq!(state(&mut session).state, "free");
+        let claim = session.claim(&mail, &inbox());
+        rig.expire_leases();
+        assert_eq!(state(&mut session).state, "in doubt");
+        assert_eq!(session.confirm(&claim, &uid(77)), Confirmed::Recorded);
+        let placed = state(&mut session);
+        assert_eq!((placed.state.as_str(), placed.epoch, placed.receipt.as_deref()), ("placed", 2, Some("uid=77")));
+    }
+
+    pub fn any_text_can_be_recorded(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        for (n, text) in hostile_texts().into_iter().enumerate() {
+            let name = format!("hostile{n}");
+            let facts = Facts {
+                subject: Some(text.clone()),
+                in_reply_to: Some(text.clone()),
+                references: Some(text.clone()),
+                addresses: vec![AddressFact { role: "from", name: Some(text.clone()), address: Some(text.clone()) }],
+                parts: vec![PartFact {
+                    path: "1".to_owned(),
+                    content_type: text.clone(),
+                    name: Some(text.clone()),
+                    size_bytes: 1,
+                }],
+                ..Facts::default()
+            };
+            let by = Attempt {
+                recipient: text.clone(),
+                sender: text.clone(),
+                queue_id: text.clone(),
+                host: text.clone(),
+                pid: u32::MAX,
+            };
+            let mail = mail(&name);
+            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+            let context = format!("{:.40?}", text);
+            let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect(&context);
+            session.0.claim(recorded.message, &[sent()], &by, LEASE).expect(&context);
+            session.0.finish_unrecorded(mail.identity(), &by, &delivered()).expect(&context);
+            let trace = session.trace_one(&format!("{name}@example.org"));
+            assert_eq!((trace.attempts.len(), trace.copies.len()), (2, 2), "{context}");
+            assert_eq!(session.record(&mail, &[]).message, recorded.message, "{context}");
+            if text.len() < 1000 && !text.contains(char::is_control) {
+                assert_eq!(trace.subject.as_deref().unwrap_or_default(), text);
+                assert_eq!(trace.attempts[0].sender, text);
+                assert_eq!(trace.addresses[0].name.as_deref().unwrap_or_default(), text);
+            }
+        }
+    }
+
+    pub fn any_text_can_be_asked_for(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        session.record(&mail("asked"), &[inbox()]);
+        for text in hostile_texts() {
+            assert!(session.trace(&text).is_empty(), "{text:.40?}");
+        }
+        let odd = "o'brien\"{$1}\\@Grüße.example";
+        let by = Attempt { recipient: odd.to_owned(), queue_id: odd.to_owned(), ..attempt("mx1") };
+        session.try_record_by(&mail("odd"), &by, &[Destination::inbox("it's \"{$1}\\")], LEASE).expect("record");
+        for wanted in [odd, &odd.to_ascii_uppercase(), "it's \"{$1}\\"] {
+            assert_eq!(session.trace_one(wanted).subject.as_deref(), Some("odd"), "{wanted}");
+        }
+    }
+
+    pub fn an_administrators_query_names_an_account(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let query = rig.account_query("doug@example.org", "doug");
+        let mut ask = |address: &str| session.0.account_by_query(&query, address).expect("an answer");
+        assert_eq!(ask("doug@example.org").as_deref(), Some("doug"));
+        for address in ["zoe@example.org", "", "' OR 1=1 --", "doug@example.org\0", "{$1}", &"x".repeat(100_000)] {
+            assert_eq!(ask(address), None, "{address:.40?}");
+        }
+    }
+
+    pub fn a_wrong_query_is_refused_and_the_session_lives_on(rig: &dyn Rig) {
+        if !rig.sql("SELECT 1") {
+            return;
+        }
+        let mut session = Session::of(rig);
+        let wrong = [
+            "SELEKT 1",
+            "SELECT account FROM no_such_table WHERE address = $1",
+            "SELECT 'a', 'b' WHERE $1 = 'x'",
+            "DELETE FROM onedrop_copy WHERE account = $1",
+            "UPDATE onedrop_copy SET account = 'x' WHERE account = $1 RETURNING account",
+            "",
+        ];
+        let claim = session.claim(&mail("query"), &inbox());
+        for query in wrong {
+            let answer = session.0.account_by_query(query, "x");
+            assert!(matches!(answer, Err(LedgerError::Refused(_))), "{query:?}: {answer:?}");
+            assert_eq!(session.turn(&claim, &copy_key(&mail("query"), &inbox())), OURS, "{query:?}");
+            session.0.leave().expect("leave");
+        }
+        for nobody in ["SELECT NULL WHERE $1 = 'x'", "SELECT '' WHERE $1 = 'x'", "SELECT 'a' WHERE $1 = 'y'"] {
+            assert_eq!(session.0.account_by_query(nobody, "x").expect("an answer"), None, "{nobody}");
+        }
+    }
+
+    pub fn a_ledger_has_its_schema_once(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        session.record(&mail("kept"), &[inbox()]);
+        assert_eq!(session.0.schema_version().expect("a version"), SCHEMA_VERSION);
+        for _ in 0..2 {
+            assert!(session.0.migrate().expect("migrate").is_empty());
+        }
+        assert_eq!(session.0.schema_version().expect("a version"), SCHEMA_VERSION);
+        session.trace_one("kept@example.org");
+    }
+
+    pub fn a_ledger_without_a_schema_says_so(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        if !rig.forget_schema() {
+            return;
+        }
+        assert_eq!(session.0.schema_version().expect("a version"), 0);
+        let refused = session.try_record(&mail("early"), &[inbox()], LEASE);
+        assert!(matches!(refused, Err(LedgerError::Version { found: 0 })), "{refused:?}");
+        assert_eq!(session.0.migrate().expect("migrate").len() as i64, SCHEMA_VERSION);
+        assert_eq!(session.0.schema_version().expect("a version"), SCHEMA_VERSION);
+        assert!(session.record(&mail("early"), &[inbox()]).is_new);
+    }
+
+    pub fn two_that_migrate_at_once_do_it_once(rig: &dyn Rig) {
+        let sessions: Vec<Session> = (0..4).map(|_| Session::of(rig)).collect();
+        if !rig.forget_schema() {
+            return;
+        }
+        let (barrier, applied) = (Barrier::new(sessions.len()), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for mut session in sessions {
+                let (barrier, applied) = (&barrier, &applied);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let names = session.0.migrate().expect("migrate");
+                    applied.fetch_add(names.len() as u32, Ordering::SeqCst);
+                    assert_eq!(session.0.schema_version().expect("a version"), SCHEMA_VERSION);
+                });
+            }
+        });
+        assert_eq!(i64::from(applied.into_inner()), SCHEMA_VERSION);
+    }
+
+    pub fn a_schema_from_the_future_is_refused(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        if !rig.sql("UPDATE onedrop_schema SET version = 99 WHERE version = (SELECT max(version) FROM onedrop_schema)")
+        {
+            return;
+        }
+        assert_eq!(session.0.schema_version().expect("a version"), 99);
+        let refused = session.try_record(&mail("early"), &[inbox()], LEASE);
+        assert!(matches!(refused, Err(LedgerError::Version { found: 99 })), "{refused:?}");
+        assert!(matches!(session.0.migrate(), Err(LedgerError::Version { found: 99 })));
+        assert!(rig.sql(&format!("UPDATE onedrop_schema SET version = {SCHEMA_VERSION} WHERE version = 99")));
+        assert!(session.record(&mail("early"), &[inbox()]).is_new, "the refusal left nothing locked");
+    }
+
+    pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let before = session.record(&mail("before"), &[inbox()]);
+        let undone = rig.sql(
+            "DROP INDEX onedrop_copy_unsettled; ALTER TABLE onedrop_copy DROP COLUMN settled_at;
+             DROP INDEX IF EXISTS onedrop_message_recorded_at; DELETE FROM onedrop_schema WHERE version = 2;",
+        );
+        if !undone {
+            return;
+        }
+        assert_eq!(session.0.schema_version().expect("a version"), 1);
+        let refused = session.try_record(&mail("refused"), &[inbox()], LEASE);
+        assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
+        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled"]);
+        assert!(session.record(&mail("refused"), &[inbox()]).is_new);
+        assert_eq!(session.record(&mail("before"), &[inbox()]).message, before.message, "nothing was lost");
+        assert_eq!(session.copies(&ALL).len(), 2);
+    }
+
+    pub fn copies_to_verify_come_in_pages_by_account(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        assert_eq!(session.copies(&ALL), []);
+        for (n, account) in ["zoe", "doug", "é", "doug", "lisa", "zoe", "doug"].iter().enumerate() {
+            session.record(&mail(&format!("page{n}")), &[Destination::inbox(account)]);
+        }
+        let all = session.copies(&ALL);
+        assert_eq!(all.len(), 7);
+        let mut accounts: Vec<&str> = all.iter().map(|copy| copy.destination.account.as_str()).collect();
+        assert!(all.windows(2).all(|two| accounts_differ(two) || two[0].copy < two[1].copy));
+        accounts.dedup();
+        assert_eq!(accounts.len(), 4, "each account's copies follow each other: {accounts:?}");
+        for limit in [1, 2, 3, 6, 7, 8] {
+            let (mut paged, mut last) = (Vec::new(), None);
+            loop {
+                let page = session.0.copies_to_verify(&ALL, last.as_ref(), limit).expect("a page");
+                assert!(page.len() <= limit as usize);
+                let Some(end) = page.last() else { break };
+                last = Some(end.clone());
+                paged.extend(page);
+            }
+            assert_eq!(paged, all, "{limit} a page");
+        }
+        let of_doug = session.copies(&Window { account: Some("doug"), ..ALL });
+        assert_eq!(of_doug.len(), 3);
+        assert!(of_doug.iter().all(|copy| copy.destination.account == "doug"));
+        for nobody in ["DOUG", "", "d\0", "' OR '1'='1"] {
+            assert_eq!(session.copies(&Window { account: Some(nobody), ..ALL }), [], "{nobody:?}");
+        }
+    }
+
+    fn accounts_differ(two: &[CopyOnRecord]) -> bool {
+        two[0].destination.account != two[1].destination.account
+    }
+
+    pub fn a_copy_to_verify_is_told_as_it_stands(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let mail = message("From: lisa@gmail.com\r\nSubject: no id\r\n\r\nHello\r\n");
+        let to = |name: &str| Destination::inbox(name);
+        let all = ["doubt", "free", "given-back", "leased", "placed"].map(to);
+        let recorded = session.record(&mail, &all[..3]);
+        session.0.release(&[claimed(&recorded.copies[1])]).expect("release");
+        rig.expire_leases();
+        let again = session.record(&mail, &all[2..]);
+        session.0.release(&[claimed(&again.copies[0])]).expect("release");
+        let claim = claimed(&again.copies[2]);
+        assert_eq!(session.confirm(&claim, &uid(7)), Confirmed::Recorded);
+        let told = session.copies(&ALL);
+        assert_eq!(told.len(), 5);
+        for (copy, destination) in told.iter().zip(&all) {
+            assert_eq!(copy.destination, *destination);
+            assert_eq!((copy.message, &copy.identity), (recorded.message, mail.identity()));
+            assert_eq!(copy.identity.message_id, None);
+            assert_eq!((copy.recorded_at, copy.size_bytes), (recorded.recorded_at, mail.own_copy().len() as u64));
+            assert_eq!((copy.owner.as_str(), copy.settled), ("mx1:42", false));
+        }
+        assert_eq!(told.iter().map(|copy| copy.epoch).collect::<Vec<_>>(), [1, 1, 2, 1, 1]);
+        assert_eq!(told[0].standing, Standing::InDoubt { lease_left_over: true });
+        assert_eq!(told[1].standing, Standing::Free);
+        assert_eq!(told[2].standing, Standing::InDoubt { lease_left_over: false });
+        assert_eq!(told[3].standing, Standing::Leased);
+        let Standing::Placed { receipt, ago } = &told[4].standing else { panic!("{:?}", told[4]) };
+        assert!(*receipt == uid(7) && *ago < Duration::from_secs(60), "{ago:?}");
+        assert_eq!(told[4].copy, claim.copy);
+        let mail = ports::mail("id");
+        session.record(&mail, &[to("zoe")]);
+        let told = session.copies(&Window { account: Some("zoe"), ..ALL });
+        assert_eq!(told[0].identity.message_id, mail.identity().message_id);
+    }
+
+    pub fn the_window_holds_what_is_recent_and_what_needs_a_second_look(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let recorded = session.record(&mail("window"), &[inbox(), sent()]);
+        session.confirm(&claimed(&recorded.copies[0]), &uid(1));
+        let window = |since: SystemTime| Window { since, account: None };
+        let (at, second) = (recorded.recorded_at, Duration::from_secs(1));
+        assert_eq!(session.copies(&window(at)).len(), 2);
+        // The lease of the other one ends later.
+        let later = session.copies(&window(at + second));
+        assert_eq!(later.iter().map(|copy| &copy.destination).collect::<Vec<_>>(), [&sent()]);
+        rig.expire_leases();
+        let again = session.record(&mail("window"), &[sent()]);
+        session.confirm(&claimed(&again.copies[0]), &uid(2));
+        let far = window(at + Duration::from_secs(1_000_000_000));
+        let needs_a_look = session.copies(&far);
+        assert_eq!(needs_a_look.iter().map(|copy| &copy.destination).collect::<Vec<_>>(), [&sent()]);
+        assert!(session.0.settle(&needs_a_look[0], &uid(2)).expect("settle"));
+        assert_eq!(session.copies(&far), []);
+        let both = session.copies(&ALL);
+        assert_eq!(both.iter().map(|copy| copy.settled).collect::<Vec<_>>(), [false, true]);
+    }
+
+    pub fn a_copy_is_settled_where_it_is_as_told(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let receipts =
+            [uid(1), uid(2), Receipt::Name("n:2,S".to_owned()), Receipt::Unnamed, Receipt::Uid { validity: 2, uid: 2 }];
+        let claim = a.claim(&mail("settled"), &inbox());
+        let leased = a.copies(&ALL).remove(0);
+        assert!(!a.0.settle(&leased, &uid(9)).expect("settle"), "not placed");
+        a.confirm(&claim, &receipts[0]);
+        assert!(!a.0.settle(&leased, &uid(9)).expect("settle"), "not as told");
+        for two in receipts.windows(2) {
+            let told = a.copies(&ALL).remove(0);
+            let same = b.copies(&ALL).remove(0);
+            assert!(matches!(&told.standing, Standing::Placed { receipt, .. } if *receipt == two[0]), "{told:?}");
+            assert!(b.0.settle(&same, &two[0]).expect("settle"), "with the same receipt");
+            assert!(a.0.settle(&told, &two[1]).expect("settle"));
+            assert!(!b.0.settle(&same, &uid(9)).expect("settle"), "another receipt is on record by now");
+        }
+        let state = b.claim_state(&mail("settled"), &inbox());
+        assert_eq!(state, CopyState::Placed(receipts[4].clone()), "a delivery sees the new receipt");
+    }
+
+    pub fn a_named_lock_excludes_until_it_is_left(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        a.0.try_lock("check").expect("the lock");
+        assert!(matches!(b.0.try_lock("check"), Err(LedgerError::Contended)));
+        b.0.try_lock("other \0 'é").expect("another lock");
+        b.0.leave().expect("leave");
+        a.0.leave().expect("leave");
+        b.0.try_lock("check").expect("the lock");
+        assert!(matches!(a.0.try_lock("check"), Err(LedgerError::Contended)));
+        b.0.reopen(soon()).expect("reopen");
+        let begun = Instant::now();
+        while let Err(error) = a.0.try_lock("check") {
+            assert!(matches!(error, LedgerError::Contended) && begun.elapsed() < Duration::from_secs(10), "{error}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn of_twenty_that_want_one_copy_one_gets_it(rig: &dyn Rig) {
+        const MANY: usize = 20;
+        let (barrier, states) = (Barrier::new(MANY), Mutex::new(Vec::new()));
+        thread::scope(|scope| {
+            for n in 0..MANY {
+                let (barrier, states) = (&barrier, &states);
+                scope.spawn(move || {
+                    let mut session = Session::of(rig);
+                    let own = Destination::inbox(&format!("account{n}"));
+                    barrier.wait();
+                    let begun = Instant::now();
+                    let recorded = loop {
+                        match session.try_record(&mail("crowd"), &[sent(), own.clone()], LEASE) {
+                            Err(LedgerError::Contended) if begun.elapsed() < Duration::from_secs(60) => {
+                                thread::sleep(Duration::from_millis(1));
+                            }
+                            result => break result.expect("record"),
+                        }
+                    };
+                    states.lock().expect("states").push(recorded);
+                });
+            }
+        });
+        let states = states.into_inner().expect("states");
+        let first = &states[0];
+        assert!(states.iter().all(|s| (s.message, s.recorded_at) == (first.message, first.recorded_at)));
+        assert_eq!(states.iter().filter(|s| s.is_new).count(), 1);
+        assert!(states.iter().all(|s| matches!(s.copies[1], CopyState::Claimed(Claim { in_doubt: false, .. }))));
+        let winners: Vec<_> = states.iter().filter(|s| s.copies[0] != CopyState::Busy).collect();
+        assert_eq!(winners.len(), 1);
+        assert_eq!(claimed(&winners[0].copies[0]).epoch, 1);
+    }
+
+    pub fn twenty_that_take_turns_are_never_two(rig: &dyn Rig) {
+        const MANY: usize = 20;
+        let mail = mail("turns");
+        let key = copy_key(&mail, &inbox());
+        let claim = Session::of(rig).claim(&mail, &inbox());
+        let (barrier, inside, turns) = (Barrier::new(MANY), AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..MANY {
+                scope.spawn(|| {
+                    let mut session = Session::of(rig);
+                    barrier.wait();
+                    let begun = Instant::now();
+                    loop {
+                        match session.0.take_turn(&claim, &key) {
+                            Ok(turn) => {
+                                assert_eq!(turn, OURS);
+                                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                                thread::yield_now();
+                                inside.fetch_sub(1, Ordering::SeqCst);
+                                turns.fetch_add(1, Ordering::SeqCst);
+                                return session.0.leave().expect("leave");
+                            }
+                            Err(LedgerError::Contended) => {
+                                assert!(begun.elapsed() < Duration::from_secs(60), "never its turn");
+                                thread::sleep(Duration::from_millis(1));
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(turns.into_inner() as usize, MANY);
+    }
+}
+
+#[derive(Default)]
+struct MemoryRig(MemoryLedger);
+
+impl Rig for MemoryRig {
+    fn session(&self) -> Box<dyn Ledger> {
+        Box::new(self.0.clone())
+    }
+
+    fn expire_leases(&self) {
+        self.0.advance(2 * LEASE.lease);
+    }
+
+    fn sql(&self, _statements: &str) -> bool {
+        false
+    }
+
+    fn account_query(&self, address: &str, account: &str) -> String {
+        self.0.add_account(address, account);
+        String::new()
+    }
+}
+
+struct SqliteRig {
+    folder: tempfile::TempDir,
+}
+
+impl SqliteRig {
+    fn new() -> SqliteRig {
+        let rig = SqliteRig { folder: tempfile::tempdir().expect("a folder") };
+        drop(rig.session());
+        rig
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("ledger.db")
+    }
+
+    fn connection(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.path()).expect("the database");
+        connection.busy_timeout(Duration::from_secs(60)).expect("a time-out");
+        connection
+    }
+}
+
+impl Rig for SqliteRig {
+    fn session(&self) -> Box<dyn Ledger> {
+        Box::new(SqliteLedger::open(&self.path(), soon()).expect("a session"))
+    }
+
+    fn expire_leases(&self) {
+        self.sql("UPDATE onedrop_copy SET leased_until = leased_until - 1e6");
+    }
+
+    fn sql(&self, statements: &str) -> bool {
+        self.connection().execute_batch(statements).expect("SQL");
+        true
+    }
+}
+
+/// Directly, or through a pooler that hands each transaction to another server connection.
+struct PostgresRig {
+    bouncer: Option<PgBouncer>,
+    postgres: Postgres,
+}
+
+impl PostgresRig {
+    fn direct() -> PostgresRig {
+        let rig = PostgresRig { bouncer: None, postgres: Postgres::start() };
+        rig.session().migrate().expect("migrate");
+        rig
+    }
+
+    fn pooled() -> PostgresRig {
+        let postgres = Postgres::start();
+        let rig = PostgresRig { bouncer: Some(PgBouncer::start(&postgres)), postgres };
+        rig.session().migrate().expect("migrate");
+        rig
+    }
+}
+
+impl Rig for PostgresRig {
+    fn session(&self) -> Box<dyn Ledger> {
+        let url = self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url);
+        let settings = PostgresSettings { url, password: None, ca_file: None };
+        Box::new(PostgresLedger::open(settings, soon()).expect("a session"))
+    }
+
+    fn expire_leases(&self) {
+        self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
+    }
+
+    fn sql(&self, statements: &str) -> bool {
+        self.postgres.psql(statements);
+        true
+    }
+}
+
+ledger_contract!(memory, MemoryRig::default());
+ledger_contract!(sqlite, SqliteRig::new());
+ledger_contract!(postgres, PostgresRig::direct());
+ledger_contract!(postgres_through_pgbouncer, PostgresRig::pooled());
+
+#[test]
+fn sqlite_a_file_that_many_open_at_once_becomes_a_ledger() {
+    const MANY: usize = 20;
+    // Each round is one chance to meet in the moment in which the file is turned to WAL.
+    for _ in 0..10 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new/ledger.db");
+        let barrier = Barrier::new(MANY);
+        thread::scope(|scope| {
+            for n in 0..MANY {
+                let (barrier, path) = (&barrier, &path);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let mut session = Session(Box::new(SqliteLedger::open(path, soon()).expect("a session")));
+                    assert!(session.record(&mail(&format!("many{n}")), &[inbox()]).is_new);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn sqlite_a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lock() {
+    let rig = SqliteRig::new();
+    let mail = mail("blocked");
+    let key = copy_key(&mail, &inbox());
+    let claim = Session::of(&rig).claim(&mail, &inbox());
+    let mut hurried = SqliteLedger::open(&rig.path(), Instant::now() + Duration::from_millis(20)).expect("a session");
+    let mut writer = rig.connection();
+    let held = writer.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("the write lock");
+    assert_eq!(hurried.take_turn(&claim, &key).expect("a turn"), OURS, "reading waits for no writer");
+    let confirmed = hurried.confirm(&claim, &uid(1), CopyFacts::default(), None);
+    assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
+    let facts = mail.facts();
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+    let recorded = hurried.record(&entry, &attempt("mx1"), &[inbox()], LEASE);
+    assert!(matches!(recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
+    drop(held);
+    let mut other = Session::of(&rig);
+    assert_eq!(other.record(&mail, &[inbox()]).copies, [CopyState::Busy], "the message's lock is free");
+    assert_eq!(other.turn(&claim, &key), OURS, "the copy's lock is free");
+    other.0.leave().expect("leave");
+    hurried.reopen(soon()).expect("reopen");
+    let confirmed = hurried.confirm(&claim, &uid(1), CopyFacts::default(), None);
+    assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
+}

@@ -1,0 +1,57 @@
+//! What the tests of the ports and of the protocol share: small messages, destinations, attempts.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::time::{Duration, Instant};
+
+use onedrop::directory::Destination;
+use onedrop::ledger::{Attempt, AttemptEnd, LeaseTerms};
+use onedrop::message::{DedupBy, Message};
+
+pub const LEASE: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: false };
+pub const JOIN: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: true };
+
+/// Later than any test runs.
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(120)
+}
+
+/// A message whose Message-ID is `<name@example.org>`.
+pub fn mail(name: &str) -> Message {
+    mail_with_body(name, "Hello\r\n")
+}
+
+pub fn mail_with_body(name: &str, body: &str) -> Message {
+    message(format!("From: lisa@gmail.com\r\nMessage-ID: <{name}@example.org>\r\nSubject: {name}\r\n\r\n{body}"))
+}
+
+pub fn message(bytes: impl Into<Vec<u8>>) -> Message {
+    Message::new(bytes.into(), DedupBy::Content)
+}
+
+pub fn inbox() -> Destination {
+    Destination::inbox("doug")
+}
+
+pub fn sent() -> Destination {
+    Destination::sent("lisa", "Sent")
+}
+
+pub fn attempt(host: &str) -> Attempt {
+    Attempt {
+        recipient: "doug@mail.axial.net".to_owned(),
+        sender: "lisa@gmail.com".to_owned(),
+        queue_id: "4Xyz12".to_owned(),
+        host: host.to_owned(),
+        pid: 42,
+    }
+}
+
+pub fn delivered() -> AttemptEnd {
+    AttemptEnd {
+        outcome: "delivered",
+        status: "2.0.0".to_owned(),
+        text: "stored account=doug mailbox=INBOX uid=1".to_owned(),
+        duration: Duration::from_millis(7),
+    }
+}

@@ -1,0 +1,1273 @@
+//! The protocol (`src/deliver.rs`) with ledger and store in memory: fail at each step, deliver again as Postfix would, and
+//! count. Whatever happens, each mailbox has one copy in the end, and nobody said "delivered" without one.
+
+mod ports;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onedrop::deadline::Deadline;
+use onedrop::deliver::{self, How, Job, Policy, Report};
+use onedrop::directory::Destination;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
+    Recorded, Trace, TraceCopy, Turn, Window,
+};
+use onedrop::lock_key::Hash;
+use onedrop::message::{Identity, Message};
+use onedrop::outcome::{Failure, Outcome, OverQuota, Status};
+use onedrop::store::maildir::MaildirStore;
+use onedrop::store::memory::{self, MemoryStore};
+use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use ports::{JOIN, LEASE, attempt, inbox, mail, mail_with_body, message, sent, soon};
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// How a ledger's call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LedgerFault {
+    /// The statement fails and the session lives on.
+    Refused,
+    /// The session is lost before the call.
+    Lost,
+    /// The session is lost after the call took effect.
+    LostAfter,
+    /// As `Lost`, and there is no other session to be had.
+    LostForGood,
+    /// The process ends before the call.
+    Crash,
+    /// The process ends after the call took effect.
+    CrashAfter,
+}
+
+impl LedgerFault {
+    const ALL: [LedgerFault; 6] = [
+        LedgerFault::Refused,
+        LedgerFault::Lost,
+        LedgerFault::LostAfter,
+        LedgerFault::LostForGood,
+        LedgerFault::Crash,
+        LedgerFault::CrashAfter,
+    ];
+}
+
+/// A session that goes wrong once, or lets a test do something in between.
+struct TestLedger {
+    /// Shared with whoever takes the session's locks away.
+    inner: Arc<Mutex<MemoryLedger>>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+    fault: Option<(usize, LedgerFault)>,
+    hook: Option<(&'static str, Hook)>,
+    lost: bool,
+    lost_for_good: bool,
+}
+
+impl TestLedger {
+    fn call<T>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce(&mut MemoryLedger) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let unavailable = || Err(LedgerError::Unavailable("told to fail".to_owned()));
+        if self.lost && name != "reopen" {
+            return unavailable();
+        }
+        let number = note_call(&self.calls, name);
+        if let Some((_, hook)) = self.hook.take_if(|(at, _)| *at == name) {
+            hook();
+        }
+        let fault = self.fault.filter(|(at, _)| *at == number).map(|(_, fault)| fault);
+        match fault {
+            None => call(&mut unpoisoned(&self.inner)),
+            Some(LedgerFault::Refused) => {
+                unpoisoned(&self.inner).leave()?;
+                Err(LedgerError::Refused("told to fail".to_owned()))
+            }
+            Some(LedgerFault::Crash) => panic!("told to crash before {name}"),
+            Some(LedgerFault::CrashAfter) => {
+                let _ = call(&mut unpoisoned(&self.inner));
+                panic!("told to crash after {name}")
+            }
+            Some(lost @ (LedgerFault::Lost | LedgerFault::LostAfter | LedgerFault::LostForGood)) => {
+                if lost == LedgerFault::LostAfter {
+                    let _ = call(&mut unpoisoned(&self.inner));
+                }
+                unpoisoned(&self.inner).reopen(soon())?;
+                self.lost = true;
+                self.lost_for_good = lost == LedgerFault::LostForGood;
+                unavailable()
+            }
+        }
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn note_call(calls: &Mutex<Vec<&'static str>>, name: &'static str) -> usize {
+    let mut calls = unpoisoned(calls);
+    calls.push(name);
+    calls.len() - 1
+}
+
+impl Ledger for TestLedger {
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        self.call("record", |inner| inner.record(entry, attempt, destinations, terms))
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.call("claim", |inner| inner.claim(message, destinations, owner, terms))
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+        self.call("take_turn", |inner| inner.take_turn(claim, copy_key))
+    }
+
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        receipt: &Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, &AttemptEnd)>,
+    ) -> Result<Confirmed, LedgerError> {
+        self.call("confirm", |inner| inner.confirm(claim, receipt, facts, end))
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.call("leave", Ledger::leave)
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.call("release", |inner| inner.release(claims))
+    }
+
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+        self.call("finish", |inner| inner.finish(attempt, end))
+    }
+
+    fn finish_unrecorded(
+        &mut self,
+        identity: &Identity,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+    ) -> Result<(), LedgerError> {
+        self.call("finish_unrecorded", |inner| inner.finish_unrecorded(identity, attempt, end))
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        if self.lost_for_good {
+            return Err(LedgerError::Unavailable("told to fail".to_owned()));
+        }
+        self.call("reopen", |inner| inner.reopen(until))?;
+        self.lost = false;
+        Ok(())
+    }
+
+    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+        self.call("account_by_query", |inner| inner.account_by_query(query, address))
+    }
+
+    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        self.call("trace", |inner| inner.trace(wanted, limit))
+    }
+
+    fn copies_to_verify(
+        &mut self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        self.call("copies_to_verify", |inner| inner.copies_to_verify(window, after, limit))
+    }
+
+    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+        self.call("settle", |inner| inner.settle(copy, receipt))
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        self.call("schema_version", Ledger::schema_version)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        self.call("migrate", Ledger::migrate)
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        self.call("try_lock", |inner| inner.try_lock(name))
+    }
+}
+
+/// How a store's call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StoreFault {
+    /// Certainly nothing happens.
+    Refused,
+    /// It happens and the answer is lost.
+    DoneInDoubt,
+    /// It does not happen, and nobody can tell.
+    LostInDoubt,
+    /// The process ends before the call.
+    Crash,
+    /// The process ends after the call took effect.
+    CrashAfter,
+}
+
+impl StoreFault {
+    const ALL: [StoreFault; 5] = [
+        StoreFault::Refused,
+        StoreFault::DoneInDoubt,
+        StoreFault::LostInDoubt,
+        StoreFault::Crash,
+        StoreFault::CrashAfter,
+    ];
+}
+
+/// A store that goes wrong once, or lets a test do something in between.
+struct TestStore {
+    inner: Box<dyn Store>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+    /// What was appended, in its order.
+    appended: Arc<Mutex<Vec<Destination>>>,
+    fault: Option<(usize, StoreFault)>,
+    before: Option<(&'static str, Hook)>,
+    after: Option<(&'static str, Hook)>,
+    /// As an IMAP server without UIDPLUS.
+    unnamed: bool,
+}
+
+impl TestStore {
+    fn call<T>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce(&mut dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let number = note_call(&self.calls, name);
+        if let Some((_, hook)) = self.before.take_if(|(at, _)| *at == name) {
+            hook();
+        }
+        let fault = self.fault.filter(|(at, _)| *at == number).map(|(_, fault)| fault);
+        let result = match fault {
+            None => call(self.inner.as_mut()),
+            Some(StoreFault::Refused) => Err(StoreError::NotStored("told to fail".to_owned())),
+            Some(StoreFault::LostInDoubt) => Err(StoreError::InDoubt("told to fail".to_owned())),
+            Some(StoreFault::DoneInDoubt) => {
+                call(self.inner.as_mut())?;
+                Err(StoreError::InDoubt("told to fail".to_owned()))
+            }
+            Some(StoreFault::Crash) => panic!("told to crash before {name}"),
+            Some(StoreFault::CrashAfter) => {
+                let _ = call(self.inner.as_mut());
+                panic!("told to crash after {name}")
+            }
+        };
+        if let Some((_, hook)) = self.after.take_if(|(at, _)| *at == name) {
+            hook();
+        }
+        result
+    }
+}
+
+impl Store for TestStore {
+    fn append_is_idempotent(&self) -> bool {
+        self.inner.append_is_idempotent()
+    }
+
+    fn prepare(&mut self, account: &str, until: Instant) {
+        self.inner.prepare(account, until);
+    }
+
+    fn find(
+        &mut self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        let mut found = self.call("look", |inner| inner.find(destination, sought, until))?;
+        found.iter_mut().filter(|_| self.unnamed).for_each(|found| found.receipt = Receipt::Unnamed);
+        Ok(found)
+    }
+
+    fn append(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
+        unpoisoned(&self.appended).push(destination.clone());
+        let receipt = self.call("append", |inner| inner.append(destination, copy, deadline))?;
+        Ok(if self.unnamed { Receipt::Unnamed } else { receipt })
+    }
+
+    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+        self.call("remove", |inner| {
+            if *receipt == Receipt::Unnamed {
+                return Err(StoreError::NotStored("no receipt".to_owned()));
+            }
+            inner.remove(destination, receipt, until)
+        })
+    }
+
+    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
+        self.inner.check(account, until)
+    }
+}
+
+/// One ledger and one store, and deliveries to them.
+#[derive(Clone)]
+struct World {
+    ledger: MemoryLedger,
+    store: MemoryStore,
+}
+
+/// A delivery that is yet to be run: a process of its own.
+struct Delivery {
+    ledger: TestLedger,
+    store: TestStore,
+    wait: Duration,
+    deadline: Deadline,
+    over_quota: OverQuota,
+}
+
+/// What became of a delivery.
+struct Ended {
+    outcome: Outcome,
+    report: Option<Report>,
+    ledger_calls: Vec<&'static str>,
+    store_calls: Vec<&'static str>,
+    appended: Vec<Destination>,
+}
+
+impl Ended {
+    fn is_delivered(&self) -> bool {
+        matches!(self.outcome, Outcome::Delivered(_))
+    }
+
+    fn is_temp_fail(&self) -> bool {
+        matches!(self.outcome, Outcome::TempFail(..))
+    }
+
+    fn expect_delivered(self) -> Ended {
+        assert!(self.is_delivered(), "{:?}", self.outcome);
+        self
+    }
+
+    fn expect_temp_fail(self) -> Ended {
+        assert!(self.is_temp_fail(), "{:?}", self.outcome);
+        self
+    }
+
+    fn hows(&self) -> Vec<How> {
+        let report = self.report.as_ref().expect("a report");
+        report.ends.iter().map(|end| end.as_ref().expect("placed").how).collect()
+    }
+}
+
+impl World {
+    fn like_imap() -> World {
+        World { ledger: MemoryLedger::default(), store: MemoryStore::default() }
+    }
+
+    fn like_maildir() -> World {
+        World { ledger: MemoryLedger::default(), store: MemoryStore::idempotent() }
+    }
+
+    fn both() -> [World; 2] {
+        [World::like_imap(), World::like_maildir()]
+    }
+
+    fn delivery(&self) -> Delivery {
+        self.delivery_to(Box::new(self.store.clone()))
+    }
+
+    fn delivery_to(&self, store: Box<dyn Store>) -> Delivery {
+        Delivery {
+            ledger: TestLedger {
+                inner: Arc::new(Mutex::new(self.ledger.clone())),
+                calls: Arc::default(),
+                fault: None,
+                hook: None,
+                lost: false,
+                lost_for_good: false,
+            },
+            store: TestStore {
+                inner: store,
+                calls: Arc::default(),
+                appended: Arc::default(),
+                fault: None,
+                before: None,
+                after: None,
+                unnamed: false,
+            },
+            wait: Duration::ZERO,
+            deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
+            over_quota: OverQuota::Defer,
+        }
+    }
+
+    fn deliver(&self, mail: &Message, destinations: &[Destination]) -> Ended {
+        self.delivery().run(mail, destinations)
+    }
+
+    fn expire_leases(&self) {
+        self.ledger.advance(2 * LEASE.lease);
+    }
+
+    fn count(&self, destination: &Destination) -> usize {
+        self.store.copies(&destination.account, &destination.mailbox).len()
+    }
+
+    fn copies(&self, mail: &Message) -> Vec<TraceCopy> {
+        self.trace(mail).copies
+    }
+
+    fn trace(&self, mail: &Message) -> Trace {
+        let id = String::from_utf8(mail.identity().message_id.clone().expect("a Message-ID")).expect("text");
+        self.ledger.clone().trace(&id, 10).expect("trace").remove(0)
+    }
+
+    /// One copy at most anywhere; exactly one, on record as placed, where somebody said so.
+    fn assert_honest(&self, ended: &Ended, mail: &Message, destinations: &[Destination], context: &str) {
+        for destination in destinations {
+            assert!(self.count(destination) <= 1, "{context}: two copies in {destination}");
+            if ended.is_delivered() {
+                assert_eq!(self.count(destination), 1, "{context}: delivered without a copy in {destination}");
+            }
+        }
+        if ended.is_delivered() {
+            assert!(self.copies(mail).iter().all(|copy| copy.state == "placed"), "{context}");
+        }
+        assert!(ended.is_delivered() || ended.is_temp_fail(), "{context}: {:?}", ended.outcome);
+    }
+
+    /// Delivers again as Postfix would: at once (another recipient, an impatient administrator), and after a while.
+    fn assert_mends(&self, mail: &Message, destinations: &[Destination], context: &str) {
+        let at_once = self.deliver(mail, destinations);
+        self.assert_honest(&at_once, mail, destinations, &format!("{context}, again at once"));
+        self.expire_leases();
+        let later = self.deliver(mail, destinations);
+        assert!(later.is_delivered(), "{context}, again later: {:?}", later.outcome);
+        self.assert_honest(&later, mail, destinations, &format!("{context}, again later"));
+    }
+}
+
+impl Delivery {
+    fn failing_ledger(mut self, at: usize, fault: LedgerFault) -> Delivery {
+        self.ledger.fault = Some((at, fault));
+        self
+    }
+
+    fn failing_store(mut self, at: usize, fault: StoreFault) -> Delivery {
+        self.store.fault = Some((at, fault));
+        self
+    }
+
+    fn waiting(mut self, wait: Duration) -> Delivery {
+        self.wait = wait;
+        self
+    }
+
+    fn before_store(mut self, call: &'static str, hook: impl FnOnce() + Send + 'static) -> Delivery {
+        self.store.before = Some((call, Box::new(hook)));
+        self
+    }
+
+    fn after_store(mut self, call: &'static str, hook: impl FnOnce() + Send + 'static) -> Delivery {
+        self.store.after = Some((call, Box::new(hook)));
+        self
+    }
+
+    fn before_ledger(mut self, call: &'static str, hook: impl FnOnce() + Send + 'static) -> Delivery {
+        self.ledger.hook = Some((call, Box::new(hook)));
+        self
+    }
+
+    fn unnamed(mut self) -> Delivery {
+        self.store.unnamed = true;
+        self
+    }
+
+    /// Takes the session's locks away while it does not look, as a server does with one that fell silent.
+    fn lose_locks(&self) -> impl FnOnce() + Send + use<> {
+        let inner = Arc::clone(&self.ledger.inner);
+        move || unpoisoned(&inner).reopen(soon()).expect("reopen")
+    }
+
+    fn run(mut self, mail: &Message, destinations: &[Destination]) -> Ended {
+        let facts = mail.facts();
+        let attempt = attempt("mx1");
+        let job = Job { message: mail, facts: &facts, attempt: &attempt, destinations, started: Instant::now() };
+        let over_quota = self.over_quota;
+        let policy = Policy { lease: LEASE.lease, wait: self.wait, keep_raw: false, over_quota };
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            deliver::deliver(&job, &policy, &mut self.ledger, &mut self.store, &self.deadline)
+        }));
+        let result = result.unwrap_or_else(|_| Err(Failure::Internal("panic".to_owned())));
+        let (outcome, report) = match result {
+            Ok(report) => (report.outcome(over_quota), Some(report)),
+            Err(failure) => (Outcome::of(&failure, over_quota), None),
+        };
+        Ended {
+            outcome,
+            report,
+            ledger_calls: unpoisoned(&self.ledger.calls).clone(),
+            store_calls: unpoisoned(&self.store.calls).clone(),
+            appended: unpoisoned(&self.store.appended).clone(),
+        }
+    }
+}
+
+/// What an earlier, crashed delivery left of the copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    LeasesRanOut,
+    CopyWithoutReceipt,
+}
+
+impl Before {
+    const ALL: [Before; 3] = [Before::Nothing, Before::LeasesRanOut, Before::CopyWithoutReceipt];
+
+    fn set_up(self, world: &World, mail: &Message, destinations: &[Destination]) {
+        match self {
+            Before::Nothing => return,
+            Before::LeasesRanOut => world.delivery().failing_ledger(0, LedgerFault::CrashAfter).run(mail, destinations),
+            Before::CopyWithoutReceipt => {
+                world.delivery().failing_store(0, StoreFault::CrashAfter).run(mail, destinations)
+            }
+        }
+        .expect_temp_fail();
+        world.expire_leases();
+    }
+}
+
+// The crash table of deliver.rs, row by row.
+
+#[test]
+fn crash_after_reading_the_message_leaves_nothing() {
+    for world in World::both() {
+        let crashed = world.delivery().failing_ledger(0, LedgerFault::Crash).run(&mail("m"), &[inbox()]);
+        assert!(crashed.expect_temp_fail().store_calls.is_empty());
+        assert!(world.ledger.clone().trace("m@example.org", 1).expect("trace").is_empty());
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!((again.hows(), again.store_calls), (vec![How::Stored], vec!["append"]));
+    }
+}
+
+#[test]
+fn crash_after_record_leaves_leases_that_run_out_in_doubt() {
+    for world in World::both() {
+        let destinations = [inbox(), sent()];
+        world.delivery().failing_ledger(0, LedgerFault::CrashAfter).run(&mail("m"), &destinations).expect_temp_fail();
+        assert!(world.copies(&mail("m")).iter().all(|copy| copy.state == "leased"));
+        assert_eq!((world.count(&inbox()), world.count(&sent())), (0, 0));
+        if !world.store.append_is_idempotent() {
+            let early = world.deliver(&mail("m"), &destinations).expect_temp_fail();
+            assert!(early.store_calls.is_empty(), "a live lease keeps others from the mailbox");
+            world.expire_leases();
+            assert!(world.copies(&mail("m")).iter().all(|copy| copy.state == "in doubt"));
+        }
+        let again = world.deliver(&mail("m"), &destinations).expect_delivered();
+        assert_eq!(again.hows(), [How::Stored, How::Stored]);
+        assert_eq!(again.store_calls, ["look", "append", "look", "append"]);
+    }
+}
+
+#[test]
+fn crash_in_append_before_its_last_bytes_leaves_no_copy() {
+    for world in World::both() {
+        world.delivery().failing_store(0, StoreFault::Crash).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(world.count(&inbox()), 0);
+        world.expire_leases();
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!((again.hows(), again.store_calls), (vec![How::Stored], vec!["look", "append"]));
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn crash_in_append_after_its_last_bytes_leaves_a_copy_or_none() {
+    for world in World::both() {
+        for (fault, how) in [(StoreFault::CrashAfter, How::Found), (StoreFault::Crash, How::Stored)] {
+            let mail = mail(&format!("{how:?}"));
+            let destination = Destination::inbox(&format!("{how:?}"));
+            let destinations = [destination.clone()];
+            world.delivery().failing_store(0, fault).run(&mail, &destinations).expect_temp_fail();
+            world.expire_leases();
+            assert_eq!(world.deliver(&mail, &destinations).expect_delivered().hows(), [how]);
+            assert_eq!(world.count(&destination), 1);
+        }
+    }
+}
+
+#[test]
+fn crash_after_the_ok_leaves_a_copy_that_the_look_finds() {
+    for world in World::both() {
+        let crashed = world.delivery().failing_ledger(2, LedgerFault::Crash).run(&mail("m"), &[inbox()]);
+        assert_eq!(crashed.expect_temp_fail().ledger_calls, ["record", "take_turn", "confirm"]);
+        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (1, "leased"));
+        world.expire_leases();
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!((again.hows(), again.store_calls), (vec![How::Found], vec!["look"]));
+        assert!(world.copies(&mail("m"))[0].found_by_look);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn crash_after_confirm_leaves_a_placed_copy_and_nobody_touches_the_mailbox() {
+    for world in World::both() {
+        world.delivery().failing_ledger(2, LedgerFault::CrashAfter).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (1, "placed"));
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::AlreadyThere]);
+        assert!(again.store_calls.is_empty());
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+// Everything fails once, wherever it can.
+
+/// More calls than any delivery of these tests makes.
+const MOST_CALLS: usize = 40;
+
+/// Runs `one` for call 0, 1, 2, … until a delivery had no such call.
+fn at_each_call(mut one: impl FnMut(usize) -> bool) {
+    let fired = (0..MOST_CALLS).take_while(|at| one(*at)).count();
+    assert!((1..MOST_CALLS).contains(&fired), "{fired} calls failed");
+}
+
+#[test]
+fn a_ledger_that_fails_once_costs_a_retry_at_most() {
+    let destinations = [inbox(), sent()];
+    for before in Before::ALL {
+        for fault in LedgerFault::ALL {
+            for which in 0..2 {
+                at_each_call(|at| {
+                    let world = World::both()[which].clone();
+                    before.set_up(&world, &mail("m"), &destinations);
+                    let mut delivery = world.delivery().failing_ledger(at, fault);
+                    if fault == LedgerFault::LostForGood {
+                        // It asks for another session until its time is over.
+                        delivery.deadline = Deadline::new(Duration::from_millis(200), Duration::from_millis(50));
+                    }
+                    let ended = delivery.run(&mail("m"), &destinations);
+                    let context = format!("{before:?}, {fault:?} at {:?}, store {which}", ended.ledger_calls.get(at));
+                    world.assert_honest(&ended, &mail("m"), &destinations, &context);
+                    world.assert_mends(&mail("m"), &destinations, &context);
+                    ended.ledger_calls.len() > at
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_that_fails_once_costs_a_retry_at_most() {
+    let destinations = [inbox(), sent()];
+    for before in Before::ALL {
+        for fault in StoreFault::ALL {
+            for which in 0..2 {
+                at_each_call(|at| {
+                    let world = World::both()[which].clone();
+                    before.set_up(&world, &mail("m"), &destinations);
+                    let ended = world.delivery().failing_store(at, fault).run(&mail("m"), &destinations);
+                    let context = format!("{before:?}, {fault:?} at {:?}, store {which}", ended.store_calls.get(at));
+                    world.assert_honest(&ended, &mail("m"), &destinations, &context);
+                    world.assert_mends(&mail("m"), &destinations, &context);
+                    ended.store_calls.len() > at
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn two_failures_in_a_row_cost_two_retries_at_most() {
+    let ledger_faults = [LedgerFault::Refused, LedgerFault::Crash, LedgerFault::CrashAfter];
+    let faulty = |world: &World, at: usize| {
+        let (ledgers, stores) = (ledger_faults.len() * 6, StoreFault::ALL.len() * 3);
+        match at {
+            _ if at < ledgers => Some(world.delivery().failing_ledger(at / 3, ledger_faults[at % 3])),
+            _ if at < ledgers + stores => {
+                Some(world.delivery().failing_store((at - ledgers) / 5, StoreFault::ALL[(at - ledgers) % 5]))
+            }
+            _ => None,
+        }
+    };
+    for which in 0..2 {
+        for first in 0.. {
+            if faulty(&World::like_imap(), first).is_none() {
+                break;
+            }
+            for second in 0.. {
+                let world = World::both()[which].clone();
+                let Some(delivery) = faulty(&world, second) else { break };
+                let context = format!("{first} then {second}, store {which}");
+                let ended = faulty(&world, first).expect("checked").run(&mail("m"), &[inbox()]);
+                world.assert_honest(&ended, &mail("m"), &[inbox()], &context);
+                if first % 2 == second % 2 {
+                    world.expire_leases();
+                }
+                let ended = delivery.run(&mail("m"), &[inbox()]);
+                world.assert_honest(&ended, &mail("m"), &[inbox()], &context);
+                world.assert_mends(&mail("m"), &[inbox()], &context);
+            }
+        }
+    }
+}
+
+// What a failure leaves for the next attempt.
+
+#[test]
+fn a_copy_that_certainly_was_not_stored_needs_neither_waiting_nor_a_look() {
+    for world in World::both() {
+        let refused = world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox()]);
+        refused.expect_temp_fail();
+        assert_eq!(world.copies(&mail("m"))[0].state, "free");
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!(again.store_calls, ["append"]);
+    }
+}
+
+#[test]
+fn a_look_that_failed_gives_the_lease_back_and_keeps_the_doubt() {
+    let world = World::like_imap();
+    Before::CopyWithoutReceipt.set_up(&world, &mail("m"), &[inbox()]);
+    let failed = world.delivery().failing_store(0, StoreFault::LostInDoubt).run(&mail("m"), &[inbox()]);
+    assert_eq!(failed.expect_temp_fail().store_calls, ["look"], "no append without a look");
+    assert_eq!(world.copies(&mail("m"))[0].state, "in doubt");
+    let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(again.hows(), [How::Found], "no waiting for a lease");
+}
+
+#[test]
+fn a_copy_in_doubt_waits_for_its_lease_and_is_looked_for() {
+    for (fault, how) in [(StoreFault::DoneInDoubt, How::Found), (StoreFault::LostInDoubt, How::Stored)] {
+        let world = World::like_imap();
+        let ended = world.delivery().failing_store(0, fault).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(
+            ended.ledger_calls,
+            ["record", "take_turn", "leave", "finish"],
+            "the lock is let go, the lease is not"
+        );
+        assert_eq!(world.copies(&mail("m"))[0].state, "leased");
+        let early = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert!(early.store_calls.is_empty());
+        world.expire_leases();
+        assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [how]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn where_appends_are_idempotent_doubt_needs_no_waiting() {
+    for fault in [StoreFault::DoneInDoubt, StoreFault::LostInDoubt, StoreFault::Crash, StoreFault::CrashAfter] {
+        let world = World::like_maildir();
+        world.delivery().failing_store(0, fault).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!(again.store_calls[0], "look", "{fault:?}");
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn one_copy_that_fails_keeps_no_other_from_its_mailbox() {
+    let destinations = [sent(), Destination::inbox("doug"), Destination::inbox("zoe")];
+    for fault in [StoreFault::Refused, StoreFault::DoneInDoubt, StoreFault::LostInDoubt] {
+        for world in World::both() {
+            let ended = world.delivery().failing_store(0, fault).run(&mail("m"), &destinations).expect_temp_fail();
+            assert_eq!(ended.appended, [inbox(), Destination::inbox("zoe"), sent()], "own mailboxes first");
+            let ends = &ended.report.as_ref().expect("a report").ends;
+            assert_eq!(ends.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+            assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
+            world.assert_mends(&mail("m"), &destinations, &format!("{fault:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_quota_is_the_policys_to_judge_and_the_lease_is_given_back() {
+    let mail = mail("m");
+    for (policy, status) in [(OverQuota::Defer, "4.2.2"), (OverQuota::Bounce, "5.2.2")] {
+        for world in World::both() {
+            world.store.fail(memory::Fault::OverQuota);
+            let mut delivery = world.delivery();
+            delivery.over_quota = policy;
+            let ended = delivery.run(&mail, &[inbox()]);
+            assert_eq!(ended.outcome.status().to_string(), status);
+            assert_eq!(matches!(ended.outcome, Outcome::PermFail(..)), policy == OverQuota::Bounce);
+            assert_eq!(world.copies(&mail)[0].state, "free");
+            assert_eq!(world.trace(&mail).attempts[0].status.as_deref(), Some(status));
+            assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().store_calls, ["append"]);
+        }
+    }
+}
+
+#[test]
+fn without_time_left_nothing_is_written_and_the_lease_is_given_back() {
+    for world in World::both() {
+        let mut delivery = world.delivery();
+        delivery.deadline = Deadline::new(Duration::from_secs(10), Duration::from_secs(11));
+        delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (0, "free"));
+    }
+}
+
+#[test]
+fn a_ledger_lost_at_the_confirm_is_connected_again() {
+    for world in World::both() {
+        for fault in [LedgerFault::Lost, LedgerFault::LostAfter] {
+            let mail = mail(&format!("{fault:?}"));
+            let destination = Destination::inbox(&format!("{fault:?}"));
+            let ended = world.delivery().failing_ledger(2, fault).run(&mail, std::slice::from_ref(&destination));
+            let ended = ended.expect_delivered();
+            assert_eq!(ended.ledger_calls, ["record", "take_turn", "confirm", "reopen", "confirm"]);
+            assert_eq!((ended.hows(), world.count(&destination)), (vec![How::Stored], 1));
+            assert_eq!(world.trace(&mail).attempts[0].outcome.as_deref(), Some("delivered"));
+        }
+    }
+}
+
+#[test]
+fn whoever_asks_the_watchdog_learns_when_an_answer_is_awaited() {
+    let world = World::like_imap();
+    let delivery = world.delivery();
+    let deadline = delivery.deadline.clone();
+    let (seen, noted) = (Arc::new(AtomicBool::new(false)), deadline.clone());
+    let delivery = delivery.before_ledger("confirm", {
+        let seen = Arc::clone(&seen);
+        move || seen.store(noted.is_answering(), Ordering::SeqCst)
+    });
+    delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert!(seen.load(Ordering::SeqCst), "until the receipt is on record");
+    assert!(!deadline.is_answering());
+    let delivery = world.delivery().failing_store(0, StoreFault::LostInDoubt);
+    let deadline = delivery.deadline.clone();
+    delivery.run(&mail("n"), &[inbox()]).expect_temp_fail();
+    assert!(!deadline.is_answering());
+}
+
+// Others at the same time.
+
+#[test]
+fn a_busy_copy_is_waited_for_and_seen_placed() {
+    let world = World::like_imap();
+    let (at_work, go_on) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    thread::scope(|scope| {
+        let (world_of_first, begun, wait_for) = (world.clone(), at_work.0, go_on.1);
+        scope.spawn(move || {
+            let delivery = world_of_first.delivery().before_store("append", move || {
+                begun.send(()).expect("a listener");
+                wait_for.recv().expect("a word");
+            });
+            assert_eq!(delivery.run(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Stored]);
+        });
+        at_work.1.recv().expect("the first at work");
+        let strict = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(strict.ledger_calls, ["record", "finish"], "without patience one try");
+        assert!(strict.outcome.text().contains("another delivery"), "{:?}", strict.outcome);
+        // The first goes on when the second has found the copy busy more than once.
+        let delivery = world.delivery().waiting(Duration::from_secs(30));
+        let (calls, go_on) = (Arc::clone(&delivery.ledger.calls), go_on.0);
+        scope.spawn(move || {
+            let begun = Instant::now();
+            while unpoisoned(&calls).len() < 3 && begun.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            go_on.send(()).expect("a listener");
+        });
+        let waited = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!(waited.hows(), [How::AlreadyThere]);
+        assert!(waited.store_calls.is_empty());
+    });
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
+    let world = World::like_imap();
+    let mut other = world.ledger.clone();
+    let recorded = record(&mut other, &mail("other"), &[inbox()], LEASE);
+    let CopyState::Claimed(claim) = recorded.copies[0] else { panic!("a claim") };
+    // A turn under the message's hash holds the message's lock.
+    other.take_turn(&claim, &mail("m").identity().id_hash).expect("a turn");
+    let ended = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.ledger_calls, ["record", "finish_unrecorded"]);
+    assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
+    let other = Mutex::new(other);
+    let delivery = world.delivery().waiting(Duration::from_secs(30)).before_ledger("record", move || {
+        // Its first try fails; then the lock is given up by a thread that saw it fail.
+        thread::spawn(move || unpoisoned(&other).leave());
+    });
+    assert_eq!(delivery.run(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Stored]);
+}
+
+fn record(ledger: &mut MemoryLedger, mail: &Message, destinations: &[Destination], terms: LeaseTerms) -> Recorded {
+    let facts = mail.facts();
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+    ledger.record(&entry, &attempt("mx2"), destinations, terms).expect("record")
+}
+
+#[test]
+fn ten_recipients_at_once_share_one_sent_copy() {
+    for world in World::both() {
+        let barrier = Barrier::new(10);
+        thread::scope(|scope| {
+            for n in 0..10 {
+                let (barrier, world) = (&barrier, world.clone());
+                scope.spawn(move || {
+                    let body = "Message-ID: <ten@example.org>\nFrom: lisa@gmail.com\n\nHello\n";
+                    let mail = message(format!("Return-Path: <lisa@gmail.com>\nDelivered-To: r{n}@x\n{body}"));
+                    let own = Destination::inbox(&format!("r{n}"));
+                    barrier.wait();
+                    world.delivery().waiting(Duration::from_secs(40)).run(&mail, &[own, sent()]).expect_delivered();
+                });
+            }
+        });
+        let copies = world.store.copies("lisa", "Sent");
+        assert_eq!(copies.len(), 1);
+        assert!(copies[0].bytes.starts_with(b"Message-ID: <ten"), "names no single recipient");
+        for n in 0..10 {
+            let own = world.store.copies(&format!("r{n}"), "INBOX");
+            assert_eq!(own.len(), 1);
+            assert!(own[0].bytes.starts_with(b"Return-Path"), "the recipient's own has all of it");
+        }
+        assert!(world.trace(&mail("ten")).copies.iter().all(|copy| copy.state == "placed"));
+    }
+}
+
+#[test]
+fn the_same_copy_by_ten_at_once_is_one() {
+    for world in World::both() {
+        let barrier = Barrier::new(10);
+        thread::scope(|scope| {
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let delivery = world.delivery().waiting(Duration::from_secs(40));
+                    delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+                });
+            }
+        });
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn a_destination_named_twice_gets_one_copy() {
+    for world in World::both() {
+        let twice = [inbox(), inbox()];
+        world.delivery().waiting(Duration::from_secs(10)).run(&mail("m"), &twice).expect_delivered();
+        assert_eq!(world.count(&inbox()), 1);
+        world.deliver(&mail("n"), &twice);
+        world.deliver(&mail("n"), &twice).expect_delivered();
+        assert_eq!(world.count(&inbox()), 2);
+    }
+}
+
+#[test]
+fn messages_that_collide_are_both_delivered() {
+    for world in World::both() {
+        for body in ["one", "two", "one", "two"] {
+            let ended = world.deliver(&mail_with_body("m", body), &[inbox()]).expect_delivered();
+            assert_eq!(ended.report.expect("a report").recorded.collision, world.count(&inbox()) == 2);
+        }
+        assert_eq!(world.count(&inbox()), 2);
+    }
+}
+
+// A delivery that was frozen, or cut off from its ledger, while it talks to the store.
+
+/// A process that is frozen in `call` of the store, and all its locks and leases gone when it goes on.
+fn frozen_before(world: &World, call: &'static str, meanwhile: impl FnOnce() + Send + 'static) -> Delivery {
+    let (delivery, ledger) = (world.delivery(), world.ledger.clone());
+    let lose_locks = delivery.lose_locks();
+    delivery.before_store(call, move || {
+        lose_locks();
+        ledger.advance(2 * LEASE.lease);
+        meanwhile();
+    })
+}
+
+#[test]
+fn a_late_copy_is_taken_out_again_by_whoever_wrote_it() {
+    let world = World::like_imap();
+    let other = world.clone();
+    let frozen = frozen_before(&world, "append", move || {
+        other.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.store_calls, ["append", "remove"]);
+    assert_eq!(world.count(&inbox()), 1);
+    let kept = world.store.copies("doug", "INBOX")[0].uid;
+    assert_eq!(world.copies(&mail("m"))[0].receipt, Some(format!("uid={kept}")), "the one on record");
+    assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
+    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
+}
+
+#[test]
+fn a_late_copy_that_cannot_be_taken_out_is_told() {
+    for unnamed in [false, true] {
+        let world = World::like_imap();
+        let other = world.clone();
+        let mut frozen = frozen_before(&world, "append", move || {
+            let mut delivery = other.delivery();
+            delivery.store.unnamed = unnamed;
+            delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+        });
+        if unnamed {
+            frozen = frozen.unnamed();
+        } else {
+            world.store.fail(memory::Fault::Remove);
+        }
+        let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert!(ended.outcome.text().contains("may stand"), "{:?}", ended.outcome);
+        let attempt = &world.trace(&mail("m")).attempts[0];
+        assert!(attempt.text.as_deref().is_some_and(|text| text.contains("may stand")), "on record: {attempt:?}");
+        assert_eq!(world.count(&inbox()), 2);
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!(world.count(&inbox()), 2, "settled by verify, not by a delivery");
+    }
+}
+
+#[test]
+fn a_late_copy_stays_while_no_other_is_on_record() {
+    // Whoever claimed it since may be about to find and record this very copy.
+    let world = World::like_imap();
+    let mut other = world.ledger.clone();
+    let frozen = frozen_before(&world, "append", move || {
+        assert!(matches!(record(&mut other, &mail("m"), &[inbox()], LEASE).copies[0], CopyState::Claimed(_)));
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.store_calls, ["append"]);
+    assert_eq!(world.count(&inbox()), 1);
+    world.expire_leases();
+    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Found]);
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn a_copy_found_by_the_look_is_never_taken_out() {
+    let world = World::like_imap();
+    Before::CopyWithoutReceipt.set_up(&world, &mail("m"), &[inbox()]);
+    let found = world.store.copies("doug", "INBOX")[0].uid;
+    let (delivery, other) = (world.delivery(), world.clone());
+    let lose_locks = delivery.lose_locks();
+    let frozen = delivery.after_store("look", move || {
+        lose_locks();
+        other.expire_leases();
+        // Another has a copy of its own on record, whatever brought it there.
+        let mut ledger = other.ledger.clone();
+        let CopyState::Claimed(claim) = record(&mut ledger, &mail("m"), &[inbox()], LEASE).copies[0] else {
+            panic!("a claim")
+        };
+        let receipt = Receipt::Uid { validity: 1, uid: 77 };
+        ledger.confirm(&claim, &receipt, CopyFacts::default(), None).expect("confirm");
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.store_calls, ["look"]);
+    assert_eq!(world.store.copies("doug", "INBOX")[0].uid, found);
+}
+
+#[test]
+fn a_copy_that_two_found_is_delivered_by_both() {
+    let world = World::like_imap();
+    Before::CopyWithoutReceipt.set_up(&world, &mail("m"), &[inbox()]);
+    let (delivery, other) = (world.delivery(), world.clone());
+    let lose_locks = delivery.lose_locks();
+    let frozen = delivery.after_store("look", move || {
+        lose_locks();
+        other.expire_leases();
+        assert_eq!(other.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Found]);
+    });
+    frozen.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn a_copy_that_another_found_before_its_writer_could_confirm_is_delivered_by_both() {
+    let world = World::like_imap();
+    let (delivery, other) = (world.delivery(), world.clone());
+    let lose_locks = delivery.lose_locks();
+    let frozen = delivery.after_store("append", move || {
+        lose_locks();
+        other.expire_leases();
+        assert_eq!(other.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Found]);
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(ended.store_calls, ["append"], "nothing is taken out");
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn where_appends_are_idempotent_a_late_copy_is_the_same_copy() {
+    let world = World::like_maildir();
+    let other = world.clone();
+    let frozen = frozen_before(&world, "append", move || {
+        other.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(ended.store_calls, ["append"]);
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn where_appends_are_idempotent_nothing_is_taken_out() {
+    // Both names may be of the one file there is.
+    let world = World::like_maildir();
+    let mut other = world.ledger.clone();
+    let frozen = frozen_before(&world, "append", move || {
+        let CopyState::Claimed(claim) = record(&mut other, &mail("m"), &[inbox()], JOIN).copies[0] else {
+            panic!("a claim")
+        };
+        let receipt = Receipt::Name("another".to_owned());
+        other.confirm(&claim, &receipt, CopyFacts::default(), None).expect("confirm");
+    });
+    assert_eq!(frozen.run(&mail("m"), &[inbox()]).expect_temp_fail().store_calls, ["append"]);
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn a_claim_that_is_gone_before_the_turn_writes_nothing() {
+    for wait in [Duration::ZERO, Duration::from_secs(10)] {
+        let world = World::like_imap();
+        let other = world.clone();
+        let frozen = world.delivery().waiting(wait).before_ledger("take_turn", move || {
+            other.expire_leases();
+            other.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        });
+        let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
+        assert!(ended.store_calls.is_empty());
+        assert_eq!(ended.hows(), [How::AlreadyThere]);
+        // Claimed and not placed yet: busy, until it is placed or the patience is at its end.
+        let mut other = world.ledger.clone();
+        let frozen = world.delivery().before_ledger("take_turn", move || {
+            other.advance(2 * LEASE.lease);
+            record(&mut other, &mail("n"), &[inbox()], LEASE);
+        });
+        let ended = frozen.run(&mail("n"), &[inbox()]).expect_temp_fail();
+        assert!(ended.store_calls.is_empty());
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn whoever_holds_only_the_copys_lock_delays_and_suppresses_nothing() {
+    // Two hashes may begin with the same 64 bits, and a frozen process may hold a lock past its lease.
+    let world = World::like_imap();
+    let mut other = world.ledger.clone();
+    let recorded = record(&mut other, &mail("other"), &[inbox()], LEASE);
+    let CopyState::Claimed(claim) = recorded.copies[0] else { panic!("a claim") };
+    other.take_turn(&claim, &mail("m").identity().copy_key("doug", "INBOX")).expect("a turn");
+    let ended = world.deliver(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
+    assert_eq!(ended.appended, [sent()]);
+    assert_eq!(world.copies(&mail("m"))[0].state, "free", "given back: nothing was written");
+    drop(other);
+    let ended = world.deliver(&mail("m"), &[inbox(), sent()]).expect_delivered();
+    assert_eq!(ended.hows(), [How::Stored, How::AlreadyThere]);
+}
+
+#[test]
+fn a_copy_that_somebody_who_joined_wrote_is_looked_for_by_whoever_was_joined() {
+    // A file that a reader has moved and marked does not stop a second link of its first name: only the look tells.
+    let folder = tempfile::tempdir().expect("a folder");
+    let (world, root) = (World::like_maildir(), folder.path().to_owned());
+    let maildir = || -> Box<dyn Store> { Box::new(MaildirStore::new(&root, true)) };
+    let (other, other_store, inbox_folder) = (world.clone(), maildir(), root.join("doug/Maildir"));
+    let first = world.delivery_to(maildir()).before_ledger("take_turn", {
+        let inbox_folder = inbox_folder.clone();
+        move || {
+            // It joins, writes, and is gone before it can say so; and the reader is quick.
+            let joined = other.delivery_to(other_store).failing_ledger(2, LedgerFault::Crash);
+            assert_eq!(joined.run(&mail("m"), &[inbox()]).expect_temp_fail().store_calls, ["look", "append"]);
+            for entry in std::fs::read_dir(inbox_folder.join("new")).expect("new") {
+                let entry = entry.expect("an entry");
+                let read = format!("{}:2,RS", entry.file_name().to_string_lossy());
+                std::fs::rename(entry.path(), inbox_folder.join("cur").join(read)).expect("a rename");
+            }
+        }
+    });
+    let ended = first.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(ended.hows(), [How::Found]);
+    let count = |sub: &str| std::fs::read_dir(inbox_folder.join(sub)).expect("a folder").count();
+    assert_eq!((count("new"), count("cur")), (0, 1));
+}
+
+#[test]
+fn a_live_lease_is_joined_only_where_appends_are_idempotent() {
+    for world in World::both() {
+        let mut other = world.ledger.clone();
+        record(&mut other, &mail("m"), &[inbox()], JOIN);
+        let ended = world.deliver(&mail("m"), &[inbox()]);
+        assert_eq!(ended.is_delivered(), world.store.append_is_idempotent());
+    }
+}
+
+// What is on record.
+
+#[test]
+fn the_ledger_tells_how_each_attempt_ended() {
+    for world in World::both() {
+        world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        world.deliver(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        let trace = world.trace(&mail("m"));
+        let ends: Vec<_> = trace.attempts.iter().map(|attempt| attempt.outcome.as_deref()).collect();
+        assert_eq!(ends, [Some("tempfail"), Some("delivered"), Some("delivered")]);
+        let texts: Vec<&str> = trace.attempts.iter().filter_map(|attempt| attempt.text.as_deref()).collect();
+        assert!(texts[0].contains("told to fail"), "{texts:?}");
+        assert!(texts[1].contains("stored account=doug") && texts[1].contains("account=lisa"), "{texts:?}");
+        assert!(texts[2].contains("already there"), "{texts:?}");
+    }
+}
+
+#[test]
+fn the_end_on_record_is_the_end_that_postfix_hears() {
+    for world in World::both() {
+        let ended = world.deliver(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        let attempt = &world.trace(&mail("m")).attempts[0];
+        assert_eq!(attempt.text.as_deref(), Some(ended.outcome.text()));
+        assert_eq!(attempt.status.as_deref(), Some(Status::OK.to_string().as_str()));
+        assert_eq!(
+            ended.ledger_calls,
+            ["record", "take_turn", "confirm", "take_turn", "confirm"],
+            "no call for it alone"
+        );
+    }
+}
+
+#[test]
+fn a_message_with_nul_keeps_its_bytes_in_the_ledger() {
+    let world = World::like_imap();
+    let nul = mail_with_body("nul", "a\0b");
+    world.deliver(&nul, &[inbox()]).expect_delivered();
+    world.deliver(&mail("none"), &[inbox()]).expect_delivered();
+    let trace = world.trace(&nul);
+    assert!(trace.raw_kept && trace.copies[0].nul_replaced);
+    let trace = world.trace(&mail("none"));
+    assert!(!trace.raw_kept && !trace.copies[0].nul_replaced);
+}
+
+#[test]
+fn a_message_for_nobody_is_recorded_and_delivered() {
+    let world = World::like_imap();
+    world.deliver(&mail("m"), &[]).expect_delivered();
+    assert!(world.trace(&mail("m")).copies.is_empty());
+}

@@ -1,0 +1,312 @@
+//! A Dovecot per test, as IMAP and LMTP store: any user name is an account, and the master user `mda` acts for it.
+//!
+//! What concerns Onedrop comes from `conf/dovecot/onedrop.conf`, the file that is shipped.
+
+use std::fs::{self, OpenOptions};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use super::imap::{Imap, quoted};
+use super::server::{Server, guarded, tail};
+use super::{TempRoot, fixture_text, free_port, run, set_mode};
+
+/// The one Unix user that all mail belongs to.
+pub const MAIL_USER: &str = "nobody";
+const MASTER: &str = "mda";
+const PASSWORD: &str = "store-secret";
+/// What any account's own user logs in with (without the master user).
+const USER_PASSWORD: &str = "user-secret";
+
+/// Undoes the shipped file's process settings: Dovecot's defaults, a fresh process per connection and per session.
+const DEFAULT_PROCESSES: &str = "service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
+     service imap {\n  service_count = 1\n  process_min_avail = 0\n}\n";
+
+pub struct Dovecot {
+    // Declared first: dropped before its folder goes.
+    server: Server,
+    root: TempRoot,
+    /// IMAP, IMAP over TLS, LMTP.
+    ports: [u16; 3],
+}
+
+impl Dovecot {
+    /// With Dovecot's default processes, which cost a test the least until it logs in.
+    pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// As `start`, with `extra_conf` at the end of dovecot.conf (may override anything).
+    pub fn start_with(extra_conf: &str) -> Self {
+        Self::configure(&format!("{DEFAULT_PROCESSES}{extra_conf}"))
+    }
+
+    /// With the shipped file exactly as it is: reused login and imap processes.
+    pub fn start_high_performance() -> Self {
+        Self::configure("")
+    }
+
+    /// As `start_high_performance`, on these addresses as well as on 127.0.0.1.
+    pub fn start_high_performance_on(addresses: &[&str]) -> Self {
+        Self::configure(&format!("listen = 127.0.0.1, {}\n", addresses.join(", ")))
+    }
+
+    fn configure(extra_conf: &str) -> Self {
+        assert!(super::is_root(), "Dovecot's rig needs root: it runs as several users");
+        let root = TempRoot::new();
+        let ports @ [imap_port, tls_port, lmtp_port] = [free_port(), free_port(), free_port()];
+        root.dir_for("mail", MAIL_USER, 0o755);
+        certificate(&root);
+        root.write("master-users", format!("{MASTER}:{{PLAIN}}{PASSWORD}\n"));
+        let shipped = fixture_text("conf/dovecot/onedrop.conf");
+        let path = "/etc/dovecot/onedrop.master-users";
+        assert!(shipped.contains(&format!("args = {path}")), "conf/dovecot/onedrop.conf names {path}");
+        let at = root.display().to_string();
+        root.write("onedrop.conf", shipped.replace(path, &format!("{at}/master-users")));
+        let conf = CONF.replace("@ROOT@", &at).replace("@USER@", MAIL_USER).replace("@USER_PASSWORD@", USER_PASSWORD);
+        let conf = conf.replace("@IMAP@", &imap_port.to_string()).replace("@IMAPS@", &tls_port.to_string());
+        let conf = conf.replace("@LMTP@", &lmtp_port.to_string());
+        root.write("dovecot.conf", format!("{conf}{extra_conf}\n"));
+        let server = Self::launch(&root, ports);
+        Self { server, root, ports }
+    }
+
+    fn launch(root: &TempRoot, ports: [u16; 3]) -> Server {
+        let log_path = root.join("dovecot.log");
+        let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
+        // dovecot-lda and imap processes write it as the mail user.
+        set_mode(&log_path, 0o666);
+        let mut command = guarded("/usr/sbin/dovecot", None, Signal::SIGTERM);
+        command.arg("-F").arg("-c").arg(root.join("dovecot.conf")).current_dir("/").stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        // A clean stop takes Dovecot a second, which nobody needs on Drop.
+        let mut server = Server::start("dovecot", command, Signal::SIGKILL, &log_path);
+        server.wait_ready(|| {
+            ports.iter().all(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok())
+                && Imap::login_as(ports[0], "rig-probe", MASTER, PASSWORD)
+                    .and_then(|mut imap| imap.command("LOGOUT"))
+                    .is_ok()
+        });
+        let _ = fs::remove_dir_all(root.join("mail/rig-probe"));
+        server
+    }
+
+    /// Plain IMAP on 127.0.0.1, with STARTTLS on offer.
+    pub fn imap_port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    /// IMAP over TLS; the certificate is for `localhost` and 127.0.0.1.
+    pub fn imaps_port(&self) -> u16 {
+        self.ports[1]
+    }
+
+    pub fn lmtp_port(&self) -> u16 {
+        self.ports[2]
+    }
+
+    pub fn lmtp_socket(&self) -> PathBuf {
+        self.root.join("run/lmtp")
+    }
+
+    /// The certificate, which is its own authority, as PEM.
+    pub fn ca_file(&self) -> PathBuf {
+        self.root.join("cert.pem")
+    }
+
+    /// The master user, to authenticate as.
+    pub fn master_user(&self) -> &'static str {
+        MASTER
+    }
+
+    /// The master user's password.
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    /// For `doveadm -c` and `dovecot-lda -c`, readable by everybody.
+    pub fn config_file(&self) -> PathBuf {
+        self.root.join("dovecot.conf")
+    }
+
+    /// Where the account's Maildir is, or will be after its first use.
+    pub fn maildir(&self, account: &str) -> PathBuf {
+        self.mail_root().join(account).join("Maildir")
+    }
+
+    /// The folder of all accounts: Onedrop's `maildir://` root.
+    pub fn mail_root(&self) -> PathBuf {
+        self.root.join("mail")
+    }
+
+    pub fn log(&self) -> String {
+        tail(&self.root.join("dovecot.log"))
+    }
+
+    pub fn doveadm(&self, args: &[&str]) -> String {
+        run(Command::new("/usr/bin/doveadm").arg("-c").arg(self.config_file()).args(args).current_dir("/"))
+    }
+
+    /// A session as `account`, logged in by the master user.
+    pub fn session(&self, account: &str) -> Imap {
+        Imap::login_as(self.ports[0], account, MASTER, PASSWORD)
+            .unwrap_or_else(|error| panic!("login as {account}: {error}\n{}", self.log()))
+    }
+
+    /// Every message of a mailbox in order of UID, byte for byte as the server gives it (line ends are CRLF).
+    ///
+    /// `mailbox` is a name as it goes over the wire: modified UTF-7. A mailbox that does not exist has no messages.
+    pub fn messages(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
+        let fetched = self.fetch(account, mailbox, "UID BODY.PEEK[]");
+        fetched.into_iter().map(|line| line.literals.into_iter().next().unwrap_or_default()).collect()
+    }
+
+    /// Flags and keywords of every message in order of UID, without `\Recent`, sorted.
+    pub fn flags(&self, account: &str, mailbox: &str) -> Vec<Vec<String>> {
+        let fetched = self.fetch(account, mailbox, "UID FLAGS");
+        let flags = fetched.iter().map(|line| {
+            let (_, rest) = line.text.split_once("FLAGS (").unwrap_or_else(|| panic!("{}", line.text));
+            let (inside, _) = rest.split_once(')').unwrap_or_else(|| panic!("{}", line.text));
+            let mut flags: Vec<String> = inside.split_ascii_whitespace().map(str::to_owned).collect();
+            flags.retain(|flag| flag != "\\Recent");
+            flags.sort();
+            flags
+        });
+        flags.collect()
+    }
+
+    /// UIDs in order.
+    pub fn uids(&self, account: &str, mailbox: &str) -> Vec<u32> {
+        let fetched = self.fetch(account, mailbox, "UID");
+        let uid = |text: &str| text.split_once("UID ")?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+        fetched.iter().map(|line| uid(&line.text).unwrap_or_else(|| panic!("{}", line.text))).collect()
+    }
+
+    /// How many messages there are; 0 if the mailbox does not exist.
+    pub fn count(&self, account: &str, mailbox: &str) -> usize {
+        self.uids(account, mailbox).len()
+    }
+
+    fn fetch(&self, account: &str, mailbox: &str, items: &str) -> Vec<super::imap::Line> {
+        let mut imap = self.session(account);
+        let selected = imap.command(&format!("EXAMINE {}", quoted(mailbox))).expect("EXAMINE");
+        let mut lines = Vec::new();
+        if selected.is_ok() {
+            // Sequence numbers, which are in order of UID; an empty mailbox has no "1:*" that Dovecot accepts.
+            if !selected.untagged.iter().any(|line| line.text == "* 0 EXISTS") {
+                let fetched = imap.command(&format!("FETCH 1:* ({items})")).expect("FETCH");
+                assert!(fetched.is_ok(), "FETCH {account}/{mailbox}: {}", fetched.tagged);
+                lines = fetched.untagged.into_iter().filter(|line| line.text.contains(" FETCH (")).collect();
+            }
+        } else {
+            let missing = selected.tagged.contains("doesn't exist") || selected.tagged.contains("[NONEXISTENT]");
+            assert!(missing, "EXAMINE {account}/{mailbox}: {}", selected.tagged);
+        }
+        let _ = imap.command("LOGOUT");
+        lines
+    }
+
+    pub fn stop(&mut self) {
+        self.server.stop(Signal::SIGTERM);
+    }
+
+    /// As a crash: every process is killed.
+    pub fn kill(&mut self) {
+        self.server.kill_all();
+    }
+
+    /// Starts again on the same ports with the same mail, after `stop` or `kill`.
+    pub fn start_again(&mut self) {
+        self.stop();
+        self.server = Self::launch(&self.root, self.ports);
+    }
+
+    /// Freezes every process: the kernel still accepts connections, nothing answers.
+    pub fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    pub fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+/// `cert.pem`, for `localhost` and 127.0.0.1, and `key.pem`.
+pub fn certificate(root: &Path) {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]);
+    // No authority, or rustls would not take it as a server's certificate.
+    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl.arg("-keyout").arg(root.join("key.pem")).arg("-out").arg(root.join("cert.pem"));
+    run(&mut openssl);
+    // dovecot-lda reads the whole configuration as the mail user; the key is worth nothing outside of this test.
+    set_mode(&root.join("key.pem"), 0o644);
+}
+
+const CONF: &str = r"
+base_dir = @ROOT@/run
+state_dir = @ROOT@/state
+log_path = @ROOT@/dovecot.log
+protocols = imap lmtp
+listen = 127.0.0.1
+mail_location = maildir:@ROOT@/mail/%u/Maildir
+# On loopback without TLS (the default refuses it only to other hosts).
+disable_plaintext_auth = no
+auth_failure_delay = 0
+!include @ROOT@/onedrop.conf
+passdb {
+  driver = static
+  args = password=@USER_PASSWORD@
+}
+userdb {
+  driver = static
+  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u allow_all_users=yes
+}
+namespace inbox {
+  inbox = yes
+  separator = /
+}
+ssl = yes
+ssl_cert = <@ROOT@/cert.pem
+ssl_key = <@ROOT@/key.pem
+service imap-login {
+  inet_listener imap {
+    port = @IMAP@
+  }
+  inet_listener imaps {
+    port = @IMAPS@
+    ssl = yes
+  }
+}
+service lmtp {
+  unix_listener lmtp {
+    mode = 0666
+  }
+  inet_listener lmtp {
+    port = @LMTP@
+  }
+}
+protocol lda {
+  postmaster_address = postmaster@mail.axial.net
+}
+# No waiting after failed logins.
+service anvil {
+  unix_listener anvil-auth-penalty {
+    mode = 0
+  }
+}
+# dovecot-lda as an unprivileged user.
+service auth {
+  unix_listener auth-userdb {
+    mode = 0666
+  }
+}
+service stats {
+  unix_listener stats-writer {
+    mode = 0666
+  }
+}
+";

@@ -1,0 +1,201 @@
+//! The test rig: real servers (Postgres, PgBouncer, Dovecot, Postfix) as children of the test process.
+//!
+//! Promises: every server lives in its own folder under the system's temporary directory and on ports of its own, so
+//! tests may run in parallel; it ends on `Drop`, also when the test panics (its log is then printed), and, by the
+//! kernel's parent-death signal or a guard, when the test process is killed. It never touches the system's own instances.
+//! Relies on the Debian paths of the servers and, for other users than our own, on running as root.
+
+// Each test binary uses a part. Facts that are constants today are methods so that a server may choose them.
+#![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
+
+pub mod disk;
+pub mod dovecot;
+pub mod imap;
+pub mod pgbouncer;
+pub mod postfix;
+pub mod postgres;
+pub mod proxy;
+pub mod server;
+pub mod trial;
+pub mod world;
+
+use std::fs::{self, File, OpenOptions};
+use std::net::TcpListener;
+use std::ops::Deref;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may have 107 bytes) and
+/// every user may traverse it, whatever the umask.
+pub struct TempRoot(tempfile::TempDir);
+
+impl TempRoot {
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("od-").rand_bytes(6).tempdir().expect("temporary folder");
+        set_mode(dir.path(), 0o755);
+        Self(dir)
+    }
+
+    /// Creates a folder below that belongs to `user` (to us when we are not root).
+    pub fn dir_for(&self, name: &str, user: &str, mode: u32) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(&path).expect("folder");
+        set_mode(&path, mode);
+        chown_recursive(&path, user);
+        path
+    }
+
+    /// Writes a world-readable file below and returns its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        self.write_mode(name, content, 0o644)
+    }
+
+    /// Writes an executable script or program below and returns its path.
+    pub fn write_program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        self.write_mode(name, content, 0o755)
+    }
+
+    fn write_mode(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
+        let path = self.0.path().join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).expect("folder");
+        }
+        fs::write(&path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        set_mode(&path, mode);
+        path
+    }
+}
+
+impl Default for TempRoot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for TempRoot {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+pub fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .unwrap_or_else(|error| panic!("chmod {}: {error}", path.display()));
+}
+
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Gives `path` and all below it to `user` and the user's main group. Does nothing when we are not root.
+pub fn chown_recursive(path: &Path, user: &str) {
+    if !is_root() {
+        return;
+    }
+    let user = unix_user(user);
+    let mut pending = vec![path.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        std::os::unix::fs::lchown(&path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .unwrap_or_else(|error| panic!("chown {}: {error}", path.display()));
+        if fs::symlink_metadata(&path).is_ok_and(|entry| entry.is_dir()) {
+            let entries = fs::read_dir(&path).expect("folder").map(|entry| entry.expect("entry").path());
+            pending.extend(entries);
+        }
+    }
+}
+
+pub fn unix_user(name: &str) -> nix::unistd::User {
+    nix::unistd::User::from_name(name).expect("passwd").unwrap_or_else(|| panic!("no Unix user {name}"))
+}
+
+/// Polls every 10 ms; false when `condition` did not come true within `timeout`.
+#[must_use]
+pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + timeout;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port on 127.0.0.1 that no other test process of this user gets while we live.
+///
+/// Ports come from below the kernel's ephemeral range and each is held by a lock file until this process ends: a bind
+/// to port 0 and close would let a parallel test, or any outgoing connection, take it before the server does.
+pub fn free_port() -> u16 {
+    static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    let mut held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = cache_dir().join("ports");
+    fs::create_dir_all(&dir).expect("port locks");
+    let start = u16::try_from((std::process::id().wrapping_mul(97)) % u32::from(COUNT)).expect("below COUNT");
+    for step in 0..COUNT {
+        let port = FIRST + (start + step) % COUNT;
+        let path = dir.join(port.to_string());
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).expect("port lock");
+        if file.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            held.push(file);
+            return port;
+        }
+    }
+    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}
+
+/// What tests of one user share: initialised database templates and port locks.
+pub fn cache_dir() -> PathBuf {
+    let uid = nix::unistd::geteuid().as_raw();
+    let dir = std::env::temp_dir().join(format!("onedrop-rig-{uid}"));
+    fs::create_dir_all(&dir).expect("cache folder");
+    let owner = fs::symlink_metadata(&dir).expect("cache folder").uid();
+    assert_eq!(owner, uid, "{} belongs to someone else", dir.display());
+    set_mode(&dir, 0o755);
+    dir
+}
+
+/// Reads a file of the repository, by its path relative to Cargo.toml.
+pub fn fixture(path: impl AsRef<Path>) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub fn fixture_text(path: impl AsRef<Path>) -> String {
+    String::from_utf8(fixture(path)).expect("UTF-8")
+}
+
+pub fn onedrop_path() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_onedrop"))
+}
+
+/// The program under test, with no `ONEDROP_*` variable of the caller's environment.
+pub fn onedrop() -> Command {
+    let mut command = Command::new(onedrop_path());
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs a tool to its end and returns its stdout; panics with its stderr when it fails.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

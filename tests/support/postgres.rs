@@ -1,0 +1,229 @@
+//! A Postgres server per test: its own data folder (copied from a cached template), socket and port.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::disk::SmallDisk;
+use super::server::{Server, guarded, tail};
+use super::{TempRoot, cache_dir, free_port, is_root, run, set_mode, wait_until};
+
+const USER: &str = "postgres";
+const PASSWORD: &str = "ledger-secret";
+/// Part of the template's name: change it whenever [`Template::build`] changes.
+const TEMPLATE: &str = "template-1";
+
+/// A running Postgres with a database `onedrop` that belongs to the role `onedrop`.
+///
+/// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs its password (SCRAM).
+/// Data is as durable as by default: fsync and `synchronous_commit` are on.
+pub struct Postgres {
+    // Declared first: dropped before its folder goes.
+    server: Server,
+    root: TempRoot,
+    port: u16,
+}
+
+impl Postgres {
+    pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// `settings`: further lines for postgresql.conf.
+    pub fn start_with(settings: &str) -> Self {
+        let root = TempRoot::new();
+        let sockets = root.dir_for("s", USER, 0o755);
+        let port = free_port();
+        let data = root.join("data");
+        run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(Template::path()).arg(&data));
+        let mut conf = OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
+        write!(
+            conf,
+            "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
+             shared_buffers = 32MB\nmax_connections = 200\nfsync = on\nsynchronous_commit = on\n\
+             log_line_prefix = '%m [%p] %q%u@%d %a '\n{settings}\n",
+            sockets.display()
+        )
+        .expect("postgresql.conf");
+        let server = Self::launch(&root, &data);
+        Self { server, root, port }
+    }
+
+    fn launch(root: &TempRoot, data: &Path) -> Server {
+        let log_path = root.join("postgres.log");
+        let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
+        let mut command = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
+        command.arg("-D").arg(data).current_dir("/").stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        // SIGQUIT is Postgres' immediate shutdown: what a crash leaves is what the next start recovers from.
+        let mut server = Server::start("postgres", command, Signal::SIGQUIT, &log_path);
+        let pid = server.pid().to_string();
+        server.wait_ready(|| {
+            let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+            status.lines().next() == Some(&*pid)
+                && status.lines().nth(7).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
+        });
+        server
+    }
+
+    /// As `onedrop` over the Unix socket; needs no password.
+    pub fn url_socket(&self) -> String {
+        format!("postgres://onedrop@/onedrop?host={}&port={}", self.socket_dir().display(), self.port)
+    }
+
+    /// As `onedrop` over TCP, without its password.
+    pub fn url_tcp(&self) -> String {
+        format!("postgres://onedrop@127.0.0.1:{}/onedrop", self.port)
+    }
+
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn socket_dir(&self) -> PathBuf {
+        self.root.join("s")
+    }
+
+    /// Runs SQL as the superuser in the database `onedrop`; returns unaligned rows without headings.
+    pub fn psql(&self, sql: &str) -> String {
+        let mut command = Command::new(bin("psql"));
+        command.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "onedrop", "-p", &self.port.to_string()]);
+        command.arg("-h").arg(self.socket_dir()).args(["-c", sql]).env_remove("PGOPTIONS");
+        run(&mut command).trim_end_matches('\n').to_owned()
+    }
+
+    pub fn log(&self) -> String {
+        tail(&self.root.join("postgres.log"))
+    }
+
+    /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
+    pub fn stop_immediate(&mut self) {
+        self.server.stop(Signal::SIGQUIT);
+    }
+
+    /// Starts it again on the same port and socket, after a fast shutdown if it still runs.
+    pub fn restart(&mut self) {
+        self.server.stop(Signal::SIGINT);
+        self.server = Self::launch(&self.root, &self.root.join("data"));
+    }
+
+    /// A synchronous streaming standby on a port of its own: from here on every commit here waits until it is there too.
+    pub fn standby(&self) -> Postgres {
+        let access = self.root.join("data/pg_hba.conf");
+        let mut file = OpenOptions::new().append(true).open(access).expect("pg_hba.conf");
+        writeln!(file, "local replication {USER} trust").expect("pg_hba.conf");
+        self.psql("SELECT pg_reload_conf()");
+        let root = TempRoot::new();
+        let sockets = root.dir_for("s", USER, 0o755);
+        let (port, data) = (free_port(), root.dir_for("data", USER, 0o700));
+        let mut copy = guarded(bin("pg_basebackup"), Some(USER), Signal::SIGKILL);
+        copy.args(["--no-sync", "--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "-U", USER]);
+        copy.arg("-p").arg(self.port.to_string()).arg("-h").arg(self.socket_dir()).arg("-D").arg(&data);
+        // The configuration above is read by whoever connects later than the reload.
+        let mut copied = false;
+        let copied = wait_until(Duration::from_secs(10), || {
+            copied = copied || copy.current_dir("/").status().is_ok_and(|status| status.success());
+            copied
+        });
+        assert!(copied, "no base backup");
+        let mut conf = OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
+        writeln!(conf, "port = {port}\nunix_socket_directories = '{}'", sockets.display()).expect("postgresql.conf");
+        let server = Self::launch(&root, &data);
+        let standby = Self { server, root, port };
+        self.psql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.psql("SELECT pg_reload_conf()");
+        let sync = || self.psql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1";
+        assert!(wait_until(Duration::from_secs(10), sync), "the standby does not follow:\n{}", standby.log());
+        standby
+    }
+
+    /// Makes a standby the primary; returns when it takes writes.
+    pub fn promote(&self) {
+        assert_eq!(self.psql("SELECT pg_promote(true, 20)"), "t", "{}", self.log());
+    }
+
+    /// Puts the write-ahead log on a small disk of its own. The server must be down.
+    pub fn move_wal_to_small_disk(&self, size: &str) -> SmallDisk {
+        let (log, at) = (self.root.join("data/pg_wal"), self.root.join("wal"));
+        let disk = SmallDisk::mount(&at, size, USER);
+        run(Command::new("cp").arg("-a").arg(log.join(".")).arg(&at));
+        fs::remove_dir_all(&log).expect("write-ahead log");
+        std::os::unix::fs::symlink(&at, &log).expect("link");
+        disk
+    }
+
+    /// Freezes the server and all its sessions: connections stay open and nothing answers.
+    pub fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    pub fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+/// An initialised data folder per Postgres version, made once and copied by every test.
+struct Template;
+
+impl Template {
+    fn path() -> PathBuf {
+        let version = fs::canonicalize(bin("postgres")).expect("postgres");
+        let version = version.iter().rev().nth(2).map(|name| name.to_string_lossy().into_owned());
+        let home = cache_dir().join(format!("postgres-{}-{TEMPLATE}", version.unwrap_or_default()));
+        fs::create_dir_all(&home).expect("template folder");
+        let lock = File::create(home.join("lock")).expect("template lock");
+        lock.lock().expect("template lock");
+        let data = home.join("data");
+        if !home.join("complete").exists() {
+            let _ = fs::remove_dir_all(&data);
+            Self::build(&home, &data);
+            File::create(home.join("complete")).expect("template mark");
+        }
+        data
+    }
+
+    fn build(home: &Path, data: &Path) {
+        fs::create_dir(data).expect("template data");
+        set_mode(data, 0o700);
+        super::chown_recursive(data, USER);
+        let mut initdb = guarded(bin("initdb"), Some(USER), Signal::SIGKILL);
+        initdb.args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username", USER]);
+        run(initdb.arg("-D").arg(data).current_dir("/"));
+        for sql in [
+            format!("CREATE ROLE onedrop LOGIN PASSWORD '{PASSWORD}'"),
+            "CREATE DATABASE onedrop OWNER onedrop".to_owned(),
+        ] {
+            let mut single = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
+            single.args(["--single", "-j", "-c", "fsync=off", "-D"]).arg(data).arg("postgres").current_dir("/");
+            let input = home.join("input.sql");
+            fs::write(&input, format!("{sql};\n\n")).expect("template SQL");
+            run(single.stdin(File::open(&input).expect("template SQL")));
+        }
+        let access = "local all all trust\nhost all onedrop 127.0.0.1/32 scram-sha-256\n";
+        fs::write(data.join("pg_hba.conf"), access).expect("pg_hba.conf");
+        // The copies are synced by their own servers' checkpoints only; the template itself is worth nothing.
+    }
+}
+
+/// A program of the newest installed Postgres; Debian's wrappers in /usr/bin are slower and pick a cluster of their own.
+pub fn bin(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().filter_map(Result::ok);
+    let newest = versions
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path())))
+        .filter(|(_, path)| path.join("bin/postgres").exists())
+        .max();
+    newest.map_or_else(|| PathBuf::from(name), |(_, path)| path.join("bin").join(name))
+}
+
+/// The user that servers of the database run as, or `None` to stay who we are.
+pub fn run_as() -> Option<&'static str> {
+    is_root().then_some(USER)
+}

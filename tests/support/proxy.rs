@@ -1,0 +1,449 @@
+//! A proxy on loopback between a delivery and a real server, which fails at one chosen point of the conversation.
+//!
+//! It knows just enough of both protocols: where an IMAP APPEND's literal begins and ends, and where a Postgres answer
+//! ends (ReadyForQuery). Whatever the fault, what the server has got by then it really executes. Connections that a
+//! fault has frozen stay open until [`Proxy::heal`] or `Drop`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::wait_until;
+
+/// The real server.
+#[derive(Clone, Debug)]
+pub enum Upstream {
+    Imap(u16),
+    /// A Unix socket where no password is asked for.
+    Postgres(PathBuf),
+}
+
+/// Where the fault is. Before it everything goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// In place of the first thing the server says.
+    Greeting,
+    /// In place of the answer to AUTHENTICATE.
+    Login,
+    /// APPEND does not reach the server.
+    Append,
+    /// Half of the literal has reached the server.
+    MidLiteral,
+    /// The whole literal has reached the server, the CRLF after it does not.
+    LastBytes,
+    /// The server has got the whole APPEND; in place of its answer.
+    Answer,
+    /// In place of Postgres' n-th answer, which is the one to a request that was executed.
+    Reply(usize),
+    /// After Postgres' n-th answer: the next request does not reach the server.
+    Request(usize),
+}
+
+/// What happens there.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// Nothing goes through any more in either direction; the connections stay open.
+    Freeze,
+    /// Both connections are closed.
+    Cut,
+    /// The server's words go through at one byte a second.
+    Drip,
+    /// The client hears this, and then nothing more.
+    Say(&'static [u8]),
+    /// The client hears this, and the connection is closed.
+    SayAndCut(&'static [u8]),
+    /// The client hears this, and then `x` without an end.
+    Flood(&'static [u8]),
+    /// The client hears this version of what the server said; the conversation goes on.
+    Edit(fn(&[u8]) -> Vec<u8>),
+    /// All waits until [`Proxy::release`], and then goes on.
+    Hold,
+}
+
+#[derive(Default)]
+struct State {
+    plan: Mutex<Option<(Stage, Fault)>>,
+    reached: AtomicUsize,
+    answers: AtomicUsize,
+    released: (Mutex<bool>, Condvar),
+    open: Mutex<Vec<Stream>>,
+    ended: AtomicBool,
+}
+
+pub struct Proxy {
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    /// Listens at once; faults come with [`Proxy::plan`].
+    pub fn start(upstream: Upstream) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("port");
+        let port = listener.local_addr().expect("address").port();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if shared.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let server = match &upstream {
+                    Upstream::Imap(port) => TcpStream::connect(("127.0.0.1", *port)).map(Stream::Tcp),
+                    Upstream::Postgres(socket) => UnixStream::connect(socket).map(Stream::Unix),
+                };
+                // A server that is away: the client sees its connection closed.
+                let Ok(server) = server else { continue };
+                Conversation::begin(&shared, Stream::Tcp(client), server, &upstream);
+            }
+        });
+        Proxy { port, state }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Every connection from now on fails so.
+    pub fn plan(&self, stage: Stage, fault: Fault) {
+        *lock(&self.state.plan) = Some((stage, fault));
+    }
+
+    /// Forgets the plan and closes what is still open.
+    pub fn heal(&self) {
+        *lock(&self.state.plan) = None;
+        self.release();
+        for stream in lock(&self.state.open).drain(..) {
+            stream.shut();
+        }
+    }
+
+    /// How many connections have come to the fault.
+    pub fn reached(&self) -> usize {
+        self.state.reached.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a connection has come to the fault.
+    #[track_caller]
+    pub fn wait_reached(&self) {
+        assert!(wait_until(Duration::from_secs(20), || self.reached() > 0), "nobody came to the fault");
+    }
+
+    /// Lets those go on that a [`Fault::Hold`] holds.
+    pub fn release(&self) {
+        *lock(&self.state.released.0) = true;
+        self.state.released.1.notify_all();
+    }
+
+    /// How many answers of Postgres went through in all.
+    pub fn answers(&self) -> usize {
+        self.state.answers.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.ended.store(true, Ordering::SeqCst);
+        self.heal();
+        // Wakes the listener up, so that it goes.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn another(&self) -> Stream {
+        match self {
+            Stream::Tcp(tcp) => Stream::Tcp(tcp.try_clone().expect("socket")),
+            Stream::Unix(unix) => Stream::Unix(unix.try_clone().expect("socket")),
+        }
+    }
+
+    fn shut(&self) {
+        // Already closed is as good.
+        let _ = match self {
+            Stream::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
+            Stream::Unix(unix) => unix.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => tcp.read(into),
+            Stream::Unix(unix) => unix.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => tcp.write(bytes),
+            Stream::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One connection: a thread for each direction.
+struct Conversation {
+    state: Arc<State>,
+    plan: Option<(Stage, Fault)>,
+    /// The fault has begun; the server's words meet it.
+    begun: AtomicBool,
+    client: Stream,
+    server: Stream,
+}
+
+/// Whether a direction goes on.
+type Flow = std::io::Result<bool>;
+
+impl Conversation {
+    fn begin(state: &Arc<State>, client: Stream, server: Stream, upstream: &Upstream) {
+        if let Stream::Tcp(tcp) = &client {
+            tcp.set_nodelay(true).expect("socket");
+        }
+        if let Stream::Tcp(tcp) = &server {
+            tcp.set_nodelay(true).expect("socket");
+        }
+        let plan = *lock(&state.plan);
+        lock(&state.open).extend([client.another(), server.another()]);
+        let begun = AtomicBool::new(matches!(plan, Some((Stage::Greeting | Stage::Request(0), _))));
+        let this = Arc::new(Conversation { state: Arc::clone(state), plan, begun, client, server });
+        let imap = matches!(upstream, Upstream::Imap(_));
+        let (up, down) = (Arc::clone(&this), this);
+        thread::spawn(move || {
+            let flow = if imap { up.imap_client() } else { up.postgres_client() };
+            up.end(&flow);
+        });
+        thread::spawn(move || {
+            let flow = if imap { down.imap_server() } else { down.postgres_server() };
+            down.end(&flow);
+        });
+    }
+
+    /// A direction that ended by itself takes the other one with it; a frozen one (`Ok(false)`) leaves all open.
+    fn end(&self, flow: &Flow) {
+        if !matches!(flow, Ok(false)) {
+            self.client.shut();
+            self.server.shut();
+        }
+    }
+
+    fn at(&self, stage: Stage) -> bool {
+        self.plan.is_some_and(|(at, _)| at == stage)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// From here on what the server says meets the fault.
+    fn arm(&self) {
+        self.begun.store(true, Ordering::SeqCst);
+    }
+
+    /// The fault, where the server has said `said`; returns whether this direction goes on.
+    fn fail(&self, said: &[u8]) -> Flow {
+        self.state.reached.fetch_add(1, Ordering::SeqCst);
+        let Some((_, fault)) = self.plan else { return Ok(true) };
+        let mut client = self.client.another();
+        match fault {
+            Fault::Freeze => Ok(false),
+            Fault::Cut => {
+                self.client.shut();
+                self.server.shut();
+                Ok(false)
+            }
+            Fault::Drip => {
+                for byte in said {
+                    client.write_all(&[*byte])?;
+                    thread::sleep(Duration::from_secs(1));
+                }
+                Ok(true)
+            }
+            Fault::Say(text) => client.write_all(text).map(|()| false),
+            Fault::SayAndCut(text) => {
+                client.write_all(text)?;
+                self.client.shut();
+                self.server.shut();
+                Ok(false)
+            }
+            Fault::Flood(text) => {
+                client.write_all(text)?;
+                loop {
+                    client.write_all(&[b'x'; 65536])?;
+                }
+            }
+            Fault::Edit(edit) => {
+                self.begun.store(false, Ordering::SeqCst);
+                client.write_all(&edit(said)).map(|()| true)
+            }
+            Fault::Hold => {
+                let (released, changed) = &self.state.released;
+                let mut held = lock(released);
+                while !*held {
+                    held = changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+                }
+                drop(held);
+                client.write_all(said).map(|()| true)
+            }
+        }
+    }
+
+    /// The fault, in the client's direction.
+    fn fail_here(&self, stage: Stage) -> Flow {
+        if !self.at(stage) {
+            return Ok(true);
+        }
+        if !matches!(self.plan, Some((_, Fault::Hold))) {
+            self.arm();
+        }
+        self.fail(b"")
+    }
+
+    fn imap_client(&self) -> Flow {
+        let mut input = BufReader::new(self.client.another());
+        let mut server = self.server.another();
+        loop {
+            let mut line = Vec::new();
+            if input.read_until(b'\n', &mut line)? == 0 {
+                return Ok(true);
+            }
+            let text = String::from_utf8_lossy(&line).into_owned();
+            if text.contains(" AUTHENTICATE ") && self.at(Stage::Login) {
+                self.arm();
+            }
+            if !text.contains(" APPEND ") {
+                server.write_all(&line)?;
+                continue;
+            }
+            if !self.fail_here(Stage::Append)? {
+                return Ok(false);
+            }
+            let size = text.trim_end().rsplit('{').next().unwrap_or("").trim_end_matches(['}', '+']);
+            let size: u64 = size.parse().expect("the size of a literal");
+            server.write_all(&line)?;
+            std::io::copy(&mut input.by_ref().take(size / 2), &mut server)?;
+            if !self.fail_here(Stage::MidLiteral)? {
+                return Ok(false);
+            }
+            std::io::copy(&mut input.by_ref().take(size - size / 2), &mut server)?;
+            if self.at(Stage::LastBytes) {
+                // Only the client's last bytes bring it past its point of no return.
+                input.fill_buf()?;
+            }
+            if !self.fail_here(Stage::LastBytes)? {
+                return Ok(false);
+            }
+            let mut last = Vec::new();
+            input.read_until(b'\n', &mut last)?;
+            if self.at(Stage::Answer) {
+                self.arm();
+            }
+            server.write_all(&last)?;
+        }
+    }
+
+    fn imap_server(&self) -> Flow {
+        let (mut server, mut client) = (self.server.another(), self.client.another());
+        let mut buffer = vec![0; 65536];
+        loop {
+            let count = server.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(true);
+            }
+            if !self.has_begun() {
+                client.write_all(&buffer[..count])?;
+            } else if self.plan.is_some_and(|(stage, _)| is_clients(stage)) || !self.fail(&buffer[..count])? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn postgres_client(&self) -> Flow {
+        let (mut client, mut server) = (self.client.another(), self.server.another());
+        let mut buffer = vec![0; 65536];
+        loop {
+            let count = client.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(true);
+            }
+            // Terminate is a goodbye.
+            let stops = self.plan.is_some_and(|(stage, _)| matches!(stage, Stage::Request(_))) && buffer[0] != b'X';
+            if stops && self.has_begun() && !self.fail(b"")? {
+                return Ok(false);
+            }
+            server.write_all(&buffer[..count])?;
+        }
+    }
+
+    /// Forwards whole answers, each with its ReadyForQuery.
+    fn postgres_server(&self) -> Flow {
+        let (mut server, mut client) = (self.server.another(), self.client.another());
+        let (mut input, mut answered) = (Vec::new(), 0);
+        let mut buffer = vec![0; 65536];
+        loop {
+            let count = server.read(&mut buffer)?;
+            if count == 0 {
+                // What a server says before it goes, without a ReadyForQuery.
+                client.write_all(&input)?;
+                return Ok(true);
+            }
+            input.extend_from_slice(&buffer[..count]);
+            while let Some(end) = answer_end(&input) {
+                let answer: Vec<u8> = input.drain(..end).collect();
+                answered += 1;
+                if self.at(Stage::Reply(answered)) || (self.at(Stage::Greeting) && answered == 1) {
+                    if !self.fail(&answer)? {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                if self.at(Stage::Request(answered)) {
+                    self.arm();
+                }
+                self.state.answers.fetch_add(1, Ordering::SeqCst);
+                client.write_all(&answer)?;
+            }
+        }
+    }
+}
+
+/// Stages whose fault happens in the client's direction.
+fn is_clients(stage: Stage) -> bool {
+    matches!(stage, Stage::Append | Stage::MidLiteral | Stage::LastBytes | Stage::Request(_))
+}
+
+/// Where the first ReadyForQuery in whole messages (type, length, content) ends.
+fn answer_end(input: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let length: [u8; 4] = input.get(at + 1..at + 5)?.try_into().expect("four bytes");
+        let kind = *input.get(at)?;
+        at += 1 + u32::from_be_bytes(length) as usize;
+        if at > input.len() {
+            return None;
+        }
+        if kind == b'Z' {
+            return Some(at);
+        }
+    }
+}

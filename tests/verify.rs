@@ -1,0 +1,412 @@
+//! What `onedrop verify` finds and repairs, with ledger and store in memory. With real ones: `verify_servers.rs`.
+
+mod ports;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, Window};
+use onedrop::message::Message;
+use onedrop::store::memory::{Fault, MemoryStore};
+use onedrop::store::{Copy, Receipt, Store, StoreError};
+use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
+
+use ports::{LEASE, attempt, inbox, mail, mail_with_body, sent};
+
+const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// One ledger, one store, and what was told.
+struct Site {
+    ledger: MemoryLedger,
+    store: MemoryStore,
+}
+
+struct Verified {
+    findings: Vec<Finding>,
+    failed: Vec<String>,
+    tally: Tally,
+}
+
+impl Verified {
+    fn topics(&self) -> Vec<(Level, Topic)> {
+        self.findings.iter().map(|finding| (finding.level, finding.topic)).collect()
+    }
+}
+
+impl Site {
+    fn new() -> Site {
+        Site { ledger: MemoryLedger::default(), store: MemoryStore::default() }
+    }
+
+    fn claim(&self, mail: &Message, destination: &Destination) -> (Claim, SystemTime) {
+        let facts = mail.facts();
+        let size_bytes = mail.own_copy().len() as u64;
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None };
+        let wanted = std::slice::from_ref(destination);
+        let recorded = self.ledger.clone().record(&entry, &attempt("mx1"), wanted, LEASE).expect("record");
+        match recorded.copies[0] {
+            CopyState::Claimed(claim) => (claim, recorded.recorded_at),
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    fn append(&self, mail: &Message, destination: &Destination, date: SystemTime) -> Receipt {
+        let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
+        let copy = Copy { key: &key, bytes: mail.own_copy(), identity: mail.identity(), recorded_at: date };
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
+        self.store.clone().append(destination, &copy, &deadline).expect("append")
+    }
+
+    fn confirm(&self, claim: &Claim, receipt: &Receipt) {
+        let confirmed = self.ledger.clone().confirm(claim, receipt, CopyFacts::default(), None).expect("confirm");
+        assert_eq!(confirmed, Confirmed::Recorded);
+    }
+
+    /// A copy that was leased `times` and placed; returns its date and its receipt.
+    fn placed(&self, mail: &Message, destination: &Destination, times: u32) -> (SystemTime, Receipt) {
+        for _ in 1..times {
+            self.claim(mail, destination);
+            self.ledger.advance(2 * LEASE.lease);
+        }
+        let (claim, date) = self.claim(mail, destination);
+        let receipt = self.append(mail, destination, date);
+        self.confirm(&claim, &receipt);
+        (date, receipt)
+    }
+
+    fn verify(&self, repair: bool) -> Verified {
+        self.verify_in(ALL, repair)
+    }
+
+    fn verify_in(&self, window: Window<'_>, repair: bool) -> Verified {
+        let by = attempt("verifier");
+        let plan = Plan { window, repair, lease: LEASE.lease, by: &by };
+        let (mut findings, mut failed) = (Vec::new(), Vec::new());
+        let mut tell = |news: News<'_>| match news {
+            News::Found(finding) => findings.push(finding),
+            News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
+            News::Next { .. } => {}
+        };
+        let mut open = || -> Result<Box<dyn Store>, StoreError> { Ok(Box::new(self.store.clone())) };
+        let tally = verify::verify(&plan, &mut self.ledger.clone(), &mut open, &mut tell).expect("verify");
+        Verified { findings, failed, tally }
+    }
+
+    fn uids(&self, destination: &Destination) -> Vec<u32> {
+        let copies = self.store.copies(&destination.account, &destination.mailbox);
+        copies.iter().map(|stored| stored.uid).collect()
+    }
+
+    fn standing(&self) -> Standing {
+        self.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0).standing
+    }
+
+    fn is_settled(&self) -> bool {
+        self.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0).settled
+    }
+}
+
+fn uid(receipt: &Receipt) -> u32 {
+    match receipt {
+        Receipt::Uid { uid, .. } => *uid,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_as_it_should_be_is_not_told() {
+    let site = Site::new();
+    site.placed(&mail("a"), &inbox(), 1);
+    site.placed(&mail("a"), &sent(), 1);
+    site.placed(&mail_with_body("a", "other content"), &inbox(), 1);
+    for repair in [false, true] {
+        let verified = site.verify(repair);
+        assert_eq!(verified.findings, []);
+        assert_eq!(verified.tally, Tally { copies: 3, ..Tally::default() });
+    }
+}
+
+#[test]
+fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
+    let site = Site::new();
+    let (_, receipt) = site.placed(&mail("gone"), &inbox(), 1);
+    site.store.clone().remove(&inbox(), &receipt, ports::soon()).expect("remove");
+    for repair in [false, true] {
+        assert_eq!(site.verify(repair).topics(), [(Level::Info, Topic::Moved)]);
+        assert!(site.uids(&inbox()).is_empty());
+    }
+}
+
+#[test]
+fn a_copy_moved_away_and_back_is_recorded_under_its_new_name() {
+    let site = Site::new();
+    let (date, old) = site.placed(&mail("back"), &inbox(), 1);
+    site.store.clone().remove(&inbox(), &old, ports::soon()).expect("remove");
+    let new = site.append(&mail("back"), &inbox(), date);
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)], "its lease may not be over yet");
+    site.ledger.advance(2 * LEASE.lease);
+    assert_eq!(site.verify(false).topics(), [(Level::Info, Topic::Moved)]);
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)]);
+    assert!(matches!(site.standing(), Standing::Placed { receipt, .. } if receipt == new));
+    assert_eq!(site.verify(false).findings, []);
+    assert_eq!(site.uids(&inbox()), [uid(&new)]);
+}
+
+#[test]
+fn of_two_copies_the_one_on_record_stays() {
+    for first_is_on_record in [true, false] {
+        let site = Site::new();
+        site.claim(&mail("two"), &inbox());
+        site.ledger.advance(2 * LEASE.lease);
+        let (claim, date) = site.claim(&mail("two"), &inbox());
+        let receipts = [site.append(&mail("two"), &inbox(), date), site.append(&mail("two"), &inbox(), date)];
+        let keeper = &receipts[usize::from(!first_is_on_record)];
+        site.confirm(&claim, keeper);
+        let verified = site.verify(false);
+        assert_eq!(verified.topics(), [(Level::Error, Topic::Double)]);
+        assert_eq!(verified.findings[0].message_id.as_deref(), Some("<two@example.org>"));
+        assert_eq!(site.uids(&inbox()).len(), 2, "without --repair nothing is removed");
+        assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Double)]);
+        assert_eq!(site.uids(&inbox()), [uid(keeper)]);
+        assert_eq!(site.verify(false).findings, []);
+    }
+}
+
+/// A mail program may save what it sent within the second in which we recorded it.
+#[test]
+fn an_equal_copy_stays_where_one_delivery_at_most_has_written() {
+    let site = Site::new();
+    let (date, _) = site.placed(&mail("own"), &inbox(), 1);
+    site.append(&mail("own"), &inbox(), date);
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Other)]);
+    assert_eq!(site.uids(&inbox()).len(), 2);
+}
+
+#[test]
+fn of_two_copies_without_the_one_on_record_the_oldest_stays_and_is_recorded() {
+    let site = Site::new();
+    let (date, gone) = site.placed(&mail("two"), &inbox(), 2);
+    let oldest = site.append(&mail("two"), &inbox(), date);
+    site.append(&mail("two"), &inbox(), date);
+    site.store.clone().remove(&inbox(), &gone, ports::soon()).expect("remove");
+    site.ledger.advance(2 * LEASE.lease);
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved), (Level::Repaired, Topic::Double)]);
+    assert_eq!(site.uids(&inbox()), [uid(&oldest)]);
+    assert!(matches!(site.standing(), Standing::Placed { receipt, .. } if receipt == oldest));
+}
+
+#[test]
+fn an_equal_message_of_another_date_or_content_stays() {
+    let site = Site::new();
+    let (date, receipt) = site.placed(&mail("mine"), &inbox(), 1);
+    let others = [
+        site.append(&mail("mine"), &inbox(), date + Duration::from_secs(1)),
+        site.append(&mail("mine"), &inbox(), date - 2 * DAY),
+        site.append(&mail_with_body("mine", "other content"), &inbox(), date),
+        site.append(&mail("another"), &inbox(), date),
+    ];
+    let verified = site.verify(true);
+    assert_eq!(verified.topics(), [(Level::Info, Topic::Other)], "older than the window, it is not even seen");
+    assert_eq!(site.uids(&inbox()), [&receipt, &others[0], &others[1], &others[2], &others[3]].map(uid));
+    // Not even when the copy on record is gone: nothing shows that one of them is ours.
+    site.store.clone().remove(&inbox(), &receipt, ports::soon()).expect("remove");
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved), (Level::Info, Topic::Other)]);
+    assert_eq!(site.uids(&inbox()).len(), 4);
+}
+
+#[test]
+fn nothing_is_removed_for_a_copy_that_its_owner_has_marked_as_deleted() {
+    let site = Site::new();
+    let (date, on_record) = site.placed(&mail("marked"), &inbox(), 1);
+    let other = site.append(&mail("marked"), &inbox(), date);
+    let mark = |wanted: u32| {
+        site.store.meddle("doug", "INBOX", |stored| {
+            stored.iter_mut().for_each(|one| one.marked_deleted = one.uid == wanted);
+        });
+    };
+    mark(uid(&on_record));
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)], "the other one is all that will be left");
+    mark(uid(&other));
+    assert_eq!(site.verify(true).findings, [], "the owner is at it");
+    assert_eq!(site.uids(&inbox()).len(), 2);
+}
+
+#[test]
+fn a_doubt_without_a_copy_is_told_and_left_to_the_next_attempt() {
+    let site = Site::new();
+    let (claim, _) = site.claim(&mail("doubt"), &inbox());
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Busy)], "a delivery is at it");
+    site.ledger.advance(2 * LEASE.lease);
+    for repair in [false, true] {
+        let verified = site.verify(repair);
+        assert_eq!(verified.topics(), [(Level::Error, Topic::Lease)]);
+        assert!(verified.findings[0].text.contains("mx1:42"), "{:?}", verified.findings);
+        assert_eq!(site.standing(), Standing::InDoubt { lease_left_over: true });
+    }
+    let (again, _) = site.claim(&mail("doubt"), &inbox());
+    assert_eq!((again.epoch, again.in_doubt), (claim.epoch + 1, true), "verify took no lease");
+    site.ledger.clone().release(&[again]).expect("release");
+    assert_eq!(site.verify(false).topics(), [(Level::Error, Topic::Doubt)]);
+}
+
+#[test]
+fn a_doubt_with_a_copy_is_settled_by_its_receipt() {
+    let site = Site::new();
+    let (_, date) = site.claim(&mail("doubt"), &inbox());
+    let receipt = site.append(&mail("doubt"), &inbox(), date);
+    site.ledger.advance(2 * LEASE.lease);
+    assert_eq!(site.verify(false).topics(), [(Level::Error, Topic::Lease)]);
+    assert_eq!(site.standing(), Standing::InDoubt { lease_left_over: true });
+    assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Lease)]);
+    assert!(matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt));
+    assert!(!site.is_settled(), "its own lease is not over yet");
+    assert_eq!(site.verify(false).findings, []);
+    site.ledger.advance(2 * LEASE.lease);
+    assert_eq!(site.verify(false).tally.settled, 1);
+    assert!(site.is_settled());
+    let trace = site.ledger.clone().trace("doubt@example.org", 1).expect("trace").remove(0);
+    assert!(trace.copies[0].found_by_look);
+}
+
+#[test]
+fn a_doubt_with_two_copies_leaves_the_oldest_of_ours() {
+    let site = Site::new();
+    let (_, date) = site.claim(&mail("doubt"), &inbox());
+    let own = site.append(&mail("doubt"), &inbox(), date + Duration::from_secs(1));
+    let ours = [site.append(&mail("doubt"), &inbox(), date), site.append(&mail("doubt"), &inbox(), date)];
+    site.ledger.advance(2 * LEASE.lease);
+    let topics = site.verify(true).topics();
+    assert_eq!(
+        topics,
+        [(Level::Repaired, Topic::Lease), (Level::Repaired, Topic::Double), (Level::Info, Topic::Other)]
+    );
+    assert_eq!(site.uids(&inbox()), [uid(&own), uid(&ours[0])]);
+    assert!(matches!(site.standing(), Standing::Placed { receipt, .. } if receipt == ours[0]));
+}
+
+#[test]
+fn a_doubt_whose_lock_is_held_is_left_to_its_holder() {
+    let site = Site::new();
+    let (claim, date) = site.claim(&mail("held"), &inbox());
+    site.append(&mail("held"), &inbox(), date);
+    site.ledger.advance(2 * LEASE.lease);
+    let mut zombie = site.ledger.clone();
+    let key = mail("held").identity().copy_key("doug", "INBOX");
+    zombie.take_turn(&claim, &key).expect("a turn");
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Busy)]);
+    assert_eq!(site.standing(), Standing::InDoubt { lease_left_over: false }, "what verify took it gave back");
+    zombie.leave().expect("leave");
+    assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Doubt)]);
+}
+
+#[test]
+fn a_copy_leased_twice_gets_its_second_look_after_its_last_lease() {
+    let site = Site::new();
+    let (date, receipt) = site.placed(&mail("second"), &inbox(), 2);
+    let verified = site.verify(false);
+    assert_eq!((verified.tally.settled, verified.topics()), (0, vec![]), "a zombie may still write");
+    // The zombie's copy, after the window in which the message was recorded.
+    site.append(&mail("second"), &inbox(), date);
+    site.ledger.advance(2 * LEASE.lease);
+    let recent = Window { since: date + DAY, account: None };
+    let verified = site.verify_in(recent, false);
+    assert_eq!((verified.tally.settled, verified.topics()), (0, vec![(Level::Error, Topic::Double)]));
+    assert!(!site.is_settled());
+    let verified = site.verify_in(recent, true);
+    assert_eq!((verified.tally.settled, verified.topics()), (1, vec![(Level::Repaired, Topic::Double)]));
+    assert_eq!(site.uids(&inbox()), [uid(&receipt)]);
+    assert_eq!(site.verify_in(recent, true).tally, Tally::default(), "once is enough");
+}
+
+#[test]
+fn what_cannot_be_removed_is_still_an_error_and_not_settled() {
+    let site = Site::new();
+    let (date, _) = site.placed(&mail("stuck"), &inbox(), 2);
+    site.append(&mail("stuck"), &inbox(), date);
+    site.ledger.advance(2 * LEASE.lease);
+    site.store.fail(Fault::Remove);
+    assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Double)]);
+    assert!(!site.is_settled());
+    assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Double)]);
+    assert!(site.is_settled());
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_read_is_a_failure_and_the_next_account_goes_on() {
+    let site = Site::new();
+    for name in ["a", "b"] {
+        site.placed(&mail(name), &inbox(), 2);
+    }
+    site.claim(&mail("a"), &sent());
+    site.ledger.advance(2 * LEASE.lease);
+    let (claim, date) = site.claim(&mail("a"), &sent());
+    site.append(&mail("a"), &sent(), date);
+    let receipt = site.append(&mail("a"), &sent(), date);
+    site.confirm(&claim, &receipt);
+    site.ledger.advance(2 * LEASE.lease);
+    site.store.fail(Fault::Look);
+    let verified = site.verify(true);
+    assert_eq!(verified.failed.len(), 1, "once an account: {:?}", verified.failed);
+    assert_eq!((verified.tally.failed, verified.tally.copies, verified.tally.settled), (2, 1, 1));
+    assert_eq!(verified.topics(), [(Level::Repaired, Topic::Double)]);
+}
+
+#[test]
+fn a_look_that_fails_under_our_lease_gives_it_back() {
+    struct FailsSecond(MemoryStore, u32);
+    impl Store for FailsSecond {
+        fn append_is_idempotent(&self) -> bool {
+            false
+        }
+        fn prepare(&mut self, _: &str, _: std::time::Instant) {}
+        fn find(
+            &mut self,
+            destination: &Destination,
+            sought: &onedrop::store::Sought<'_>,
+            until: std::time::Instant,
+        ) -> Result<Vec<onedrop::store::Found>, StoreError> {
+            self.1 += 1;
+            if self.1 == 2 {
+                self.0.fail(Fault::Look);
+            }
+            self.0.find(destination, sought, until)
+        }
+        fn append(&mut self, _: &Destination, _: &Copy<'_>, _: &Deadline) -> Result<Receipt, StoreError> {
+            panic!("verify writes no copy")
+        }
+        fn remove(&mut self, _: &Destination, _: &Receipt, _: std::time::Instant) -> Result<(), StoreError> {
+            panic!("nothing is too many")
+        }
+        fn check(&mut self, _: &str, _: std::time::Instant) -> Result<Vec<String>, StoreError> {
+            Ok(Vec::new())
+        }
+    }
+    let site = Site::new();
+    let (_, date) = site.claim(&mail("doubt"), &inbox());
+    site.append(&mail("doubt"), &inbox(), date);
+    site.ledger.advance(2 * LEASE.lease);
+    let by = attempt("verifier");
+    let plan = Plan { window: ALL, repair: true, lease: LEASE.lease, by: &by };
+    let mut open = || -> Result<Box<dyn Store>, StoreError> { Ok(Box::new(FailsSecond(site.store.clone(), 0))) };
+    let tally = verify::verify(&plan, &mut site.ledger.clone(), &mut open, &mut |_| {}).expect("verify");
+    assert_eq!((tally.failed, tally.errors, tally.repaired), (1, 0, 0));
+    assert_eq!(site.standing(), Standing::InDoubt { lease_left_over: false }, "free for the next attempt at once");
+}
+
+#[test]
+fn an_account_is_verified_alone_and_many_pages_are_read() {
+    let site = Site::new();
+    for n in 0..1100 {
+        let (claim, _) = site.claim(&mail(&format!("n{n}")), &Destination::inbox(["a", "b", "c"][n % 3]));
+        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+    }
+    let verified = site.verify(false);
+    assert_eq!((verified.tally.copies, verified.tally.infos), (1100, 1100));
+    let accounts: Vec<_> = verified.findings.iter().map(|finding| finding.account.as_str()).collect();
+    assert!(accounts.is_sorted(), "an account after the other");
+    let window = Window { account: Some("b"), ..ALL };
+    assert_eq!(site.verify_in(window, false).tally.copies, 367);
+}

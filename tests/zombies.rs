@@ -1,0 +1,227 @@
+//! A delivering process is frozen (SIGSTOP by strace(1), right after an exact system call) past its lease, a second one
+//! delivers, and the first is thawed: one copy in the end, and the first ends with 75 unless that copy is its own.
+//! Postgres and Dovecot are real, and leases run out by themselves.
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use support::world::{STORY, World, deliver};
+use support::{onedrop_path, wait_until};
+
+/// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy out again.
+const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
+/// The lease, the time after which Postgres frees the locks of a session that went silent in its turn (deadline + 5 s),
+/// and room for a busy machine.
+const TAKE_OVER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where a delivery is frozen, in the order of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Freeze {
+    /// The record was sent to be committed, no lock is held.
+    Recorded,
+    /// It has the copy's turn, and with it the lock; nothing was sent to the mail server.
+    InTurn,
+    /// The whole literal is out, the last check of the clock is still to come.
+    LiteralSent,
+    /// Between the last check and the final CRLF.
+    Checked,
+    /// The final CRLF is out, the OK was not heard.
+    LastBytesSent,
+}
+
+/// One call in a trace of the first thread.
+struct Call {
+    name: String,
+    line: String,
+}
+
+fn calls(trace: &str) -> Vec<Call> {
+    let named = |line: &str| Some(Call { name: line.split_once('(')?.0.to_owned(), line: line.to_owned() });
+    trace.lines().filter(|line| !line.starts_with(['-', '+'])).filter_map(named).collect()
+}
+
+fn is_append(call: &Call) -> bool {
+    call.name == "sendto" && call.line.contains(" APPEND \\\"INBOX\\\"")
+}
+
+fn is_final_crlf(call: &Call) -> bool {
+    call.name == "sendto" && call.line.contains(", \"\\r\\n\", 2,")
+}
+
+impl Freeze {
+    /// The index of the call after which to freeze.
+    fn find(self, calls: &[Call]) -> Option<usize> {
+        let append = calls.iter().position(is_append)?;
+        let crlf = calls.iter().position(is_final_crlf)?;
+        let before = |end: usize, name: &str| calls[..end].iter().rposition(|call| call.name == name);
+        match self {
+            // Before the APPEND comes the question for the turn, and before that the second part of the record.
+            Freeze::Recorded => before(before(append, "sendto")?, "sendto"),
+            // Before each write the socket is armed with the time left.
+            Freeze::InTurn => before(append, "setsockopt"),
+            Freeze::LiteralSent => Some(append),
+            Freeze::Checked => before(crlf, "setsockopt"),
+            Freeze::LastBytesSent => Some(crlf),
+        }
+    }
+
+    /// Whether a trace that ends at the freeze ends where it should.
+    fn is_met_by(self, calls: &[Call]) -> bool {
+        let appended = calls.iter().any(is_append);
+        let last = calls.last().map_or("", |call| &*call.name);
+        match self {
+            Freeze::Recorded => !appended && last == "sendto",
+            Freeze::InTurn => !appended && last == "setsockopt",
+            Freeze::LiteralSent => calls.last().is_some_and(is_append),
+            Freeze::Checked => appended && last == "setsockopt" && !calls.iter().any(is_final_crlf),
+            Freeze::LastBytesSent => calls.last().is_some_and(is_final_crlf),
+        }
+    }
+}
+
+fn message(id: &str) -> String {
+    format!(
+        "Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\nFrom: from-{id}@mail.axial.net\n\
+         To: to-{id}@mail.axial.net\nSubject: zombie\nMessage-ID: <{id}@x>\n\nbody\n"
+    )
+}
+
+struct Zombie {
+    strace: Child,
+    pid: Pid,
+}
+
+impl Drop for Zombie {
+    fn drop(&mut self) {
+        // After a failed assertion it may still be frozen. It is our grandchild, and alive while strace is.
+        if matches!(self.strace.try_wait(), Ok(None)) {
+            let _ = kill(self.pid, Signal::SIGKILL);
+            let _ = self.strace.wait();
+        }
+    }
+}
+
+/// Starts a delivery under strace, of whose first thread alone the calls are counted.
+fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child {
+    let mut command = Command::new("strace");
+    command
+        .args(["-s", "200", "-e", "trace=sendto,recvfrom,setsockopt", "-o"])
+        .arg(world.root.join(format!("{id}.trace")));
+    if let Some(inject) = inject {
+        command.args(["-e", &format!("inject={inject}")]);
+    }
+    command
+        .arg(onedrop_path())
+        .args(["deliver", "--config"])
+        .arg(config)
+        .args(["-d", &format!("to-{id}@mail.axial.net")]);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
+        command.env_remove(name);
+    }
+    command.stdin(File::open(world.root.write(id, message(id))).expect("message"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace")
+}
+
+/// A delivery that stands still at `freeze`. The scheduling may move the counts: then once more, under another name.
+fn frozen(world: &World, config: &Path, freeze: Freeze) -> (String, Zombie) {
+    for attempt in 0..5 {
+        let id = format!("{}{attempt}", format!("{freeze:?}").to_lowercase());
+        let recording = format!("{id}rec");
+        let output = trace(world, config, &recording, None).wait_with_output().expect("end");
+        assert!(output.status.success(), "recording: {output:?}");
+        let read = |id: &str| fs::read_to_string(world.root.join(format!("{id}.trace"))).unwrap_or_default();
+        let recorded = calls(&read(&recording));
+        let at = freeze.find(&recorded).unwrap_or_else(|| panic!("no {freeze:?} in\n{}", read(&recording)));
+        let name = &recorded[at].name;
+        let n = recorded[..=at].iter().filter(|call| call.name == *name).count();
+        let mut strace = trace(world, config, &id, Some(&format!("{name}:signal=SIGSTOP:when={n}")));
+        let stopped = || read(&id).contains("--- stopped by SIGSTOP ---");
+        let up = wait_until(Duration::from_secs(10), || stopped() || !matches!(strace.try_wait(), Ok(None)));
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id())).unwrap_or_default();
+        let pid = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        let Some(pid) = pid.filter(|_| up && stopped()) else {
+            let _ = strace.wait();
+            continue;
+        };
+        let zombie = Zombie { strace, pid: Pid::from_raw(pid) };
+        if freeze.is_met_by(&calls(&read(&id))) {
+            return (id, zombie);
+        }
+    }
+    panic!("never frozen at {freeze:?}");
+}
+
+/// Freezes one, lets another take over, thaws the first; returns what the first said in the end.
+fn take_over(world: &World, freeze: Freeze) -> String {
+    let name = format!("{freeze:?}").to_lowercase();
+    let first = world.config(&format!("{name}-first"), &format!("{STORY}{TIMES}"));
+    let second = world.config(&format!("{name}-second"), &format!("{STORY}{TIMES}"));
+    let (id, mut zombie) = frozen(world, &first, freeze);
+    let row = format!("SELECT placed_at IS NULL, epoch FROM onedrop_copy WHERE account = 'to-{id}'");
+    assert!(wait_until(Duration::from_secs(5), || world.postgres.psql(&row) == "t|1"), "{freeze:?}: not recorded");
+
+    let began = Instant::now();
+    let (mut tries, mut said) = (0, String::new());
+    let done = wait_until(TAKE_OVER_LIMIT, || {
+        tries += 1;
+        let output = deliver(&second, &["-d", &format!("to-{id}@mail.axial.net")], message(&id).as_bytes());
+        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 75)), "{output:?}");
+        output.status.success()
+    });
+    assert!(done, "{freeze:?}: nobody could take over: {said}");
+    let took_over = began.elapsed();
+    // Only a copy whose last bytes are out may be there before the first is thawed.
+    let how = if freeze == Freeze::LastBytesSent { "found account=to-" } else { "stored account=to-" };
+    assert!(said.starts_with(how), "{freeze:?}: {said}");
+    assert!(took_over >= Duration::from_secs(3), "{freeze:?}: before the lease had run out");
+    assert_eq!(world.dovecot.count(&format!("to-{id}"), "INBOX"), 1, "{freeze:?}, before the thaw");
+
+    assert!(matches!(zombie.strace.try_wait(), Ok(None)), "{freeze:?}: it was not frozen");
+    kill(zombie.pid, Signal::SIGCONT).expect("thaw");
+    let thawed = Instant::now();
+    assert!(wait_until(Duration::from_secs(10), || !matches!(zombie.strace.try_wait(), Ok(None))), "{freeze:?} hangs");
+    let ended = thawed.elapsed();
+    let mut late = String::new();
+    std::io::Read::read_to_string(zombie.strace.stdout.as_mut().expect("stdout"), &mut late).expect("stdout");
+    eprintln!("{freeze:?}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in {ended:.1?}: {late}");
+    let status = zombie.strace.wait().expect("end");
+    // The second found the first's own copy: one copy, on record, which both may call delivered.
+    let (code, start) = if freeze == Freeze::LastBytesSent { (0, "stored account=to-") } else { (75, "4.3.0 ") };
+    assert_eq!(status.code(), Some(code), "{freeze:?}: {late}");
+    assert!(late.starts_with(start), "{freeze:?}: {late}");
+
+    for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
+        let uids = world.dovecot.uids(&account, mailbox);
+        let row = world.postgres.psql(&format!(
+            "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
+             WHERE account = '{account}' AND mailbox = '{mailbox}'"
+        ));
+        assert_eq!(uids.len(), 1, "{freeze:?}: {account}/{mailbox}: {uids:?}; ledger {row}; the first said {late}");
+        assert_eq!(row, format!("{}|f|t|t", uids[0]), "{freeze:?}: {account}/{mailbox}");
+    }
+    late
+}
+
+#[test]
+fn a_delivery_frozen_past_its_lease_leaves_one_copy() {
+    let world = World::start();
+    let late = std::thread::scope(|scope| {
+        let world = &world;
+        let all = [Freeze::Recorded, Freeze::InTurn, Freeze::LiteralSent, Freeze::Checked, Freeze::LastBytesSent];
+        let runs = all.map(|freeze| (freeze, scope.spawn(move || take_over(world, freeze))));
+        runs.map(|(freeze, run)| (freeze, run.join().expect("the take-over holds")))
+    });
+    for (freeze, late) in late {
+        // Frozen after its last check it writes late, sees that it was overtaken, and takes its copy out again.
+        let took_out = late.contains("its own late one was taken out again");
+        assert_eq!(took_out, freeze == Freeze::Checked, "{freeze:?}: {late}");
+    }
+}
