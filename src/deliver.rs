@@ -16,22 +16,21 @@
 //! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `record`, `take_turn`, `look`,
 //! `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::thread;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, Ledger, LedgerError, Recorded, Turn,
-};
+use crate::ledger::{Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::message::{Facts, Message};
 use crate::outcome::{Failure, Outcome, OverQuota};
-use crate::store::{Copy, Receipt, Store, StoreError};
+use crate::store::{Receipt, Store};
 
-/// Between two tries to reach a ledger that was lost while a copy was written.
-const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
+mod patience;
+mod place;
+
+pub use patience::Patience;
+pub use place::place;
 
 /// What the configuration says about a delivery.
 #[derive(Debug, Clone, Copy)]
@@ -47,10 +46,38 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     pub message: &'a Message,
+    /// Trace fields to prepend to recipients' own copies; empty where they stand in the message.
+    pub head: &'a [u8],
     pub facts: &'a Facts,
     pub attempt: &'a Attempt,
     pub destinations: &'a [Destination],
     pub started: Instant,
+    /// Where a delivery of several recipients is placed in parts, none of the parts knows how the attempt ended.
+    pub is_part: bool,
+}
+
+/// What the parts of a delivery took, and how often it waited for others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Phases {
+    /// The copy's turn, and waiting for others who hold a lock or a lease.
+    pub lock: Duration,
+    /// The record: the message's lock, the message, the claims, their commit.
+    pub record: Duration,
+    /// The store: an append, and the look before it.
+    pub append: Duration,
+    /// The receipt and its commit.
+    pub commit: Duration,
+    pub waits: u32,
+}
+
+impl AddAssign for Phases {
+    fn add_assign(&mut self, other: Phases) {
+        self.lock += other.lock;
+        self.record += other.record;
+        self.append += other.append;
+        self.commit += other.commit;
+        self.waits += other.waits;
+    }
 }
 
 /// How a copy came to be in its mailbox.
@@ -88,26 +115,32 @@ impl std::fmt::Display for Placed {
 pub struct Report {
     pub recorded: Recorded,
     pub destinations: Vec<Destination>,
-    pub ends: Vec<Result<Placed, Failure>>,
+    pub ends: Vec<End>,
+    pub phases: Phases,
 }
 
+/// How the placing of one copy ended.
+pub type End = Result<Placed, Failure>;
+
 impl Report {
-    /// Delivered if and only if every copy is placed; but a shared copy that its own account cannot take (full, closed, not
-    /// there) must not keep or bounce the mail of the recipients, who did not ask for it. Then the text says so.
+    /// Delivered if and only if every copy is placed.
     pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
-        self.ends
-            .iter()
-            .zip(&self.destinations)
-            .map(|(end, destination)| match end {
-                Ok(placed) => Outcome::Delivered(placed.to_string()),
-                Err(Failure::Store(error)) if destination.shared && error.is_the_accounts() => {
-                    Outcome::Delivered(format!("no copy in {destination}: {error}"))
-                }
-                Err(failure) => Outcome::of(failure, over_quota),
-            })
-            .reduce(Outcome::worst)
-            .unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()))
+        outcome(self.destinations.iter().zip(&self.ends), over_quota)
     }
+}
+
+/// Delivered if and only if every copy is placed; but a shared copy that its own account cannot take (full, closed, not
+/// there) must not keep or bounce the mail of the recipients, who did not ask for it. Then the text says so.
+pub fn outcome<'a>(ends: impl Iterator<Item = (&'a Destination, &'a End)>, over_quota: OverQuota) -> Outcome {
+    ends.map(|(destination, end)| match end {
+        Ok(placed) => Outcome::Delivered(placed.to_string()),
+        Err(Failure::Store(error)) if destination.shared && error.is_the_accounts() => {
+            Outcome::Delivered(format!("no copy in {destination}: {error}"))
+        }
+        Err(failure) => Outcome::of(failure, over_quota),
+    })
+    .reduce(Outcome::worst)
+    .unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()))
 }
 
 /// Delivers one message to its destinations.
@@ -122,28 +155,30 @@ pub fn deliver(
     deadline: &Deadline,
 ) -> Result<Report, Failure> {
     let mut patience = Patience::new(policy.wait, deadline);
-    let terms = LeaseTerms { lease: policy.lease, join: store.append_is_idempotent() };
-    let recorded = record(job, policy, terms, ledger, &mut patience)?;
-    let mut delivery = Delivery { job, recorded, terms, deadline, copies: Vec::new(), end_recorded: false };
-    delivery.copies = delivery.recorded.copies.iter().cloned().map(Step::from).collect();
-    loop {
-        delivery.place_claimed(ledger, store);
-        if !delivery.is_waiting() || !patience.wait() {
-            break;
-        }
-        delivery.claim_busy(ledger);
+    let (recorded, mut phases) = record(job, policy, store.append_is_idempotent(), ledger, &mut patience)?;
+    let placing = place(job, policy, &recorded, ledger, store, deadline, &mut patience);
+    phases += placing.phases;
+    let report = Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
+    if !placing.end_recorded {
+        let end = job.attempt_end(&report.outcome(policy.over_quota));
+        note(ledger.finish(report.recorded.attempt, &end));
     }
-    Ok(delivery.end(policy, ledger))
+    Ok(report)
 }
 
 /// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the model.
-fn record(
+///
+/// # Errors
+/// Nothing is on record but, perhaps, the attempt; or the ledger was lost and nobody knows.
+pub fn record(
     job: &Job<'_>,
     policy: &Policy,
-    terms: LeaseTerms,
+    joins: bool,
     ledger: &mut dyn Ledger,
     patience: &mut Patience<'_>,
-) -> Result<Recorded, Failure> {
+) -> Result<(Recorded, Phases), Failure> {
+    let terms = policy.terms(joins);
+    let mut phases = Phases::default();
     let message = job.message;
     let keep_raw = policy.keep_raw || message.has_nul();
     let entry = Entry {
@@ -153,22 +188,39 @@ fn record(
         raw: keep_raw.then(|| message.received()),
     };
     loop {
-        match ledger.record(&entry, job.attempt, job.destinations, terms) {
-            Err(LedgerError::Contended) if patience.wait() => {}
+        let began = Instant::now();
+        let recorded = ledger.record(&entry, job.attempt, job.destinations, terms);
+        let contended = matches!(recorded, Err(LedgerError::Contended));
+        if contended && patience.wait() {
+            phases.waits += 1;
+            phases.lock += began.elapsed();
+            continue;
+        }
+        phases.record += began.elapsed();
+        match recorded {
             Err(LedgerError::Contended) => {
                 let failure = Failure::Contended("the lock on its Message-ID".to_owned());
                 let outcome = Outcome::of(&failure, policy.over_quota);
-                note(ledger.finish_unrecorded(message.identity(), job.attempt, &job.attempt_end(&outcome)));
+                let ended = (job.attempt.clone(), job.attempt_end(&outcome));
+                note(ledger.note_attempts(message.identity(), &[ended]));
                 return Err(failure);
             }
             Err(error) => return Err(error.into()),
-            Ok(recorded) => return Ok(recorded),
+            Ok(recorded) => return Ok((recorded, phases)),
         }
     }
 }
 
+impl Policy {
+    /// How leases are taken in a store whose append is idempotent (`joins`) or is not.
+    fn terms(&self, joins: bool) -> LeaseTerms {
+        LeaseTerms { lease: self.lease, join: joins }
+    }
+}
+
 impl Job<'_> {
-    fn attempt_end(&self, outcome: &Outcome) -> AttemptEnd {
+    /// How the attempt ended, until now.
+    pub fn attempt_end(&self, outcome: &Outcome) -> AttemptEnd {
         AttemptEnd {
             outcome: outcome.name(),
             status: outcome.status().to_string(),
@@ -178,302 +230,9 @@ impl Job<'_> {
     }
 }
 
-/// Where one copy stands in this delivery.
-enum Step {
-    /// Leased by another; wait and claim again.
-    Busy,
-    /// Leased to us, nothing written yet.
-    Claimed(Claim),
-    Ended(Result<Placed, Failure>),
-    /// As `CopyState::Placed`, before the destination is known to it.
-    Seen(Receipt),
-}
-
-impl From<CopyState> for Step {
-    fn from(state: CopyState) -> Step {
-        match state {
-            CopyState::Placed(receipt) => Step::Seen(receipt),
-            CopyState::Claimed(claim) => Step::Claimed(claim),
-            CopyState::Busy => Step::Busy,
-        }
-    }
-}
-
-struct Delivery<'a> {
-    job: &'a Job<'a>,
-    recorded: Recorded,
-    terms: LeaseTerms,
-    deadline: &'a Deadline,
-    copies: Vec<Step>,
-    /// The last confirm put the attempt's end on record as well.
-    end_recorded: bool,
-}
-
-impl Delivery<'_> {
-    /// One try at every copy that is leased to us: the recipients' own mailboxes first, shared ones last.
-    fn place_claimed(&mut self, ledger: &mut dyn Ledger, store: &mut dyn Store) {
-        let mut order: Vec<usize> = (0..self.copies.len()).collect();
-        order.sort_by_key(|index| self.job.destinations[*index].shared);
-        for index in order {
-            match &self.copies[index] {
-                Step::Seen(receipt) => {
-                    let placed = self.placed(index, receipt.clone(), How::AlreadyThere);
-                    self.copies[index] = Step::Ended(Ok(placed));
-                }
-                Step::Claimed(claim) => {
-                    let claim = *claim;
-                    self.copies[index] = self.place(index, &claim, ledger, store);
-                }
-                Step::Busy | Step::Ended(_) => {}
-            }
-        }
-    }
-
-    /// Places one copy under its lock: re-read, look if in doubt, append, confirm.
-    fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
-        let destination = &self.job.destinations[index];
-        let identity = self.job.message.identity();
-        let key = identity.copy_key(&destination.account, &destination.mailbox);
-        // Step `take_turn` of the model: the lock, and the row re-read under it.
-        let in_doubt = match ledger.take_turn(claim, &key) {
-            Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
-            Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
-            Ok(Turn::EpochGone) => return Step::Busy,
-            Err(LedgerError::Contended) => return Step::Claimed(*claim),
-            Err(error) => return self.give_back(claim, error.into(), ledger),
-        };
-        let message = self.job.message;
-        let bytes = if destination.shared { message.shared_copy() } else { message.own_copy() };
-        let copy = Copy { key: &key, bytes, identity, recorded_at: self.recorded.recorded_at };
-        match write(destination, &copy, in_doubt, store, self.deadline) {
-            Ok((receipt, how)) => {
-                let end = self.confirm(index, claim, receipt, how, ledger, store);
-                self.deadline.answered();
-                Step::Ended(end)
-            }
-            Err(error) => {
-                self.deadline.answered();
-                note(ledger.leave());
-                if error.certainly_not_stored() {
-                    return self.give_back(claim, error.into(), ledger);
-                }
-                // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
-                Step::Ended(Err(error.into()))
-            }
-        }
-    }
-
-    /// Puts the receipt on record; when another claimed the copy meanwhile, takes our own copy out again. Step `confirm` of
-    /// the model, with `reopen` for each new session.
-    fn confirm(
-        &mut self,
-        index: usize,
-        claim: &Claim,
-        receipt: Receipt,
-        how: How,
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
-    ) -> Result<Placed, Failure> {
-        let placed = self.placed(index, receipt, how);
-        let facts = CopyFacts {
-            nul_replaced: matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed)
-                && self.job.message.has_nul(),
-            found_by_look: how == How::Found,
-        };
-        let end = self.last_end(index, &placed).map(|end| (self.recorded.attempt, end));
-        let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
-        // The copy is in its mailbox: only its record is missing, so a lost ledger is worth another try.
-        let until = if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() };
-        let confirmed = loop {
-            match ledger.confirm(claim, &placed.receipt, facts, end) {
-                Err(LedgerError::Unavailable(_)) if Instant::now() < until => {
-                    thread::sleep(CONFIRM_PAUSE);
-                    note(ledger.reopen(until));
-                }
-                result => break result,
-            }
-        };
-        match confirmed {
-            Ok(Confirmed::Recorded) => {
-                self.end_recorded = end.is_some();
-                Ok(placed)
-            }
-            Ok(Confirmed::EpochGone { recorded }) => Err(self.undo(&placed, recorded, store, until)),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Our lease ran out while we wrote. If another copy is on record, ours is one too many; of two copies without a name
-    /// nobody can tell whether they are one. Step `undo` of the model.
-    fn undo(&self, placed: &Placed, recorded: Option<Receipt>, store: &mut dyn Store, until: Instant) -> Failure {
-        let held = format!("the copy {}", placed.destination);
-        match recorded {
-            Some(other)
-                if (other != placed.receipt || other == Receipt::Unnamed)
-                    && placed.how == How::Stored
-                    && !store.append_is_idempotent() =>
-            {
-                match store.remove(&placed.destination, &placed.receipt, until) {
-                    Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
-                    Err(error) => Failure::Store(StoreError::InDoubt(format!(
-                        "a second copy {} may stand as {}: {error}",
-                        placed.destination, placed.receipt
-                    ))),
-                }
-            }
-            Some(_) | None => Failure::Contended(held),
-        }
-    }
-
-    /// The attempt's end, when `placed` is the last copy that was missing: one transaction less.
-    fn last_end(&self, index: usize, placed: &Placed) -> Option<AttemptEnd> {
-        let mut outcome = Outcome::Delivered(String::new());
-        for (other, step) in self.copies.iter().enumerate() {
-            let one = match step {
-                _ if other == index => placed.to_string(),
-                Step::Ended(Ok(placed)) => placed.to_string(),
-                Step::Seen(receipt) => self.placed(other, receipt.clone(), How::AlreadyThere).to_string(),
-                Step::Ended(Err(_)) | Step::Claimed(_) | Step::Busy => return None,
-            };
-            outcome = match outcome {
-                Outcome::Delivered(text) if text.is_empty() => Outcome::Delivered(one),
-                outcome => outcome.worst(Outcome::Delivered(one)),
-            };
-        }
-        Some(self.job.attempt_end(&outcome))
-    }
-
-    /// Ends a copy under whose claim certainly nothing was written, so that the next attempt need not wait for it. What
-    /// the model's steps `check` (too late) and `not stored` lead to.
-    fn give_back(&self, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
-        note(ledger.release(std::slice::from_ref(claim)));
-        Step::Ended(Err(failure))
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.copies.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))
-    }
-
-    /// Claims the busy copies again: placed meanwhile, free meanwhile, or still busy. Step `claim_busy` of the model.
-    fn claim_busy(&mut self, ledger: &mut dyn Ledger) {
-        let busy: Vec<usize> = (0..self.copies.len()).filter(|i| matches!(self.copies[*i], Step::Busy)).collect();
-        if busy.is_empty() {
-            return;
-        }
-        let wanted: Vec<Destination> = busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
-        match ledger.claim(self.recorded.message, &wanted, self.job.attempt, self.terms) {
-            Ok(states) => {
-                for (index, state) in busy.into_iter().zip(states) {
-                    self.copies[index] = Step::from(state);
-                }
-            }
-            Err(error) => {
-                let text = error.to_string();
-                for index in busy {
-                    let failure = Failure::Contended(format!("the copy {}: {text}", self.job.destinations[index]));
-                    self.copies[index] = Step::Ended(Err(failure));
-                }
-            }
-        }
-    }
-
-    /// Gives back what is still claimed, and records the end unless the last confirm did.
-    fn end(self, policy: &Policy, ledger: &mut dyn Ledger) -> Report {
-        let unused: Vec<Claim> = self
-            .copies
-            .iter()
-            .filter_map(|step| if let Step::Claimed(claim) = step { Some(*claim) } else { None })
-            .collect();
-        if !unused.is_empty() {
-            note(ledger.release(&unused));
-        }
-        let (job, end_recorded) = (self.job, self.end_recorded);
-        let ends: Vec<Result<Placed, Failure>> = self
-            .copies
-            .into_iter()
-            .zip(job.destinations)
-            .map(|(step, destination)| match step {
-                Step::Ended(end) => end,
-                Step::Seen(receipt) => Ok(Placed { destination: destination.clone(), receipt, how: How::AlreadyThere }),
-                Step::Busy | Step::Claimed(_) => Err(Failure::Contended(format!("the copy {destination}"))),
-            })
-            .collect();
-        let report = Report { recorded: self.recorded, destinations: job.destinations.to_vec(), ends };
-        let outcome = report.outcome(policy.over_quota);
-        if !end_recorded {
-            note(ledger.finish(report.recorded.attempt, &job.attempt_end(&outcome)));
-        }
-        report
-    }
-
-    fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
-        Placed { destination: self.job.destinations[index].clone(), receipt, how }
-    }
-}
-
-/// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before the lease that was
-/// taken after it began (the configuration is refused otherwise), so the deadline's check of the clock, right before the
-/// last bytes, is the check of the lease as well.
-fn write(
-    destination: &Destination,
-    copy: &Copy<'_>,
-    in_doubt: bool,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-) -> Result<(Receipt, How), StoreError> {
-    if in_doubt && let Some(receipt) = look(destination, copy, store, deadline)? {
-        return Ok((receipt, How::Found));
-    }
-    // Steps `check` (`Deadline::pass_point_of_no_return`), `last bytes` and `OK` of the model.
-    Ok((store.append(destination, copy, deadline)?, How::Stored))
-}
-
-/// A look that fails has written nothing. Step `look` of the model.
-fn look(
-    destination: &Destination,
-    copy: &Copy<'_>,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-) -> Result<Option<Receipt>, StoreError> {
-    store
-        .look(destination, copy, deadline.end())
-        .map_err(|error| StoreError::NotStored(format!("looking for an earlier copy: {error}")))
-}
-
 /// Bookkeeping that failed: the mail's fate does not hang on it, but an operator should see it.
-fn note(result: Result<(), LedgerError>) {
+pub fn note(result: Result<(), LedgerError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "ledger bookkeeping failed");
-    }
-}
-
-/// Waiting for others, with jitter, bounded in all.
-struct Patience<'a> {
-    left: Duration,
-    pause: Duration,
-    deadline: &'a Deadline,
-}
-
-impl Patience<'_> {
-    const FIRST_PAUSE: Duration = Duration::from_millis(4);
-    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-
-    fn new(total: Duration, deadline: &Deadline) -> Patience<'_> {
-        Patience { left: total, pause: Self::FIRST_PAUSE, deadline }
-    }
-
-    /// Sleeps a little; false when there is no patience left.
-    fn wait(&mut self) -> bool {
-        let left = self.left.min(self.deadline.left());
-        if left.is_zero() {
-            return false;
-        }
-        let random = RandomState::new().build_hasher().finish();
-        let half = self.pause / 2;
-        let pause = (half + half.mul_f64((random % 1024) as f64 / 512.0)).min(left);
-        thread::sleep(pause);
-        self.left = self.left.saturating_sub(pause);
-        self.pause = (self.pause * 3 / 2).min(Self::LONGEST_PAUSE);
-        true
     }
 }

@@ -64,7 +64,7 @@ pub struct Entry<'a> {
     pub raw: Option<&'a [u8]>,
 }
 
-/// One run of the program for one message: who tries, for whom.
+/// One try to deliver one message: who tries, for whom.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
     /// Case means nothing in it; a ledger may keep it in lower case.
@@ -216,13 +216,13 @@ pub trait Ledger: Send {
     /// Records how the attempt ended.
     fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError>;
 
-    /// Records an attempt that ended before [`record`](Ledger::record) could.
-    fn finish_unrecorded(
-        &mut self,
-        identity: &Identity,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-    ) -> Result<(), LedgerError>;
+    /// Records attempts that ended, and that [`record`](Ledger::record) did not: it could not, or they are those for the
+    /// other recipients of the same run.
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError>;
+
+    /// Begins another use of a session that was idle: calls on it return before `until`. Where the session is seen to be
+    /// lost, it is opened again; that costs nothing, for nothing was begun.
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError>;
 
     /// Drops the session and opens another; calls on it return before `until`.
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;

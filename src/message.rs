@@ -9,12 +9,16 @@ use sha2::{Digest, Sha256};
 
 use crate::lock_key::{self, Hash};
 
+mod bytes;
 mod facts;
 mod fields;
+mod head;
 mod parts;
 
+pub use bytes::Bytes;
 pub use facts::{AddressFact, Facts, from_addresses};
 pub use fields::{Field, fields, split, unfold};
+pub use head::{Passage, trace_head};
 pub use parts::PartFact;
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
@@ -104,7 +108,7 @@ pub enum ReadError {
 /// A message, its identity, and where its copies begin.
 #[derive(Debug)]
 pub struct Message {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     by: DedupBy,
     identity: Identity,
     start: usize,
@@ -129,7 +133,8 @@ impl Message {
     }
 
     /// The message in `bytes`.
-    pub fn new(bytes: Vec<u8>, by: DedupBy) -> Message {
+    pub fn new(bytes: impl Into<Bytes>, by: DedupBy) -> Message {
+        let bytes = bytes.into();
         let start = mbox_line(&bytes);
         let identity = Identity::of(&bytes[start..], by);
         let shared_start = start + per_recipient_fields(&bytes[start..]);
@@ -219,14 +224,15 @@ fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
 /// ends as CRLF, NUL as 0x80 and without trailing empty lines. CRs before a line's end count as part of it.
 ///
 /// A message with neither Message-ID nor Date is no message of its own by what its author wrote: an alarm reads the same
-/// each time. There the top-most Received counts as well, which our own server wrote, once for all recipients.
+/// each time. There the top-most Received counts as well, which Postfix wrote, once for all recipients.
 fn content_digest(header: &[u8], body: &[u8], is_separated: bool, is_anonymous: bool) -> Hash {
     let mut digest = CanonicalDigest { sha: Sha256::new(), buffer: Vec::with_capacity(BUFFER) };
     for field in fields(header).filter(is_authored) {
         digest.put_field(&field);
     }
     if is_anonymous && !fields(header).any(|field| field.is(b"date")) {
-        fields(header).filter(|field| field.is(b"received")).take(1).for_each(|field| digest.put_field(&field));
+        let received = fields(header).find(|field| field.is(b"received") && !is_our_own(field));
+        received.iter().for_each(|field| digest.put_field(field));
     }
     // Without the empty line a mail reader may take the body's start for header fields.
     digest.put(if is_separated || body.is_empty() { b"\r\n" } else { b"\n" });
@@ -247,6 +253,11 @@ fn content_digest(header: &[u8], body: &[u8], is_separated: bool, is_anonymous: 
         digest.put(b"\r\n");
     }
     digest.finish()
+}
+
+/// Whether a Received field is one that this program prepended, which each try does anew.
+fn is_our_own(received: &Field<'_>) -> bool {
+    memchr::memmem::find(&received.unfolded(), head::OUR_RECEIVED).is_some()
 }
 
 fn is_authored(field: &Field<'_>) -> bool {

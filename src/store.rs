@@ -63,6 +63,8 @@ impl std::fmt::Display for Receipt {
 pub struct Copy<'a> {
     /// Names the copy in all the world (`lock_key::copy_hash`).
     pub key: &'a Hash,
+    /// Trace fields that stand before `bytes`, each with its line end: empty where who hands the message over prepends them.
+    pub head: &'a [u8],
     /// The bytes as received; a store that demands CRLF turns bare LF into it and changes nothing else.
     pub bytes: &'a [u8],
     /// Who the message is; a stored message is this copy if and only if its identity is equal.
@@ -74,22 +76,30 @@ pub struct Copy<'a> {
 impl<'a> Copy<'a> {
     /// The copy as a [`look`](Store::look) seeks it.
     pub fn sought(&self) -> Sought<'a> {
-        let size_bytes = self.bytes.len() as u64;
-        let bare_line_ends = memchr::memchr_iter(b'\n', self.bytes)
-            .filter(|at| *at == 0 || self.bytes.get(at - 1) != Some(&b'\r'))
-            .count() as u64;
+        let least = with_crlf(self.bytes);
+        // An earlier try may have had other fields before the same message, if we prepend them: another time, another host.
+        let most = if self.head.is_empty() { least } else { least + with_crlf(self.head) + HEADS_DIFFER_BY };
         let (header, _) = message::split(self.bytes);
         let ids = message::fields(header).filter(|field| field.is(b"message-id")).count();
         Sought {
             key: self.key,
             identity: self.identity,
             recorded_at: self.recorded_at,
-            size_bytes: size_bytes + bare_line_ends..=size_bytes + bare_line_ends,
+            size_bytes: least..=most,
             has_one_id: ids == 1,
             on_record: None,
             at_most: 1,
         }
     }
+}
+
+/// Trace fields that two tries prepend to one message differ in size by less.
+const HEADS_DIFFER_BY: u64 = 1024;
+
+/// The size of `bytes` with CRLF as line ends.
+fn with_crlf(bytes: &[u8]) -> u64 {
+    let bare = memchr::memchr_iter(b'\n', bytes).filter(|at| *at == 0 || bytes.get(at - 1) != Some(&b'\r')).count();
+    (bytes.len() + bare) as u64
 }
 
 /// What is known of a copy that may be in a mailbox.

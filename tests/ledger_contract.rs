@@ -90,6 +90,8 @@ macro_rules! ledger_contract {
                 an_attempts_end_is_on_record,
                 an_attempt_that_recorded_nothing_is_on_record,
                 an_attempt_that_lost_the_race_belongs_to_the_message,
+                each_recipient_of_one_run_has_an_attempt_of_its_own,
+                an_idle_session_is_used_again,
                 a_message_is_found_by_what_an_administrator_knows,
                 a_trace_is_newest_first_and_limited,
                 a_trace_tells_where_a_copy_stands,
@@ -789,7 +791,7 @@ mod suite {
     pub fn an_attempt_that_recorded_nothing_is_on_record(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), ..delivered() };
-        session.0.finish_unrecorded(mail("unrecorded").identity(), &attempt("mx1"), &end).expect("finish");
+        session.0.note_attempts(mail("unrecorded").identity(), &[(attempt("mx1"), end)]).expect("finish");
         for wanted in ["unrecorded@example.org", "<unrecorded@example.org>", "4Xyz12", "doug@mail.axial.net"] {
             let trace = session.trace_one(wanted);
             assert!(trace.copies.is_empty());
@@ -802,11 +804,37 @@ mod suite {
         assert_eq!(attempts, 2);
     }
 
+    pub fn each_recipient_of_one_run_has_an_attempt_of_its_own(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        session.record(&mail("crowd"), &[inbox()]);
+        let to = |name: &str| Attempt { recipient: format!("{name}@mail.axial.net"), ..attempt("mx1") };
+        let full = AttemptEnd { outcome: "tempfail", status: "4.2.2".to_owned(), ..delivered() };
+        let ended = [(to("Anna"), delivered()), (to("bert"), full)];
+        session.0.note_attempts(mail("crowd").identity(), &ended).expect("a note");
+        for (name, outcome) in [("anna", "delivered"), ("bert", "tempfail")] {
+            let trace = session.trace_one(&format!("{name}@mail.axial.net"));
+            let own = trace
+                .attempts
+                .iter()
+                .find(|attempt| attempt.recipient.to_lowercase().starts_with(name))
+                .expect("an attempt");
+            assert_eq!((own.outcome.as_deref(), trace.attempts.len()), (Some(outcome), 3));
+        }
+        session.0.note_attempts(mail("crowd").identity(), &[]).expect("nothing to note");
+    }
+
+    pub fn an_idle_session_is_used_again(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        session.record(&mail("first"), &[inbox()]);
+        session.0.renew(soon()).expect("renewed");
+        assert!(session.record(&mail("second"), &[inbox()]).is_new);
+    }
+
     pub fn an_attempt_that_lost_the_race_belongs_to_the_message(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         session.record(&mail("raced"), &[inbox()]);
         let late = Attempt { queue_id: "LATE".to_owned(), pid: 43, ..attempt("mx2") };
-        session.0.finish_unrecorded(mail("raced").identity(), &late, &delivered()).expect("finish");
+        session.0.note_attempts(mail("raced").identity(), &[(late.clone(), delivered())]).expect("finish");
         assert_eq!(session.trace_one("LATE").attempts.len(), 2);
         assert_eq!(session.trace_one("raced@example.org").copies.len(), 1);
     }
@@ -900,7 +928,7 @@ mod suite {
             let context = format!("{:.40?}", text);
             let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect(&context);
             session.0.claim(recorded.message, &[sent()], &by, LEASE).expect(&context);
-            session.0.finish_unrecorded(mail.identity(), &by, &delivered()).expect(&context);
+            session.0.note_attempts(mail.identity(), &[(by.clone(), delivered())]).expect(&context);
             let trace = session.trace_one(&format!("{name}@example.org"));
             assert_eq!((trace.attempts.len(), trace.copies.len()), (2, 2), "{context}");
             assert_eq!(session.record(&mail, &[]).message, recorded.message, "{context}");

@@ -162,13 +162,12 @@ impl Ledger for TestLedger {
         self.call("finish", |inner| inner.finish(attempt, end))
     }
 
-    fn finish_unrecorded(
-        &mut self,
-        identity: &Identity,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-    ) -> Result<(), LedgerError> {
-        self.call("finish_unrecorded", |inner| inner.finish_unrecorded(identity, attempt, end))
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+        self.call("note_attempts", |inner| inner.note_attempts(identity, ended))
+    }
+
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.call("renew", |inner| inner.renew(until))
     }
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -512,7 +511,15 @@ impl Delivery {
     fn run(mut self, mail: &Message, destinations: &[Destination]) -> Ended {
         let facts = mail.facts();
         let attempt = attempt("mx1");
-        let job = Job { message: mail, facts: &facts, attempt: &attempt, destinations, started: Instant::now() };
+        let job = Job {
+            message: mail,
+            head: b"",
+            facts: &facts,
+            attempt: &attempt,
+            destinations,
+            started: Instant::now(),
+            is_part: false,
+        };
         let over_quota = self.over_quota;
         let policy = Policy { lease: LEASE.lease, wait: self.wait, keep_raw: false, over_quota };
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -909,7 +916,7 @@ fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
     // A turn under the message's hash holds the message's lock.
     other.take_turn(&claim, &mail("m").identity().id_hash).expect("a turn");
     let ended = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
-    assert_eq!(ended.ledger_calls, ["record", "finish_unrecorded"]);
+    assert_eq!(ended.ledger_calls, ["record", "note_attempts"]);
     assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
     let other = Mutex::new(other);
     let delivery = world.delivery().waiting(Duration::from_secs(30)).before_ledger("record", move || {

@@ -116,7 +116,7 @@ fn ample() -> Deadline {
 fn with_copy<T>(mail: &Message, destination: &Destination, with: impl FnOnce(&Copy<'_>) -> T) -> T {
     let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    with(&Copy { key: &key, bytes, identity: mail.identity(), recorded_at: recorded_at() })
+    with(&Copy { key: &key, head: b"", bytes, identity: mail.identity(), recorded_at: recorded_at() })
 }
 
 fn try_append(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Result<Receipt, StoreError> {
@@ -454,7 +454,7 @@ mod suite {
         let at = |store: &mut dyn Store, recorded_at: SystemTime| {
             let mail = mail("dated");
             let key = mail.identity().copy_key("doug", "INBOX");
-            let copy = Copy { key: &key, bytes: mail.own_copy(), identity: mail.identity(), recorded_at };
+            let copy = Copy { key: &key, head: b"", bytes: mail.own_copy(), identity: mail.identity(), recorded_at };
             store.append(&inbox(), &copy, &ample()).expect("append")
         };
         let day = Duration::from_secs(24 * 3600);

@@ -55,7 +55,7 @@ impl Site {
 
     fn append(&self, mail: &Message, destination: &Destination, date: SystemTime) -> Receipt {
         let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
-        let copy = Copy { key: &key, bytes: mail.own_copy(), identity: mail.identity(), recorded_at: date };
+        let copy = Copy { key: &key, head: b"", bytes: mail.own_copy(), identity: mail.identity(), recorded_at: date };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
         self.store.clone().append(destination, &copy, &deadline).expect("append")
     }

@@ -127,8 +127,13 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let key = message.identity().copy_key(&inbox.account, &inbox.mailbox);
     assert!(matches!(ledger.take_turn(claim, &key).expect("a turn"), Turn::Ours { .. }));
     watch.passed("ledger: take_turn", ());
-    let copy =
-        Copy { key: &key, bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded.recorded_at };
+    let copy = Copy {
+        key: &key,
+        head: b"",
+        bytes: message.own_copy(),
+        identity: message.identity(),
+        recorded_at: recorded.recorded_at,
+    };
     let receipt = store.append(&inbox, &copy, &deadline).expect("a copy");
     deadline.answered();
     let receipt = watch.passed("store: append", receipt);

@@ -162,10 +162,12 @@ impl Delivery {
         let attempt = self.attempt();
         let job = Job {
             message: &message,
+            head: b"",
             facts: &facts,
             attempt: &attempt,
             destinations: &destinations,
             started: self.started,
+            is_part: false,
         };
         let outcome = self.place(&job, ledger.as_mut(), store.as_mut())?;
         // With several recipients in one run the known ones have their mail before the others are refused.
@@ -300,7 +302,7 @@ impl Delivery {
             text: outcome.text().to_owned(),
             duration: self.started.elapsed(),
         };
-        if let Err(error) = ledger.finish_unrecorded(message.identity(), &self.attempt(), &end) {
+        if let Err(error) = ledger.note_attempts(message.identity(), &[(self.attempt(), end)]) {
             tracing::warn!(%error, "ledger bookkeeping failed");
         }
     }

@@ -321,21 +321,20 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
-    fn finish_unrecorded(
-        &mut self,
-        identity: &Identity,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-    ) -> Result<(), LedgerError> {
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
         let mut shared = self.shared();
         let message =
             shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
-        shared.attempts.push(AttemptRow {
+        shared.attempts.extend(ended.iter().map(|(attempt, end)| AttemptRow {
             message: message.map(|index| index as i64 + 1),
             id_hash: identity.id_hash,
             attempt: attempt.clone(),
             end: Some(end.clone()),
-        });
+        }));
+        Ok(())
+    }
+
+    fn renew(&mut self, _until: Instant) -> Result<(), LedgerError> {
         Ok(())
     }
 

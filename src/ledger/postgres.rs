@@ -99,13 +99,12 @@ impl Ledger for PostgresLedger {
         record::finish(&mut self.session, attempt, end)
     }
 
-    fn finish_unrecorded(
-        &mut self,
-        identity: &Identity,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-    ) -> Result<(), LedgerError> {
-        record::finish_unrecorded(&mut self.session, identity, attempt, end)
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+        record::note_attempts(&mut self.session, identity, ended)
+    }
+
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.session.renew(until)
     }
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {

@@ -285,12 +285,7 @@ impl Ledger for SqliteLedger {
         Ok(tx.commit()?)
     }
 
-    fn finish_unrecorded(
-        &mut self,
-        identity: &Identity,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-    ) -> Result<(), LedgerError> {
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
         let tx = self.begin()?;
         let message = tx
             .query_row(
@@ -299,9 +294,16 @@ impl Ledger for SqliteLedger {
                 |row| row.get(0),
             )
             .optional()?;
-        let id = insert_attempt(&tx, message, identity, attempt)?;
-        finish_attempt(&tx, id, end)?;
+        for (attempt, end) in ended {
+            let id = insert_attempt(&tx, message, identity, attempt)?;
+            finish_attempt(&tx, id, end)?;
+        }
         Ok(tx.commit()?)
+    }
+
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.until = until;
+        Ok(self.connection.busy_timeout(until.saturating_duration_since(Instant::now()))?)
     }
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {

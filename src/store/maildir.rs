@@ -243,6 +243,7 @@ impl Drop for Unlinked {
 }
 
 fn fill(file: &mut File, copy: &Copy<'_>) -> io::Result<()> {
+    file.write_all(copy.head)?;
     file.write_all(copy.bytes)?;
     let seconds = copy.recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let time = TimeSpec::new(i64::try_from(seconds).unwrap_or(0), 0);

@@ -162,7 +162,7 @@ impl Store for MemoryStore {
         mailbox.push(Stored {
             uid,
             key: *copy.key,
-            bytes: copy.bytes.to_vec(),
+            bytes: [copy.head, copy.bytes].concat(),
             seen: destination.shared,
             date: copy.recorded_at,
             marked_deleted: false,

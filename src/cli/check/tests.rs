@@ -228,7 +228,11 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn finish_unrecorded(&mut self, _: &Identity, _: &Attempt, _: &AttemptEnd) -> Result<(), LedgerError> {
+    fn note_attempts(&mut self, _: &Identity, _: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn renew(&mut self, _: Instant) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

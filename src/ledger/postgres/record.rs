@@ -167,18 +167,24 @@ pub(super) fn finish(session: &mut Session, attempt: i64, end: &AttemptEnd) -> R
     }
 }
 
-/// [`Ledger::finish_unrecorded`](crate::ledger::Ledger::finish_unrecorded).
-pub(super) fn finish_unrecorded(
+/// [`Ledger::note_attempts`](crate::ledger::Ledger::note_attempts).
+pub(super) fn note_attempts(
     session: &mut Session,
     identity: &Identity,
-    attempt: &Attempt,
-    end: &AttemptEnd,
+    ended: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let (id_hash, digest) = (&identity.id_hash.as_slice(), &identity.digest.as_slice());
-    let (who, ended) = (AttemptColumns::of(attempt), EndColumns::of(end));
-    let statement = Statement::new(INSERT_ENDED_ATTEMPT).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
+    let columns: Vec<_> =
+        ended.iter().map(|(attempt, end)| (AttemptColumns::of(attempt), EndColumns::of(end))).collect();
+    let statements: Vec<_> = columns
+        .iter()
+        .map(|(who, ended)| {
+            let statement = Statement::new(INSERT_ENDED_ATTEMPT).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
+            ended.bind(who.bind(statement))
+        })
+        .collect();
     session.rollback()?;
-    session.commit(&[ended.bind(who.bind(statement))]).map(drop)
+    session.commit(&statements).map(drop)
 }
 
 /// What is on record under a Message-ID.

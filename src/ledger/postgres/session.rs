@@ -70,6 +70,15 @@ impl Session {
         Ok(())
     }
 
+    /// See [`Ledger::renew`](crate::ledger::Ledger::renew).
+    pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.until = until;
+        match self.link.as_ref().is_some_and(Link::is_alive) {
+            true => Ok(()),
+            false => self.reopen(until),
+        }
+    }
+
     /// Opens a transaction and runs `sql` in it, all in one round trip; returns the rows of each statement of `sql`,
     /// of which there must be `results`. An error ends the transaction.
     pub fn begin(&mut self, sql: &str, results: usize) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
@@ -254,6 +263,16 @@ impl Link {
         let soon = Instant::now() + Duration::from_millis(50);
         let ended = self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
         ended.ok()?.ok()?.err()
+    }
+
+    /// Whether the connection stands, as far as this end of it knows: what came in since the last call is read first.
+    fn is_alive(&self) -> bool {
+        // Two turns: one sees what the socket has, the other handles it.
+        self.runtime.block_on(async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        });
+        !self.client.is_closed() && !self.connection.is_finished()
     }
 
     fn say_goodbye(self) {

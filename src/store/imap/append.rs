@@ -50,7 +50,7 @@ pub fn append(
     copy: &Copy<'_>,
     deadline: &Deadline,
 ) -> Result<Receipt, AppendTrouble> {
-    let size = syntax::literal_size(copy.bytes);
+    let size = syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes);
     if let Some(limit) = session.capabilities().append_limit().filter(|limit| size as u64 > *limit) {
         return Err(AppendTrouble::TooBig { size: size as u64, limit });
     }
@@ -61,7 +61,7 @@ pub fn append(
     if plus.is_empty() {
         wait_for_plus(session, &tag)?;
     }
-    send_literal(session, &tag, copy.bytes)?;
+    send_literal(session, &tag, copy)?;
     nothing_said_yet(session, &tag)?;
     if let Err(too_late) = deadline.pass_point_of_no_return() {
         return Err(AppendTrouble::NotStored(session.close(too_late)));
@@ -97,11 +97,12 @@ fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> 
     }
 }
 
-fn send_literal(session: &mut Session, tag: &str, bytes: &[u8]) -> Result<(), AppendTrouble> {
+fn send_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendTrouble> {
     let wire = session.wire();
-    let Err(error) = syntax::literal_form(bytes, |piece| wire.put(piece)).and_then(|()| wire.send()) else {
-        return Ok(());
-    };
+    let sent = syntax::literal_form(copy.head, |piece| wire.put(piece))
+        .and_then(|()| syntax::literal_form(copy.bytes, |piece| wire.put(piece)))
+        .and_then(|()| wire.send());
+    let Err(error) = sent else { return Ok(()) };
     // A server that hangs up in the middle may have said why.
     let refusal = match session.early(tag) {
         Ok(Some(Event::Refused(refusal))) => Some(refusal),

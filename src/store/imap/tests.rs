@@ -157,7 +157,7 @@ impl World {
 const KEY: Hash = [0; 32];
 
 fn copy_of(message: &Message) -> Copy<'_> {
-    Copy { key: &KEY, bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded_at() }
+    Copy { key: &KEY, head: b"", bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded_at() }
 }
 
 fn recorded_at() -> SystemTime {

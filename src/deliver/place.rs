@@ -1,0 +1,321 @@
+//! Placing recorded copies: each under its lock, looked for if in doubt, appended, confirmed. See the parent for the
+//! protocol, and for what a crash leaves.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{End, How, Job, Patience, Phases, Placed, Policy, note};
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::ledger::{
+    AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError, Recorded, Turn,
+};
+use crate::outcome::{Failure, Outcome};
+use crate::store::{Copy, Receipt, Store, StoreError};
+
+/// Between two tries to reach a ledger that was lost while a copy was written.
+const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
+
+/// Where one copy stands in this delivery.
+enum Step {
+    /// Leased by another; wait and claim again.
+    Busy,
+    /// Leased to us, nothing written yet.
+    Claimed(Claim),
+    Ended(End),
+    /// As `CopyState::Placed`, before the destination is known to it.
+    Seen(Receipt),
+}
+
+impl From<CopyState> for Step {
+    fn from(state: CopyState) -> Step {
+        match state {
+            CopyState::Placed(receipt) => Step::Seen(receipt),
+            CopyState::Claimed(claim) => Step::Claimed(claim),
+            CopyState::Busy => Step::Busy,
+        }
+    }
+}
+
+/// What came of placing.
+#[derive(Debug)]
+pub struct Placing {
+    /// One for each destination, in their order.
+    pub ends: Vec<End>,
+    /// The last confirm put the attempt's end on record as well.
+    pub end_recorded: bool,
+    pub phases: Phases,
+}
+
+/// Places the copies of a recorded message, one after the other; waits for those that others hold. Gives back what is
+/// claimed and not used.
+pub fn place(
+    job: &Job<'_>,
+    policy: &Policy,
+    recorded: &Recorded,
+    ledger: &mut dyn Ledger,
+    store: &mut dyn Store,
+    deadline: &Deadline,
+    patience: &mut Patience<'_>,
+) -> Placing {
+    let terms = policy.terms(store.append_is_idempotent());
+    let copies = recorded.copies.iter().cloned().map(Step::from).collect();
+    let mut delivery =
+        Delivery { job, recorded, terms, deadline, copies, end_recorded: false, phases: Phases::default() };
+    loop {
+        delivery.place_claimed(ledger, store);
+        let began = Instant::now();
+        if !delivery.is_waiting() || !patience.wait() {
+            break;
+        }
+        delivery.phases.waits += 1;
+        delivery.phases.lock += began.elapsed();
+        delivery.claim_busy(ledger);
+    }
+    delivery.end(ledger)
+}
+
+struct Delivery<'a> {
+    job: &'a Job<'a>,
+    recorded: &'a Recorded,
+    terms: LeaseTerms,
+    deadline: &'a Deadline,
+    copies: Vec<Step>,
+    end_recorded: bool,
+    phases: Phases,
+}
+
+impl Delivery<'_> {
+    /// One try at every copy that is leased to us: the recipients' own mailboxes first, shared ones last.
+    fn place_claimed(&mut self, ledger: &mut dyn Ledger, store: &mut dyn Store) {
+        let mut order: Vec<usize> = (0..self.copies.len()).collect();
+        order.sort_by_key(|index| self.job.destinations[*index].shared);
+        for index in order {
+            match &self.copies[index] {
+                Step::Seen(receipt) => {
+                    let placed = self.placed(index, receipt.clone(), How::AlreadyThere);
+                    self.copies[index] = Step::Ended(Ok(placed));
+                }
+                Step::Claimed(claim) => {
+                    let claim = *claim;
+                    self.copies[index] = self.place(index, &claim, ledger, store);
+                }
+                Step::Busy | Step::Ended(_) => {}
+            }
+        }
+    }
+
+    /// Places one copy under its lock: re-read, look if in doubt, append, confirm.
+    fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
+        let destination = &self.job.destinations[index];
+        let identity = self.job.message.identity();
+        let key = identity.copy_key(&destination.account, &destination.mailbox);
+        // Step `take_turn` of the model: the lock, and the row re-read under it.
+        let began = Instant::now();
+        let turn = ledger.take_turn(claim, &key);
+        self.phases.lock += began.elapsed();
+        let in_doubt = match turn {
+            Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
+            Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
+            Ok(Turn::EpochGone) => return Step::Busy,
+            Err(LedgerError::Contended) => return Step::Claimed(*claim),
+            Err(error) => return self.give_back(claim, error.into(), ledger),
+        };
+        let message = self.job.message;
+        let (head, bytes) = match destination.shared {
+            true => (&b""[..], message.shared_copy()),
+            false => (self.job.head, message.own_copy()),
+        };
+        let copy = Copy { key: &key, head, bytes, identity, recorded_at: self.recorded.recorded_at };
+        let began = Instant::now();
+        let written = write(destination, &copy, in_doubt, store, self.deadline);
+        self.phases.append += began.elapsed();
+        match written {
+            Ok((receipt, how)) => {
+                let began = Instant::now();
+                let end = self.confirm(index, claim, receipt, how, ledger, store);
+                self.phases.commit += began.elapsed();
+                self.deadline.answered();
+                Step::Ended(end)
+            }
+            Err(error) => {
+                self.deadline.answered();
+                note(ledger.leave());
+                if error.certainly_not_stored() {
+                    return self.give_back(claim, error.into(), ledger);
+                }
+                // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
+                Step::Ended(Err(error.into()))
+            }
+        }
+    }
+
+    /// Puts the receipt on record; when another claimed the copy meanwhile, takes our own copy out again. Step `confirm` of
+    /// the model, with `reopen` for each new session.
+    fn confirm(
+        &mut self,
+        index: usize,
+        claim: &Claim,
+        receipt: Receipt,
+        how: How,
+        ledger: &mut dyn Ledger,
+        store: &mut dyn Store,
+    ) -> End {
+        let placed = self.placed(index, receipt, how);
+        let facts = CopyFacts {
+            nul_replaced: matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed)
+                && self.job.message.has_nul(),
+            found_by_look: how == How::Found,
+        };
+        let end = self.last_end(index, &placed).map(|end| (self.recorded.attempt, end));
+        let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
+        // The copy is in its mailbox: only its record is missing, so a lost ledger is worth another try.
+        let until = if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() };
+        let confirmed = loop {
+            match ledger.confirm(claim, &placed.receipt, facts, end) {
+                Err(LedgerError::Unavailable(_)) if Instant::now() < until => {
+                    thread::sleep(CONFIRM_PAUSE);
+                    note(ledger.reopen(until));
+                }
+                result => break result,
+            }
+        };
+        match confirmed {
+            Ok(Confirmed::Recorded) => {
+                self.end_recorded = end.is_some();
+                Ok(placed)
+            }
+            Ok(Confirmed::EpochGone { recorded }) => Err(self.undo(&placed, recorded, store, until)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Our lease ran out while we wrote. If another copy is on record, ours is one too many; of two copies without a name
+    /// nobody can tell whether they are one. Step `undo` of the model.
+    fn undo(&self, placed: &Placed, recorded: Option<Receipt>, store: &mut dyn Store, until: Instant) -> Failure {
+        let held = format!("the copy {}", placed.destination);
+        match recorded {
+            Some(other)
+                if (other != placed.receipt || other == Receipt::Unnamed)
+                    && placed.how == How::Stored
+                    && !store.append_is_idempotent() =>
+            {
+                match store.remove(&placed.destination, &placed.receipt, until) {
+                    Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
+                    Err(error) => Failure::Store(StoreError::InDoubt(format!(
+                        "a second copy {} may stand as {}: {error}",
+                        placed.destination, placed.receipt
+                    ))),
+                }
+            }
+            Some(_) | None => Failure::Contended(held),
+        }
+    }
+
+    /// The attempt's end, when `placed` is the last copy that was missing: one transaction less.
+    fn last_end(&self, index: usize, placed: &Placed) -> Option<AttemptEnd> {
+        if self.job.is_part {
+            return None;
+        }
+        let mut outcome = Outcome::Delivered(String::new());
+        for (other, step) in self.copies.iter().enumerate() {
+            let one = match step {
+                _ if other == index => placed.to_string(),
+                Step::Ended(Ok(placed)) => placed.to_string(),
+                Step::Seen(receipt) => self.placed(other, receipt.clone(), How::AlreadyThere).to_string(),
+                Step::Ended(Err(_)) | Step::Claimed(_) | Step::Busy => return None,
+            };
+            outcome = match outcome {
+                Outcome::Delivered(text) if text.is_empty() => Outcome::Delivered(one),
+                outcome => outcome.worst(Outcome::Delivered(one)),
+            };
+        }
+        Some(self.job.attempt_end(&outcome))
+    }
+
+    /// Ends a copy under whose claim certainly nothing was written, so that the next attempt need not wait for it. What
+    /// the model's steps `check` (too late) and `not stored` lead to.
+    fn give_back(&self, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
+        note(ledger.release(std::slice::from_ref(claim)));
+        Step::Ended(Err(failure))
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.copies.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))
+    }
+
+    /// Claims the busy copies again: placed meanwhile, free meanwhile, or still busy. Step `claim_busy` of the model.
+    fn claim_busy(&mut self, ledger: &mut dyn Ledger) {
+        let busy: Vec<usize> = (0..self.copies.len()).filter(|i| matches!(self.copies[*i], Step::Busy)).collect();
+        if busy.is_empty() {
+            return;
+        }
+        let wanted: Vec<Destination> = busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
+        match ledger.claim(self.recorded.message, &wanted, self.job.attempt, self.terms) {
+            Ok(states) => {
+                for (index, state) in busy.into_iter().zip(states) {
+                    self.copies[index] = Step::from(state);
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                for index in busy {
+                    let failure = Failure::Contended(format!("the copy {}: {text}", self.job.destinations[index]));
+                    self.copies[index] = Step::Ended(Err(failure));
+                }
+            }
+        }
+    }
+
+    /// Gives back what is still claimed.
+    fn end(self, ledger: &mut dyn Ledger) -> Placing {
+        let unused: Vec<Claim> = self
+            .copies
+            .iter()
+            .filter_map(|step| if let Step::Claimed(claim) = step { Some(*claim) } else { None })
+            .collect();
+        if !unused.is_empty() {
+            note(ledger.release(&unused));
+        }
+        let ends = self.copies.into_iter().zip(self.job.destinations);
+        let ends = ends.map(|(step, destination)| match step {
+            Step::Ended(end) => end,
+            Step::Seen(receipt) => Ok(Placed { destination: destination.clone(), receipt, how: How::AlreadyThere }),
+            Step::Busy | Step::Claimed(_) => Err(Failure::Contended(format!("the copy {destination}"))),
+        });
+        Placing { ends: ends.collect(), end_recorded: self.end_recorded, phases: self.phases }
+    }
+
+    fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
+        Placed { destination: self.job.destinations[index].clone(), receipt, how }
+    }
+}
+
+/// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before the lease that was
+/// taken after it began (the configuration is refused otherwise), so the deadline's check of the clock, right before the
+/// last bytes, is the check of the lease as well.
+fn write(
+    destination: &Destination,
+    copy: &Copy<'_>,
+    in_doubt: bool,
+    store: &mut dyn Store,
+    deadline: &Deadline,
+) -> Result<(Receipt, How), StoreError> {
+    if in_doubt && let Some(receipt) = look(destination, copy, store, deadline)? {
+        return Ok((receipt, How::Found));
+    }
+    // Steps `check` (`Deadline::pass_point_of_no_return`), `last bytes` and `OK` of the model.
+    Ok((store.append(destination, copy, deadline)?, How::Stored))
+}
+
+/// A look that fails has written nothing. Step `look` of the model.
+fn look(
+    destination: &Destination,
+    copy: &Copy<'_>,
+    store: &mut dyn Store,
+    deadline: &Deadline,
+) -> Result<Option<Receipt>, StoreError> {
+    store
+        .look(destination, copy, deadline.end())
+        .map_err(|error| StoreError::NotStored(format!("looking for an earlier copy: {error}")))
+}

@@ -1,0 +1,80 @@
+//! The trace fields that final delivery prepends (RFC 5321 section 4.4) where nobody did so before us: pipe(8) prepends
+//! its own, an LMTP server has to.
+
+use std::fmt::Write;
+
+use jiff::Zoned;
+use jiff::fmt::rfc2822;
+
+/// What a Received field of ours says in its comment; such a field never counts for a message's identity.
+pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
+
+/// Longest text of a peer's or a client's that goes into a field.
+const LONGEST: usize = 255;
+
+/// How the message came to us.
+#[derive(Debug, Clone, Default)]
+pub struct Passage {
+    /// What the client called itself (LHLO), or whom it stands for (XFORWARD NAME and ADDR).
+    pub from: String,
+    /// This host.
+    pub by: String,
+    /// `LMTP`, `UTF8LMTP` (RFC 6531 section 4.3).
+    pub protocol: &'static str,
+    /// Names the delivery in our logs.
+    pub id: String,
+}
+
+/// Return-Path, Delivered-To and Received, each with its line end.
+pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned) -> Vec<u8> {
+    let mut head = String::with_capacity(400);
+    let date = rfc2822::to_string(now).unwrap_or_default();
+    let Passage { from, by, protocol, id } = passage;
+    // Writing to a String cannot fail.
+    let _ = write!(
+        head,
+        "Return-Path: <{}>\nDelivered-To: {}\nReceived: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
+        harmless(sender),
+        harmless(recipient),
+        harmless(from),
+        harmless(by),
+        harmless(id),
+        harmless(recipient),
+    );
+    head.into_bytes()
+}
+
+/// Text without control characters, which might end a field, and not too long for a line.
+fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{DedupBy, Identity};
+
+    fn head(sender: &str, recipient: &str) -> Vec<u8> {
+        let passage = Passage { from: "mx (x [1.2.3.4])".into(), by: "mda".into(), protocol: "LMTP", id: "4Q".into() };
+        let now = "2026-11-21T12:00:00+01:00[+01:00]".parse::<Zoned>().expect("a time");
+        trace_head(sender, recipient, &passage, &now)
+    }
+
+    #[test]
+    fn the_head_is_three_fields_whatever_the_envelope_holds() {
+        let expected = "Return-Path: <>\nDelivered-To: doug@b\nReceived: from mx (x [1.2.3.4])\n\tby mda (Onedrop) with LMTP id 4Q\n\tfor <doug@b>; Sat, 21 Nov 2026 12:00:00 +0100\n";
+        assert_eq!(String::from_utf8_lossy(&head("", "doug@b")), expected);
+        let odd = head("a\r\nBcc: x", "doug@b\n\n");
+        assert_eq!(odd.iter().filter(|byte| **byte == b'\n').count(), 5);
+    }
+
+    #[test]
+    fn it_does_not_change_who_a_message_is_not_even_an_anonymous_one() {
+        for message in
+            [&b"Message-ID: <a@b>\n\nbody\n"[..], b"Received: from a by b; now\nSubject: disk full\n\nx\n", b"\nx\n"]
+        {
+            let delivered = [&head("lisa@gmail.com", "doug@b"), message].concat();
+            assert_eq!(Identity::of(&delivered, DedupBy::Content), Identity::of(message, DedupBy::Content));
+        }
+    }
+}
