@@ -10,6 +10,7 @@
 //! `config/load.rs`.
 
 mod layer;
+mod listen;
 mod load;
 mod password;
 mod problem;
@@ -20,10 +21,12 @@ mod url;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
+pub use listen::{Listen, ListenError};
 pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem, Warning};
 pub use schema::known_keys;
@@ -51,6 +54,12 @@ pub struct Config {
     pub lock: LockSettings,
     /// `[limits]`: time and size.
     pub limits: LimitSettings,
+    /// `[deliver]`: one message on stdin.
+    pub deliver: DeliverSettings,
+    /// `[lmtp]`: the server.
+    pub lmtp: LmtpSettings,
+    /// `[pool]`: the connections that the server keeps.
+    pub pool: PoolSettings,
 }
 
 /// `[ledger]`
@@ -143,6 +152,63 @@ pub struct LimitSettings {
     pub message_bytes: u64,
 }
 
+/// `[deliver]`
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliverSettings {
+    /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`, the process
+    /// delivers by itself.
+    pub via: Option<PathBuf>,
+}
+
+/// `[lmtp]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct LmtpSettings {
+    /// Where to listen, without systemd's sockets and `--listen`; no place twice.
+    pub listen: Vec<Listen>,
+    /// Clients at a time.
+    pub connections: usize,
+    /// What happens to a client beyond these.
+    pub when_full: WhenFull,
+    /// Recipients of a message; more get 452 4.5.3.
+    pub recipients: usize,
+    /// Recipients of one message that are placed at once.
+    pub side_by_side: usize,
+    /// Seconds without a word from the client until 421 4.4.2.
+    pub idle_secs: u64,
+    /// Bytes of a message that are kept in memory; a larger one goes to an unnamed file.
+    pub spool_bytes: u64,
+    /// The folder of these files, an absolute path.
+    pub spool_dir: PathBuf,
+    /// Where `/metrics` is served, without a password; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// What happens to a client when `lmtp.connections` others are there.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenFull {
+    /// It is told 421 4.3.2, and closed.
+    Refuse,
+    /// It stays in the listen queue until another one leaves.
+    Wait,
+}
+
+/// `[pool]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct PoolSettings {
+    /// Ledger sessions at a time; each placing needs one.
+    pub ledger: usize,
+    /// IMAP sessions kept; 0: none.
+    pub store: usize,
+    /// Store sessions at a time for one account.
+    pub per_account: usize,
+    /// Seconds after which an unused session is closed.
+    pub idle_secs: u64,
+}
+
 impl Default for LedgerSettings {
     fn default() -> Self {
         let path = PathBuf::from("/var/lib/onedrop/ledger.db");
@@ -192,6 +258,28 @@ impl Default for LockSettings {
 impl Default for LimitSettings {
     fn default() -> Self {
         Self { deadline_secs: 60, answer_secs: 20, message_bytes: 0 }
+    }
+}
+
+impl Default for LmtpSettings {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            connections: 100,
+            when_full: WhenFull::Refuse,
+            recipients: 1000,
+            side_by_side: 10,
+            idle_secs: 300,
+            spool_bytes: 1 << 20,
+            spool_dir: PathBuf::from("/var/tmp"),
+            metrics: None,
+        }
+    }
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self { ledger: 10, store: 256, per_account: 4, idle_secs: 60 }
     }
 }
 

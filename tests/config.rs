@@ -92,6 +92,8 @@ fn the_shipped_file_parses_with_its_commented_keys() {
     assert_eq!(config.store.password_file.as_deref(), Some(Path::new("/etc/onedrop/store.password")));
     assert_eq!(config.store.ca_file.as_deref(), Some(Path::new("/etc/onedrop/store-ca.pem")));
     assert!(config.directory.query.is_some());
+    assert_eq!(config.deliver.via.as_deref(), Some(Path::new("/run/onedrop/lmtp.sock")));
+    assert_eq!(config.lmtp.metrics, "127.0.0.1:9725".parse().ok());
 }
 
 #[test]
@@ -131,12 +133,16 @@ fn variables_keep_what_is_written_and_ignore_case() {
             ("ONEDROP__LIMITS__MESSAGE_BYTES", "9223372036854775807"),
             ("ONEDROP__DIRECTORY__DOMAINS", "A.example, b.example,"),
             ("ONEDROP__DIRECTORY__RECIPIENT_DELIMITER", ""),
+            ("ONEDROP__LMTP__LISTEN", "127.0.0.1:24, unix:/run/a.sock"),
+            ("ONEDROP__DELIVER__VIA", ""),
             ("UNRELATED", "x"),
         ],
     )
     .expect("good variables");
     let config = loaded.config;
     assert_eq!(config.store.user, "007");
+    assert_eq!(config.lmtp.listen, ["127.0.0.1:24", "unix:/run/a.sock"].map(|place| place.parse().expect("a place")));
+    assert_eq!(config.deliver.via, None, "empty: not set");
     assert_eq!(config.sent.authserv_id, "1e5");
     assert!(config.ledger.keep_raw);
     assert_eq!(config.ledger.password_file, None, "an empty path unsets");

@@ -154,7 +154,7 @@ impl FileReader<'_> {
             (DeValue::Boolean(flag), Kind::Flag) => Ok((*flag).into()),
             (DeValue::String(text), _) => key.text_value(text),
             (DeValue::Integer(number), Kind::Count { .. }) => key.number_value(number.as_str(), number.radix()),
-            (DeValue::Array(list), Kind::Domains) => return self.domains(key, at, list),
+            (DeValue::Array(list), Kind::List(keeps)) => return self.list(key, at, list, *keeps),
             (DeValue::Table(table), Kind::Accounts) => return self.accounts(key, at, table),
             (other, _) => Err(format!("expected {}, found {}", key.expects(), described(other, key.may_be_quoted()))),
         };
@@ -164,22 +164,28 @@ impl FileReader<'_> {
         }
     }
 
-    fn domains(&mut self, key: &'static Key, at: &Range<usize>, list: &[Spanned<DeValue<'_>>]) {
-        let mut domains = Vec::new();
+    fn list(
+        &mut self,
+        key: &'static Key,
+        at: &Range<usize>,
+        list: &[Spanned<DeValue<'_>>],
+        keeps: fn(&str) -> Result<String, String>,
+    ) {
+        let mut kept = Vec::new();
         for item in list {
             if self.is_broken(&item.span()) {
                 continue;
             }
             let judged = match item.get_ref() {
-                DeValue::String(text) => schema::domain(text),
+                DeValue::String(text) => keeps(text),
                 other => Err(format!("expected {}, found {} in it", key.expects(), described(other, false))),
             };
             match judged {
-                Ok(domain) => domains.push(domain),
+                Ok(item) => kept.push(item),
                 Err(why) => self.findings.refuse(key, self.origin(&item.span()), &why),
             }
         }
-        self.layer.set(key, domains.into(), self.origin(at), self.findings);
+        self.layer.set(key, kept.into(), self.origin(at), self.findings);
     }
 
     fn accounts(&mut self, key: &'static Key, at: &Range<usize>, table: &DeTable<'_>) {

@@ -9,7 +9,8 @@ use std::path::Path;
 use secrecy::SecretString;
 
 use super::layer::Findings;
-use super::problem::{Origin, shown_path};
+use super::listen::Listen;
+use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, StoreUrl, Tls};
 use super::{Config, password};
 
@@ -30,6 +31,7 @@ pub(super) fn check(config: &Config, credentials_directory: Option<&Path>, findi
     }
     times(config, findings);
     store(config, findings);
+    server(config, findings);
     relative_paths(config, findings);
     if config.directory.knows_nobody()
         && knows(findings, &["directory.domains", "directory.accounts", "directory.query"])
@@ -104,6 +106,35 @@ fn store(config: &Config, findings: &mut Findings) {
     if tls == Tls::None && !is_loopback(&host) {
         let text = format!("store.starttls: false sends the password and all mail to {host} unprotected");
         findings.warning(last_origin(findings, &["store.starttls"]), text);
+    }
+}
+
+fn server(config: &Config, findings: &mut Findings) {
+    let lmtp = &config.lmtp;
+    for (at, place) in lmtp.listen.iter().enumerate() {
+        if lmtp.listen.iter().take(at).any(|before| before == place) {
+            broken(
+                findings,
+                &["lmtp.listen"],
+                format!("lmtp.listen: {} is there twice", shown_name(&place.to_string())),
+            );
+        }
+        if let (Listen::Tcp(address), Some(metrics)) = (place, lmtp.metrics)
+            && *address == metrics
+            && metrics.port() != 0
+        {
+            let text = format!("lmtp.metrics: {metrics} is also in lmtp.listen; give it a port of its own");
+            broken(findings, &["lmtp.listen", "lmtp.metrics"], text);
+        }
+    }
+    let (side_by_side, sessions) = (lmtp.side_by_side, config.pool.ledger);
+    let keys = ["lmtp.side_by_side", "pool.ledger"];
+    if side_by_side > sessions && knows(findings, &keys) {
+        let text = format!(
+            "lmtp.side_by_side ({side_by_side}) is more than pool.ledger ({sessions}): \
+             the recipients beyond that wait for a ledger session"
+        );
+        findings.warning(last_origin(findings, &keys), text);
     }
 }
 

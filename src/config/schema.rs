@@ -6,6 +6,7 @@
 
 use ::config::ValueKind;
 
+use super::listen::{self, Listen};
 use super::problem::shown_name;
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
@@ -31,13 +32,15 @@ pub(super) enum Kind {
     Count { least: u64, most: u64 },
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A list of domains.
-    Domains,
+    /// A list of strings, each as the function keeps it.
+    List(fn(&str) -> Result<String, String>),
     /// A table: address = account.
     Accounts,
 }
 
 const DAY: u64 = 86_400;
+/// An IMAP server may log out a silent client after this long (RFC 9051, section 5.4).
+const IMAP_AUTOLOGOUT_SECS: u64 = 1800;
 const SECONDS: Kind = Kind::Count { least: 1, most: DAY };
 
 /// All keys, in the order in which `conf/onedrop.toml` shows them.
@@ -53,7 +56,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "store.ca_file", kind: Kind::OptionalText(anything) },
     Key { full: "store.create_mailboxes", kind: Kind::Flag },
     Key { full: "store.over_quota", kind: Kind::Choice(&["defer", "bounce"]) },
-    Key { full: "directory.domains", kind: Kind::Domains },
+    Key { full: "directory.domains", kind: Kind::List(domain) },
     Key { full: "directory.recipient_delimiter", kind: Kind::Text(delimiter) },
     Key { full: "directory.accounts", kind: Kind::Accounts },
     Key { full: "directory.query", kind: Kind::OptionalText(query) },
@@ -66,6 +69,20 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "limits.deadline_secs", kind: SECONDS },
     Key { full: "limits.answer_secs", kind: SECONDS },
     Key { full: "limits.message_bytes", kind: Kind::Count { least: 0, most: i64::MAX as u64 } },
+    Key { full: "deliver.via", kind: Kind::OptionalText(socket) },
+    Key { full: "lmtp.listen", kind: Kind::List(listen) },
+    Key { full: "lmtp.connections", kind: Kind::Count { least: 1, most: 10_000 } },
+    Key { full: "lmtp.when_full", kind: Kind::Choice(&["refuse", "wait"]) },
+    Key { full: "lmtp.recipients", kind: Kind::Count { least: 1, most: 100_000 } },
+    Key { full: "lmtp.side_by_side", kind: Kind::Count { least: 1, most: 1000 } },
+    Key { full: "lmtp.idle_secs", kind: SECONDS },
+    Key { full: "lmtp.spool_bytes", kind: Kind::Count { least: 0, most: 1 << 30 } },
+    Key { full: "lmtp.spool_dir", kind: Kind::Text(absolute) },
+    Key { full: "lmtp.metrics", kind: Kind::OptionalText(address) },
+    Key { full: "pool.ledger", kind: Kind::Count { least: 1, most: 1000 } },
+    Key { full: "pool.store", kind: Kind::Count { least: 0, most: 10_000 } },
+    Key { full: "pool.per_account", kind: Kind::Count { least: 1, most: 1000 } },
+    Key { full: "pool.idle_secs", kind: Kind::Count { least: 1, most: IMAP_AUTOLOGOUT_SECS } },
 ];
 
 /// The full name of every key (`store.url`), in the order of `conf/onedrop.toml`.
@@ -98,7 +115,7 @@ impl Key {
             Kind::Text(_) | Kind::OptionalText(_) | Kind::Choice(_) => "a string",
             Kind::Flag => "true or false",
             Kind::Count { .. } => "an integer",
-            Kind::Domains => "a list of strings",
+            Kind::List(_) => "a list of strings",
             Kind::Accounts => "a table (address = account)",
         }
     }
@@ -122,7 +139,7 @@ impl Key {
                 let hint = near.map(|word| format!("; did you mean \"{word}\"?")).unwrap_or_default();
                 Err(format!("unknown value \"{}\" (one of: {}{hint})", shown_name(text), words.join(", ")))
             }
-            Kind::Flag | Kind::Count { .. } | Kind::Domains | Kind::Accounts => {
+            Kind::Flag | Kind::Count { .. } | Kind::List(_) | Kind::Accounts => {
                 Err(format!("expected {}, found string{}", self.expects(), self.in_quotes(text)))
             }
         }
@@ -183,6 +200,28 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
         return Err(format!("\"{shown}\" is not a domain"));
     }
     Ok(text.to_lowercase())
+}
+
+fn listen(text: &str) -> Result<String, String> {
+    text.parse::<Listen>().map(|place| place.to_string()).map_err(|why| format!("\"{}\": {why}", shown_name(text)))
+}
+
+fn address(text: &str) -> Result<(), String> {
+    listen::address(text).map(drop)
+}
+
+fn socket(text: &str) -> Result<(), String> {
+    if text.starts_with("unix:") {
+        return Err("leave out \"unix:\"".to_owned());
+    }
+    listen::socket_path(text).map(drop)
+}
+
+fn absolute(text: &str) -> Result<(), String> {
+    if !text.starts_with('/') {
+        return Err("expected an absolute path".to_owned());
+    }
+    one_line(text)
 }
 
 fn ledger_url(text: &str) -> Result<(), String> {

@@ -115,9 +115,9 @@ fn from_variable(key: &Key, value: &str) -> Result<ValueKind, String> {
             }
             key.number_value(value, 10)
         }
-        Kind::Domains => {
+        Kind::List(keeps) => {
             let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
-            items.map(schema::domain).collect::<Result<Vec<_>, _>>().map(ValueKind::from)
+            items.map(keeps).collect::<Result<Vec<_>, _>>().map(ValueKind::from)
         }
         Kind::Accounts => Err("cannot be set from the environment (use a file in conf.d)".to_owned()),
         Kind::Text(_) | Kind::OptionalText(_) | Kind::Choice(_) => key.text_value(value),

@@ -1,0 +1,104 @@
+//! The units we ship, judged by systemd's own tools, which need no running systemd: they are well formed, confined, and
+//! agree with each other and with tmpfiles about users, folders and the socket.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use onedrop::config::Config;
+
+const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+/// The highest exposure that we accept: 0 is none, 10 all.
+const EXPOSURE: f64 = 2.0;
+
+#[test]
+fn systemd_finds_no_fault_with_the_units() {
+    let units = Units::installed();
+    let output = units.analyze(&["verify", "--man=no"], &["onedrop-lmtp.service", "onedrop-lmtp.socket"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    // What other packages' units lack is not ours to mend.
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("onedrop")).collect();
+    assert!(ours.is_empty(), "{said}");
+}
+
+#[test]
+fn the_server_is_confined() {
+    let units = Units::installed();
+    let output = units.analyze(&["security", "--offline=true", "--no-pager"], &["onedrop-lmtp.service"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    let overall = told.lines().find(|line| line.contains("Overall exposure level"));
+    let exposure = overall.and_then(|line| line.rsplit_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
+    assert!(exposure.is_some_and(|exposure| exposure <= EXPOSURE), "{told}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn units_and_tmpfiles_agree_about_the_folders() {
+    let service = shipped("onedrop-lmtp.service");
+    let tmpfiles = shipped("onedrop.tmpfiles.conf");
+    let user = setting(&service, "User");
+    for (kind, parent, owner) in
+        [("State", "/var/lib", user), ("Runtime", "/run", user), ("Configuration", "/etc", "root")]
+    {
+        let folder = format!("{parent}/{}", setting(&service, &format!("{kind}Directory")));
+        let mode = setting(&service, &format!("{kind}DirectoryMode"));
+        let line = tmpfiles.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        let found = line.filter(|words| words.first() == Some(&"d")).find(|words| words.get(1) == Some(&&*folder));
+        assert_eq!(found, Some(vec!["d", &folder, mode, owner, setting(&service, "Group")]));
+    }
+    // Otherwise a stop would remove the folder with the socket in it.
+    assert_eq!(setting(&service, "RuntimeDirectoryPreserve"), "yes");
+    assert!(shipped("onedrop.sysusers.conf").contains(&format!("u {user} - ")));
+}
+
+#[test]
+fn the_socket_is_the_one_that_the_configuration_names() {
+    let socket = shipped("onedrop-lmtp.socket");
+    let path = setting(&socket, "ListenStream");
+    let conf = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/onedrop.toml")).expect("conf");
+    assert!(conf.contains(&format!("\n# via = \"{path}\"\n")), "{path}");
+    // deliver runs as that user; lmtp(8) as one of that group.
+    let user = setting(&socket, "SocketUser").to_owned();
+    assert_eq!(user, setting(&shipped("onedrop-lmtp.service"), "User"));
+    assert_eq!((setting(&socket, "SocketGroup"), setting(&socket, "SocketMode")), ("postfix", "0660"));
+}
+
+#[test]
+fn a_stop_leaves_deliveries_the_time_to_end() {
+    let limits = Config::default().limits;
+    let service = shipped("onedrop-lmtp.service");
+    let stop: u64 = setting(&service, "TimeoutStopSec").parse().expect("seconds");
+    assert!(stop > limits.deadline_secs + limits.answer_secs, "{stop}");
+}
+
+/// The units in a temporary folder, with a program that every host has in place of ours.
+struct Units {
+    folder: tempfile::TempDir,
+}
+
+impl Units {
+    fn installed() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["onedrop-lmtp.service", "onedrop-lmtp.socket"] {
+            let text = shipped(name).replace("ExecStart=/usr/bin/onedrop", "ExecStart=/bin/true");
+            fs::write(folder.path().join(name), text).expect("a unit");
+        }
+        Self { folder }
+    }
+
+    fn analyze(&self, arguments: &[&str], units: &[&str]) -> Output {
+        let mut command = Command::new("systemd-analyze");
+        command.args(arguments).args(units.iter().map(|unit| self.folder.path().join(unit)));
+        command.env("LC_ALL", "C").output().expect("systemd-analyze (Debian package systemd)")
+    }
+}
+
+fn shipped(name: &str) -> String {
+    fs::read_to_string(Path::new(UNITS).join(name)).expect("a shipped file")
+}
+
+/// The value of a setting that is there once.
+fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
+    let values: Vec<_> = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect();
+    assert_eq!(values.len(), 1, "{name} in\n{unit}");
+    values[0]
+}
