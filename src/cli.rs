@@ -37,8 +37,11 @@ pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
 /// Opens a session whose calls end by the instant.
 pub type OpenLedger = fn(&Loaded, Instant) -> OpenedLedger;
 
-/// Opens a store.
-pub type OpenStore = fn(&Loaded) -> Result<Box<dyn Store>, StoreError>;
+/// Makes stores that share what can be shared; each is for one delivery at a time and connects to nothing yet.
+pub type StoreMaker = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
+
+/// Prepares the making of stores.
+pub type OpenStore = fn(&Loaded) -> Result<StoreMaker, StoreError>;
 
 /// What `main` chose: how to open a ledger and a store.
 #[derive(Clone, Copy)]

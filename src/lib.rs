@@ -20,6 +20,7 @@ pub mod ledger;
 pub mod lock_key;
 pub mod message;
 pub mod outcome;
+pub mod routing;
 pub mod sender;
 pub mod store;
 pub mod telemetry;

@@ -1,14 +1,15 @@
 //! argv to a command to an exit status; the only place that chooses adapters.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use onedrop::cli::{self, Adapters, OpenedLedger};
+use onedrop::cli::{self, Adapters, OpenedLedger, StoreMaker};
 use onedrop::config::{self, LedgerUrl, Loaded, StoreUrl};
 use onedrop::exit;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::{Store, StoreError, maildir::MaildirStore};
+use onedrop::store::imap::{Door, ImapSettings, ImapStore, Tls};
+use onedrop::store::{StoreError, maildir::MaildirStore};
 
 fn main() {
     // Mail is nobody else's to read: files are made for their owner alone.
@@ -29,10 +30,13 @@ fn open_ledger(loaded: &Loaded, until: Instant) -> OpenedLedger {
     }
 }
 
-fn open_store(loaded: &Loaded) -> Result<Box<dyn Store>, StoreError> {
+fn open_store(loaded: &Loaded) -> Result<StoreMaker, StoreError> {
     let settings = &loaded.config.store;
     match settings.kind() {
-        StoreUrl::Maildir { root } => Ok(Box::new(MaildirStore::new(root, settings.create_mailboxes))),
+        StoreUrl::Maildir { root } => {
+            let create = settings.create_mailboxes;
+            Ok(Box::new(move || Box::new(MaildirStore::new(root.clone(), create))))
+        }
         StoreUrl::Imap { host, port, tls } => {
             let password = loaded.store_password().cloned();
             let password =
@@ -42,7 +46,7 @@ fn open_store(loaded: &Loaded) -> Result<Box<dyn Store>, StoreError> {
                 config::Tls::StartTls => Tls::StartTls,
                 config::Tls::None => Tls::None,
             };
-            Ok(Box::new(ImapStore::new(ImapSettings {
+            let door = Arc::new(Door::new(ImapSettings {
                 host,
                 port,
                 tls,
@@ -51,7 +55,8 @@ fn open_store(loaded: &Loaded) -> Result<Box<dyn Store>, StoreError> {
                 password,
                 create_mailboxes: settings.create_mailboxes,
                 dedup_by: loaded.config.dedup.by,
-            })))
+            }));
+            Ok(Box::new(move || Box::new(ImapStore::through(Arc::clone(&door)))))
         }
     }
 }

@@ -12,13 +12,13 @@ use super::{Adapters, DeliverArgs, OpenedLedger, input};
 use crate::config::{Config, LedgerUrl, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::{self, Job, Policy, Report};
-use crate::directory::{Destination, Directory, Known, is_account_name};
+use crate::directory::Known;
 use crate::envelope::Envelope;
 use crate::exit;
-use crate::ledger::{Attempt, AttemptEnd, Ledger, LedgerError};
+use crate::ledger::{Attempt, AttemptEnd, Ledger};
 use crate::message::Message;
 use crate::outcome::{Failure, Outcome, OverQuota};
-use crate::sender;
+use crate::routing::Routing;
 use crate::store::Store;
 
 /// What the command line said.
@@ -95,23 +95,22 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     let limits = &loaded.config.limits;
     let deadline = Deadline::new(Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs));
     watchdog.watch(&deadline, limits.deadline_secs);
-    let directory = directory(&loaded.config);
+    let routing = Routing::new(&loaded.config);
     let (request, loaded) = (Request::from(args), Arc::new(loaded));
-    let mut delivery = Delivery { directory, request, loaded, adapters, deadline, started };
+    let mut delivery = Delivery { routing, request, loaded, adapters, deadline, started };
     delivery.run(&feeder).unwrap_or_else(|failure| {
         tracing::warn!(queue_id = delivery.request.envelope.queue_id, %failure, "not delivered");
         Outcome::of(&failure, over_quota)
     })
 }
 
-/// The configured addresses.
-pub(super) fn directory(config: &Config) -> Directory {
-    let settings = &config.directory;
-    Directory {
-        domains: settings.domains.clone(),
-        recipient_delimiter: settings.recipient_delimiter.clone(),
-        accounts: settings.accounts.clone(),
-        asks: settings.query.is_some(),
+/// What the configuration says about a delivery.
+pub(super) fn policy(config: &Config) -> Policy {
+    Policy {
+        lease: Duration::from_secs(config.lock.lease_secs),
+        wait: Duration::from_secs(config.lock.wait_secs),
+        keep_raw: config.ledger.keep_raw,
+        over_quota: config.store.over_quota,
     }
 }
 
@@ -124,7 +123,7 @@ struct Delivery {
     request: Request,
     loaded: Arc<Loaded>,
     adapters: Adapters,
-    directory: Directory,
+    routing: Routing,
     deadline: Deadline,
     started: Instant,
 }
@@ -137,9 +136,9 @@ impl Delivery {
             ));
         }
         let opening = self.begin_to_open_ledger()?;
-        let mut store = (self.adapters.open_store)(&self.loaded)?;
+        let mut store = (self.adapters.open_store)(&self.loaded)?();
         for recipient in &self.request.envelope.recipients {
-            if let Known::Account(account) = self.directory.known(recipient) {
+            if let Known::Account(account) = self.routing.known(recipient) {
                 store.prepare(&account, self.deadline.end());
             }
         }
@@ -158,7 +157,8 @@ impl Delivery {
             self.note_refusal(&message, &failure, ledger.as_mut());
             return Err(failure);
         }
-        let destinations = self.destinations(&recipients, &message, ledger.as_mut())?;
+        let destinations =
+            self.routing.destinations(&recipients, &message, &self.request.envelope, ledger.as_mut())?;
         let attempt = self.attempt();
         let job = Job {
             message: &message,
@@ -178,13 +178,7 @@ impl Delivery {
     }
 
     fn place(&self, job: &Job<'_>, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Result<Outcome, Failure> {
-        let config = &self.loaded.config;
-        let policy = Policy {
-            lease: Duration::from_secs(config.lock.lease_secs),
-            wait: Duration::from_secs(config.lock.wait_secs),
-            keep_raw: config.ledger.keep_raw,
-            over_quota: config.store.over_quota,
-        };
+        let policy = policy(&self.loaded.config);
         let report = deliver::deliver(job, &policy, ledger, store, &self.deadline)?;
         let outcome = report.outcome(policy.over_quota);
         self.log(job, &report, &outcome);
@@ -226,71 +220,13 @@ impl Delivery {
     fn accounts(&self, ledger: &mut dyn Ledger) -> Result<(Vec<String>, Vec<String>), Failure> {
         let (mut accounts, mut unknown) = (Vec::new(), Vec::new());
         for recipient in &self.request.envelope.recipients {
-            match self.account_of(recipient, ledger)? {
+            match self.routing.account_of(recipient, ledger)? {
                 Some(account) if accounts.contains(&account) => {}
                 Some(account) => accounts.push(account),
                 None => unknown.push(recipient.clone()),
             }
         }
         Ok((accounts, unknown))
-    }
-
-    /// Where the message belongs: each recipient's INBOX, and the Sent of an author we know and believe.
-    fn destinations(
-        &self,
-        recipients: &[String],
-        message: &Message,
-        ledger: &mut dyn Ledger,
-    ) -> Result<Vec<Destination>, Failure> {
-        let mut destinations: Vec<Destination> = recipients.iter().map(|account| Destination::inbox(account)).collect();
-        let sent = &self.loaded.config.sent;
-        if let Some(author) = sender::author(message, &self.request.envelope, sent.trust, &sent.authserv_id)
-            && let Some(account) = self.author_account(&author.address, ledger)?
-        {
-            let vouched = match &author.if_same_account_as {
-                None => true,
-                Some(login) => *login == account || self.author_account(login, ledger)?.as_ref() == Some(&account),
-            };
-            if vouched {
-                let destination = Destination::sent(&account, &sent.mailbox);
-                // One mailbox gets one copy, also where somebody calls their INBOX the place for sent mail.
-                if !destinations.iter().any(|other| other.is_same_mailbox(&destination)) {
-                    destinations.push(destination);
-                }
-            }
-        }
-        Ok(destinations)
-    }
-
-    /// The author's account. What the directory cannot say about an author must not keep mail from a recipient.
-    fn author_account(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
-        match self.account_of(address, ledger) {
-            Err(failure @ (Failure::Setup(_) | Failure::Ledger(LedgerError::Refused(_)))) => {
-                tracing::warn!(%failure, "no copy for the author");
-                Ok(None)
-            }
-            account => account,
-        }
-    }
-
-    fn account_of(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
-        let forms = match self.directory.known(address) {
-            Known::Account(account) => return Ok(Some(account)),
-            Known::Nobody => return Ok(None),
-            Known::Ask(forms) => forms,
-        };
-        let query = self.loaded.config.directory.query.as_deref().unwrap_or_default();
-        for form in forms {
-            if let Some(account) = ledger.account_by_query(query, &form)? {
-                if !is_account_name(&account) {
-                    return Err(Failure::Setup(format!(
-                        "directory.query: {account:?} for {form} cannot be an account"
-                    )));
-                }
-                return Ok(Some(account));
-            }
-        }
-        Ok(None)
     }
 
     /// Puts an attempt on record that came to nothing before the message could be.

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::deliver::directory;
 use super::{Adapters, Said, TraceArgs};
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::ledger::{Trace, TraceAttempt, TraceCopy};
+use crate::routing::Routing;
 
 const TIME: Duration = Duration::from_secs(60);
 
@@ -18,7 +18,7 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Said
     let mut traces = find(&args.wanted)?;
     // An address that was delivered to under another form: its account has the copies.
     if traces.is_empty()
-        && let Known::Account(account) = directory(&loaded.config).known(&args.wanted)
+        && let Known::Account(account) = Routing::new(&loaded.config).known(&args.wanted)
     {
         traces = find(&account)?;
     }

@@ -23,7 +23,8 @@ use crate::message::DedupBy;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
 
 use append::AppendTrouble;
-use login::{Door, NoSession};
+pub use login::Door;
+use login::NoSession;
 use session::{Refusal, Session, Trouble};
 
 mod append;
@@ -80,7 +81,12 @@ enum Slot {
 impl ImapStore {
     /// A store on the server that `settings` name; connects to nothing yet.
     pub fn new(settings: ImapSettings) -> ImapStore {
-        ImapStore { door: Arc::new(Door::new(settings)), sessions: HashMap::new() }
+        ImapStore::through(Arc::new(Door::new(settings)))
+    }
+
+    /// As `new`, sharing with others what it takes to log in.
+    pub fn through(door: Arc<Door>) -> ImapStore {
+        ImapStore { door, sessions: HashMap::new() }
     }
 
     /// Runs `work` with the account's session, and keeps the session if it is still good.

@@ -32,7 +32,7 @@ pub(super) fn findings(
     let (for_thread, name) = (loaded.clone(), account.to_owned());
     let checked = bounded(time + SLACK, move || {
         let until = Instant::now() + time;
-        (adapters.open_store)(&for_thread).and_then(|mut store| store.check(&name, until))
+        (adapters.open_store)(&for_thread).and_then(|make| make().check(&name, until))
     });
     let failed = |why: String| {
         let why = why.strip_prefix("store: ").unwrap_or(&why);

@@ -83,7 +83,7 @@ fn a_ledger_out_of_reach_does_not_keep_the_store_from_being_checked() {
 #[test]
 fn an_end_that_hangs_is_left_behind() {
     let mut adapters = adapters(|_, _| hang());
-    adapters.open_store = |_| Ok(Box::new(StuckStore));
+    adapters.open_store = |_| Ok(Box::new(|| Box::new(StuckStore)));
     let time = Duration::from_millis(20);
     let findings = check(adapters, Some("lisa"), time);
     assert!(only(&findings, "ledger").text.contains("no answer within 2 s"), "{findings:?}");
@@ -146,7 +146,7 @@ fn loaded(directory: &str) -> Loaded {
 }
 
 fn adapters(open_ledger: OpenLedger) -> Adapters {
-    Adapters { open_ledger, open_store: |_| Ok(Box::new(MemoryStore::default())) }
+    Adapters { open_ledger, open_store: |_| Ok(Box::new(|| Box::<MemoryStore>::default())) }
 }
 
 fn only<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {

@@ -1,0 +1,102 @@
+//! Where mail goes: an address to an account, a message to its destinations. The directory answers most; a site's own query
+//! (`directory.query`) is asked through the ledger.
+
+use crate::config::{Config, SentSettings};
+use crate::directory::{Destination, Directory, Known, is_account_name};
+use crate::envelope::Envelope;
+use crate::ledger::{Ledger, LedgerError};
+use crate::message::Message;
+use crate::outcome::Failure;
+use crate::sender;
+
+/// The configured addresses, and what to do with an author's copy.
+#[derive(Debug, Clone)]
+pub struct Routing {
+    directory: Directory,
+    query: String,
+    sent: SentSettings,
+}
+
+impl Routing {
+    pub fn new(config: &Config) -> Routing {
+        let settings = &config.directory;
+        let directory = Directory {
+            domains: settings.domains.clone(),
+            recipient_delimiter: settings.recipient_delimiter.clone(),
+            accounts: settings.accounts.clone(),
+            asks: settings.query.is_some(),
+        };
+        Routing { directory, query: settings.query.clone().unwrap_or_default(), sent: config.sent.clone() }
+    }
+
+    /// Where `address` leads without asking anybody.
+    pub fn known(&self, address: &str) -> Known {
+        self.directory.known(address)
+    }
+
+    /// The account of `address`; `None` when nobody has it.
+    ///
+    /// # Errors
+    /// The query failed, or answered with what cannot be an account.
+    pub fn account_of(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
+        let forms = match self.known(address) {
+            Known::Account(account) => return Ok(Some(account)),
+            Known::Nobody => return Ok(None),
+            Known::Ask(forms) => forms,
+        };
+        for form in forms {
+            if let Some(account) = ledger.account_by_query(&self.query, &form)? {
+                if !is_account_name(&account) {
+                    return Err(Failure::Setup(format!(
+                        "directory.query: {account:?} for {form} cannot be an account"
+                    )));
+                }
+                return Ok(Some(account));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know and believe, which comes
+    /// last.
+    ///
+    /// # Errors
+    /// The query could not be asked.
+    pub fn destinations(
+        &self,
+        accounts: &[String],
+        message: &Message,
+        envelope: &Envelope,
+        ledger: &mut dyn Ledger,
+    ) -> Result<Vec<Destination>, Failure> {
+        let mut destinations: Vec<Destination> = accounts.iter().map(|account| Destination::inbox(account)).collect();
+        let sent = &self.sent;
+        if let Some(author) = sender::author(message, envelope, sent.trust, &sent.authserv_id)
+            && let Some(account) = self.author_account(&author.address, ledger)?
+        {
+            let vouched = match &author.if_same_account_as {
+                None => true,
+                Some(login) => *login == account || self.author_account(login, ledger)?.as_ref() == Some(&account),
+            };
+            if vouched {
+                let destination = Destination::sent(&account, &sent.mailbox);
+                // One mailbox gets one copy, also where somebody calls their INBOX the place for sent mail.
+                if !destinations.iter().any(|other| other.is_same_mailbox(&destination)) {
+                    destinations.push(destination);
+                }
+            }
+        }
+        Ok(destinations)
+    }
+
+    /// The author's account. What the directory cannot say about an author must not keep mail from a recipient.
+    fn author_account(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
+        match self.account_of(address, ledger) {
+            Err(failure @ (Failure::Setup(_) | Failure::Ledger(LedgerError::Refused(_)))) => {
+                tracing::warn!(%failure, "no copy for the author");
+                Ok(None)
+            }
+            account => account,
+        }
+    }
+}
