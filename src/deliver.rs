@@ -19,6 +19,7 @@
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
@@ -30,7 +31,7 @@ mod patience;
 mod place;
 
 pub use patience::Patience;
-pub use place::place;
+pub use place::{Placing, place};
 
 /// What the configuration says about a delivery.
 #[derive(Debug, Clone, Copy)]
@@ -212,6 +213,15 @@ pub fn record(
 }
 
 impl Policy {
+    pub fn of(config: &Config) -> Policy {
+        Policy {
+            lease: Duration::from_secs(config.lock.lease_secs),
+            wait: Duration::from_secs(config.lock.wait_secs),
+            keep_raw: config.ledger.keep_raw,
+            over_quota: config.store.over_quota,
+        }
+    }
+
     /// How leases are taken in a store whose append is idempotent (`joins`) or is not.
     fn terms(&self, joins: bool) -> LeaseTerms {
         LeaseTerms { lease: self.lease, join: joins }

@@ -104,16 +104,6 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     })
 }
 
-/// What the configuration says about a delivery.
-pub(super) fn policy(config: &Config) -> Policy {
-    Policy {
-        lease: Duration::from_secs(config.lock.lease_secs),
-        wait: Duration::from_secs(config.lock.wait_secs),
-        keep_raw: config.ledger.keep_raw,
-        over_quota: config.store.over_quota,
-    }
-}
-
 /// This host's name.
 pub(super) fn host_name() -> String {
     nix::unistd::gethostname().map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
@@ -178,7 +168,7 @@ impl Delivery {
     }
 
     fn place(&self, job: &Job<'_>, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Result<Outcome, Failure> {
-        let policy = policy(&self.loaded.config);
+        let policy = Policy::of(&self.loaded.config);
         let report = deliver::deliver(job, &policy, ledger, store, &self.deadline)?;
         let outcome = report.outcome(policy.over_quota);
         self.log(job, &report, &outcome);

@@ -1,0 +1,155 @@
+//! What all connections share under one configuration: where mail goes, the pools, the limits. A new configuration makes
+//! a new one; whoever is in the middle of a message keeps the old one until it is done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::metrics::Gauge;
+use crate::cli::{Adapters, StoreMaker};
+use crate::config::{Config, Loaded};
+use crate::deadline::Deadline;
+use crate::deliver::Policy;
+use crate::directory::Known;
+use crate::ledger::Ledger;
+use crate::message::DedupBy;
+use crate::outcome::Failure;
+use crate::pool::{InUse, Limits, Pool};
+use crate::routing::Routing;
+use crate::store::Store;
+
+/// A ledger session out of the pool.
+pub type LedgerSession = InUse<Box<dyn Ledger>>;
+
+/// A store's session out of the pool.
+pub type StoreSession = InUse<Box<dyn Store>>;
+
+/// See the module.
+pub struct Service {
+    loaded: Arc<Loaded>,
+    adapters: Adapters,
+    make_store: StoreMaker,
+    ledgers: Arc<Pool<Box<dyn Ledger>>>,
+    stores: Arc<Pool<Box<dyn Store>>>,
+    /// Whether an append may be repeated, which leases then join.
+    pub joins: bool,
+    pub routing: Routing,
+    pub policy: Policy,
+    pub by: DedupBy,
+    pub host: String,
+    /// Names deliveries in Received fields and logs.
+    next_delivery: AtomicU64,
+}
+
+impl Service {
+    /// # Errors
+    /// What is wrong with the configuration, in words.
+    pub fn new(loaded: Arc<Loaded>, adapters: Adapters, host: String) -> Result<Service, String> {
+        let config = &loaded.config;
+        if config.directory.knows_nobody() {
+            return Err("the directory knows nobody: set directory.domains, accounts or query".to_owned());
+        }
+        let make_store = (adapters.open_store)(&loaded).map_err(|error| error.to_string())?;
+        let pool = &config.pool;
+        let idle = Duration::from_secs(pool.idle_secs);
+        let ledgers = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
+        let stores = Limits { used: usize::MAX, per_key: pool.per_account, kept: pool.store, idle };
+        Ok(Service {
+            joins: make_store().append_is_idempotent(),
+            routing: Routing::new(config),
+            policy: Policy::of(config),
+            by: config.dedup.by,
+            ledgers: Arc::new(Pool::new(ledgers)),
+            stores: Arc::new(Pool::new(stores)),
+            next_delivery: AtomicU64::new(1),
+            make_store,
+            adapters,
+            host,
+            loaded,
+        })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// A ledger session whose calls end by `until`, and whether it was used before.
+    ///
+    /// # Errors
+    /// None came free, or none can be opened.
+    pub fn ledger(&self, until: Instant) -> Result<(LedgerSession, bool), Failure> {
+        let right = self.ledgers.take("", until).map_err(|_| {
+            Failure::Contended(format!("all {} ledger sessions (pool.ledger)", self.loaded.config.pool.ledger))
+        })?;
+        let was_used = right.is_at_hand();
+        let mut session = right.or_make(|| (self.adapters.open_ledger)(&self.loaded, until))?;
+        if was_used && let Err(error) = session.renew(until) {
+            session.throw_away();
+            return Err(error.into());
+        }
+        Ok((session, was_used))
+    }
+
+    /// A store for one account; it begins to log in.
+    ///
+    /// # Errors
+    /// None came free.
+    pub fn store(&self, account: &str, until: Instant) -> Result<StoreSession, Failure> {
+        let right = self.stores.take(account, until).map_err(|_| {
+            let most = self.loaded.config.pool.per_account;
+            Failure::Contended(format!("all {most} store sessions of account={account} (pool.per_account)"))
+        })?;
+        let mut store = right.or_make(|| Ok::<_, Failure>((self.make_store)()))?;
+        store.prepare(account, until);
+        Ok(store)
+    }
+
+    /// The account of a recipient; `None` when nobody has the address.
+    ///
+    /// # Errors
+    /// The query cannot be asked now.
+    pub fn account_of(&self, address: &str) -> Result<Option<String>, Failure> {
+        match self.routing.known(address) {
+            Known::Account(account) => Ok(Some(account)),
+            Known::Nobody => Ok(None),
+            Known::Ask(_) => {
+                let (mut ledger, _) = self.ledger(self.deadline().end())?;
+                let account = self.routing.account_of(address, ledger.as_mut());
+                if account.is_err() {
+                    ledger.throw_away();
+                }
+                account
+            }
+        }
+    }
+
+    /// The time that a delivery beginning now has.
+    pub fn deadline(&self) -> Deadline {
+        let limits = &self.loaded.config.limits;
+        Deadline::new(Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs))
+    }
+
+    pub fn delivery_number(&self) -> u64 {
+        self.next_delivery.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn spool_folder(&self) -> &PathBuf {
+        &self.loaded.config.lmtp.spool_dir
+    }
+
+    /// Closes what nobody has used for a while.
+    pub fn close_idle(&self) {
+        self.ledgers.close_idle();
+        self.stores.close_idle();
+    }
+
+    pub fn gauges(&self) -> Vec<Gauge> {
+        let counts = [("ledger", self.ledgers.count()), ("store", self.stores.count())];
+        let gauge = |pool: &str, state: &str, value| Gauge {
+            name: format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"{state}\"}}"),
+            value,
+        };
+        counts.iter().flat_map(|(pool, (used, idle))| [gauge(pool, "used", *used), gauge(pool, "idle", *idle)]).collect()
+    }
+}
