@@ -17,6 +17,7 @@ pub mod directory;
 pub mod envelope;
 pub mod exit;
 pub mod ledger;
+pub mod lmtp;
 pub mod lock_key;
 pub mod message;
 pub mod outcome;

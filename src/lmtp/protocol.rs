@@ -1,0 +1,346 @@
+//! What is said on an LMTP connection (RFC 2033), as a state machine without a socket: the caller reads lines and bytes
+//! and writes what is in the output buffer. Every command gets its replies in order, so a peer may send commands ahead
+//! (RFC 2920). Relies on its caller to read data and chunks as [`Next`] says. Holds nothing that a crash could lose: no
+//! message is accepted before the caller writes the recipients' replies.
+
+use super::command::{self, Command, Mail, Refusal};
+use super::reply::line;
+use super::xforward::{self, Forwarded, harmless};
+
+pub use super::reply::reply;
+pub use super::xforward::Client;
+
+/// Errors allowed between two messages; the next one ends the connection.
+pub const ERRORS: u32 = 20;
+
+/// The longest command line the caller should read, its line end included: RFC 5321 section 4.5.3.1.4 and what the
+/// extensions add to it.
+pub const LONGEST_LINE: usize = 4096;
+
+/// What the protocol needs from the configuration.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This host's name, as the greeting says it.
+    pub host: String,
+    /// The largest message, in bytes on the wire; 0: no limit.
+    pub message_bytes: u64,
+    /// The most recipients of one message; 0: no limit. RFC 5321 section 4.5.3.1.8 asks for 100.
+    pub recipients: usize,
+}
+
+/// What the directory says about a recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    Known,
+    Unknown,
+    /// Nobody can tell now; why, for the log. The peer is told to come again.
+    TryLater(String),
+}
+
+/// Asked for each recipient.
+pub trait Admit {
+    /// `address` as a person reads it: `local@domain`, or `postmaster`.
+    fn admit(&mut self, address: &str) -> Admission;
+}
+
+/// What the connection does next; the replies so far are in the output buffer. Before anything is read that the peer
+/// sends only after a reply, the buffer must be written out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Reads the next command line.
+    Command,
+    /// Reads data to its end with a [`DotReader`](super::data::DotReader), then calls [`Protocol::take`].
+    Data,
+    /// Reads `bytes` bytes with the message's [`ChunkReader`](super::data::ChunkReader); then, if this is the last chunk,
+    /// ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`].
+    Chunk { bytes: u64, last: bool },
+    /// Reads `bytes` bytes, throws them away with all chunks kept so far, and calls [`Protocol::chunk_read`].
+    Discard { bytes: u64 },
+    /// Writes the replies and closes the connection. What else was read is ignored.
+    Close,
+}
+
+/// One message's envelope.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// Empty for the null sender.
+    pub sender: String,
+    /// In the order of their RCPT commands, which is the order of the replies; one that was named twice is in it twice.
+    pub recipients: Vec<String>,
+    /// XFORWARD's IDENT; empty when not given.
+    pub queue_id: String,
+    /// MAIL's AUTH parameter; empty when not given and for `<>`.
+    pub sasl_username: String,
+    /// Who the peer got the message from.
+    pub client: Client,
+    /// The name the peer gave itself, safe to put in a header field.
+    pub lhlo: String,
+    pub smtputf8: bool,
+    pub eight_bit: bool,
+}
+
+/// A transaction between MAIL and its end.
+#[derive(Debug)]
+struct Open {
+    transaction: Transaction,
+    /// Bytes of all chunks so far; `None` before the first BDAT.
+    chunked: Option<u64>,
+    /// A chunk was refused: nothing can complete the message any more (RFC 3030 section 3).
+    spoilt: bool,
+}
+
+/// What is said once a chunk is read.
+#[derive(Debug)]
+struct ChunkReply {
+    text: &'static str,
+    times: usize,
+}
+
+const CHUNK_TAKEN: ChunkReply = ChunkReply { text: "250 2.0.0 Chunk taken", times: 1 };
+const NO_RECIPIENTS: &str = "503 5.5.1 No valid recipients";
+
+/// One connection's state.
+#[derive(Debug)]
+pub struct Protocol {
+    settings: Settings,
+    lhlo: Option<String>,
+    forwarded: Forwarded,
+    open: Option<Open>,
+    chunk_reply: ChunkReply,
+    errors: u32,
+    is_closed: bool,
+}
+
+impl Protocol {
+    pub fn new(settings: Settings) -> Protocol {
+        let settings = Settings { host: harmless(&settings.host).chars().take(255).collect(), ..settings };
+        Protocol {
+            settings,
+            lhlo: None,
+            forwarded: Forwarded::default(),
+            open: None,
+            chunk_reply: CHUNK_TAKEN,
+            errors: 0,
+            is_closed: false,
+        }
+    }
+
+    /// The first line of the connection, with its CRLF.
+    pub fn greeting(&self) -> String {
+        format!("220 {} LMTP Onedrop\r\n", self.settings.host)
+    }
+
+    /// Carries out one command line, given without its line end, and appends the replies to `out`.
+    pub fn line(&mut self, line: &[u8], admit: &mut dyn Admit, out: &mut Vec<u8>) -> Next {
+        if self.is_closed {
+            return Next::Close;
+        }
+        let done = command::read(line).and_then(|command| self.carry_out(command, admit, out));
+        match done {
+            Ok(next) => next,
+            // Where a BDAT ends whose size cannot be read is unknown: what follows must not be taken for commands.
+            Err(refusal) if command::is_bdat(line) => {
+                self.is_closed = true;
+                self::line(out, refusal.text);
+                Next::Close
+            }
+            Err(refusal) => self.refuse(&refusal, out),
+        }
+    }
+
+    /// A command line was too long. The caller throws away the rest of it.
+    pub fn line_too_long(&mut self, out: &mut Vec<u8>) -> Next {
+        if self.is_closed {
+            return Next::Close;
+        }
+        self.refuse(&Refusal::error("500 5.5.2 Line too long"), out)
+    }
+
+    /// The data is complete: gives its transaction out, and is ready for the next. The caller writes one reply for each
+    /// recipient, in order.
+    pub fn take(&mut self) -> Transaction {
+        self.errors = 0;
+        self.reset().unwrap_or_default()
+    }
+
+    /// A chunk that was not the last, or that was to be thrown away, was read: its reply.
+    pub fn chunk_read(&mut self, out: &mut Vec<u8>) {
+        let ChunkReply { text, times } = std::mem::replace(&mut self.chunk_reply, CHUNK_TAKEN);
+        for _ in 0..times {
+            line(out, text);
+        }
+    }
+
+    /// Ends the transaction; the attributes that XFORWARD gave end with it.
+    fn reset(&mut self) -> Option<Transaction> {
+        self.forwarded = Forwarded::default();
+        self.open.take().map(|open| open.transaction)
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, out: &mut Vec<u8>) -> Next {
+        self.errors += u32::from(refusal.counts);
+        if self.errors > ERRORS {
+            self.is_closed = true;
+            line(out, "421 4.7.0 Too many errors");
+            return Next::Close;
+        }
+        line(out, refusal.text);
+        Next::Command
+    }
+
+    fn carry_out(&mut self, command: Command, admit: &mut dyn Admit, out: &mut Vec<u8>) -> Result<Next, Refusal> {
+        match command {
+            Command::Lhlo(host) => self.hello(&host, out),
+            Command::Mail(mail) => {
+                self.mail(mail)?;
+                line(out, "250 2.1.0 Sender taken");
+            }
+            Command::Rcpt(recipient) => {
+                self.rcpt(recipient, admit)?;
+                line(out, "250 2.1.5 Recipient taken");
+            }
+            Command::Data => {
+                self.data()?;
+                line(out, "354 End data with <CR><LF>.<CR><LF>");
+                return Ok(Next::Data);
+            }
+            Command::Bdat { bytes, last } => return Ok(self.bdat(bytes, last)),
+            Command::XForward(words) => {
+                self.xforward(&words)?;
+                line(out, "250 2.0.0 Attributes taken");
+            }
+            Command::Rset => {
+                self.reset();
+                line(out, "250 2.0.0 Reset");
+            }
+            Command::Noop => line(out, "250 2.0.0 Nothing done"),
+            Command::Vrfy => line(out, "252 2.5.0 Send a message to find out"),
+            Command::Help => line(out, "214 2.0.0 RFC 2033"),
+            Command::Quit => {
+                self.is_closed = true;
+                line(out, "221 2.0.0 Bye");
+                return Ok(Next::Close);
+            }
+        }
+        Ok(Next::Command)
+    }
+
+    /// LHLO ends a transaction like RSET (RFC 5321 section 4.1.4).
+    fn hello(&mut self, host: &str, out: &mut Vec<u8>) {
+        self.reset();
+        self.lhlo = Some(harmless(host));
+        let size = match self.settings.message_bytes {
+            0 => "SIZE".to_owned(),
+            limit => format!("SIZE {limit}"),
+        };
+        line(out, &format!("250-{}", self.settings.host));
+        for keyword in ["PIPELINING", "ENHANCEDSTATUSCODES", &size, "8BITMIME", "SMTPUTF8", "CHUNKING"] {
+            line(out, &format!("250-{keyword}"));
+        }
+        line(out, &format!("250 XFORWARD {}", xforward::ATTRIBUTES));
+    }
+
+    fn mail(&mut self, mail: Mail) -> Result<(), Refusal> {
+        let Some(lhlo) = &self.lhlo else { return Err(Refusal::error("503 5.5.1 Say LHLO first")) };
+        if self.open.is_some() {
+            return Err(Refusal::error("503 5.5.1 A transaction is open"));
+        }
+        if self.is_too_large(mail.size) {
+            return Err(Refusal::excused("552 5.3.4 Message is too large"));
+        }
+        let transaction = Transaction {
+            sender: mail.sender,
+            recipients: Vec::new(),
+            queue_id: self.forwarded.queue_id().to_owned(),
+            sasl_username: mail.auth,
+            client: self.forwarded.client(),
+            lhlo: lhlo.clone(),
+            smtputf8: mail.smtputf8,
+            eight_bit: mail.eight_bit,
+        };
+        self.open = Some(Open { transaction, chunked: None, spoilt: false });
+        Ok(())
+    }
+
+    fn is_too_large(&self, bytes: u64) -> bool {
+        self.settings.message_bytes != 0 && bytes > self.settings.message_bytes
+    }
+
+    fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<(), Refusal> {
+        let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
+        if open.chunked.is_some() {
+            return Err(Refusal::excused("503 5.5.1 The message has begun"));
+        }
+        if !open.transaction.smtputf8 && !recipient.is_ascii() {
+            return Err(Refusal::excused("553 5.6.7 Recipient address needs SMTPUTF8"));
+        }
+        let most = self.settings.recipients;
+        if most != 0 && open.transaction.recipients.len() >= most {
+            return Err(Refusal::excused("452 4.5.3 Too many recipients"));
+        }
+        match admit.admit(&recipient) {
+            Admission::Known => {
+                open.transaction.recipients.push(recipient);
+                Ok(())
+            }
+            Admission::Unknown => Err(Refusal::excused("550 5.1.1 No such recipient")),
+            Admission::TryLater(why) => {
+                let queue_id = open.transaction.queue_id.as_str();
+                tracing::warn!(queue_id, recipient, why, "recipient put off");
+                Err(Refusal::excused("451 4.3.0 Recipient cannot be looked up now"))
+            }
+        }
+    }
+
+    fn data(&self) -> Result<(), Refusal> {
+        match &self.open {
+            None => Err(Refusal::excused("503 5.5.1 Say MAIL first")),
+            // RFC 3030 section 2.
+            Some(open) if open.chunked.is_some() => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
+            Some(open) if open.transaction.recipients.is_empty() => Err(Refusal::excused(NO_RECIPIENTS)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The chunk follows its command without waiting for a reply, so it must be read also where it is refused (RFC 3030
+    /// section 2). A refused last chunk is answered once for each recipient, like one that was taken.
+    fn bdat(&mut self, bytes: u64, last: bool) -> Next {
+        let limit = self.settings.message_bytes;
+        let mut times = 1;
+        let refusal = match &mut self.open {
+            None => Some("503 5.5.1 Say MAIL first"),
+            Some(open) => {
+                let total = open.chunked.unwrap_or(0).saturating_add(bytes);
+                let refusal = match open.transaction.recipients.len() {
+                    0 => Some(NO_RECIPIENTS),
+                    _ if open.spoilt => Some("503 5.5.1 A chunk was refused"),
+                    _ if limit != 0 && total > limit => Some("552 5.3.4 Message is too large"),
+                    _ => None,
+                };
+                open.chunked = Some(total);
+                open.spoilt |= refusal.is_some();
+                if last {
+                    times = open.transaction.recipients.len().max(1);
+                }
+                refusal
+            }
+        };
+        match refusal {
+            None => Next::Chunk { bytes, last },
+            Some(text) => {
+                if last {
+                    self.reset();
+                }
+                self.chunk_reply = ChunkReply { text, times };
+                Next::Discard { bytes }
+            }
+        }
+    }
+
+    fn xforward(&mut self, words: &[&str]) -> Result<(), Refusal> {
+        if self.open.is_some() {
+            return Err(Refusal::error("503 5.5.1 A transaction is open"));
+        }
+        self.forwarded.take(words).map_err(Refusal::error)
+    }
+}

@@ -1,0 +1,67 @@
+//! What is said to the peer: one line each, printable ASCII, at most 512 bytes with its CRLF (RFC 5321 section
+//! 4.5.3.1.5). The digits follow the outcome; whether it is temporary was decided in `outcome`.
+
+use crate::outcome::Outcome;
+
+/// The longest reply line, CRLF included.
+pub const LONGEST: usize = 512;
+
+/// A recipient's reply for how its delivery ended: `250 2.0.0 text`, `451 4.3.0 text`, `550 5.1.1 text`, with CRLF.
+pub fn reply(outcome: &Outcome) -> Vec<u8> {
+    let status = outcome.status().to_string();
+    let code = match outcome {
+        Outcome::Delivered(_) => "250",
+        Outcome::TempFail(..) => match status.as_str() {
+            "4.2.2" | "4.2.3" => "452",
+            _ => "451",
+        },
+        Outcome::PermFail(..) => match status.as_str() {
+            "5.2.2" | "5.2.3" | "5.3.4" => "552",
+            _ => "550",
+        },
+    };
+    let mut out = Vec::new();
+    line(&mut out, &format!("{code} {status} {}", outcome.text()));
+    out
+}
+
+/// Appends one reply line. What is not printable ASCII becomes `?`, blanks and line ends one space each; what is too
+/// long is cut.
+pub(super) fn line(out: &mut Vec<u8>, text: &str) {
+    let harmless = text.chars().map(|c| match c {
+        ' '..='~' => c as u8,
+        c if c.is_whitespace() => b' ',
+        _ => b'?',
+    });
+    out.extend(harmless.take(LONGEST - 2));
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Status;
+
+    #[test]
+    fn each_outcome_has_its_digits() {
+        let cases = [
+            (Outcome::Delivered("stored".into()), "250 2.0.0 stored\r\n"),
+            (Outcome::TempFail(Status::TEMPORARY, "later".into()), "451 4.3.0 later\r\n"),
+            (Outcome::TempFail(Status::MAILBOX_FULL, "full".into()), "452 4.2.2 full\r\n"),
+            (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".into()), "550 5.1.1 nobody\r\n"),
+            (Outcome::PermFail(Status::TOO_BIG, "too big".into()), "552 5.3.4 too big\r\n"),
+        ];
+        for (outcome, expected) in cases {
+            assert_eq!(String::from_utf8_lossy(&reply(&outcome)), expected);
+        }
+    }
+
+    #[test]
+    fn a_text_can_neither_end_the_line_nor_outgrow_it() {
+        let text = Outcome::Delivered("a\r\n250 2.0.0 b\0\x1b\u{9b}é\u{2028}".into());
+        assert_eq!(reply(&text), b"250 2.0.0 a  250 2.0.0 b???? \r\n");
+        let long = reply(&Outcome::Delivered("é".repeat(2000)));
+        assert_eq!(long.len(), LONGEST);
+        assert!(long.ends_with(b"?\r\n"));
+    }
+}
