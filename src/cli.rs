@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::stat::{SFlag, fstat};
 
-use crate::config::{Config, ConfigErrors, Loaded};
+use crate::config::{Config, ConfigErrors, Listen, Loaded};
 use crate::exit;
 use crate::ledger::{Ledger, LedgerError};
 use crate::outcome::{Failure, Outcome, OverQuota};
@@ -21,6 +21,7 @@ use crate::store::{Store, StoreError};
 mod check;
 mod deliver;
 mod input;
+mod lmtp;
 mod migrate;
 mod postfix;
 mod trace;
@@ -65,6 +66,8 @@ struct Cli {
 enum Command {
     /// Deliver the message on standard input
     Deliver(DeliverArgs),
+    /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
+    Lmtp(LmtpArgs),
     /// Bring the ledger's schema to this program's version
     Migrate,
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per finding
@@ -93,6 +96,16 @@ struct DeliverArgs {
     /// Login of the client that submitted the message (${sasl_username}), empty for none
     #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, default_value = "")]
     sasl_username: OsString,
+}
+
+#[derive(Debug, Clone, Args)]
+struct LmtpArgs {
+    /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets, else lmtp.listen]
+    #[arg(long, value_name = "PLACE")]
+    listen: Vec<Listen>,
+    /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<std::net::SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -149,6 +162,11 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let config = cli.config.as_deref();
     match cli.command {
         Command::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
+        Command::Lmtp(args) => {
+            // Before it serves for months: a message that was meant for deliver would wait as long.
+            refuse_a_piped_message("lmtp");
+            exit::end_command(lmtp::run(&args, config, adapters))
+        }
         Command::Migrate => {
             let result = load(config).and_then(|loaded| migrate::run(&loaded, adapters));
             end_without_delivery(result)

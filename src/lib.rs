@@ -21,6 +21,7 @@ pub mod lmtp;
 pub mod lock_key;
 pub mod message;
 pub mod outcome;
+pub mod pool;
 pub mod routing;
 pub mod sender;
 pub mod store;

@@ -1,7 +1,22 @@
-//! The door for Postfix's lmtp(8): RFC 2033. Read `protocol` (what is said), then `data` (what a message's bytes are).
+//! The door for Postfix's lmtp(8): a long-running LMTP server (RFC 2033) over the same `deliver`, with sessions kept in pools.
+//!
+//! Read `protocol` (what is said), `data` (what a message's bytes are), `connection` (one client), `delivery` (one message for
+//! all its recipients), `service` (what they share), `server` (from the first listener to the last client).
 
 mod command;
+mod connection;
 pub mod data;
+mod delivery;
+mod metrics;
 pub mod protocol;
 mod reply;
+mod server;
+mod service;
+mod spool;
+mod stream;
+mod web;
 mod xforward;
+
+pub use server::{Reload, run};
+pub use service::Service;
+pub use stream::Listener;

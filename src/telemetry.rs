@@ -22,6 +22,31 @@ pub fn start() {
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Journal { socket }));
 }
 
+/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's answer here.
+pub fn start_for_a_server() {
+    let socket = UnixDatagram::unbound().and_then(|socket| socket.connect(SOCKET).map(|()| socket));
+    match socket {
+        Ok(_) => start(),
+        Err(_) => drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Lines))),
+    }
+}
+
+struct Lines;
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let level = event.metadata().level();
+        if *level <= Level::INFO {
+            let record = record(level, event);
+            let fields = record.lines().filter(|line| line.starts_with("ONEDROP_") || line.starts_with("MESSAGE="));
+            let words: Vec<String> = fields.map(|line| line.trim_start_matches("ONEDROP_").to_owned()).collect();
+            // Nobody is left to tell of an error.
+            let _ =
+                std::io::Write::write_all(&mut std::io::stderr(), format!("{level} {}\n", words.join(" ")).as_bytes());
+        }
+    }
+}
+
 struct Journal {
     socket: UnixDatagram,
 }

@@ -147,8 +147,7 @@ impl Delivery {
             self.note_refusal(&message, &failure, ledger.as_mut());
             return Err(failure);
         }
-        let destinations =
-            self.routing.destinations(&recipients, &message, &self.request.envelope, ledger.as_mut())?;
+        let destinations = self.routing.destinations(&recipients, &message, &self.request.envelope, ledger.as_mut())?;
         let attempt = self.attempt();
         let job = Job {
             message: &message,

@@ -41,9 +41,10 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Ver
         Err(error) => return Verdict::Failed(format!("ledger: {error}")),
     };
     let mut telling = Telling::new(args.json);
-    let outcome = verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded).map(|make| make()), &mut |news| {
-        telling.tell(news);
-    });
+    let outcome =
+        verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded).map(|make| make()), &mut |news| {
+            telling.tell(news);
+        });
     telling.end();
     match outcome {
         Ok(tally) => verdict(&tally),

@@ -2,6 +2,7 @@
 //! connection's thread only waits for news and answers, so that whatever hangs, its client has an answer in time; a copy
 //! that ends later than that is on record, and the next try finds it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -97,6 +98,16 @@ impl Parcel {
         &self.envelope
     }
 
+    /// The account of a recipient.
+    pub fn account(&self, recipient: usize) -> &str {
+        &self.accounts[recipient]
+    }
+
+    /// When it must have ended.
+    pub fn due(&self) -> Instant {
+        self.deadline.end() + Duration::from_secs(self.service.config().limits.answer_secs) + SLACK
+    }
+
     pub fn took(&self) -> Duration {
         self.started.elapsed()
     }
@@ -122,16 +133,17 @@ impl Parcel {
 
     /// Waits for news until the recipient's ending is known, and no longer than a delivery may take.
     pub fn wait_for(&self, recipient: usize, news: &Receiver<()>) -> Ending {
-        let limits = &self.service.config().limits;
-        // Whoever sent its last bytes just in time may wait that long for the answer.
-        let until = self.deadline.end() + Duration::from_secs(limits.answer_secs) + SLACK;
         loop {
             if let Some(ending) = self.ending(recipient) {
                 return ending;
             }
-            let left = until.saturating_duration_since(Instant::now());
+            // Whoever sent its last bytes just in time may wait that long for the answer.
+            let left = self.due().saturating_duration_since(Instant::now());
             if left.is_zero() || news.recv_timeout(left).is_err() && self.ending(recipient).is_none() {
-                let failure = Failure::Deadline { secs: limits.deadline_secs, doing: "delivering".to_owned() };
+                let failure = Failure::Deadline {
+                    secs: self.service.config().limits.deadline_secs,
+                    doing: "delivering".to_owned(),
+                };
                 let outcome = Outcome::of(&failure, OverQuota::Defer);
                 return Ending { outcome, phases: Phases::default(), collision: false };
             }
@@ -153,7 +165,13 @@ impl Parcel {
         }
     }
 
-    fn job<'a>(&'a self, attempt: &'a Attempt, destinations: &'a [Destination], head: &'a [u8], is_part: bool) -> Job<'a> {
+    fn job<'a>(
+        &'a self,
+        attempt: &'a Attempt,
+        destinations: &'a [Destination],
+        head: &'a [u8],
+        is_part: bool,
+    ) -> Job<'a> {
         let (message, facts, started) = (&self.message, &self.facts, self.started);
         Job { message, head, facts, attempt, destinations, started, is_part }
     }
@@ -204,7 +222,9 @@ impl Parcel {
     /// Places one copy; says whether the attempt's end is on record with it.
     fn place(&self, plan: &Plan, index: usize, session: Option<LedgerSession>) -> bool {
         let copy = &plan.copies[index];
-        let (end, phases, end_recorded) = match self.place_in(plan, copy, index, session) {
+        let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index, session)));
+        let placed = placed.unwrap_or_else(|panic| Err(Failure::Internal(panic_text(panic))));
+        let (end, phases, end_recorded) = match placed {
             Ok(mut placing) => {
                 let end = placing.ends.pop().unwrap_or_else(|| Err(Failure::Internal("no end".to_owned())));
                 (end, placing.phases, placing.end_recorded)
@@ -239,15 +259,8 @@ impl Parcel {
         let recorded = Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let policy = &self.service.policy;
-        let placing = deliver::place(
-            &job,
-            policy,
-            &recorded,
-            ledger.as_mut(),
-            store.as_mut(),
-            &self.deadline,
-            &mut patience,
-        );
+        let placing =
+            deliver::place(&job, policy, &recorded, ledger.as_mut(), store.as_mut(), &self.deadline, &mut patience);
         match placing.ends.first() {
             Some(Ok(_)) => {}
             Some(Err(Failure::Store(_))) => store.throw_away(),
@@ -281,7 +294,7 @@ pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> 
     let spawned = thread::Builder::new().name("delivery".to_owned()).spawn(move || {
         let _guard = guard;
         let told = tell.clone();
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&work, tell)));
+        let ran = catch_unwind(AssertUnwindSafe(|| run(&work, tell)));
         if let Err(panic) = ran {
             work.fail(&Failure::Internal(panic_text(panic)));
             let _ = told.send(());
@@ -310,16 +323,12 @@ fn run(parcel: &Arc<Parcel>, tell: Sender<()>) {
         let end_recorded = parcel.place(plan, 0, Some(ledger));
         let _ = tell.send(());
         if !end_recorded {
-            note_ends(parcel, plan);
+            parcel.note_ends(plan);
         }
         return;
     }
     drop(ledger);
     place_side_by_side(parcel, copies, tell);
-    note_ends(parcel, plan);
-}
-
-fn note_ends(parcel: &Parcel, plan: &Plan) {
     parcel.note_ends(plan);
 }
 
@@ -327,7 +336,7 @@ fn note_ends(parcel: &Parcel, plan: &Plan) {
 fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
     let next = Arc::new(AtomicUsize::new(0));
     let most = parcel.service.config().lmtp.side_by_side.min(copies);
-    let work = |parcel: Arc<Parcel>, next: Arc<AtomicUsize>, tell: Sender<()>| {
+    let work = move |parcel: Arc<Parcel>, next: Arc<AtomicUsize>, tell: Sender<()>| {
         let Some(plan) = parcel.plan.get() else { return };
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -347,7 +356,7 @@ fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
         .collect();
     work(Arc::clone(parcel), next, tell);
     for helper in helpers {
-        // One that panicked leaves its copy without an end, which the client is told at the deadline.
+        // It panics nowhere outside of placing, which is guarded.
         let _ = helper.join();
     }
 }

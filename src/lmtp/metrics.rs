@@ -12,8 +12,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.
-const BOUNDS: [f64; 14] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+const BOUNDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
 /// See the module.
 #[derive(Default)]
@@ -96,13 +95,15 @@ impl Metrics {
             line(&mut text, &format!("onedrop_deliveries_total{{outcome=\"{outcome}\",status=\"{status}\"}}"), *count);
         }
         header(&mut text, "onedrop_copies_total", "counter", "Copies by how they came to be in their mailbox.");
-        for (how, count) in
-            [("stored", &self.stored), ("already_there", &self.already_there), ("found", &self.found)]
-        {
+        for (how, count) in [("stored", &self.stored), ("already_there", &self.already_there), ("found", &self.found)] {
             line(&mut text, &format!("onedrop_copies_total{{how=\"{how}\"}}"), count.load(Ordering::Relaxed));
         }
         let counters = [
-            ("onedrop_in_doubt_total", "Leases left in doubt: the store did not say whether it took the copy.", &self.in_doubt),
+            (
+                "onedrop_in_doubt_total",
+                "Leases left in doubt: the store did not say whether it took the copy.",
+                &self.in_doubt,
+            ),
             ("onedrop_collisions_total", "Messages under another message's Message-ID.", &self.collisions),
             ("onedrop_contention_waits_total", "Waits for another delivery's lock or lease.", &self.contention_waits),
             ("onedrop_connections_refused_total", "Clients turned away because too many were there.", &self.refused),
@@ -169,7 +170,8 @@ mod tests {
         metrics.count_outcome(&Outcome::TempFail(Status::TEMPORARY, "x".into()));
         let phases = Phases { record: Duration::from_millis(2), waits: 3, ..Phases::default() };
         metrics.count_record(true, &phases);
-        let text = metrics.text(&[Gauge { name: "onedrop_pool_sessions{pool=\"ledger\",state=\"used\"}".into(), value: 4 }]);
+        let text =
+            metrics.text(&[Gauge { name: "onedrop_pool_sessions{pool=\"ledger\",state=\"used\"}".into(), value: 4 }]);
         for expected in [
             "onedrop_deliveries_total{outcome=\"delivered\",status=\"2.0.0\"} 1\n",
             "onedrop_deliveries_total{outcome=\"tempfail\",status=\"4.3.0\"} 1\n",

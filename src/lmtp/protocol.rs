@@ -113,16 +113,28 @@ pub struct Protocol {
 
 impl Protocol {
     pub fn new(settings: Settings) -> Protocol {
-        let settings = Settings { host: harmless(&settings.host).chars().take(255).collect(), ..settings };
-        Protocol {
-            settings,
+        let mut protocol = Protocol {
+            settings: settings.clone(),
             lhlo: None,
             forwarded: Forwarded::default(),
             open: None,
             chunk_reply: CHUNK_TAKEN,
             errors: 0,
             is_closed: false,
-        }
+        };
+        protocol.set(settings);
+        protocol
+    }
+
+    /// Whether no message is under way.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none()
+    }
+
+    /// Other settings, from the next message on.
+    pub fn set(&mut self, settings: Settings) {
+        let host = harmless(&settings.host).chars().take(255).collect();
+        self.settings = Settings { host, ..settings };
     }
 
     /// The first line of the connection, with its CRLF.

@@ -150,6 +150,9 @@ impl Service {
             name: format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"{state}\"}}"),
             value,
         };
-        counts.iter().flat_map(|(pool, (used, idle))| [gauge(pool, "used", *used), gauge(pool, "idle", *idle)]).collect()
+        counts
+            .iter()
+            .flat_map(|(pool, (used, idle))| [gauge(pool, "used", *used), gauge(pool, "idle", *idle)])
+            .collect()
     }
 }

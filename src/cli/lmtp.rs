@@ -1,0 +1,95 @@
+//! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else `[lmtp] listen`), serves.
+
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::deliver::host_name;
+use super::{Adapters, LmtpArgs, Said};
+use crate::config::{Config, Listen, Loaded};
+use crate::lmtp::{self, Listener, Service};
+
+pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Said {
+    crate::telemetry::start_for_a_server();
+    let config = config.map(Path::to_owned);
+    let loaded = load(args, config.as_deref())?;
+    let listeners = listeners(&loaded.config.lmtp.listen)?;
+    let service = service_of(loaded, adapters)?;
+    let again = args.clone();
+    let reload: lmtp::Reload =
+        Box::new(move || load(&again, config.as_deref()).and_then(|loaded| service_of(loaded, adapters)));
+    lmtp::run(service, listeners.open, &reload)?;
+    for path in listeners.made {
+        // Its folder may be gone as well.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(String::new())
+}
+
+fn service_of(loaded: Loaded, adapters: Adapters) -> Result<Service, String> {
+    Service::new(Arc::new(loaded), adapters, host_name())
+}
+
+/// The configuration, with what the command line says in its place.
+fn load(args: &LmtpArgs, config: Option<&Path>) -> Result<Loaded, String> {
+    let mut loaded = Config::load(config).map_err(|errors| errors.to_string())?;
+    let lmtp = &mut loaded.config.lmtp;
+    if !args.listen.is_empty() {
+        lmtp.listen.clone_from(&args.listen);
+    }
+    if args.metrics.is_some() {
+        lmtp.metrics = args.metrics;
+    }
+    Ok(loaded)
+}
+
+struct Listeners {
+    open: Vec<Listener>,
+    /// Sockets to remove in the end.
+    made: Vec<PathBuf>,
+}
+
+fn listeners(places: &[Listen]) -> Result<Listeners, String> {
+    let mut listeners = Listeners { open: Vec::new(), made: Vec::new() };
+    let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
+    for fd in passed {
+        // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and nobody else in it takes
+        // it: this is the only call, before any thread is started.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        listeners.open.push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
+    }
+    if !listeners.open.is_empty() {
+        return Ok(listeners);
+    }
+    for place in places {
+        let at = |error: std::io::Error| format!("cannot listen on {place}: {error}");
+        let listener = match place {
+            Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
+            Listen::Unix(path) => {
+                let listener = bind(path).map_err(at)?;
+                listeners.made.push(path.clone());
+                Listener::Unix(listener)
+            }
+        };
+        listeners.open.push(listener.prepared().map_err(at)?);
+    }
+    match listeners.open.is_empty() {
+        false => Ok(listeners),
+        true => Err("nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket".to_owned()),
+    }
+}
+
+/// A Unix socket at `path`, for everybody who may enter its folder. One that a dead server left behind is replaced.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}

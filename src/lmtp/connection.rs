@@ -1,0 +1,414 @@
+//! One client: lines and bytes from its socket to the protocol, and the replies back. Every wait is bounded: a line, once
+//! begun, must end in the idle time, and data must come at a rate that gets it done. Replies go out when the client has
+//! nothing more to say for now, and each recipient's as soon as it is decided.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::data::{ChunkReader, DotReader};
+use super::delivery::{self, Contents, Ending, Parcel};
+use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
+use super::server::{Seat, Shared};
+use super::service::Service;
+use super::spool::{NoMessage, Spool};
+use super::stream::Stream;
+use crate::config::Config;
+use crate::envelope::Envelope;
+use crate::message::{Bytes, Message, Passage};
+use crate::outcome::{Failure, Outcome};
+
+/// Read from the socket at once.
+const BLOCK: usize = 64 * 1024;
+/// Data beyond the idle time must come at this rate, in bytes a second.
+const SLOWEST: u64 = 10_000;
+/// Replies that are kept back while the client sends ahead.
+const MOST_REPLIES: usize = 64 * 1024;
+
+/// Serves one client to its end.
+pub fn serve(stream: Stream, shared: &Arc<Shared>, seat: &Seat) {
+    let service = shared.service();
+    let mut connection = Connection {
+        idle: Duration::from_secs(service.config().lmtp.idle_secs),
+        protocol: Protocol::new(settings(&service)),
+        accounts: Accounts { service, known: HashMap::new() },
+        input: Input { stream, block: Vec::new(), from: 0 },
+        out: Vec::new(),
+        chunks: None,
+        shared,
+        seat,
+    };
+    if let Err(error) = connection.run() {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+fn settings(service: &Service) -> Settings {
+    let Config { limits, lmtp, .. } = service.config();
+    Settings { host: service.host.clone(), message_bytes: limits.message_bytes, recipients: lmtp.recipients }
+}
+
+struct Connection<'a> {
+    shared: &'a Arc<Shared>,
+    seat: &'a Seat,
+    protocol: Protocol,
+    accounts: Accounts,
+    input: Input,
+    out: Vec<u8>,
+    chunks: Option<(ChunkReader, Spool)>,
+    idle: Duration,
+}
+
+/// Asks the directory, and remembers the answers for the message.
+struct Accounts {
+    service: Arc<Service>,
+    known: HashMap<String, String>,
+}
+
+impl Admit for Accounts {
+    fn admit(&mut self, address: &str) -> Admission {
+        if self.known.contains_key(address) {
+            return Admission::Known;
+        }
+        match self.service.account_of(address) {
+            Ok(Some(account)) => {
+                self.known.insert(address.to_owned(), account);
+                Admission::Known
+            }
+            Ok(None) => {
+                tracing::info!(recipient = address, "unknown recipient");
+                Admission::Unknown
+            }
+            Err(failure) => {
+                tracing::warn!(recipient = address, %failure, "recipient not looked up");
+                Admission::TryLater(failure.to_string())
+            }
+        }
+    }
+}
+
+/// What a line came to.
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+    End,
+}
+
+impl Connection<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        self.out.extend_from_slice(self.protocol.greeting().as_bytes());
+        loop {
+            if self.protocol.is_idle() {
+                self.begin_afresh();
+            }
+            let line = match self.line() {
+                Err(error) if is_timeout(&error) => {
+                    return self.say_goodbye("421 4.4.2 Idle for too long");
+                }
+                line => line?,
+            };
+            let next = match line {
+                Line::End if self.shared.is_draining() => {
+                    return self.say_goodbye("421 4.3.2 Shutting down, try again");
+                }
+                Line::End => return self.flush(),
+                Line::TooLong => self.protocol.line_too_long(&mut self.out),
+                Line::Whole(line) => self.protocol.line(&line, &mut self.accounts, &mut self.out),
+            };
+            self.seat.set_idle(false);
+            match next {
+                Next::Command => {}
+                Next::Data => self.data()?,
+                Next::Chunk { bytes, last } => self.chunk(bytes, last)?,
+                Next::Discard { bytes } => {
+                    self.chunks = None;
+                    let mut nowhere = Spool::new(self.accounts.service.spool_folder(), u64::MAX, 0);
+                    self.read_exactly(bytes, |_, _| {}, &mut nowhere)?;
+                    self.protocol.chunk_read(&mut self.out);
+                }
+                Next::Close => return self.flush(),
+            }
+        }
+    }
+
+    /// Between two messages: nothing of the last one is left, and a new configuration counts.
+    fn begin_afresh(&mut self) {
+        self.chunks = None;
+        self.accounts.known.clear();
+        let service = self.shared.service();
+        if !Arc::ptr_eq(&service, &self.accounts.service) {
+            self.protocol.set(settings(&service));
+            self.idle = Duration::from_secs(service.config().lmtp.idle_secs);
+            self.accounts.service = service;
+        }
+    }
+
+    /// The next line, without its line end. Replies go out before anything is waited for.
+    fn line(&mut self) -> io::Result<Line> {
+        let mut until = Instant::now() + self.idle;
+        let mut too_long = false;
+        loop {
+            let rest = self.input.rest();
+            if let Some(at) = memchr::memchr(b'\n', rest) {
+                let line = rest[..at].strip_suffix(b"\r").unwrap_or(&rest[..at]).to_vec();
+                self.input.from += at + 1;
+                return Ok(if too_long || line.len() > LONGEST_LINE { Line::TooLong } else { Line::Whole(line) });
+            }
+            if rest.len() > LONGEST_LINE {
+                too_long = true;
+                self.input.from = self.input.block.len();
+            }
+            self.flush()?;
+            if self.input.rest().is_empty() && !too_long && self.protocol.is_idle() {
+                self.seat.set_idle(true);
+                if self.shared.is_draining() {
+                    return Ok(Line::End);
+                }
+            }
+            if self.input.fill(until)? == 0 {
+                return Ok(Line::End);
+            }
+            if self.seat.set_idle(false) {
+                until = Instant::now() + self.idle;
+            }
+        }
+    }
+
+    fn data(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let mut spool = self.spool();
+        let mut reader = DotReader::new();
+        let pace = Pace::new(self.idle);
+        let mut read = 0;
+        loop {
+            let rest = self.input.rest();
+            let taken = reader.feed(rest, spool.memory());
+            let used = taken.unwrap_or(rest.len());
+            self.input.from += used;
+            read += used as u64;
+            spool.settle();
+            if taken.is_some() {
+                return self.message(spool);
+            }
+            if self.input.fill(pace.until(read))? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    fn chunk(&mut self, bytes: u64, last: bool) -> io::Result<()> {
+        let (mut reader, mut spool) = match self.chunks.take() {
+            Some(chunks) => chunks,
+            None => (ChunkReader::new(), self.spool()),
+        };
+        self.read_exactly(bytes, |piece, spool| reader.feed(piece, spool.memory()), &mut spool)?;
+        if last {
+            reader.end(spool.memory());
+            spool.settle();
+            return self.message(spool);
+        }
+        self.protocol.chunk_read(&mut self.out);
+        self.chunks = Some((reader, spool));
+        Ok(())
+    }
+
+    fn read_exactly(
+        &mut self,
+        bytes: u64,
+        mut take: impl FnMut(&[u8], &mut Spool),
+        spool: &mut Spool,
+    ) -> io::Result<()> {
+        let pace = Pace::new(self.idle);
+        let mut left = bytes;
+        while left > 0 {
+            if self.input.rest().is_empty() {
+                self.flush()?;
+                if self.input.fill(pace.until(bytes - left))? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            let rest = self.input.rest();
+            let piece = &rest[..rest.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            let taken = piece.len();
+            take(piece, spool);
+            self.input.from += taken;
+            left -= taken as u64;
+            spool.settle();
+        }
+        Ok(())
+    }
+
+    fn spool(&self) -> Spool {
+        let config = self.accounts.service.config();
+        Spool::new(&config.lmtp.spool_dir, config.lmtp.spool_bytes, config.limits.message_bytes)
+    }
+
+    /// Delivers, and replies for each recipient in order, as soon as it is decided.
+    fn message(&mut self, spool: Spool) -> io::Result<()> {
+        let transaction = self.protocol.take();
+        let bytes = match spool.finish() {
+            Ok(bytes) => bytes,
+            Err(NoMessage::TooLarge { limit }) => return self.reply_to_all(&transaction, &Failure::TooLarge { limit }),
+            Err(NoMessage::Spool(error)) => {
+                return self.reply_to_all(&transaction, &Failure::Input(format!("spool: {error}")));
+            }
+        };
+        let Some(contents) = self.contents(transaction, bytes) else {
+            return Err(io::Error::other("a recipient without an account"));
+        };
+        let service = Arc::clone(&self.accounts.service);
+        let parcel = Arc::new(Parcel::new(service, Arc::clone(&self.shared.metrics), contents));
+        let news = delivery::begin(&parcel, self.shared.flight(&parcel));
+        for recipient in 0..parcel.envelope().recipients.len() {
+            let ending = parcel.wait_for(recipient, &news);
+            self.out.extend_from_slice(&reply(&ending.outcome));
+            self.flush()?;
+            self.shared.metrics.count_outcome(&ending.outcome);
+            log(&parcel, recipient, &ending);
+        }
+        Ok(())
+    }
+
+    fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
+        let service = &self.accounts.service;
+        let accounts = transaction.recipients.iter().map(|address| self.accounts.known.get(address).cloned());
+        let accounts = accounts.collect::<Option<Vec<String>>>()?;
+        let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
+        let client = &transaction.client;
+        let from = match (client.helo.as_str(), client.addr.as_str()) {
+            ("", "") => transaction.lhlo.clone(),
+            (helo, "") => helo.to_owned(),
+            (helo, addr) => {
+                let name = if client.name.is_empty() { "unknown" } else { &client.name };
+                format!("{} ({name} [{addr}])", if helo.is_empty() { name } else { helo })
+            }
+        };
+        let id = match transaction.queue_id.as_str() {
+            "" => format!("{}.{}", std::process::id(), service.delivery_number()),
+            queue_id => queue_id.to_owned(),
+        };
+        Some(Contents {
+            message: Message::new(bytes, service.by),
+            passage: Passage { from, by: service.host.clone(), protocol, id },
+            envelope: Envelope {
+                sender: transaction.sender,
+                recipients: transaction.recipients,
+                queue_id: transaction.queue_id,
+                sasl_username: transaction.sasl_username,
+            },
+            accounts,
+        })
+    }
+
+    fn reply_to_all(&mut self, transaction: &Transaction, failure: &Failure) -> io::Result<()> {
+        let outcome = Outcome::of(failure, self.accounts.service.policy.over_quota);
+        for recipient in &transaction.recipients {
+            self.out.extend_from_slice(&reply(&outcome));
+            self.shared.metrics.count_outcome(&outcome);
+            tracing::warn!(queue_id = transaction.queue_id, recipient, %failure, "not delivered");
+        }
+        self.flush()
+    }
+
+    fn say_goodbye(&mut self, text: &str) -> io::Result<()> {
+        self.out.extend_from_slice(format!("{text}\r\n").as_bytes());
+        self.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        self.input.stream.set_write_timeout(self.idle)?;
+        let written = self.input.stream.write_all(&self.out);
+        self.out.clear();
+        // What a client that sends ahead without end made of it is not kept.
+        self.out.shrink_to(MOST_REPLIES);
+        written
+    }
+}
+
+/// How fast data must come.
+struct Pace {
+    began: Instant,
+    idle: Duration,
+}
+
+impl Pace {
+    fn new(idle: Duration) -> Pace {
+        Pace { began: Instant::now(), idle }
+    }
+
+    /// Until when more must have come, after `read` bytes: soon, and at the slowest rate on the whole.
+    fn until(&self, read: u64) -> Instant {
+        let whole = self.began + self.idle + Duration::from_secs(read / SLOWEST);
+        whole.min(Instant::now() + self.idle)
+    }
+}
+
+/// What was read and not used yet.
+struct Input {
+    stream: Stream,
+    block: Vec<u8>,
+    from: usize,
+}
+
+impl Input {
+    fn rest(&self) -> &[u8] {
+        &self.block[self.from..]
+    }
+
+    /// Waits for more; 0 when the client has said all.
+    fn fill(&mut self, until: Instant) -> io::Result<usize> {
+        self.block.drain(..self.from);
+        self.from = 0;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        let kept = self.block.len();
+        // A client that is idle costs no block.
+        self.stream.wait(left)?;
+        self.block.resize(kept + BLOCK, 0);
+        let read = loop {
+            match self.stream.read(&mut self.block[kept..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.block.truncate(kept + *read.as_ref().unwrap_or(&0));
+        read
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+/// One line for each recipient.
+fn log(parcel: &Parcel, recipient: usize, ending: &Ending) {
+    let envelope = parcel.envelope();
+    let message_id = parcel.message().identity().message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    let millis = |took: Duration| took.as_secs_f64() * 1000.0;
+    let (phases, outcome) = (&ending.phases, &ending.outcome);
+    // The text names account, mailbox and uid of each copy.
+    tracing::info!(
+        message_id = %message_id.escape_debug(),
+        queue_id = envelope.queue_id,
+        recipient = envelope.recipients[recipient],
+        sender = envelope.sender,
+        account = parcel.account(recipient),
+        outcome = outcome.name(),
+        status = %outcome.status(),
+        collision = ending.collision,
+        milliseconds = parcel.took().as_millis() as u64,
+        lock_ms = millis(phases.lock),
+        record_ms = millis(phases.record),
+        append_ms = millis(phases.append),
+        commit_ms = millis(phases.commit),
+        "{}",
+        outcome.text()
+    );
+}

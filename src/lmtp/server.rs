@@ -1,0 +1,318 @@
+//! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it when what is in flight is
+//! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::connection;
+use super::delivery::Parcel;
+use super::metrics::Metrics;
+use super::service::Service;
+use super::stream::{Listener, Stream};
+use crate::config::WhenFull;
+
+/// How often pools are looked at and systemd is told that all is well.
+const TICK: Duration = Duration::from_secs(1);
+/// A delivery that hangs this long past its due time makes systemd's watchdog bite.
+const STUCK: Duration = Duration::from_secs(10);
+/// Said to a client for whom there is no room.
+const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
+
+/// What all connections share for the life of the server.
+pub struct Shared {
+    pub metrics: Arc<Metrics>,
+    service: RwLock<Arc<Service>>,
+    draining: AtomicBool,
+    next_number: AtomicU64,
+    clients: Mutex<HashMap<u64, Arc<Client>>>,
+    /// When the deliveries that are under way must have ended.
+    flights: Mutex<HashMap<u64, Instant>>,
+    /// Wakes the server's loop.
+    waker: UnixStream,
+}
+
+struct Client {
+    stream: Stream,
+    is_idle: AtomicBool,
+}
+
+/// A client's place among those that are there at a time; free when dropped.
+pub struct Seat {
+    shared: Arc<Shared>,
+    number: u64,
+    client: Arc<Client>,
+}
+
+impl Seat {
+    /// Says whether the client may be told to go; returns what was said before.
+    pub fn set_idle(&self, is_idle: bool) -> bool {
+        self.client.is_idle.swap(is_idle, Ordering::SeqCst)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.clients().remove(&self.number);
+        self.shared.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.wake();
+    }
+}
+
+/// Lives as long as a delivery is under way.
+pub struct Flight {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.shared.flights().remove(&self.number);
+        if self.shared.is_draining() {
+            self.shared.wake();
+        }
+    }
+}
+
+impl Shared {
+    /// What counts now.
+    pub fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// To be kept until the delivery is over.
+    pub fn flight(self: &Arc<Self>, parcel: &Parcel) -> Flight {
+        let number = self.number();
+        self.flights().insert(number, parcel.due());
+        Flight { shared: Arc::clone(self), number }
+    }
+
+    fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<Client>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well.
+        let _ = nix::unistd::write(&self.waker, b"w");
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.flights().values().any(|due| due.elapsed() > STUCK)
+    }
+}
+
+/// A configuration read anew.
+pub type Reload = Box<dyn Fn() -> Result<Service, String>>;
+
+/// Serves until SIGTERM or SIGINT, and then until what is in flight is done.
+///
+/// # Errors
+/// What keeps it from serving, in words.
+pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Result<(), String> {
+    let setup = |error: io::Error| format!("cannot start: {error}");
+    let (waker, wakes) = UnixStream::pair().map_err(setup)?;
+    for end in [&waker, &wakes] {
+        end.set_nonblocking(true).map_err(setup)?;
+    }
+    let signals = Signals::catch(&waker).map_err(setup)?;
+    let metrics_at = service.config().lmtp.metrics;
+    let shared = Arc::new(Shared {
+        metrics: Arc::default(),
+        service: RwLock::new(Arc::new(service)),
+        draining: AtomicBool::new(false),
+        next_number: AtomicU64::new(0),
+        clients: Mutex::default(),
+        flights: Mutex::default(),
+        waker,
+    });
+    if let Some(address) = metrics_at {
+        let asked = Arc::clone(&shared);
+        super::web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
+            .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
+    }
+    let server = Server { shared, listeners, wakes, signals };
+    tell_systemd(&[sd_notify::NotifyState::Ready]);
+    tracing::info!("serving");
+    server.serve(reload);
+    tell_systemd(&[sd_notify::NotifyState::Stopping]);
+    let Server { shared, listeners, wakes, .. } = server;
+    // Whoever comes now is turned away by the system, or waits in the queue of a socket that systemd keeps.
+    drop(listeners);
+    drain(&shared, &wakes);
+    Ok(())
+}
+
+struct Signals {
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch(waker: &UnixStream) -> io::Result<Signals> {
+        let signals = Signals { stop: Arc::default(), reload: Arc::default() };
+        for (signal, flag) in [(SIGTERM, &signals.stop), (SIGINT, &signals.stop), (SIGHUP, &signals.reload)] {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(signals)
+    }
+}
+
+struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<Listener>,
+    wakes: UnixStream,
+    signals: Signals,
+}
+
+impl Server {
+    fn serve(&self, reload: &Reload) {
+        let mut last_tick = Instant::now();
+        while !self.signals.stop.load(Ordering::SeqCst) {
+            if self.signals.reload.swap(false, Ordering::SeqCst) {
+                self.reload(reload);
+            }
+            let ready = self.wait();
+            for listener in ready {
+                self.accept(listener);
+            }
+            if last_tick.elapsed() >= TICK {
+                last_tick = Instant::now();
+                self.tick();
+            }
+        }
+    }
+
+    fn tick(&self) {
+        self.shared.service().close_idle();
+        let clients = self.shared.metrics.connections.load(Ordering::Relaxed);
+        let status = format!("{clients} clients, {} deliveries", self.shared.flights().len());
+        tell_systemd(&[sd_notify::NotifyState::Status(&status)]);
+        if !self.shared.is_stuck() {
+            tell_systemd(&[sd_notify::NotifyState::Watchdog]);
+        }
+    }
+
+    fn reload(&self, reload: &Reload) {
+        match reload() {
+            Ok(service) => {
+                *self.shared.service.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(service);
+                tracing::info!("the configuration was read again");
+            }
+            Err(error) => tracing::error!(%error, "the new configuration is wrong, the old one stays"),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.clients().len() >= self.shared.service().config().lmtp.connections
+    }
+
+    /// Listeners where somebody knocks.
+    fn wait(&self) -> Vec<&Listener> {
+        let waits = self.is_full() && self.shared.service().config().lmtp.when_full == WhenFull::Wait;
+        let mut fds = vec![PollFd::new(self.wakes.as_fd(), PollFlags::POLLIN)];
+        if !waits {
+            fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
+        }
+        // Interrupted or not: what is ready now is looked at, the rest the next time.
+        let _ = poll(&mut fds, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO));
+        let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        if ready(&fds[0]) {
+            clear(&self.wakes);
+        }
+        self.listeners.iter().zip(&fds[1..]).filter(|(_, fd)| ready(fd)).map(|(listener, _)| listener).collect()
+    }
+
+    fn accept(&self, listener: &Listener) {
+        match listener.accept() {
+            Ok(stream) => self.seat(stream),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => {
+                // No more descriptors, most likely: they come back when clients leave.
+                tracing::error!(%error, "cannot accept a client");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn seat(&self, mut stream: Stream) {
+        let shared = &self.shared;
+        if self.is_full() {
+            shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+            return stream.try_say(FULL);
+        }
+        let client = match stream.try_clone() {
+            Ok(copy) => Arc::new(Client { stream: copy, is_idle: AtomicBool::new(false) }),
+            Err(_) => return stream.try_say(FULL),
+        };
+        let number = shared.number();
+        shared.clients().insert(number, Arc::clone(&client));
+        shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat { shared: Arc::clone(shared), number, client };
+        let serving = Arc::clone(shared);
+        let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
+            // A panic ends this client; the hook has logged it.
+            let _ =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &serving, &seat)));
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread for a client");
+        }
+    }
+}
+
+/// Waits until every client has its answers and every delivery has ended, as long as a delivery may take.
+fn drain(shared: &Arc<Shared>, wakes: &UnixStream) {
+    shared.draining.store(true, Ordering::SeqCst);
+    let service = shared.service();
+    let limits = &service.config().limits;
+    let until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
+    loop {
+        // Again each time: a client may have become idle since.
+        for client in shared.clients().values() {
+            if client.is_idle.load(Ordering::SeqCst) {
+                client.stream.shut_for_reading();
+            }
+        }
+        let (clients, flights) = (shared.clients().len(), shared.flights().len());
+        if clients == 0 && flights == 0 || Instant::now() >= until {
+            tracing::info!(clients, deliveries = flights, "stopped");
+            return;
+        }
+        let status = format!("stopping: {clients} clients, {flights} deliveries");
+        tell_systemd(&[sd_notify::NotifyState::Status(&status), sd_notify::NotifyState::Watchdog]);
+        let mut fds = [PollFd::new(wakes.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, 100u16);
+        clear(wakes);
+    }
+}
+
+fn clear(mut wakes: &UnixStream) {
+    let mut bytes = [0; 64];
+    while matches!(wakes.read(&mut bytes), Ok(read) if read == bytes.len()) {}
+}
+
+fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
+    // Nobody listens where systemd did not start us.
+    let _ = sd_notify::notify(states);
+}
