@@ -3,13 +3,15 @@
 //! - `main.cf` and `master.cf`, read by the installed postconf;
 //! - `expected`: every finding about Postfix, a line each.
 //!
-//! `$DIR` in any of them is the temporary folder the case runs in, with a good `onedrop.toml` in it; `$BIN` is the program.
+//! `$DIR` in any of them is the temporary folder the case runs in, with a good `onedrop.toml` and the LMTP server's socket
+//! `lmtp.sock` in it; `$BIN` is the program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
@@ -41,27 +43,25 @@ fn every_postfix_gets_exactly_the_findings_expected() {
 fn the_snippets_we_ship_have_no_errors_and_no_warnings() {
     let (main, master) = (Path::new(SNIPPETS).join("main.cf.onedrop"), Path::new(SNIPPETS).join("master.cf.onedrop"));
     let read = |path| fs::read_to_string(path).expect("the snippet");
-    // Of the ways to lead mail to it that the file offers, the first.
-    let (main, master) = (read(main).replace("#virtual_transport", "virtual_transport"), read(master));
-    let site = Site::new();
-    // The program and its user are not on every host that runs tests.
-    let master: Vec<String> = master
-        .split_inclusive(char::is_whitespace)
-        .map(|word| match word.trim_end() {
-            program if program.starts_with("argv=") && program.ends_with("/onedrop") => {
-                word.replace(program, &format!("argv={ONEDROP}"))
-            }
-            user if user.starts_with("user=") => word.replace(user, "user=nobody"),
-            _ => word.to_owned(),
-        })
-        .collect();
-    site.write("postfix/main.cf", main.as_bytes());
-    site.write("postfix/master.cf", master.concat().as_bytes());
-    let findings = site.postfix_findings();
-    let is_fine =
-        |line: &str| line.starts_with("ok ") || line.contains(": deliveries read /etc/onedrop/onedrop.toml, ");
-    assert!(findings.lines().all(is_fine), "{findings}");
-    assert!(findings.contains(" gets mail "), "{findings}");
+    let (main, master) = (read(main), read(master));
+    let lines: Vec<_> = main.lines().filter(|line| line.starts_with("#virtual_transport")).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for line in lines {
+        let site = Site::new();
+        // The program, its user and its socket are not on every host that runs tests.
+        let main = main.replace(&format!("\n{line}\n"), &format!("\n{}\n", &line[1..]));
+        let master =
+            master.replace("argv=/usr/bin/onedrop", &format!("argv={ONEDROP}")).replace("user=onedrop", "user=nobody");
+        site.write("postfix/main.cf", main.as_bytes());
+        site.write("postfix/master.cf", master.as_bytes());
+        let findings = site.postfix_findings();
+        let is_of_this_host = |told: &str| {
+            told.contains(": deliveries read /etc/onedrop/onedrop.toml, ")
+                || told.contains("nobody listens at /run/onedrop/")
+        };
+        assert!(findings.lines().all(|told| told.starts_with("ok ") || is_of_this_host(told)), "{findings}");
+        assert!(findings.contains(&format!("gets mail by {}", &line[1..])), "{findings}");
+    }
 }
 
 #[test]
@@ -196,6 +196,37 @@ fn variables_that_deliveries_do_not_get_are_told() {
 }
 
 #[test]
+fn a_server_that_deliver_cannot_reach_is_told() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    for (socket, expected) in [
+        ("lmtp.sock", "ok      lmtp: deliver.via: somebody listens at $DIR/lmtp.sock"),
+        (
+            "none.sock",
+            "warning lmtp: deliver.via: nobody can be reached at $DIR/none.sock (No such file or directory): ",
+        ),
+    ] {
+        let via = site.path(socket);
+        let output = site.command().env("ONEDROP__DELIVER__VIA", via).output().expect("onedrop");
+        let told = site.told(&output.stdout);
+        assert!(told.lines().any(|line| line.starts_with(expected)), "{expected}\nis not in\n{told}");
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert!(!site.told(&site.check(&[]).stdout).contains(" lmtp: "), "without the key there is nothing to say");
+}
+
+#[test]
+fn domains_that_share_accounts_are_told() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let told = |domains: &str| {
+        let output = site.command().env("ONEDROP__DIRECTORY__DOMAINS", domains).output().expect("onedrop");
+        site.told(&output.stdout)
+    };
+    let expected = "lisa@a.example and lisa@b.example share one";
+    assert!(told("a.example,b.example").contains(expected));
+    assert!(!told("a.example").contains("share one"));
+}
+
+#[test]
 fn a_message_piped_in_by_mistake_is_not_eaten() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
     let mut child = site.command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("onedrop");
@@ -207,14 +238,19 @@ fn a_message_piped_in_by_mistake_is_not_eaten() {
 /// A folder with a configuration and a Postfix, in a temporary place.
 struct Site {
     folder: tempfile::TempDir,
+    /// Stands in for the LMTP server.
+    _listener: UnixListener,
 }
 
 impl Site {
     fn new() -> Site {
-        let site = Site { folder: tempfile::tempdir().expect("a folder") };
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = UnixListener::bind(folder.path().join("lmtp.sock")).expect("a socket");
+        let site = Site { folder, _listener: listener };
         fs::create_dir(site.folder().join("postfix")).expect("a folder");
         let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
-                    [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n";
+                    [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n\
+                    [lmtp]\nlisten = [\"unix:$DIR/lmtp.sock\"]\n";
         site.write("onedrop.toml", site.filled(text).as_bytes());
         site
     }
@@ -291,6 +327,9 @@ impl Site {
                     folders.push(path.clone());
                     files.insert(path, Vec::new());
                 } else {
+                    if path.ends_with("lmtp.sock") {
+                        continue;
+                    }
                     let is_shared_memory = path.as_os_str().as_bytes().ends_with(b"-shm");
                     let bytes = if is_shared_memory { Vec::new() } else { fs::read(&path).expect("a file") };
                     files.insert(path, bytes);

@@ -3,6 +3,7 @@
 //! whatever else fails. Every step is bounded in time, each on a thread of its own; one that hangs is reported and left
 //! behind. Nothing is changed anywhere: no migration, no message, no mailbox, no file.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,9 +15,12 @@ use crate::config::{Config, ConfigErrors, DEFAULT_FILE, Loaded, Origin, Problem}
 use crate::exit;
 
 mod ledger;
+mod server;
 mod store;
 #[cfg(test)]
 mod tests;
+
+pub(super) use server::reach;
 
 /// How long a step may take.
 const TIME: Duration = Duration::from_secs(15);
@@ -142,9 +146,22 @@ fn of_configuration(
     let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
     let mut findings = vec![Finding::new(Level::Ok, "configuration", files.join(", "))];
     findings.extend(loaded.warnings.iter().map(|warning| Finding::of_problem(Level::Warning, &warning.0)));
+    findings.extend(shared_local_parts(&loaded));
+    findings.extend(server::findings(&loaded));
     findings.extend(ledger::findings(&loaded, adapters, time));
     findings.extend(store::findings(&loaded, account, adapters, time));
     findings
+}
+
+/// Several domains whose accounts are one set, which an administrator may not expect.
+fn shared_local_parts(loaded: &Loaded) -> Option<Finding> {
+    let directory = &loaded.config.directory;
+    let [first, .., last] = directory.domains.as_slice() else { return None };
+    let text = format!(
+        "directory.domains: the part before the @ names the account in all of them: lisa@{first} and lisa@{last} share \
+         one (accounts or query keep them apart)"
+    );
+    directory.query.is_none().then(|| Finding::new(Level::Ok, "configuration", text))
 }
 
 /// The file that is read: as [`Config::load`] chooses it.
@@ -175,6 +192,11 @@ pub(super) fn bounded<T: Send + 'static>(time: Duration, f: impl FnOnce() -> T +
 
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// An error of the system in words, without its number.
+pub(super) fn shown(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Nothing from a file, a server or a program may begin a line of its own or move a terminal's cursor.

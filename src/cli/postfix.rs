@@ -1,30 +1,36 @@
 //! The local Postfix, as `onedrop check` sees it: which services and parameters run onedrop, and whether they do so in a
 //! way that loses nothing, returns nothing and changes nothing. Facts come from `postconf` and the user database
-//! (`facts.rs`), the judgement is a table of rules without I/O (`transport.rs`, `site.rs`). Nothing is changed.
+//! (`facts.rs`), the judgement is a table of rules without I/O (`transport.rs` for pipe(8), `lmtp.rs` for lmtp(8), `site.rs`,
+//! `domains.rs`). Nothing is changed.
 //!
-//! Sources: pipe(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c, src/util/exec_command.c.
+//! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c, src/util/exec_command.c.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::check::{Finding, Level};
-use crate::config::Loaded;
+use crate::config::{Config, Listen, Loaded};
 
 mod ask;
 mod command;
+mod domains;
 mod facts;
+mod lmtp;
 mod master;
 mod site;
 mod transport;
 
 use command::Command;
 
+/// The socket of systemd/onedrop-lmtp.socket.
+const SOCKET: &str = "/run/onedrop/lmtp.sock";
+
 /// What a set-up is compared with.
 #[derive(Debug, Clone)]
 pub(super) struct Ours {
-    /// `limits.deadline_secs`; `None` when the configuration is broken.
-    deadline_secs: Option<u64>,
+    /// `None` when the configuration is broken.
+    config: Option<Config>,
     /// The configuration file that is checked.
     config_file: PathBuf,
     /// `ONEDROP...` variables that are set for this check.
@@ -35,10 +41,20 @@ impl Ours {
     pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path) -> Ours {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         Ours {
-            deadline_secs: loaded.map(|loaded| loaded.config.limits.deadline_secs),
+            config: loaded.map(|loaded| loaded.config.clone()),
             config_file: facts::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
         }
+    }
+
+    /// Where the LMTP server may be: the socket of onedrop-lmtp.socket, and what the configuration names.
+    fn places(&self) -> Vec<Listen> {
+        let mut places = vec![Listen::Unix(SOCKET.into())];
+        if let Some(config) = &self.config {
+            places.extend(config.deliver.via.clone().map(Listen::Unix));
+            places.extend(config.lmtp.listen.iter().cloned());
+        }
+        places
     }
 }
 
@@ -52,6 +68,8 @@ struct Setup {
     services: Vec<master::Service>,
     /// The pipe(8) services that run onedrop.
     transports: Vec<Transport>,
+    /// The lmtp(8) services that hand mail to our server.
+    lmtp: Vec<Lmtp>,
     /// The `mailbox_command`s that run onedrop.
     mailbox_commands: Vec<MailboxCommand>,
 }
@@ -78,6 +96,23 @@ struct Transport {
     config_file: PathBuf,
     /// What stands in the way of running the program, if anything does.
     cannot_run: Option<String>,
+}
+
+/// An lmtp(8) service that hands mail to our server.
+#[derive(Debug)]
+struct Lmtp {
+    service: master::Service,
+    /// The last `flags=` of the service.
+    flags: String,
+    /// Parameters as the service sees them.
+    values: BTreeMap<String, String>,
+    /// `NAME_destination_recipient_limit` and `NAME_destination_concurrency_limit` as the queue manager sees them.
+    recipient_limit: String,
+    concurrency_limit: String,
+    /// What leads mail to it, as an administrator wrote it.
+    routes: Vec<String>,
+    /// The sockets it connects to where nobody listens, and why.
+    deaf: Vec<(PathBuf, String)>,
 }
 
 /// What pipe(8) thinks of a `user=`.
@@ -113,7 +148,7 @@ pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Ve
         };
     };
     let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
-    match facts::gather(&postconf) {
+    match facts::gather(&postconf, &ours.places()) {
         Ok(setup) => judged(&setup, ours),
         // A host may have the package and not use it; a folder that was named is meant.
         Err(why) => {
@@ -128,17 +163,17 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
     let master = setup.folder.join("master.cf");
     let main = setup.folder.join("main.cf");
     let mut findings = Vec::new();
-    for transport in &setup.transports {
-        let told = transport::judged(transport, setup, ours);
-        let name = &transport.service.name;
+    let pipes = setup.transports.iter().map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
+    let servers = setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
+    for (name, told) in pipes.chain(servers) {
         findings.extend(
             told.into_iter().map(|(level, text)| {
                 Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
             }),
         );
     }
-    let told = site::judged(setup, ours);
-    findings.extend(told.into_iter().map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
+    let told = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
+    findings.extend(told.map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
     findings
 }
 
@@ -169,7 +204,7 @@ fn time_limit(parameter: &str, limit: &str, ours: &Ours) -> Option<Told> {
     let Some(secs) = seconds(limit) else {
         return Some((Level::Error, format!("{parameter} = {limit} is not a time")));
     };
-    let deadline = ours.deadline_secs?;
+    let deadline = ours.config.as_ref()?.limits.deadline_secs;
     let least = deadline + MARGIN_SECS;
     (secs < least).then(|| {
         let text = format!(

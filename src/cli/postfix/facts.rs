@@ -1,6 +1,7 @@
 //! Gathering a [`Setup`]: what postconf says, which users there are, which programs and files exist.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, Group, User, access};
@@ -8,8 +9,10 @@ use nix::unistd::{AccessFlags, Group, User, access};
 use super::ask::Postconf;
 use super::command::{Command, runs_onedrop};
 use super::master::{self, Attributes, Service};
-use super::{MailboxCommand, Rights, Setup, Transport};
-use crate::config::DEFAULT_FILE;
+use super::site::{self, Route};
+use super::{Lmtp, MailboxCommand, Rights, Setup, Transport, lmtp};
+use crate::cli::check;
+use crate::config::{DEFAULT_FILE, Listen};
 
 /// Parameters that say which transport gets a mail.
 pub(super) const ROUTES: [&str; 7] = [
@@ -26,19 +29,26 @@ pub(super) const ROUTES: [&str; 7] = [
 pub(super) const ROUTE_MAPS: [&str; 3] = ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
 
 /// What else is needed of main.cf.
-const MAIN: [&str; 7] = [
+const MAIN: [&str; 9] = [
     "config_directory",
     "enable_long_queue_ids",
     "export_environment",
     "mail_owner",
     "message_size_limit",
+    "mydestination",
     "queue_directory",
     "soft_bounce",
+    "virtual_mailbox_domains",
 ];
 
+/// What is needed to know of an lmtp(8) service.
+const LMTP: [&str; 3] = [lmtp::LINE_LENGTH, lmtp::XFORWARD, lmtp::DATA_DONE];
+
+/// `places`: where our LMTP server may be.
+///
 /// # Errors
 /// Postfix' configuration cannot be read; why.
-pub(super) fn gather(postconf: &Postconf) -> Result<Setup, String> {
+pub(super) fn gather(postconf: &Postconf, places: &[Listen]) -> Result<Setup, String> {
     let names: Vec<String> = MAIN.iter().chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
     let mut main = postconf.values(&[], &names)?;
     // This one is not expanded: its $names are for a shell.
@@ -46,16 +56,20 @@ pub(super) fn gather(postconf: &Postconf) -> Result<Setup, String> {
     let services = master::services(&postconf.services()?);
     let mailbox_commands = mailbox_commands(postconf, &main, &services)?;
     let folder = main.get("config_directory").map(PathBuf::from).unwrap_or_default();
-    let mut setup = Setup { folder, main, mailbox_commands, ..Setup::default() };
+    let mut setup = Setup { folder, main, mailbox_commands, services: services.clone(), ..Setup::default() };
+    let queue_manager = services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
     for service in services.iter().filter(|service| service.command == "pipe") {
         let attributes = Attributes::read(&service.arguments);
         if let Some(command) = Command::find(&attributes.argv) {
-            let queue_manager = services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
             let transport = transport(postconf, &setup, service, queue_manager, attributes, command)?;
             setup.transports.push(transport);
         }
     }
-    setup.services = services;
+    let mut found = Vec::new();
+    for service in services.iter().filter(|service| service.command == "lmtp") {
+        found.extend(lmtp_service(postconf, &setup, service, queue_manager, places)?);
+    }
+    setup.lmtp = found;
     Ok(setup)
 }
 
@@ -67,12 +81,7 @@ fn transport(
     attributes: Attributes,
     command: Command,
 ) -> Result<Transport, String> {
-    let value = |reader: Option<&Service>, name: &str, default: &str| {
-        let names = [format!("{}_{name}", service.name), default.to_owned()];
-        let values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
-        let value = names.iter().find_map(|name| values.get(name).filter(|value| !value.is_empty()));
-        Ok::<_, String>(value.cloned().unwrap_or_default())
-    };
+    let value = |reader, name, default| own_or_default(postconf, service, reader, name, default);
     Ok(Transport {
         recipient_limit: value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?,
         time_limit: value(Some(service), "time_limit", "command_time_limit")?,
@@ -83,6 +92,70 @@ fn transport(
         attributes,
         command,
     })
+}
+
+/// `NAME_name` of the service as `reader` sees it, else `default`.
+fn own_or_default(
+    postconf: &Postconf,
+    service: &Service,
+    reader: Option<&Service>,
+    name: &str,
+    default: &str,
+) -> Result<String, String> {
+    let names = [format!("{}_{name}", service.name), default.to_owned()];
+    let values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
+    let value = names.iter().find_map(|name| values.get(name).filter(|value| !value.is_empty()));
+    Ok(value.cloned().unwrap_or_default())
+}
+
+/// The service, if it takes mail to one of `places`, or is named as ours and a table may lead mail to it.
+fn lmtp_service(
+    postconf: &Postconf,
+    setup: &Setup,
+    service: &Service,
+    queue_manager: Option<&Service>,
+    places: &[Listen],
+) -> Result<Option<Lmtp>, String> {
+    let is_named_ours = service.name.starts_with("onedrop");
+    let next_hop =
+        |route: &Route<'_>, is_chrooted| lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
+    let leads_to_us = |place: &Option<Listen>| place.as_ref().is_some_and(|place| lmtp::leads_to(place, places));
+    let (mut routes, mut deaf) = (Vec::new(), Vec::new());
+    for route in site::routes(setup).into_iter().filter(|route| route.transport == service.name) {
+        let (written, seen) = (next_hop(&route, false), next_hop(&route, service.chroot == "y"));
+        if !is_named_ours && !leads_to_us(&written) && !leads_to_us(&seen) {
+            continue;
+        }
+        routes.push(route.shown);
+        if let Some(Listen::Unix(path)) = seen {
+            deaf.extend(nobody_listens(&path).map(|why| (path, why)));
+        }
+    }
+    let by_table = is_named_ours && !site::route_maps(setup).is_empty();
+    if routes.is_empty() && !by_table {
+        return Ok(None);
+    }
+    let limit = |name: &str| {
+        let default = format!("default_{name}");
+        own_or_default(postconf, service, queue_manager, name, &default)
+    };
+    Ok(Some(Lmtp {
+        flags: Attributes::read(&service.arguments).flags,
+        values: postconf.values(&service.overrides, &LMTP.map(str::to_owned))?,
+        recipient_limit: limit("destination_recipient_limit")?,
+        concurrency_limit: limit("destination_concurrency_limit")?,
+        routes,
+        deaf,
+        service: service.clone(),
+    }))
+}
+
+/// Why nobody can be reached at a socket; `None` where somebody can, and where only we may not try.
+fn nobody_listens(path: &Path) -> Option<String> {
+    check::reach(path)
+        .err()
+        .filter(|error| error.kind() != io::ErrorKind::PermissionDenied)
+        .map(|error| check::shown(&error))
 }
 
 /// As pipe(8) judges `user:group`.
@@ -123,11 +196,11 @@ fn cannot_run(command: &Command, attributes: &Attributes) -> Option<String> {
     if !program.is_absolute() || attributes.chroot.is_some() {
         return None;
     }
-    let runs = program.metadata().map_err(|error| error.to_string()).and_then(|found| {
+    let runs = program.metadata().map_err(|error| check::shown(&error)).and_then(|found| {
         let runs = found.is_file() && access(program, AccessFlags::X_OK).is_ok();
         runs.then_some(()).ok_or_else(|| "not an executable file".to_owned())
     });
-    runs.err().map(|why| why.split(" (os error").next().unwrap_or_default().to_owned())
+    runs.err()
 }
 
 fn mailbox_commands(

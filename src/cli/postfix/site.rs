@@ -19,9 +19,10 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
         told.push((Level::Warning, text));
     }
     told.extend(missing_transport(setup));
-    if setup.transports.is_empty() && setup.mailbox_commands.is_empty() && !runs_onedrop(maps) {
-        let text = "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv does, and \
-                    mailbox_command does not";
+    let nothing = setup.transports.is_empty() && setup.lmtp.is_empty() && setup.mailbox_commands.is_empty();
+    if nothing && !runs_onedrop(maps) {
+        let text = "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv does, no lmtp(8) \
+                    service gets mail for its socket, and mailbox_command does not run it";
         told.push((Level::Warning, text.to_owned()));
     }
     told.extend(queue_ids(setup));
@@ -67,30 +68,56 @@ fn needs_shell(text: &str) -> bool {
     !text.chars().all(|c| c.is_ascii_alphanumeric() || NO_SHELL.contains(c))
 }
 
-/// A parameter names a transport called onedrop that is not there.
+/// A parameter names a transport called onedrop or onedrop-lmtp that is not there.
 fn missing_transport(setup: &Setup) -> Vec<Told> {
-    let is_there = setup.services.iter().any(|service| service.name == "onedrop");
-    let by = if is_there { Vec::new() } else { routes_to(setup, "onedrop") };
-    let told = |by: &String| {
-        let text = format!("{by} names a transport that master.cf does not have: mail waits; add the service onedrop");
-        (Level::Error, text)
+    let is_missing = |name: &&str| !setup.services.iter().any(|service| service.name == *name);
+    let told = |name: &'static str| {
+        routes_to(setup, name).into_iter().map(move |by| {
+            let text =
+                format!("{by} names a transport that master.cf does not have: mail waits; add the service {name}");
+            (Level::Error, text)
+        })
     };
-    by.iter().map(told).collect()
+    ["onedrop", "onedrop-lmtp"].into_iter().filter(is_missing).flat_map(told).collect()
+}
+
+/// A parameter that leads mail to a transport.
+pub(super) struct Route<'a> {
+    /// The parameter.
+    pub(super) name: &'a str,
+    /// The transport.
+    pub(super) transport: &'a str,
+    /// Where that is to take the mail; often empty.
+    pub(super) next_hop: &'a str,
+    /// As an administrator wrote it.
+    pub(super) shown: String,
+}
+
+impl<'a> Route<'a> {
+    fn new(name: &'a str, value: &'a str, shown: String) -> Self {
+        let (transport, next_hop) = value.split_once(':').unwrap_or((value, ""));
+        Self { name, transport, next_hop, shown }
+    }
+}
+
+/// Everything that leads mail anywhere, but for tables.
+pub(super) fn routes(setup: &Setup) -> Vec<Route<'_>> {
+    let everyones = ROUTES.iter().map(|name| {
+        let value = setup.value(name);
+        Route::new(name, value, format!("{name} = {value}"))
+    });
+    let own = setup.services.iter().flat_map(|service| {
+        let named = service.overrides.iter().filter(|(name, _)| ROUTES.contains(&name.as_str()));
+        named
+            .map(|(name, value)| Route::new(name, value, format!("-o {name}={value} of {} in master.cf", service.name)))
+    });
+    everyones.chain(own).collect()
 }
 
 /// What leads mail to the transport called `name`, as an administrator wrote it.
 pub(super) fn routes_to(setup: &Setup, name: &str) -> Vec<String> {
-    let is_named = |value: &str| value.split(':').next() == Some(name);
-    let everyones = ROUTES
-        .iter()
-        .filter(|route| is_named(setup.value(route)))
-        .map(|route| format!("{route} = {}", setup.value(route)));
-    let own = setup.services.iter().flat_map(|service| {
-        let named =
-            service.overrides.iter().filter(|(route, value)| ROUTES.contains(&route.as_str()) && is_named(value));
-        named.map(|(route, value)| format!("-o {route}={value} of {} in master.cf", service.name))
-    });
-    everyones.chain(own).collect()
+    let named = routes(setup).into_iter().filter(|route| route.transport == name);
+    named.map(|route| route.shown).collect()
 }
 
 /// The tables that may lead mail anywhere.

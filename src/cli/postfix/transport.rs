@@ -295,6 +295,9 @@ fn route(transport: &Transport, setup: &Setup) -> Told {
     if !maps.is_empty() {
         return (Level::Ok, format!("gets mail only if a table says so ({})", maps.join(", ")));
     }
+    if let Some(other) = setup.lmtp.iter().find(|lmtp| !lmtp.routes.is_empty()) {
+        return (Level::Ok, format!("nothing leads mail to it; {} gets it", other.service.name));
+    }
     let text = format!("nothing leads mail to it; set virtual_transport = {name}, or name it in transport_maps");
     (Level::Warning, text)
 }

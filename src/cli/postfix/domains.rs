@@ -1,0 +1,80 @@
+//! Whether the directory knows the domains whose mail Postfix leads to onedrop. What it does not know is returned.
+//! Only domains that are written out in main.cf are seen; tables are not read.
+
+use super::site::{self, Route};
+use super::{Level, Ours, Setup, Told};
+use crate::config::DirectorySettings;
+
+/// Which domains a route is for.
+const LISTS: [(&str, &str); 3] = [
+    ("virtual_transport", "virtual_mailbox_domains"),
+    ("local_transport", "mydestination"),
+    ("mailbox_transport", "mydestination"),
+];
+
+/// How many domains are named.
+const SHOWN: usize = 5;
+
+pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
+    let Some(config) = &ours.config else { return Vec::new() };
+    let leads_to_us = |route: &Route<'_>| {
+        let pipe = setup.transports.iter().any(|transport| transport.service.name == route.transport);
+        pipe || setup.lmtp.iter().any(|lmtp| lmtp.routes.contains(&route.shown))
+    };
+    let of_ours: Vec<_> = site::routes(setup).into_iter().filter(leads_to_us).collect();
+    let lists = LISTS.iter().filter(|(name, _)| of_ours.iter().any(|route| route.name == *name));
+    lists.filter_map(|(name, list)| unknown(name, list, setup.value(list), &config.directory)).collect()
+}
+
+fn unknown(route: &str, list: &str, domains: &str, directory: &DirectorySettings) -> Option<Told> {
+    let unknown: Vec<_> = written_out(domains).filter(|domain| !knows(directory, domain)).collect();
+    if unknown.is_empty() || directory.knows_nobody() {
+        return None; // a directory that knows nobody defers, and has its own warning
+    }
+    let mut shown = unknown.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    if unknown.len() > SHOWN {
+        shown += &format!(" and {} more", unknown.len() - SHOWN);
+    }
+    let text = format!(
+        "{list} has domains that [directory] does not know: {shown}; {route} leads their mail to onedrop, which returns it \
+         as for unknown recipients; add them to directory.domains, or take them out of {list}"
+    );
+    Some((Level::Warning, text))
+}
+
+/// The domains in a list; not its tables, files, exceptions, and this host's name for itself.
+fn written_out(list: &str) -> impl Iterator<Item = &str> {
+    let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty() && !word.contains([':', '/', '!']));
+    words.filter(|word| *word != "localhost" && !word.starts_with("localhost."))
+}
+
+fn knows(directory: &DirectorySettings, domain: &str) -> bool {
+    let is_domain = |other: &str| other.eq_ignore_ascii_case(domain);
+    let by_domain = directory.domains.iter().any(|ours| is_domain(ours));
+    let by_account =
+        directory.accounts.keys().any(|address| address.rsplit_once('@').is_some_and(|(_, d)| is_domain(d)));
+    // With domains, a query is asked for these only.
+    by_domain || by_account || (directory.query.is_some() && directory.domains.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_known_by_the_list_an_account_or_a_query() {
+        let mut directory = DirectorySettings { domains: vec!["a.example".to_owned()], ..DirectorySettings::default() };
+        directory.accounts.insert("lisa@b.example".to_owned(), "lisa".to_owned());
+        assert!(knows(&directory, "A.example") && knows(&directory, "b.example") && !knows(&directory, "c.example"));
+        directory.query = Some("SELECT $1".to_owned());
+        assert!(!knows(&directory, "c.example"), "a query is for the domains");
+        directory.domains.clear();
+        assert!(knows(&directory, "c.example"));
+    }
+
+    #[test]
+    fn tables_and_localhost_are_passed_over() {
+        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, localhost c.example";
+        assert_eq!(written_out(list).collect::<Vec<_>>(), ["a.example", "c.example"]);
+    }
+}
