@@ -1084,6 +1084,9 @@ fn maildir_a_double_stays_where_its_keeper_does_not() {
         assert!(remove(&refused).is_err(), "{refused}: both have its name, or a reader has renamed it");
         assert_eq!(rig.files("doug", "INBOX").len(), 2);
     }
+    let Receipt::Name(other) = append(rig.store().as_mut(), &inbox(), &mail("other")) else { panic!("a name") };
+    assert!(remove(&Receipt::Name(format!("new/{other}"))).is_err(), "another message of the same second");
+    rig.store().remove(&inbox(), &Receipt::Name(other), soon()).expect("removal");
     remove(&double).expect("removal");
     assert_eq!(rig.files("doug", "INBOX"), [keeper]);
     rig.assert_nothing_outside();

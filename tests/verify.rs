@@ -554,6 +554,27 @@ fn a_double_by_the_name_that_it_shares_stays() {
     assert_eq!(site.uids(&inbox()).len(), 2);
 }
 
+#[test]
+fn a_name_that_a_reader_will_change_is_not_put_on_record() {
+    let named = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+        found.iter_mut().for_each(|one| one.receipt = Receipt::Name("cur/name:2,S".to_owned()));
+        Ok(())
+    };
+    let site = Site::new();
+    let (_, receipt) = site.placed(&mail("placed"), &inbox(), 2);
+    site.ledger.advance(2 * LEASE.lease);
+    site.verify_with(ALL, true, || meddled(&site.store, named));
+    assert!(matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt));
+    for years in [0, 1] {
+        let site = Site::new();
+        let (_, date) = site.claim(&mail("doubt"), &inbox());
+        site.append(&mail("doubt"), &inbox(), date + years * 365 * DAY);
+        site.ledger.advance(2 * LEASE.lease);
+        site.verify_with(ALL, true, || meddled(&site.store, named));
+        assert!(matches!(site.standing(), Standing::InDoubt { .. }), "{:?}", site.standing());
+    }
+}
+
 /// The owner has thrown the first away when a late delivery links the second.
 #[test]
 fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
