@@ -21,7 +21,8 @@ pub enum Receipt {
     /// IMAP: UIDVALIDITY and UID (RFC 4315, APPENDUID).
     Uid { validity: u32, uid: u32 },
     /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two files have it,
-    /// [`Store::find`] names one like this and the others with their folder and flags (`new/NAME`, `cur/NAME:2,S`).
+    /// [`Store::find`] names the one that is to stay like this and the others with their folder and flags (`new/NAME`,
+    /// `cur/NAME:2,S`).
     Name(String),
     /// The store took the copy and gave nothing to name it by (an IMAP server without UIDPLUS).
     Unnamed,
@@ -35,6 +36,11 @@ impl Receipt {
             Receipt::Name(name) => (None, None, Some(name)),
             Receipt::Unnamed => (None, None, None),
         }
+    }
+
+    /// Whether it names its copy for good: a file named with folder and flags has another name as soon as it is read.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(self, Receipt::Name(name) if name.contains('/'))
     }
 
     /// The receipt that [`columns`](Receipt::columns) took apart.
@@ -87,6 +93,7 @@ impl<'a> Copy<'a> {
             recorded_at: self.recorded_at,
             size_bytes: least..=most,
             has_one_id: ids == 1,
+            is_thorough: false,
             on_record: None,
             at_most: 1,
         }
@@ -115,9 +122,12 @@ pub struct Sought<'a> {
     pub size_bytes: RangeInclusive<u64>,
     /// The message has one Message-ID field, so that every server searches by the same one.
     pub has_one_id: bool,
-    /// The receipt of a copy whose identity needs no proof.
+    /// Where a search by the Message-ID does not show what is on record, or no copy at all, search without it too.
+    pub is_thorough: bool,
+    /// The receipt of a copy that is told whatever the search shows; compared only if that is asked for by
+    /// `is_thorough`, or there is another one.
     pub on_record: Option<&'a Receipt>,
-    /// How many to find before the search may end.
+    /// How many to find, beside the one on record, before the search may end.
     pub at_most: usize,
 }
 
@@ -129,6 +139,20 @@ pub struct Found {
     pub has_our_date: bool,
     /// Marked as deleted by its owner, and not taken out yet.
     pub marked_deleted: bool,
+    pub proof: Proof,
+}
+
+/// What is known of a message that was found. Only what is on record can be anything but [`Equal`](Proof::Equal).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// It has the sought identity; where the store goes by names, the copy's name.
+    Equal,
+    /// It has the sought identity and the search does not show it: others may be hidden from it as well.
+    Hidden,
+    /// Not compared.
+    Assumed,
+    /// It is another message.
+    Foreign,
 }
 
 /// What went wrong in the store, by what it means for the copy.
@@ -227,6 +251,20 @@ pub trait Store: Send {
     /// # Errors
     /// [`StoreError::NotStored`] when the store cannot (no receipt, no UIDPLUS) or did not answer.
     fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError>;
+
+    /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as deleted. That is looked at
+    /// again when `double` is out of the way already; it is put back if the keeper is not there.
+    ///
+    /// # Errors
+    /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no longer there by this
+    /// name, or that its owner has marked it as deleted meanwhile: only another look can tell what stands now.
+    fn remove_double(
+        &mut self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message; returns what is worth
     /// telling an administrator, a line per fact.

@@ -6,17 +6,16 @@
 //! would settle it (a lease that nobody has, the copy's lock, the look, the receipt), so that the two cannot meet. What is
 //! too many goes only if it is ours: another than the copy on record, equal by identity, not older than the day before
 //! the message was recorded, with exactly the date that our append sets, not marked as deleted, and while the copy that
-//! stays is in its mailbox, not marked as deleted either. A crash leaves less to do for the next run.
+//! stays is in its mailbox, not marked as deleted either, which the store looks at again at the removal. Where the UID on
+//! record has become another message nothing goes. A crash leaves less to do for the next run.
 
 use std::time::{Duration, Instant};
 
-use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, Ledger, LedgerError, SCHEMA_VERSION,
-    Standing, Turn, Window,
-};
+use crate::ledger::{Attempt, CopyOnRecord, Ledger, LedgerError, SCHEMA_VERSION, Standing, Window};
 use crate::lock_key::Hash;
-use crate::store::{Found, Receipt, Sought, Store, StoreError};
+use crate::store::{Found, Proof, Receipt, Sought, Store, StoreError};
 
+mod doubt;
 mod finding;
 mod since;
 
@@ -147,8 +146,9 @@ impl Verification<'_, '_> {
                 Ok(())
             }
             Standing::Free => {
-                let text = "not placed: the last attempt gave up before it wrote anything, Postfix has it".to_owned();
-                self.found(copy, Level::Info, Topic::Missing, None, text);
+                let text =
+                    "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
+                self.found(copy, Level::Info, Topic::Missing, None, text.to_owned());
                 Ok(())
             }
             Standing::Placed { .. } | Standing::InDoubt { .. } => self.compare(copy, open_store),
@@ -191,7 +191,9 @@ impl Verification<'_, '_> {
             recorded_at: copy.recorded_at,
             // The ledger does not know how many line ends became CRLF.
             size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
+            // Nor how many Message-ID fields there are: where it matters, the search must not stop at one that may be blind.
             has_one_id: true,
+            is_thorough: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
             on_record,
             at_most: MOST_COPIES,
         };
@@ -209,10 +211,12 @@ impl Verification<'_, '_> {
         ago: Duration,
         found: &[Found],
     ) -> Result<(), Trouble> {
+        let is_foreign = |one: &Found| one.proof == Proof::Foreign;
         // What its owner has marked as deleted may be gone at any time: nothing else is removed for it.
-        let standing: Vec<&Found> = found.iter().filter(|one| !one.marked_deleted).collect();
-        let named = standing.iter().find(|one| one.receipt == *on_record);
-        let keeper = named.or_else(|| standing.iter().rev().find(|one| one.has_our_date)).copied();
+        let standing: Vec<&Found> = found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
+        let named = standing.iter().find(|one| one.receipt == *on_record && on_record.is_lasting());
+        let ours = || standing.iter().rev().find(|one| one.has_our_date && one.receipt.is_lasting());
+        let keeper = named.or_else(ours).copied();
         if named.is_none() && *on_record != Receipt::Unnamed {
             self.moved(copy, on_record, found, keeper);
         }
@@ -220,27 +224,49 @@ impl Verification<'_, '_> {
         for one in standing.iter().filter(|one| keeper.is_none_or(|keeper| one.receipt != keeper.receipt)) {
             // Where one delivery at most can have written, an equal copy is its owner's, even with our date: a mail program
             // may save what it sent within the same second.
-            if keeper.is_some() && one.has_our_date && copy.may_be_double {
-                too_many += u64::from(!self.double(copy, one));
-            } else {
-                let text = format!("{} is equal and not one of ours: its owner's own copy? It stays", one.receipt);
-                self.found(copy, Level::Info, Topic::Other, Some(&one.receipt), text);
+            match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
+                Some(_) if found.iter().any(is_foreign) => {
+                    too_many += 1;
+                    let text = format!("{} is one too many; it stays, as {on_record} is another message", one.receipt);
+                    self.found(copy, Level::Error, Topic::Double, Some(&one.receipt), text);
+                }
+                Some(keeper) => too_many += u64::from(!self.double(copy, one, keeper)),
+                None => {
+                    let text = format!("{} is equal and not one of ours: its owner's own copy? It stays", one.receipt);
+                    self.found(copy, Level::Info, Topic::Other, Some(&one.receipt), text);
+                }
             }
         }
         let receipt = keeper.map_or(on_record, |keeper| &keeper.receipt);
         let is_new_name = self.plan.repair && receipt != on_record;
-        let needs_a_look = copy.may_be_double && !copy.settled;
-        if too_many == 0 && ago >= self.plan.lease && (needs_a_look || is_new_name) {
+        let is_all = self.is_all(copy, found);
+        if too_many == 0 && is_all && ago >= self.plan.lease && (needs_a_look(copy) || is_new_name) {
             let receipt = if is_new_name { receipt } else { on_record };
             let settled = self.ledger.settle(copy, receipt)?;
-            self.tally.settled += u64::from(settled && needs_a_look);
+            self.tally.settled += u64::from(settled && needs_a_look(copy));
         }
         Ok(())
     }
 
+    /// Whether there can be no copy of ours beside those found; tells why not.
+    fn is_all(&mut self, copy: &CopyOnRecord, found: &[Found]) -> bool {
+        let text = if found.len() >= MOST_COPIES && copy.may_be_double {
+            format!("there may be more than these {} copies: verify it again", found.len())
+        } else if let Some(hidden) = found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy)) {
+            format!("the server's search does not show {}, which is there: it may hide another copy", hidden.receipt)
+        } else {
+            return true;
+        };
+        self.found(copy, Level::Error, Topic::Double, None, text);
+        false
+    }
+
     fn moved(&mut self, copy: &CopyOnRecord, on_record: &Receipt, found: &[Found], keeper: Option<&Found>) {
         let text = match keeper {
-            _ if found.iter().any(|one| one.receipt == *on_record) => {
+            _ if found.iter().any(|one| one.proof == Proof::Foreign) => {
+                format!("{on_record} is another message by now: was the mailbox restored?")
+            }
+            _ if found.iter().any(|one| one.receipt == *on_record && one.marked_deleted) => {
                 format!("{on_record} is marked as deleted by its owner")
             }
             Some(keeper) => format!("{on_record} is not in the mailbox, the copy is there as {}", keeper.receipt),
@@ -250,11 +276,17 @@ impl Verification<'_, '_> {
     }
 
     /// A copy of ours that is too many; true if it is gone.
-    fn double(&mut self, copy: &CopyOnRecord, one: &Found) -> bool {
+    fn double(&mut self, copy: &CopyOnRecord, one: &Found, keeper: &Found) -> bool {
         let receipt = &one.receipt;
         let until = Instant::now() + STORE_TIME;
         let removed = match &mut self.store {
-            Some(store) if self.plan.repair => Some(store.remove(&copy.destination, receipt, until)),
+            // In a Maildir two copies share the name that lasts.
+            Some(_) if self.plan.repair && matches!(receipt, Receipt::Name(_)) && receipt.is_lasting() => {
+                Some(Err(StoreError::NotStored("its name may be that of the copy that stays".to_owned())))
+            }
+            Some(store) if self.plan.repair => {
+                Some(store.remove_double(&copy.destination, receipt, &keeper.receipt, until))
+            }
             _ => None,
         };
         let (level, text) = match &removed {
@@ -264,82 +296,6 @@ impl Verification<'_, '_> {
         };
         self.found(copy, level, Topic::Double, Some(receipt), text);
         level == Level::Repaired
-    }
-
-    /// A copy that may stand in its mailbox, under no lease.
-    fn doubt(&mut self, copy: &CopyOnRecord, lease_left_over: bool) -> Result<(), Trouble> {
-        let topic = if lease_left_over { Topic::Lease } else { Topic::Doubt };
-        let why = if lease_left_over {
-            format!("in doubt since the lease of {} ran out", copy.owner)
-        } else {
-            "in doubt since a lease before the last one".to_owned()
-        };
-        let found = self.find(copy, None)?;
-        let Some(seen) = to_record(&found) else {
-            let text = format!("{why}, no copy found: the next attempt to deliver it writes one");
-            self.found(copy, Level::Error, topic, None, text);
-            return Ok(());
-        };
-        if !self.plan.repair {
-            let text = format!("{why}, a copy is there as {}: repair, or the next attempt, records it", seen.receipt);
-            self.found(copy, Level::Error, topic, Some(&seen.receipt), text);
-            return Ok(());
-        }
-        let Some(claim) = self.claim(copy)? else {
-            self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
-            return Ok(());
-        };
-        // Looked for again, now that nobody else may write.
-        let found = match self.find(copy, None) {
-            Ok(found) => found,
-            Err(error) => {
-                self.give_back(&claim)?;
-                return Err(error.into());
-            }
-        };
-        let Some(seen) = to_record(&found) else {
-            self.give_back(&claim)?;
-            let text = format!("{why}, a copy was there and is gone: the next attempt to deliver it writes one");
-            self.found(copy, Level::Error, topic, None, text);
-            return Ok(());
-        };
-        let facts = CopyFacts { nul_replaced: false, found_by_look: true };
-        match self.ledger.confirm(&claim, &seen.receipt, facts, None)? {
-            Confirmed::Recorded => {
-                let text = format!("was {why}, is recorded as {}", seen.receipt);
-                self.found(copy, Level::Repaired, topic, Some(&seen.receipt), text);
-                let receipt = seen.receipt.clone();
-                // Its second look comes after the lease that was taken just now.
-                self.placed(copy, &receipt, Duration::ZERO, &found)
-            }
-            Confirmed::EpochGone { .. } => {
-                self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
-                Ok(())
-            }
-        }
-    }
-
-    /// Leases a copy and takes its lock, as a delivery does; `None` when somebody else is at it.
-    fn claim(&mut self, copy: &CopyOnRecord) -> Result<Option<Claim>, LedgerError> {
-        let terms = LeaseTerms { lease: self.plan.lease, join: false };
-        let wanted = std::slice::from_ref(&copy.destination);
-        let states = self.ledger.claim(copy.message, wanted, self.plan.by, terms)?;
-        let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };
-        match self.ledger.take_turn(&claim, &copy_key(copy)) {
-            Ok(Turn::Ours { .. }) => Ok(Some(claim)),
-            Ok(Turn::Placed(_) | Turn::EpochGone) => Ok(None),
-            Err(LedgerError::Contended) => {
-                self.ledger.release(std::slice::from_ref(&claim))?;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Nothing was written under the claim: the row is as much in doubt as before.
-    fn give_back(&mut self, claim: &Claim) -> Result<(), LedgerError> {
-        self.ledger.leave()?;
-        self.ledger.release(std::slice::from_ref(claim))
     }
 
     fn found(&mut self, copy: &CopyOnRecord, level: Level, topic: Topic, receipt: Option<&Receipt>, text: String) {
@@ -362,12 +318,11 @@ impl Verification<'_, '_> {
     }
 }
 
-fn copy_key(copy: &CopyOnRecord) -> Hash {
-    copy.identity.copy_key(&copy.destination.account, &copy.destination.mailbox)
+/// Whether a second look after the last lease is still to come.
+fn needs_a_look(copy: &CopyOnRecord) -> bool {
+    copy.may_be_double && !copy.settled
 }
 
-/// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's look would take.
-fn to_record(found: &[Found]) -> Option<&Found> {
-    let ours = |one: &&Found| one.has_our_date && !one.marked_deleted;
-    found.iter().rev().find(ours).or_else(|| found.first())
+fn copy_key(copy: &CopyOnRecord) -> Hash {
+    copy.identity.copy_key(&copy.destination.account, &copy.destination.mailbox)
 }

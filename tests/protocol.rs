@@ -323,6 +323,16 @@ impl Store for TestStore {
         })
     }
 
+    fn remove_double(
+        &mut self,
+        _destination: &Destination,
+        _double: &Receipt,
+        _keeper: &Receipt,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
+        panic!("a delivery takes out what it wrote itself and nothing else")
+    }
+
     fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
         self.inner.check(account, until)
     }

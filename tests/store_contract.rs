@@ -17,7 +17,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::MemoryStore;
-use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
 use support::dovecot::Dovecot;
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
@@ -78,6 +78,7 @@ macro_rules! store_contract {
                 a_copy_is_found_by_what_a_ledger_knows,
                 a_removal_takes_out_the_one_it_names,
                 a_removal_by_a_strange_receipt_takes_out_nothing,
+                a_double_is_taken_out_while_its_keeper_stands,
                 a_second_append_is_as_the_store_says,
                 odd_names_are_stored_safely_or_refused,
                 without_time_for_the_answer_nothing_is_stored,
@@ -133,6 +134,16 @@ fn look(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Opt
 
 /// All copies that stand in a mailbox, by what a ledger knows of them.
 fn find(store: &mut dyn Store, destination: &Destination, mail: &Message, on_record: Option<&Receipt>) -> Vec<Found> {
+    find_as(store, destination, mail, on_record, false)
+}
+
+fn find_as(
+    store: &mut dyn Store,
+    destination: &Destination,
+    mail: &Message,
+    on_record: Option<&Receipt>,
+    is_thorough: bool,
+) -> Vec<Found> {
     let size_bytes = mail.own_copy().len() as u64;
     let sought = Sought {
         key: &mail.identity().copy_key(&destination.account, &destination.mailbox),
@@ -140,6 +151,7 @@ fn find(store: &mut dyn Store, destination: &Destination, mail: &Message, on_rec
         recorded_at: recorded_at(),
         size_bytes: size_bytes..=2 * size_bytes,
         has_one_id: true,
+        is_thorough,
         on_record,
         at_most: 100,
     };
@@ -195,6 +207,7 @@ fn odd_messages() -> Vec<Vec<u8>> {
         b"Message-ID: <q\"uo\\te)('*%{3}@x>\r\nSubject: id\r\n\r\n".to_vec(),
         b"Message-ID: <f\r\n old\x80\xff\0@x>\r\nSubject: id\r\n\r\n".to_vec(),
         b"Message-ID:\r\nSubject: empty id\r\n\r\n".to_vec(),
+        b"Message-ID: <first@x>\r\nSubject: two ids\r\nMessage-ID: <second@x>\r\n\r\n".to_vec(),
         (0..5000).flat_map(|n| format!("line {n} of many\r\n").into_bytes()).collect(),
     ]
 }
@@ -482,10 +495,12 @@ mod suite {
         let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
         let receipts: Vec<_> = mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
         for (receipt, mail) in receipts.iter().zip(&mails) {
-            for on_record in [None, Some(receipt)] {
-                let found = find(store.as_mut(), &inbox(), mail, on_record);
-                let found: Vec<_> = found.iter().map(|one| &one.receipt).collect();
-                assert_eq!(found, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
+            for (on_record, is_thorough) in [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
+            {
+                let found = find_as(store.as_mut(), &inbox(), mail, on_record, is_thorough);
+                let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
+                assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
+                assert!(found[0].proof == Proof::Equal || !is_thorough && found[0].proof == Proof::Assumed);
             }
         }
     }
@@ -542,6 +557,45 @@ mod suite {
         }
         append(store.as_mut(), &inbox(), &mail("c"));
         assert_eq!(subjects(rig, &inbox()), ["a", "b", "c"], "the session lives on");
+    }
+
+    pub fn a_double_is_taken_out_while_its_keeper_stands(rig: &dyn Rig) {
+        let mut store = rig.store();
+        for destination in [inbox(), sent()] {
+            let (account, mailbox) = (&destination.account, &destination.mailbox);
+            append(store.as_mut(), &destination, &mail("other"));
+            let keeper = append(store.as_mut(), &destination, &mail("two"));
+            rig.read(account, mailbox);
+            append(store.as_mut(), &destination, &mail("two"));
+            let found = find(store.as_mut(), &destination, &mail("two"), Some(&keeper));
+            // An idempotent store without readers has none.
+            let [double, kept] = &found[..] else { return };
+            assert_eq!((&kept.receipt, double.proof), (&keeper, Proof::Equal));
+            let double = &double.receipt;
+            let nobody = match &keeper {
+                Receipt::Uid { validity, .. } => Receipt::Uid { validity: *validity, uid: 9_999 },
+                other => Receipt::Name(format!("{other}.9")),
+            };
+            for (double, keeper) in
+                [(double, double), (double, &nobody), (double, &Receipt::Unnamed), (&nobody, &keeper)]
+            {
+                let refused = store.remove_double(&destination, double, keeper, soon());
+                assert!(matches!(refused, Err(StoreError::NotStored(_))), "{double} {keeper} {refused:?}");
+                assert_eq!(subjects(rig, &destination), ["other", "two", "two"]);
+            }
+            store.remove_double(&destination, double, &keeper, soon()).expect("removal");
+            assert_eq!(subjects(rig, &destination), ["other", "two"]);
+            assert_eq!(find(rig.store().as_mut(), &destination, &mail("two"), None)[0].receipt, keeper);
+            assert!(store.remove_double(&destination, double, &keeper, soon()).is_err(), "gone, or renamed");
+            rig.read(account, mailbox);
+            append(store.as_mut(), &destination, &mail("two"));
+            rig.mark_deleted(account, mailbox);
+            for one in find(store.as_mut(), &destination, &mail("two"), Some(&keeper)) {
+                assert!(store.remove_double(&destination, &one.receipt, &keeper, soon()).is_err(), "{one:?}");
+            }
+            assert_eq!(subjects(rig, &destination).len(), 3, "what is marked counts as gone");
+            rig.assert_nothing_outside();
+        }
     }
 
     pub fn a_second_append_is_as_the_store_says(rig: &dyn Rig) {
@@ -968,6 +1022,75 @@ store_contract!(imap, ImapRig::new());
 store_contract!(memory_like_imap, MemoryRig(MemoryStore::default()));
 store_contract!(memory_like_maildir, MemoryRig(MemoryStore::idempotent()));
 store_contract!(maildir, MaildirRig::new());
+
+/// Puts a file of that name, with the date of an append of ours, beside the others.
+fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
+    let path = rig.folder("doug", "INBOX").join(name);
+    fs::write(&path, mail("two").own_copy()).expect("a file");
+    fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(date)).expect("a date");
+    path
+}
+
+#[test]
+fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
+    let rig = MaildirRig::new();
+    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else { panic!("a name") };
+    fs::remove_file(rig.folder("doug", "INBOX").join("new").join(&name)).expect("removal");
+    let later = recorded_at() + Duration::from_secs(1);
+    let cases = [
+        (("", recorded_at()), (":2,ST", recorded_at()), "new", "the second is marked as deleted"),
+        ((":2,", recorded_at()), (":2,S", later), "cur", "the second is not ours"),
+        ((":2,S", later), (":2,T", recorded_at()), "cur", "a mark counts for more than a date"),
+        (("", recorded_at()), (":2,S", recorded_at()), "cur", "the second was read"),
+    ];
+    for ((first, first_date), (second, second_date), stays, why) in cases {
+        let sub = if first.is_empty() { "new" } else { "cur" };
+        let paths = [
+            put(&rig, &format!("{sub}/{name}{first}"), first_date),
+            put(&rig, &format!("cur/{name}{second}"), second_date),
+        ];
+        let keeper = if why.starts_with("the second was read") { &paths[1] } else { &paths[0] };
+        let mut store = rig.store();
+        let found = find(store.as_mut(), &inbox(), &mail("two"), None);
+        let lasting: Vec<bool> = found.iter().map(|one| one.receipt.is_lasting()).collect();
+        assert_eq!(lasting, [false, true], "{why}: {found:?}");
+        assert_eq!(look(store.as_mut(), &inbox(), &mail("two")), Some(Receipt::Name(name.clone())), "{why}");
+        store.remove(&inbox(), &found[0].receipt, soon()).expect("removal");
+        assert_eq!(rig.files("doug", "INBOX"), std::slice::from_ref(keeper), "{why}");
+        assert!(keeper.parent().is_some_and(|folder| folder.ends_with(stays)), "{why}");
+        fs::remove_file(keeper).expect("removal");
+    }
+}
+
+#[test]
+fn maildir_a_double_stays_where_its_keeper_does_not() {
+    let rig = MaildirRig::new();
+    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else { panic!("a name") };
+    let double = Receipt::Name(format!("new/{name}"));
+    let remove = |double: &Receipt| rig.store().remove_double(&inbox(), double, &Receipt::Name(name.clone()), soon());
+    assert!(remove(&double).is_err(), "alone");
+    let later = recorded_at() + Duration::from_secs(1);
+    for (flags, date) in [(":2,ST", recorded_at()), (":2,S", later)] {
+        let other = put(&rig, &format!("cur/{name}{flags}"), date);
+        let error = remove(&double).expect_err("no keeper").to_string();
+        assert!(error.contains("which was to stay"), "{error}");
+        assert_eq!(rig.files("doug", "INBOX").len(), 2, "it is put back");
+        rig.assert_nothing_outside();
+        fs::remove_file(other).expect("removal");
+    }
+    assert_eq!(rig.dates("doug", "INBOX"), Some(vec![recorded_at()]), "with its date");
+    let keeper = put(&rig, &format!("cur/{name}:2,S"), recorded_at());
+    for refused in [Receipt::Name(name.clone()), Receipt::Name(format!("cur/{name}:2,"))] {
+        assert!(remove(&refused).is_err(), "{refused}: both have its name, or a reader has renamed it");
+        assert_eq!(rig.files("doug", "INBOX").len(), 2);
+    }
+    let Receipt::Name(other) = append(rig.store().as_mut(), &inbox(), &mail("other")) else { panic!("a name") };
+    assert!(remove(&Receipt::Name(format!("new/{other}"))).is_err(), "another message of the same second");
+    rig.store().remove(&inbox(), &Receipt::Name(other), soon()).expect("removal");
+    remove(&double).expect("removal");
+    assert_eq!(rig.files("doug", "INBOX"), [keeper]);
+    rig.assert_nothing_outside();
+}
 
 #[test]
 fn maildir_an_account_without_a_maildir_is_refused_where_none_may_be_made() {

@@ -2,15 +2,18 @@
 
 mod ports;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fs;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, Window};
 use onedrop::message::Message;
+use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
-use onedrop::store::{Copy, Receipt, Store, StoreError};
+use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
 use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
 
 use ports::{LEASE, attempt, inbox, mail, mail_with_body, sent};
@@ -82,6 +85,10 @@ impl Site {
     }
 
     fn verify_in(&self, window: Window<'_>, repair: bool) -> Verified {
+        self.verify_with(window, repair, || Box::new(self.store.clone()))
+    }
+
+    fn verify_with(&self, window: Window<'_>, repair: bool, store: impl Fn() -> Box<dyn Store>) -> Verified {
         let by = attempt("verifier");
         let plan = Plan { window, repair, lease: LEASE.lease, by: &by };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
@@ -90,7 +97,7 @@ impl Site {
             News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
             News::Next { .. } => {}
         };
-        let mut open = || -> Result<Box<dyn Store>, StoreError> { Ok(Box::new(self.store.clone())) };
+        let mut open = || Ok(store());
         let tally = verify::verify(&plan, &mut self.ledger.clone(), &mut open, &mut tell).expect("verify");
         Verified { findings, failed, tally }
     }
@@ -354,46 +361,253 @@ fn a_mailbox_that_cannot_be_read_is_a_failure_and_the_next_account_goes_on() {
     assert_eq!(verified.topics(), [(Level::Repaired, Topic::Double)]);
 }
 
+/// A store whose mailboxes change under the verifier's hands: `after` is called with the number of each look and may alter
+/// what it found.
+struct Meddled<F> {
+    inner: MemoryStore,
+    looks: u32,
+    after: F,
+}
+
+impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send> Store for Meddled<F> {
+    fn append_is_idempotent(&self) -> bool {
+        false
+    }
+
+    fn prepare(&mut self, _: &str, _: Instant) {}
+
+    fn find(&mut self, at: &Destination, sought: &Sought<'_>, until: Instant) -> Result<Vec<Found>, StoreError> {
+        self.looks += 1;
+        let mut found = self.inner.find(at, sought, until)?;
+        (self.after)(self.looks, sought, &mut found).map(|()| found)
+    }
+
+    fn append(&mut self, _: &Destination, _: &Copy<'_>, _: &Deadline) -> Result<Receipt, StoreError> {
+        panic!("verify writes no copy")
+    }
+
+    fn remove(&mut self, _: &Destination, _: &Receipt, _: Instant) -> Result<(), StoreError> {
+        panic!("verify removes nothing without its keeper")
+    }
+
+    fn remove_double(
+        &mut self,
+        at: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.inner.remove_double(at, double, keeper, until)
+    }
+
+    fn check(&mut self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Opens a [`Meddled`] store.
+fn meddled<F>(store: &MemoryStore, after: F) -> Box<dyn Store>
+where
+    F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send + 'static,
+{
+    Box::new(Meddled { inner: store.clone(), looks: 0, after })
+}
+
 #[test]
 fn a_look_that_fails_under_our_lease_gives_it_back() {
-    struct FailsSecond(MemoryStore, u32);
-    impl Store for FailsSecond {
-        fn append_is_idempotent(&self) -> bool {
-            false
-        }
-        fn prepare(&mut self, _: &str, _: std::time::Instant) {}
-        fn find(
-            &mut self,
-            destination: &Destination,
-            sought: &onedrop::store::Sought<'_>,
-            until: std::time::Instant,
-        ) -> Result<Vec<onedrop::store::Found>, StoreError> {
-            self.1 += 1;
-            if self.1 == 2 {
-                self.0.fail(Fault::Look);
-            }
-            self.0.find(destination, sought, until)
-        }
-        fn append(&mut self, _: &Destination, _: &Copy<'_>, _: &Deadline) -> Result<Receipt, StoreError> {
-            panic!("verify writes no copy")
-        }
-        fn remove(&mut self, _: &Destination, _: &Receipt, _: std::time::Instant) -> Result<(), StoreError> {
-            panic!("nothing is too many")
-        }
-        fn check(&mut self, _: &str, _: std::time::Instant) -> Result<Vec<String>, StoreError> {
-            Ok(Vec::new())
-        }
-    }
     let site = Site::new();
     let (_, date) = site.claim(&mail("doubt"), &inbox());
     site.append(&mail("doubt"), &inbox(), date);
     site.ledger.advance(2 * LEASE.lease);
-    let by = attempt("verifier");
-    let plan = Plan { window: ALL, repair: true, lease: LEASE.lease, by: &by };
-    let mut open = || -> Result<Box<dyn Store>, StoreError> { Ok(Box::new(FailsSecond(site.store.clone(), 0))) };
-    let tally = verify::verify(&plan, &mut site.ledger.clone(), &mut open, &mut |_| {}).expect("verify");
+    let fails_second = |look: u32, _: &Sought<'_>, _: &mut Vec<Found>| match look {
+        2 => Err(StoreError::NotStored("told to fail".to_owned())),
+        _ => Ok(()),
+    };
+    let tally = site.verify_with(ALL, true, || meddled(&site.store, fails_second)).tally;
     assert_eq!((tally.failed, tally.errors, tally.repaired), (1, 0, 0));
     assert_eq!(site.standing(), Standing::InDoubt { lease_left_over: false }, "free for the next attempt at once");
+}
+
+/// Two copies of ours, the second of them on record; their UIDs.
+fn two_copies(site: &Site, name: &str) -> [u32; 2] {
+    site.claim(&mail(name), &inbox());
+    site.ledger.advance(2 * LEASE.lease);
+    let (claim, date) = site.claim(&mail(name), &inbox());
+    let receipts = [site.append(&mail(name), &inbox(), date), site.append(&mail(name), &inbox(), date)];
+    site.confirm(&claim, &receipts[1]);
+    site.ledger.advance(2 * LEASE.lease);
+    receipts.each_ref().map(uid)
+}
+
+/// As after a mailbox was put back to an older state, without a new UIDVALIDITY.
+#[test]
+fn nothing_is_removed_for_a_uid_that_names_another_message() {
+    let site = Site::new();
+    let [_, on_record] = two_copies(&site, "restored");
+    let date = site.store.copies("doug", "INBOX")[0].date;
+    let other = site.append(&mail("another"), &inbox(), date);
+    site.append(&mail("restored"), &inbox(), date);
+    site.store.meddle("doug", "INBOX", |stored| {
+        let at = |wanted: u32| stored.iter().position(|one| one.uid == wanted).expect("a copy");
+        let (copy, another) = (at(on_record), at(uid(&other)));
+        stored[copy].uid = 77;
+        stored[another].uid = on_record;
+    });
+    let verified = site.verify(true);
+    let expected = [(Level::Info, Topic::Moved), (Level::Error, Topic::Double), (Level::Error, Topic::Double)];
+    assert_eq!(verified.topics(), expected, "{:?}", verified.findings);
+    assert!(verified.findings[0].text.contains("another message"), "{:?}", verified.findings);
+    assert_eq!((site.uids(&inbox()).len(), site.is_settled()), (4, false));
+    // Once one is left, that is the copy.
+    site.store.meddle("doug", "INBOX", |stored| stored.retain(|one| [77, on_record].contains(&one.uid)));
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)]);
+    assert!(matches!(site.standing(), Standing::Placed { receipt, .. } if uid(&receipt) == 77));
+    assert_eq!((site.verify(true).topics(), site.uids(&inbox()).len()), (vec![], 2));
+}
+
+#[test]
+fn a_double_stays_when_its_keeper_goes_before_the_removal() {
+    for is_marked in [true, false] {
+        let site = Site::new();
+        let [double, keeper] = two_copies(&site, "late");
+        let owner = site.store.clone();
+        let store = || {
+            let owner = owner.clone();
+            meddled(&site.store, move |_, _, _| {
+                owner.meddle("doug", "INBOX", |stored| match is_marked {
+                    true => stored.iter_mut().for_each(|one| one.marked_deleted = one.uid == keeper),
+                    false => stored.retain(|one| one.uid != keeper),
+                });
+                Ok(())
+            })
+        };
+        assert_eq!(site.verify_with(ALL, true, store).topics(), [(Level::Error, Topic::Double)]);
+        assert!(site.uids(&inbox()).contains(&double) && !site.is_settled());
+    }
+}
+
+#[test]
+fn a_search_that_hides_what_is_on_record_settles_nothing() {
+    let site = Site::new();
+    site.placed(&mail("blind"), &inbox(), 2);
+    site.ledger.advance(2 * LEASE.lease);
+    let blind = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+        found[0].proof = Proof::Hidden;
+        Ok(())
+    };
+    let verified = site.verify_with(ALL, true, || meddled(&site.store, blind));
+    assert_eq!((verified.topics(), verified.tally.settled), (vec![(Level::Error, Topic::Double)], 0));
+    assert!(verified.findings[0].text.contains("does not show"), "{:?}", verified.findings);
+    assert!(!site.is_settled());
+    assert_eq!((site.verify(true).topics(), site.is_settled()), (vec![], true));
+}
+
+/// What the ledger does not know of a message must not narrow the search where a second look depends on it.
+#[test]
+fn a_second_look_and_a_doubt_are_thorough() {
+    let site = Site::new();
+    site.placed(&mail("once"), &inbox(), 1);
+    site.placed(&mail("twice"), &inbox(), 2);
+    site.claim(&mail("doubt"), &inbox());
+    site.ledger.advance(2 * LEASE.lease);
+    for expected in [[false, true, true], [false, false, true]] {
+        let (asks, asked) = channel();
+        site.verify_with(ALL, true, || {
+            let asks = asks.clone();
+            meddled(&site.store, move |_, sought, _| {
+                asks.send(sought.is_thorough).expect("a listener");
+                Ok(())
+            })
+        });
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn of_more_copies_than_a_run_deals_with_the_one_on_record_stays() {
+    let site = Site::new();
+    let (date, on_record) = site.placed(&mail("many"), &inbox(), 2);
+    for _ in 0..105 {
+        site.append(&mail("many"), &inbox(), date);
+    }
+    site.ledger.advance(2 * LEASE.lease);
+    let verified = site.verify(true);
+    assert_eq!((verified.tally.repaired, verified.tally.errors, verified.tally.settled), (100, 1, 0));
+    assert_eq!((site.uids(&inbox()).len(), site.is_settled()), (6, false));
+    assert_eq!(site.verify(true).tally.repaired, 5);
+    assert_eq!((site.uids(&inbox()), site.is_settled()), (vec![uid(&on_record)], true));
+}
+
+#[test]
+fn a_double_by_the_name_that_it_shares_stays() {
+    let site = Site::new();
+    two_copies(&site, "shared");
+    // A store that breaks its promise must not cost a copy.
+    let by_name = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+        let names = ["name", "other"];
+        found.iter_mut().zip(names).for_each(|(one, name)| one.receipt = Receipt::Name(name.to_owned()));
+        Ok(())
+    };
+    let verified = site.verify_with(ALL, true, || meddled(&site.store, by_name));
+    let refused = verified.findings.iter().find(|one| one.receipt.as_deref() == Some("name=name")).expect("a finding");
+    assert!(refused.level == Level::Error && refused.text.contains("copy that stays"), "{refused:?}");
+    assert_eq!(site.uids(&inbox()).len(), 2);
+}
+
+#[test]
+fn a_name_that_a_reader_will_change_is_not_put_on_record() {
+    let named = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+        found.iter_mut().for_each(|one| one.receipt = Receipt::Name("cur/name:2,S".to_owned()));
+        Ok(())
+    };
+    let site = Site::new();
+    let (_, receipt) = site.placed(&mail("placed"), &inbox(), 2);
+    site.ledger.advance(2 * LEASE.lease);
+    site.verify_with(ALL, true, || meddled(&site.store, named));
+    assert!(matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt));
+    for years in [0, 1] {
+        let site = Site::new();
+        let (_, date) = site.claim(&mail("doubt"), &inbox());
+        site.append(&mail("doubt"), &inbox(), date + years * 365 * DAY);
+        site.ledger.advance(2 * LEASE.lease);
+        site.verify_with(ALL, true, || meddled(&site.store, named));
+        assert!(matches!(site.standing(), Standing::InDoubt { .. }), "{:?}", site.standing());
+    }
+}
+
+/// The owner has thrown the first away when a late delivery links the second.
+#[test]
+fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
+    for (flags, later_secs, left) in [("ST", 0, 2), ("S", 0, 1), ("S", 1, 2)] {
+        let root = tempfile::tempdir().expect("a folder");
+        let site = Site::new();
+        site.claim(&mail("twin"), &inbox());
+        site.ledger.advance(2 * LEASE.lease);
+        let (claim, date) = site.claim(&mail("twin"), &inbox());
+        let key = mail("twin").identity().copy_key("doug", "INBOX");
+        let message = mail("twin");
+        let copy = Copy { key: &key, bytes: message.own_copy(), identity: message.identity(), recorded_at: date };
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
+        let mut store = MaildirStore::new(root.path(), true);
+        let receipt = store.append(&inbox(), &copy, &deadline).expect("append");
+        site.confirm(&claim, &receipt);
+        site.ledger.advance(2 * LEASE.lease);
+        let Receipt::Name(name) = &receipt else { panic!("{receipt:?}") };
+        let folder = root.path().join("doug/Maildir");
+        let read = folder.join(format!("cur/{name}:2,{flags}"));
+        fs::rename(folder.join("new").join(name), &read).expect("a rename");
+        let changed = date + Duration::from_secs(later_secs);
+        fs::File::options().append(true).open(&read).and_then(|file| file.set_modified(changed)).expect("a date");
+        store.append(&inbox(), &copy, &deadline).expect("append");
+        for _ in 0..2 {
+            site.verify_with(ALL, true, || Box::new(MaildirStore::new(root.path(), true)));
+            assert!(matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt));
+        }
+        let files = |sub: &str| fs::read_dir(folder.join(sub)).expect("a folder").count();
+        assert_eq!(files("new") + files("cur"), left, "{flags} {later_secs}");
+        assert!(files("new") == 1 || read.exists(), "the one that stays");
+        assert!(site.is_settled());
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! look. A crash leaves at most what an APPEND without its answer leaves, a copy or none; a literal whose final CRLF
 //! was not sent is dropped by the server with the connection.
 //!
-//! `socket` and `wire` bound the connection, `login` opens sessions, `session` runs commands, `append` and `look` do
-//! the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
+//! `socket` and `wire` bound the connection, `login` opens sessions, `session` runs commands, `append`, `look` and
+//! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
 //! part, over our wire; reading answers is ours.
 
 use std::collections::HashMap;
@@ -31,6 +31,7 @@ mod append;
 mod fetch;
 mod login;
 mod look;
+mod removal;
 mod session;
 mod socket;
 mod syntax;
@@ -189,17 +190,29 @@ impl Store for ImapStore {
     }
 
     fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
-        let mailbox = mailbox(destination)?;
         let Receipt::Uid { validity, uid } = *receipt else {
             return Err(StoreError::NotStored(format!("no UID to take the copy out of {destination} by")));
         };
-        self.with_session(&destination.account, until, |session, _| {
-            if !session.capabilities().has("UIDPLUS") {
-                let why = format!("cannot take uid {uid} out of {destination}: the server has no UIDPLUS");
-                return Err(StoreError::NotStored(why));
-            }
-            look::remove(session, &mailbox, validity, uid, until)
-                .map_err(|trouble| failed(&format!("taking uid {uid} out of {destination}"), trouble))
+        self.take_out(destination, uid, until, |session, mailbox| {
+            removal::remove(session, mailbox, validity, uid, until)
+        })
+    }
+
+    fn remove_double(
+        &mut self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        let (Receipt::Uid { validity, uid }, Receipt::Uid { validity: same, uid: keeper }) = (double, keeper) else {
+            return Err(StoreError::NotStored(format!("no UIDs to tell two copies in {destination} apart by")));
+        };
+        if validity != same || uid == keeper {
+            return Err(StoreError::NotStored(format!("uid {uid} and uid {keeper} do not stand side by side")));
+        }
+        self.take_out(destination, *uid, until, |session, mailbox| {
+            removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
         })
     }
 
@@ -213,6 +226,25 @@ impl Store for ImapStore {
 }
 
 impl ImapStore {
+    /// Takes out message `uid` the way that `work` does, if the server can take out one alone.
+    fn take_out(
+        &mut self,
+        destination: &Destination,
+        uid: u32,
+        until: Instant,
+        work: impl FnOnce(&mut Session, &str) -> Result<(), Trouble>,
+    ) -> Result<(), StoreError> {
+        let mailbox = mailbox(destination)?;
+        self.with_session(&destination.account, until, |session, _| {
+            if !session.capabilities().has("UIDPLUS") {
+                let why = format!("cannot take uid {uid} out of {destination}: the server has no UIDPLUS");
+                return Err(StoreError::NotStored(why));
+            }
+            work(session, &mailbox)
+                .map_err(|trouble| failed(&format!("taking uid {uid} out of {destination}"), trouble))
+        })
+    }
+
     fn append_once(
         &mut self,
         destination: &Destination,

@@ -5,7 +5,6 @@
 //! the link leaves nothing at all, one after it a whole message. Where the file system has no unnamed files, a name under
 //! `tmp/` is used and a crash may leave it there (Maildir readers remove such files after 36 hours).
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -25,14 +24,15 @@ use crate::deadline::Deadline;
 use crate::directory::{Destination, is_account_name};
 use crate::lock_key::{self, Hash};
 
+use copies::{entries, is_named};
+
+mod copies;
+
 /// Where this process' open files have names to link them by (proc(5)).
 const OPEN_FILES: &str = "/proc/self/fd";
 
 /// Maildir++: tells a folder from an INBOX.
 const FOLDER_MARK: &str = "maildirfolder";
-
-/// How often to list a folder in which others rename what is listed.
-const LISTINGS: usize = 5;
 
 /// Maildirs under one root.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ impl Store for MaildirStore {
         _until: Instant,
     ) -> Result<Vec<Found>, StoreError> {
         let name = file_name(sought.key, sought.recorded_at);
-        find(&self.folder(destination)?, &name, sought)
+        copies::find(&self.folder(destination)?, &name, sought)
     }
 
     fn append(
@@ -149,6 +149,21 @@ impl Store for MaildirStore {
             }
         }
         Ok(())
+    }
+
+    fn remove_double(
+        &mut self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
+        match (double, keeper) {
+            (Receipt::Name(double), Receipt::Name(keeper)) => {
+                copies::remove_double(&self.folder(destination)?, double, keeper)
+            }
+            _ => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
+        }
     }
 
     fn check(&mut self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
@@ -280,69 +295,12 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The files called `name`. The one that a reader has had longest goes by that name, others by folder and file.
-fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>, StoreError> {
-    // A reader moves files from new/ to cur/ and never back. One that changes flags renames in cur/, and a listing may
-    // then miss both names, or show one file twice; what is gone when all have been listed is there under another name.
-    for _ in 0..LISTINGS {
-        let (mut found, mut is_settled) = (Vec::new(), true);
-        for sub in ["new", "cur"] {
-            let listed = if sub == "cur" {
-                [entries(&folder.join(sub))?, entries(&folder.join(sub))?].concat()
-            } else {
-                entries(&folder.join(sub))?
-            };
-            let ours: BTreeSet<String> = listed.into_iter().filter(|entry| is_named(entry, name)).collect();
-            found.extend(ours.into_iter().map(|entry| (sub, entry)));
-        }
-        let mut standing = Vec::new();
-        for (sub, entry) in found {
-            match fs::metadata(folder.join(sub).join(&entry)) {
-                Ok(file) => {
-                    let flags = entry.split_once(":2,").map(|(_, flags)| flags).unwrap_or_default();
-                    standing.push(Found {
-                        has_our_date: file.modified().is_ok_and(|date| date == sought.recorded_at),
-                        marked_deleted: flags.contains('T'),
-                        receipt: Receipt::Name(format!("{sub}/{entry}")),
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => is_settled = false,
-                Err(error) => return Err(at(folder, &error)),
-            }
-        }
-        if is_settled {
-            if let Some(oldest) = standing.last_mut() {
-                oldest.receipt = Receipt::Name(name.to_owned());
-            }
-            // Whoever wants one wants the name that lasts.
-            let skip = standing.len().saturating_sub(sought.at_most);
-            return Ok(standing.split_off(skip));
-        }
-    }
-    Err(StoreError::NotStored(format!("{}: {name} is being renamed all the time", folder.display())))
-}
-
-/// File names in a folder; a folder that does not exist has none.
-fn entries(folder: &Path) -> Result<Vec<String>, StoreError> {
-    let list = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        list => list.map_err(|error| at(folder, &error))?,
-    };
-    list.map(|entry| Ok(entry.map_err(|error| at(folder, &error))?.file_name().to_string_lossy().into_owned()))
-        .collect()
-}
-
 /// Removes a file; that it is gone is fine.
 fn remove_file(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path, &error)),
         _ => Ok(()),
     }
-}
-
-/// Whether a file is the one called `name`, whatever flags or fields a reader has added to it.
-fn is_named(entry: &str, name: &str) -> bool {
-    entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', ',']))
 }
 
 /// Whether a link that failed this way was certainly not made.

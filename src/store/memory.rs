@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Copy, Found, Receipt, Sought, Store, StoreError};
+use super::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -120,17 +120,21 @@ impl Store for MemoryStore {
             return Err(StoreError::NotStored("told to fail".to_owned()));
         }
         let day_before = sought.recorded_at.checked_sub(DAY);
+        let mut left = sought.at_most;
         let is_sought = |stored: &&Stored| {
-            sought.on_record == Some(&receipt(stored.uid))
-                || stored.identity == *sought.identity && Some(stored.date) >= day_before
+            let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
+            let is_on_record = sought.on_record == Some(&receipt(stored.uid));
+            left -= usize::from(is_equal && !is_on_record);
+            is_on_record || is_equal
         };
         let found = |stored: &Stored| Found {
             receipt: receipt(stored.uid),
             has_our_date: stored.date == sought.recorded_at,
             marked_deleted: stored.marked_deleted,
+            proof: if stored.identity == *sought.identity { Proof::Equal } else { Proof::Foreign },
         };
         let stored = shared.mailboxes.get(&place(destination)).into_iter().flatten();
-        Ok(stored.rev().filter(is_sought).take(sought.at_most).map(found).collect())
+        Ok(stored.rev().filter(is_sought).map(found).collect())
     }
 
     fn append(
@@ -186,6 +190,21 @@ impl Store for MemoryStore {
             mailbox.retain(|stored| receipt(stored.uid) != *wanted);
         }
         Ok(())
+    }
+
+    fn remove_double(
+        &mut self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        let copies = self.copies(&destination.account, &destination.mailbox);
+        let stands = |wanted: &Receipt| copies.iter().any(|one| receipt(one.uid) == *wanted && !one.marked_deleted);
+        if double == keeper || !stands(double) || !stands(keeper) {
+            return Err(StoreError::NotStored(format!("{double} and {keeper} do not stand side by side")));
+        }
+        self.remove(destination, double, until)
     }
 
     fn check(&mut self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {

@@ -305,6 +305,10 @@ impl Store for StuckStore {
         unimplemented!("{UNUSED}")
     }
 
+    fn remove_double(&mut self, _: &Destination, _: &Receipt, _: &Receipt, _: Instant) -> Result<(), StoreError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn check(&mut self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
         hang()
     }

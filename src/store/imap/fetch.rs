@@ -14,8 +14,8 @@ pub struct Fetched {
     pub size: Option<usize>,
     /// INTERNALDATE.
     pub date: Option<SystemTime>,
-    /// FLAGS has `\Deleted`.
-    pub is_deleted: bool,
+    /// Whether FLAGS has `\Deleted`; `None` without FLAGS.
+    pub is_deleted: Option<bool>,
     pub body: Option<Vec<u8>>,
 }
 
@@ -34,7 +34,7 @@ pub fn parse(response: Response) -> Option<Fetched> {
             "UID" => fetched.uid = value.number(),
             "RFC822.SIZE" => fetched.size = value.number(),
             "INTERNALDATE" => fetched.date = value.string().and_then(|text| syntax::parse_date_time(&text)),
-            "FLAGS" => fetched.is_deleted = value.has_word("\\Deleted"),
+            "FLAGS" => fetched.is_deleted = Some(value.has_word("\\Deleted")),
             name if name.starts_with("BODY[]") => fetched.body = value.string(),
             _ => {}
         }
@@ -177,7 +177,8 @@ mod tests {
         assert_eq!(fetched("1 fetch (BODY[]<0> \"abc\" rfc822.size 3 UID 7)", &[]), whole);
         let odd =
             "1 FETCH (FLAGS (\\Seen \")\" {2} (x)) BODY[HEADER.FIELDS (A B)] {1} UID 7 RFC822.SIZE 3 BODY[] ~{3})";
-        assert_eq!(fetched(odd, &["((", "y", "abc"]), whole);
+        let flagged = whole.map(|whole| Fetched { is_deleted: Some(false), ..whole });
+        assert_eq!(fetched(odd, &["((", "y", "abc"]), flagged);
         let empty = fetched("1 FETCH (UID 7 BODY[]<9> NIL)", &[]);
         assert_eq!(empty, Some(Fetched { uid: Some(7), body: Some(Vec::new()), ..Fetched::default() }));
         assert_eq!(fetched("1 FETCH (BODY[] \"a\\\"b\\\\\")", &[]).unwrap().body, Some(b"a\"b\\".to_vec()));
@@ -188,10 +189,11 @@ mod tests {
         let dated = |line: &str| fetched(line, &[]).map(|fetched| (fetched.date, fetched.is_deleted));
         let at = |secs| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs));
         let line = "1 FETCH (FLAGS (\\Seen \\deleted) INTERNALDATE \"21-Nov-2026 01:30:00 +0130\")";
-        assert_eq!(dated(line), Some((at(1_795_219_200), true)));
+        assert_eq!(dated(line), Some((at(1_795_219_200), Some(true))));
         let line = "1 FETCH (FLAGS (\\Seen) INTERNALDATE \" 1-Jan-1970 00:00:01 +0000\")";
-        assert_eq!(dated(line), Some((at(1), false)));
-        assert_eq!(dated("1 FETCH (FLAGS () INTERNALDATE \"yesterday\" X (\\Deleted))"), Some((None, false)));
+        assert_eq!(dated(line), Some((at(1), Some(false))));
+        assert_eq!(dated("1 FETCH (FLAGS () INTERNALDATE \"yesterday\" X (\\Deleted))"), Some((None, Some(false))));
+        assert_eq!(dated("1 FETCH (UID 7 INTERNALDATE NIL)"), Some((None, None)), "no word about flags");
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Finding the copies of a message in a mailbox, and taking one out. A look opens the mailbox read-only and afresh (so that it shows
-//! what another session has just stored), lets the server search, and compares every hit by identity: SEARCH HEADER
-//! matches parts of a value in any case, and a hit alone proves nothing. Nothing from a message reaches a command
-//! unless it is printable ASCII in quotes. An error, or an answer we do not understand, says nothing about the copy.
-//! After a look the mailbox stays open read-only, after a removal read-write; neither disturbs an APPEND, the next look
-//! opens it anew, and only CLOSE and a bare EXPUNGE, which we never send, would take out what others have marked.
+//! Finding the copies of a message in a mailbox. A look opens the mailbox read-only and afresh (so that it shows what
+//! another session has just stored), lets the server search, and compares every hit by identity: SEARCH HEADER matches
+//! parts of a value in any case, and a hit alone proves nothing. Nothing from a message reaches a command unless it is
+//! printable ASCII in quotes. An error, or an answer we do not understand, says nothing about the copy. After a look the
+//! mailbox stays open read-only; that disturbs no APPEND, and the next look opens it anew.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::message::{DedupBy, Identity};
-use crate::store::{Found, Receipt, Sought};
+use crate::store::{Found, Proof, Receipt, Sought};
 
 use super::fetch::{self, Fetched};
 use super::session::{Answer, Refusal, Session, Trouble};
@@ -35,51 +35,80 @@ pub fn find(
     until: Instant,
 ) -> Result<Vec<Found>, Trouble> {
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else { return Ok(Vec::new()) };
-    let answer = session.run_large(&format!("UID SEARCH {}", criteria(sought, by)), until)?;
-    let mut hits = hits(&answer).map_err(|why| Trouble::Broken(session.close(why)))?;
     let on_record = match sought.on_record {
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
         _ => None,
     };
-    // Whatever the search made of it.
-    hits.extend(on_record);
-    hits.sort_unstable();
-    hits.dedup();
-    let mut found = Vec::new();
-    for uid in hits.into_iter().rev() {
-        let seen = if Some(uid) == on_record {
-            fetch_one(session, uid, "(FLAGS INTERNALDATE)", until)?
-        } else {
-            candidate(session, uid, sought, by, until)?
-        };
-        let Some(seen) = seen else { continue };
-        found.push(Found {
-            receipt: Receipt::Uid { validity, uid },
-            has_our_date: seen.date == Some(sought.recorded_at),
-            marked_deleted: seen.is_deleted,
-        });
-        if found.len() >= sought.at_most {
-            break;
-        }
+    let mut look = Look { session, sought, by, until, on_record, seen: BTreeSet::new(), found: Vec::new() };
+    let recorded = match on_record {
+        Some(uid) => fetch_one(look.session, uid, "(FLAGS INTERNALDATE)", until)?.map(|seen| (uid, seen)),
+        None => None,
+    };
+    let id = searchable_id(sought);
+    look.search(id)?;
+    let is_shown = recorded.as_ref().map_or(!look.found.is_empty(), |(uid, _)| look.seen.contains(uid));
+    if id.is_some() && sought.is_thorough && !is_shown {
+        look.search(None)?;
     }
-    Ok(found)
+    if let Some((uid, seen)) = recorded {
+        let proof = look.proof(uid)?;
+        look.found.push((uid, seen, proof));
+    }
+    let mut found = look.found;
+    found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
+    let told = |(uid, seen, proof): (u32, Fetched, Proof)| Found {
+        receipt: Receipt::Uid { validity, uid },
+        has_our_date: seen.date == Some(sought.recorded_at),
+        marked_deleted: seen.is_deleted == Some(true),
+        proof,
+    };
+    Ok(found.into_iter().map(told).collect())
 }
 
-/// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`.
-///
-/// # Errors
-/// [`Trouble::Refused`] also when the mailbox has another UIDVALIDITY. A failure between the two steps leaves the
-/// message marked as deleted.
-pub fn remove(session: &mut Session, mailbox: &str, validity: u32, uid: u32, until: Instant) -> Result<(), Trouble> {
-    let found = open(session, "SELECT", mailbox, until)?;
-    if let Some(other) = found.filter(|found| *found != validity) {
-        return Err(refused(format!("the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}")));
+/// One look at an open mailbox.
+struct Look<'a> {
+    session: &'a mut Session,
+    sought: &'a Sought<'a>,
+    by: DedupBy,
+    until: Instant,
+    /// UID of the copy on record, which is told apart from what the search shows.
+    on_record: Option<u32>,
+    /// All that a search has shown.
+    seen: BTreeSet<u32>,
+    /// What is equal, but for the one on record.
+    found: Vec<(u32, Fetched, Proof)>,
+}
+
+impl Look<'_> {
+    /// Searches, by `id` if there is one, and compares what was not seen before.
+    fn search(&mut self, id: Option<&str>) -> Result<(), Trouble> {
+        let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
+        let answer = self.session.run_large(&command, self.until)?;
+        let mut hits = hits(&answer).map_err(|why| Trouble::Broken(self.session.close(why)))?;
+        hits.sort_unstable();
+        for uid in hits.into_iter().rev() {
+            if !self.seen.insert(uid) || Some(uid) == self.on_record || self.found.len() >= self.sought.at_most {
+                continue;
+            }
+            if let Some(seen) = candidate(self.session, uid, self.sought, self.by, self.until)? {
+                self.found.push((uid, seen, Proof::Equal));
+            }
+        }
+        Ok(())
     }
-    if found.is_some() {
-        session.run(&format!("UID STORE {uid} +FLAGS.SILENT (\\Deleted)"), until)?;
-        session.run(&format!("UID EXPUNGE {uid}"), until)?;
+
+    /// What message `uid`, which is on record, is. A UID stays with its message only as long as nobody puts an older state
+    /// of the mailbox back; so it is compared before anything is made of there being another copy.
+    fn proof(&mut self, uid: u32) -> Result<Proof, Trouble> {
+        if self.found.is_empty() && !self.sought.is_thorough {
+            return Ok(Proof::Assumed);
+        }
+        Ok(match candidate(self.session, uid, self.sought, self.by, self.until)? {
+            None => Proof::Foreign,
+            Some(_) if self.seen.contains(&uid) => Proof::Equal,
+            Some(_) => Proof::Hidden,
+        })
     }
-    Ok(())
 }
 
 /// Opens `mailbox` and returns its UIDVALIDITY; `None` when there is no such mailbox.
@@ -112,14 +141,14 @@ fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, 
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
 }
 
-fn refused(text: String) -> Trouble {
+pub fn refused(text: String) -> Trouble {
     Trouble::Refused(Refusal { code: String::new(), text })
 }
 
-/// What to search for: the Message-ID, or without a usable one messages of about the sought size.
-fn criteria(sought: &Sought<'_>, by: DedupBy) -> String {
+/// What to search for: a Message-ID, or without one messages of about the sought size.
+fn criteria(sought: &Sought<'_>, by: DedupBy, id: Option<&str>) -> String {
     let since = syntax::day_before(sought.recorded_at);
-    if let Some(id) = searchable_id(sought) {
+    if let Some(id) = id {
         return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
     }
     match (by, &sought.identity.message_id) {
@@ -193,7 +222,7 @@ fn piece(offset: usize) -> String {
 }
 
 /// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
-fn fetch_one(session: &mut Session, uid: u32, items: &str, until: Instant) -> Result<Option<Fetched>, Trouble> {
+pub fn fetch_one(session: &mut Session, uid: u32, items: &str, until: Instant) -> Result<Option<Fetched>, Trouble> {
     let answer = session.run_large(&format!("UID FETCH {uid} {items}"), until)?;
     let wants_body = items.contains("BODY");
     let fetched = answer.responses.into_iter().filter_map(fetch::parse).filter(|fetched| fetched.uid == Some(uid));

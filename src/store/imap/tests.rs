@@ -12,6 +12,7 @@ use crate::message::Message;
 
 mod hostile;
 mod looks;
+mod removals;
 
 const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS UNSELECT";
 const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
@@ -89,6 +90,12 @@ impl Peer {
 
     fn last_bytes(&mut self) {
         assert_eq!(self.bytes(2), b"\r\n");
+    }
+
+    fn open(&mut self, how: &str) {
+        let tag = self.expect(&format!("{how} \"INBOX\""));
+        let noise = "* FLAGS (\\Seen $ä)\r\n* 3 EXISTS\r\n* OK [PERMANENTFLAGS ()] none\r\n* NO odd\r\n";
+        self.say(format!("{noise}* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
     }
 
     fn hang_up(&mut self) {

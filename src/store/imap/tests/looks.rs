@@ -1,16 +1,11 @@
-//! What the store asks when it looks for a copy or takes one out, and what it takes for an answer.
+//! What the store asks when it looks for a copy, and what it takes for an answer.
 
 use super::*;
+use crate::store::Proof;
 
 const FOUND: &[u8] = b"Received: by another way\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 
 impl Peer {
-    fn open(&mut self, how: &str) {
-        let tag = self.expect(&format!("{how} \"INBOX\""));
-        let noise = "* FLAGS (\\Seen $ä)\r\n* 3 EXISTS\r\n* OK [PERMANENTFLAGS ()] none\r\n* NO odd\r\n";
-        self.say(format!("{noise}* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
-    }
-
     fn search(&mut self, criteria: &str, hits: &str) {
         let tag = self.expect(&format!("UID SEARCH SINCE 20-Nov-2026 {criteria}"));
         self.say(format!("* SEARCH{hits}\r\n{tag} OK done\r\n"));
@@ -158,32 +153,106 @@ fn an_answer_that_is_not_understood_says_nothing_about_the_copy() {
     }
 }
 
+/// Seeks `LETTER` as verify does, with uid 4 on record.
+fn find(world: &mut World, is_thorough: bool) -> Vec<Found> {
+    let message = Message::new(LETTER.to_vec(), DedupBy::Content);
+    let receipt = Receipt::Uid { validity: 7, uid: 4 };
+    let copy = copy_of(&message);
+    let sought = Sought { is_thorough, on_record: Some(&receipt), at_most: 3, ..copy.sought() };
+    world.store.find(&inbox(), &sought, soon()).unwrap()
+}
+
+fn proofs(found: &[Found]) -> Vec<(u32, Proof)> {
+    let uid = |one: &Found| match one.receipt {
+        Receipt::Uid { uid, .. } => uid,
+        _ => 0,
+    };
+    found.iter().map(|one| (uid(one), one.proof)).collect()
+}
+
+const BY_ID: &str = "HEADER Message-ID \"<a@b>\"";
+const BY_SIZE: &str = "LARGER 0 SMALLER 8232";
+
+impl Peer {
+    /// Whether the copy on record is there.
+    fn recorded(&mut self, is_there: bool) {
+        let tag = self.expect("UID FETCH 4 (FLAGS INTERNALDATE)");
+        let told = "* 1 FETCH (UID 4 FLAGS () INTERNALDATE \"21-Nov-2026 00:00:00 +0000\")\r\n";
+        self.say(format!("{}{tag} OK done\r\n", if is_there { told } else { "" }));
+    }
+}
+
 #[test]
-fn a_copy_is_taken_out_by_its_uid_and_nothing_else() {
+fn the_copy_on_record_is_compared_before_another_counts() {
+    const OTHER: &[u8] = b"Message-ID: <z@b>\r\nSubject: another\r\n\r\nbody\r\n";
+    for (on_record, hits, expected) in
+        [(FOUND, " 4 9", Proof::Equal), (OTHER, " 9", Proof::Foreign), (FOUND, " 9", Proof::Hidden)]
+    {
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            peer.open("EXAMINE");
+            peer.recorded(true);
+            peer.search(BY_ID, hits);
+            peer.fetch(9, FOUND);
+            peer.fetch(4, on_record);
+        });
+        assert_eq!(proofs(&find(&mut world, false)), [(9, Proof::Equal), (4, expected)]);
+        world.end();
+    }
     let mut world = World::logged_in(CAPABILITIES, |peer| {
-        peer.open("SELECT");
-        peer.answer("UID STORE 42 +FLAGS.SILENT (\\Deleted)", "OK");
-        peer.answer("UID EXPUNGE 42", "OK");
-        peer.open("SELECT");
-        peer.answer("SELECT \"INBOX\"", "NO [NONEXISTENT] gone with all it held");
-        peer.expect("LOGOUT");
+        peer.open("EXAMINE");
+        peer.recorded(true);
+        peer.search(BY_ID, " 4");
     });
-    let remove = |world: &mut World, receipt| world.store.remove(&inbox(), &receipt, soon());
-    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
-    let error = remove(&mut world, Receipt::Uid { validity: 8, uid: 42 }).unwrap_err();
-    assert!(is_not_stored(&error) && error.to_string().contains("UIDVALIDITY 7"), "{error}");
-    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
-    assert!(is_not_stored(&remove(&mut world, Receipt::Unnamed).unwrap_err()));
-    assert!(is_not_stored(&remove(&mut world, Receipt::Name("x".to_owned())).unwrap_err()));
+    assert_eq!(proofs(&find(&mut world, false)), [(4, Proof::Assumed)], "alone, it needs no proof");
+    world.end();
+}
+
+/// A server may index another of two Message-ID fields than the first.
+#[test]
+fn where_the_search_is_blind_for_the_copy_on_record_it_is_by_size() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.open("EXAMINE");
+        peer.recorded(true);
+        peer.search(BY_ID, "");
+        peer.search(BY_SIZE, " 9 4");
+        peer.fetch(9, FOUND);
+        peer.fetch(4, FOUND);
+        // Gone, and nothing is shown.
+        peer.open("EXAMINE");
+        peer.recorded(false);
+        peer.search(BY_ID, "");
+        peer.search(BY_SIZE, " 9");
+        peer.fetch(9, FOUND);
+        // Shown: once is enough.
+        peer.open("EXAMINE");
+        peer.recorded(true);
+        peer.search(BY_ID, " 4");
+        peer.fetch(4, FOUND);
+        // There, and no search shows it.
+        peer.open("EXAMINE");
+        peer.recorded(true);
+        peer.search(BY_ID, "");
+        peer.search(BY_SIZE, "");
+        peer.fetch(4, FOUND);
+    });
+    assert_eq!(proofs(&find(&mut world, true)), [(9, Proof::Equal), (4, Proof::Equal)]);
+    assert_eq!(proofs(&find(&mut world, true)), [(9, Proof::Equal)]);
+    assert_eq!(proofs(&find(&mut world, true)), [(4, Proof::Equal)]);
+    assert_eq!(proofs(&find(&mut world, true)), [(4, Proof::Hidden)]);
     world.end();
 }
 
 #[test]
-fn without_uidplus_nothing_is_marked_for_removal() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
-        peer.expect("LOGOUT");
+fn the_copy_on_record_is_told_however_many_there_are() {
+    let mut world = World::logged_in(CAPABILITIES, |peer| {
+        peer.open("EXAMINE");
+        peer.recorded(true);
+        peer.search(BY_ID, " 4 5 6 7 8 9");
+        for uid in [9, 8, 7, 4] {
+            peer.fetch(uid, FOUND);
+        }
     });
-    let error = world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon()).unwrap_err();
-    assert!(is_not_stored(&error) && error.to_string().contains("UIDPLUS"), "{error}");
+    let uids: Vec<u32> = proofs(&find(&mut world, false)).into_iter().map(|(uid, _)| uid).collect();
+    assert_eq!(uids, [9, 8, 7, 4]);
     world.end();
 }

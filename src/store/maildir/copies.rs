@@ -1,0 +1,147 @@
+//! The files of one copy. Its key names it, so there is one; a second one stands where a delivery was late and a reader had
+//! renamed the first. The one that is to stay goes by the bare name, any other by folder and file, so that a removal can
+//! mean one file alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::{at, sync_folder};
+use crate::store::{Found, Proof, Receipt, Sought, StoreError};
+
+/// How often to list a folder in which others rename what is listed.
+const LISTINGS: usize = 5;
+
+/// The files called `name`, and last the one that goes by that name: not marked as deleted if there is such a one, then
+/// with our date, then in `cur/`, where a reader has had it longest.
+///
+/// # Errors
+/// A folder cannot be read, or files are being renamed all the time.
+pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>, StoreError> {
+    // A reader moves files from new/ to cur/ and never back. One that changes flags renames in cur/, and a listing may
+    // then miss both names, or show one file twice; what is gone when all have been listed is there under another name.
+    for _ in 0..LISTINGS {
+        let mut standing = Vec::new();
+        let mut is_settled = true;
+        for (sub, entry) in files(folder, name)? {
+            match modified(&folder.join(sub).join(&entry))? {
+                Some(date) => standing.push(Found {
+                    has_our_date: date == sought.recorded_at,
+                    marked_deleted: is_trashed(&entry),
+                    receipt: Receipt::Name(format!("{sub}/{entry}")),
+                    proof: Proof::Equal,
+                }),
+                None => is_settled = false,
+            }
+        }
+        if is_settled {
+            let worth = |one: &Found| (!one.marked_deleted, one.has_our_date);
+            // The last of several that are worth the same.
+            if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
+                let keeper = standing.remove(at);
+                standing.push(Found { receipt: Receipt::Name(name.to_owned()), ..keeper });
+            }
+            // Whoever wants one wants the name that lasts.
+            let skip = standing.len().saturating_sub(sought.at_most);
+            return Ok(standing.split_off(skip));
+        }
+    }
+    Err(StoreError::NotStored(format!("{}: {name} is being renamed all the time", folder.display())))
+}
+
+/// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the same date, stands beside
+/// it. It goes out of the way before the keeper is looked for: of two who hold each other's keeper for the double, one at
+/// least finds none, and puts back what it took. A crash in between leaves litter under `tmp/`.
+///
+/// # Errors
+/// It stands as before, or a reader has renamed it.
+pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), StoreError> {
+    let Some((sub @ ("new" | "cur"), file)) = double.split_once('/').filter(|(_, file)| is_named(file, keeper)) else {
+        return Err(StoreError::NotStored(format!("{double} does not name one file of two called {keeper}")));
+    };
+    if keeper.is_empty() || file.contains('/') {
+        return Err(StoreError::NotStored(format!("{double} names no file in a mailbox")));
+    }
+    let path = folder.join(sub).join(file);
+    let renamed = || StoreError::NotStored(format!("{double} is gone or renamed by now, try again"));
+    let date = modified(&path)?.ok_or_else(renamed)?;
+    let aside = folder.join("tmp").join(format!("{keeper}.{}.double", std::process::id()));
+    fs::hard_link(&path, &aside).map_err(|error| at(&aside, &error))?;
+    if let Err(error) = fs::remove_file(&path) {
+        let _ = fs::remove_file(&aside);
+        return Err(if error.kind() == io::ErrorKind::NotFound { renamed() } else { at(&path, &error) });
+    }
+    let kept = match stands(folder, keeper, date) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(StoreError::NotStored(format!("{keeper}, which was to stay, is gone or marked as deleted"))),
+        Err(error) => Err(error),
+    };
+    if kept.is_err() {
+        match fs::hard_link(&aside, &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(put_aside(&aside, &error)),
+            _ => {}
+        }
+    }
+    // What stays under tmp/ is litter, which every Maildir reader clears away.
+    let _ = fs::remove_file(&aside);
+    // Durable before the ledger is told that there is one copy.
+    kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
+}
+
+fn put_aside(aside: &Path, error: &io::Error) -> StoreError {
+    StoreError::NotStored(format!("what was to stay is gone, and the double waits as {}: {error}", aside.display()))
+}
+
+/// Whether a file called `name` is there, of that date and not marked as deleted.
+fn stands(folder: &Path, name: &str, date: SystemTime) -> Result<bool, StoreError> {
+    for (sub, entry) in files(folder, name)? {
+        if !is_trashed(&entry) && modified(&folder.join(sub).join(&entry))? == Some(date) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Folder and file of all that is called `name`, those in `cur/` last. Some may be gone.
+fn files(folder: &Path, name: &str) -> Result<Vec<(&'static str, String)>, StoreError> {
+    let mut files = Vec::new();
+    for (sub, listings) in [("new", 1), ("cur", 2)] {
+        let mut ours = BTreeSet::new();
+        for _ in 0..listings {
+            ours.extend(entries(&folder.join(sub))?.into_iter().filter(|entry| is_named(entry, name)));
+        }
+        files.extend(ours.into_iter().map(|entry| (sub, entry)));
+    }
+    Ok(files)
+}
+
+/// The date of a file; `None` when there is none.
+fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
+    match fs::metadata(path).and_then(|file| file.modified()) {
+        Ok(date) => Ok(Some(date)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(path, &error)),
+    }
+}
+
+/// File names in a folder; a folder that does not exist has none.
+pub fn entries(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let list = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        list => list.map_err(|error| at(folder, &error))?,
+    };
+    list.map(|entry| Ok(entry.map_err(|error| at(folder, &error))?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Whether a file is the one called `name`, whatever flags or fields a reader has added to it.
+pub fn is_named(entry: &str, name: &str) -> bool {
+    entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', ',']))
+}
+
+/// Whether a reader has marked the file as deleted (flag T).
+fn is_trashed(entry: &str) -> bool {
+    entry.split_once(":2,").is_some_and(|(_, flags)| flags.contains('T'))
+}

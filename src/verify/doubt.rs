@@ -1,0 +1,98 @@
+//! Copies in doubt: settled by the look alone, under a lease and the copy's lock.
+
+use std::time::Duration;
+
+use super::finding::{Level, Topic};
+use super::{Trouble, Verification, copy_key};
+use crate::ledger::{Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Turn};
+use crate::store::Found;
+
+impl Verification<'_, '_> {
+    /// A copy that may stand in its mailbox, under no lease.
+    pub(super) fn doubt(&mut self, copy: &CopyOnRecord, lease_left_over: bool) -> Result<(), Trouble> {
+        let topic = if lease_left_over { Topic::Lease } else { Topic::Doubt };
+        let why = if lease_left_over {
+            format!("in doubt since the lease of {} ran out", copy.owner)
+        } else {
+            "in doubt since a lease before the last one".to_owned()
+        };
+        let found = self.find(copy, None)?;
+        let Some(seen) = to_record(&found) else {
+            let text = format!(
+                "{why}, no copy found: the next attempt to deliver it writes one, unless Postfix has returned it"
+            );
+            self.found(copy, Level::Error, topic, None, text);
+            return Ok(());
+        };
+        if !self.plan.repair {
+            let text = format!("{why}, a copy is there as {}: repair, or the next attempt, records it", seen.receipt);
+            self.found(copy, Level::Error, topic, Some(&seen.receipt), text);
+            return Ok(());
+        }
+        let Some(claim) = self.claim(copy)? else {
+            self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
+            return Ok(());
+        };
+        // Looked for again, now that nobody else may write.
+        let found = match self.find(copy, None) {
+            Ok(found) => found,
+            Err(error) => {
+                self.give_back(&claim)?;
+                return Err(error.into());
+            }
+        };
+        let Some(seen) = to_record(&found) else {
+            self.give_back(&claim)?;
+            let text = format!(
+                "{why}, a copy was there and is gone: the next attempt to deliver it writes one, unless Postfix has returned it"
+            );
+            self.found(copy, Level::Error, topic, None, text);
+            return Ok(());
+        };
+        let facts = CopyFacts { nul_replaced: false, found_by_look: true };
+        match self.ledger.confirm(&claim, &seen.receipt, facts, None)? {
+            Confirmed::Recorded => {
+                let text = format!("was {why}, is recorded as {}", seen.receipt);
+                self.found(copy, Level::Repaired, topic, Some(&seen.receipt), text);
+                let receipt = seen.receipt.clone();
+                // Its second look comes after the lease that was taken just now.
+                self.placed(copy, &receipt, Duration::ZERO, &found)
+            }
+            Confirmed::EpochGone { .. } => {
+                self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Leases a copy and takes its lock, as a delivery does; `None` when somebody else is at it.
+    fn claim(&mut self, copy: &CopyOnRecord) -> Result<Option<Claim>, LedgerError> {
+        let terms = LeaseTerms { lease: self.plan.lease, join: false };
+        let wanted = std::slice::from_ref(&copy.destination);
+        let states = self.ledger.claim(copy.message, wanted, self.plan.by, terms)?;
+        let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };
+        match self.ledger.take_turn(&claim, &copy_key(copy)) {
+            Ok(Turn::Ours { .. }) => Ok(Some(claim)),
+            Ok(Turn::Placed(_) | Turn::EpochGone) => Ok(None),
+            Err(LedgerError::Contended) => {
+                self.ledger.release(std::slice::from_ref(&claim))?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Nothing was written under the claim: the row is as much in doubt as before.
+    fn give_back(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        self.ledger.leave()?;
+        self.ledger.release(std::slice::from_ref(claim))
+    }
+}
+
+/// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's look would take:
+/// the newest, and where several share a name the one that goes by it.
+fn to_record(found: &[Found]) -> Option<&Found> {
+    let ours = |one: &&Found| one.has_our_date && !one.marked_deleted;
+    let lasting = || found.iter().filter(|one| one.receipt.is_lasting());
+    lasting().rev().find(ours).or_else(|| lasting().next())
+}
