@@ -586,7 +586,8 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
         let (claim, date) = site.claim(&mail("twin"), &inbox());
         let key = mail("twin").identity().copy_key("doug", "INBOX");
         let message = mail("twin");
-        let copy = Copy { key: &key, bytes: message.own_copy(), identity: message.identity(), recorded_at: date };
+        let copy =
+            Copy { key: &key, head: b"", bytes: message.own_copy(), identity: message.identity(), recorded_at: date };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
         let mut store = MaildirStore::new(root.path(), true);
         let receipt = store.append(&inbox(), &copy, &deadline).expect("append");
