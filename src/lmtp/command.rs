@@ -52,9 +52,6 @@ impl Refusal {
     }
 }
 
-/// The most bytes of a host name in LHLO.
-const LONGEST_HOST: usize = 255;
-
 /// What a domain literal is called while smtp-proto reads the line.
 const STAND_IN: &str = "literal.invalid";
 
@@ -100,8 +97,7 @@ fn bdat<'a>(words: &[&str]) -> Result<Command<'a>, Refusal> {
 
 fn request(text: &str) -> Result<Command<'_>, Refusal> {
     match parse(text).map_err(|error| refused(&error))? {
-        Request::Lhlo { host } if host.len() <= LONGEST_HOST => Ok(Command::Lhlo(host)),
-        Request::Lhlo { .. } => Err(Refusal::error("501 5.5.4 Host name too long")),
+        Request::Lhlo { host } => Ok(Command::Lhlo(host)),
         Request::Mail { from } => mail(text, from).map(Command::Mail),
         Request::Rcpt { to } => rcpt(text, to),
         Request::Data => Ok(Command::Data),

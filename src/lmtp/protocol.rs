@@ -49,12 +49,13 @@ pub trait Admit {
 pub enum Next {
     /// Reads the next command line.
     Command,
-    /// Reads data to its end with a [`DotReader`](super::data::DotReader), then calls [`Protocol::take`].
+    /// Reads a message to its end with a new [`DotReader`](super::data::DotReader), then calls [`Protocol::take`].
     Data,
     /// Reads `bytes` bytes with the message's [`ChunkReader`](super::data::ChunkReader); then, if this is the last chunk,
-    /// ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`].
-    Chunk { bytes: u64, last: bool },
-    /// Reads `bytes` bytes, throws them away with all chunks kept so far, and calls [`Protocol::chunk_read`].
+    /// ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`]. With the `first` chunk a message starts: what
+    /// may be kept of one that was never completed (RSET) is thrown away.
+    Chunk { bytes: u64, first: bool, last: bool },
+    /// Reads `bytes` bytes, throws them away, and calls [`Protocol::chunk_read`].
     Discard { bytes: u64 },
     /// Writes the replies and closes the connection. What else was read is ignored.
     Close,
@@ -319,9 +320,11 @@ impl Protocol {
     fn bdat(&mut self, bytes: u64, last: bool) -> Next {
         let limit = self.settings.message_bytes;
         let mut times = 1;
+        let mut first = false;
         let refusal = match &mut self.open {
             None => Some("503 5.5.1 Say MAIL first"),
             Some(open) => {
+                first = open.chunked.is_none();
                 let total = open.chunked.unwrap_or(0).saturating_add(bytes);
                 let refusal = match open.transaction.recipients.len() {
                     0 => Some(NO_RECIPIENTS),
@@ -338,7 +341,7 @@ impl Protocol {
             }
         };
         match refusal {
-            None => Next::Chunk { bytes, last },
+            None => Next::Chunk { bytes, first, last },
             Some(text) => {
                 if last {
                     self.reset();

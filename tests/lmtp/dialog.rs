@@ -1,0 +1,127 @@
+//! Dialogs as files. First what there is: `known:` and `later:` (recipients the directory knows, or cannot look up
+//! now), `message_bytes:`, `recipients:`. Then what is said, from the greeting on:
+//!
+//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `\r`, `\n`, `\0`,
+//!   `\\`, `\xHH`, and `\{a*5}` for `aaaaa`.
+//! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such lines in a row.
+//! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
+//! - `X:` the connection is closed.
+//!
+//! `#` starts a comment.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use onedrop::lmtp::protocol::Settings;
+
+use super::session::Directory;
+
+/// What the client sends at once, and what must have come of it.
+#[derive(Debug, Default)]
+pub struct Step {
+    pub input: Vec<u8>,
+    pub expected: Vec<String>,
+}
+
+pub struct Dialog {
+    pub name: String,
+    pub settings: Settings,
+    pub directory: Directory,
+    pub steps: Vec<Step>,
+}
+
+impl Dialog {
+    /// Everything the client sends.
+    pub fn input(&self) -> Vec<u8> {
+        self.steps.iter().flat_map(|step| step.input.clone()).collect()
+    }
+}
+
+/// All dialogs in `fixtures/dialogs`, by name.
+pub fn all() -> Vec<Dialog> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dialogs");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| parse(path)).collect()
+}
+
+fn parse(path: &Path) -> Dialog {
+    let mut dialog = Dialog {
+        name: path.file_stem().unwrap().to_string_lossy().into_owned(),
+        settings: Settings { host: "mail.axial.net".into(), message_bytes: 0, recipients: 100 },
+        directory: Directory::default(),
+        steps: vec![Step::default()],
+    };
+    let text = fs::read_to_string(path).unwrap();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (word, rest) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line}", dialog.name));
+        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        match word {
+            "known" => dialog.directory.known = rest.split(' ').map(str::to_owned).collect(),
+            "later" => dialog.directory.later = rest.split(' ').map(str::to_owned).collect(),
+            "message_bytes" => dialog.settings.message_bytes = rest.parse().unwrap(),
+            "recipients" => dialog.settings.recipients = rest.parse().unwrap(),
+            "C" | "c" => {
+                if dialog.steps.last().is_none_or(|step| !step.expected.is_empty()) {
+                    dialog.steps.push(Step::default());
+                }
+                let step = dialog.steps.last_mut().unwrap();
+                step.input.extend(unescaped(rest));
+                step.input.extend(if word == "C" { &b"\r\n"[..] } else { b"" });
+            }
+            "S" | "E" | "B" | "X" => dialog.steps.last_mut().unwrap().expected.push(line.to_owned()),
+            _ => panic!("{}: {line}", dialog.name),
+        }
+    }
+    dialog
+}
+
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        out.extend_from_slice(before.as_bytes());
+        let length = match escape.as_bytes()[0] {
+            b'r' => push(&mut out, b"\r", 1),
+            b'n' => push(&mut out, b"\n", 1),
+            b'0' => push(&mut out, b"\0", 1),
+            b'\\' => push(&mut out, b"\\", 1),
+            b'x' => push(&mut out, &[u8::from_str_radix(&escape[1..3], 16).unwrap()], 3),
+            b'{' => {
+                let end = escape.find('}').unwrap();
+                let (part, times) = escape[1..end].split_once('*').unwrap();
+                push(&mut out, part.repeat(times.parse().unwrap()).as_bytes(), end + 1)
+            }
+            _ => panic!("{text}"),
+        };
+        rest = &escape[length..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    out
+}
+
+fn push(out: &mut Vec<u8>, bytes: &[u8], length: usize) -> usize {
+    out.extend_from_slice(bytes);
+    length
+}
+
+/// Where `transcript` is not what `expected` says: the number of the first such line, and both.
+pub fn difference(expected: &[String], transcript: &[String]) -> Option<String> {
+    let mut heard = transcript.iter().peekable();
+    for (number, line) in expected.iter().enumerate() {
+        let Some(first) = heard.next() else { return Some(format!("{}: {line}\nbut nothing came", number + 1)) };
+        let fits = |said: &String| match line.strip_suffix("...") {
+            Some(start) => said.starts_with(start),
+            None => said == line,
+        };
+        if !fits(first) {
+            return Some(format!("{}: {line}\nbut {first}", number + 1));
+        }
+        if line.ends_with("-...") {
+            while heard.next_if(|said| fits(said)).is_some() {}
+        }
+    }
+    heard.next().map(|more| format!("nothing more was to come, but {more}"))
+}
