@@ -120,9 +120,13 @@ impl Connection<'_> {
             match next {
                 Next::Command => {}
                 Next::Data => self.data()?,
-                Next::Chunk { bytes, last } => self.chunk(bytes, last)?,
+                Next::Chunk { bytes, first, last } => {
+                    if first {
+                        self.chunks = None;
+                    }
+                    self.chunk(bytes, last)?;
+                }
                 Next::Discard { bytes } => {
-                    self.chunks = None;
                     let mut nowhere = Spool::new(self.accounts.service.spool_folder(), u64::MAX, 0);
                     self.read_exactly(bytes, |_, _| {}, &mut nowhere)?;
                     self.protocol.chunk_read(&mut self.out);
