@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
+use super::lmtp_client::dot_stuffed;
 use super::server::{Server, guarded, tail};
 use super::{TempRoot, chown_recursive, fixture_text, free_port, is_root, run, set_mode, wait_until};
 
@@ -363,20 +364,6 @@ fn master_cf(port: u16) -> String {
 fn no_file(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries.into_iter().all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && no_file(&entry.path()))
-}
-
-/// CRLF line ends (a lone CR stays), dots doubled, the last line ended.
-fn dot_stuffed(message: &[u8]) -> Vec<u8> {
-    let mut wire = Vec::with_capacity(message.len() + message.len() / 32 + 2);
-    for line in message.split_inclusive(|byte| *byte == b'\n') {
-        if line.starts_with(b".") {
-            wire.push(b'.');
-        }
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        wire.extend_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
-        wire.extend_from_slice(b"\r\n");
-    }
-    wire
 }
 
 struct Smtp(BufReader<TcpStream>);
