@@ -28,6 +28,8 @@ pub enum Delivery {
     Pipe,
     /// `mailbox_command` with this text, for Unix users at [`UNIX_DOMAIN`].
     MailboxCommand(String),
+    /// `virtual_transport = onedrop-lmtp:NEXTHOP`: Postfix's LMTP client, to `unix:/path` or `inet:127.0.0.1:port`.
+    Lmtp(String),
 }
 
 pub struct PostfixSpec {
@@ -175,6 +177,11 @@ impl Postfix {
         self.log().lines().filter(|line| line.contains(&of_message)).map(str::to_owned).collect()
     }
 
+    /// How many recipients were delivered to, by the log.
+    pub fn sent(&self) -> usize {
+        self.log().matches(" status=sent ").count()
+    }
+
     /// Waits for a log line that contains `text` and returns it; panics with the log after `timeout`.
     pub fn wait_for_log(&self, text: &str, timeout: Duration) -> String {
         let mut found = None;
@@ -312,6 +319,7 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
     }
     match &spec.delivery {
         Delivery::Pipe => text.push_str("virtual_transport = onedrop\n"),
+        Delivery::Lmtp(nexthop) => writeln!(text, "virtual_transport = onedrop-lmtp:{nexthop}").expect("text"),
         Delivery::MailboxCommand(command) => writeln!(text, "mailbox_command = {command}").expect("text"),
     }
     if let Some(secs) = spec.retry_secs {
@@ -336,9 +344,16 @@ fn transport(program: &Path, spec: &PostfixSpec) -> String {
     if spec.soft_bounce {
         replace(" pipe\n", " pipe\n  -o soft_bounce=yes\n");
     }
+    if matches!(spec.delivery, Delivery::Lmtp(_)) && !text.contains("\nonedrop-lmtp ") {
+        text.push_str(LMTP_SERVICE);
+    }
     text.push('\n');
     text
 }
+
+/// Postfix's client with what Onedrop needs of it: lines of any length as they are, and the queue id.
+const LMTP_SERVICE: &str = "\nonedrop-lmtp unix - - n - - lmtp\n  -o lmtp_line_length_limit=0\n  \
+                            -o lmtp_send_xforward_command=yes";
 
 fn active_lines(path: &str) -> Vec<String> {
     let text = fixture_text(path);
