@@ -8,6 +8,7 @@
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+mod cases;
 mod growth;
 mod large;
 mod phases;
@@ -16,12 +17,7 @@ mod speed;
 mod table;
 mod world;
 
-use std::time::Instant;
-
-/// A case's name and what it does.
-type Case = (&'static str, fn());
-
-const CASES: [Case; 5] = [
+const CASES: [cases::Case; 5] = [
     ("maildir", speed::maildir),
     ("imap", speed::imap),
     ("growth", growth::run),
@@ -30,42 +26,9 @@ const CASES: [Case; 5] = [
 ];
 
 fn main() {
-    let mut wanted: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    if let [mode, out, program @ ..] = wanted.as_slice()
-        && mode == process::WATCH
-    {
-        return process::watch(out, program);
+    let wanted = cases::words();
+    match wanted.as_slice() {
+        [mode, out, program @ ..] if mode == process::WATCH => process::watch(out, program),
+        _ => cases::run(&CASES, wanted),
     }
-    if let Some(unknown) = wanted.iter().find(|word| CASES.iter().all(|(name, _)| name != word)) {
-        let names: Vec<&str> = CASES.iter().map(|(name, _)| *name).collect();
-        eprintln!("no case {unknown}; there are: {}", names.join(" "));
-        std::process::exit(2);
-    }
-    if !support::is_root() {
-        eprintln!("the servers that are measured run as several users: run this as root");
-        std::process::exit(2);
-    }
-    if wanted.is_empty() {
-        wanted.extend(CASES.iter().map(|(name, _)| (*name).to_owned()));
-    }
-    let began = Instant::now();
-    println!("{}", machine());
-    for (name, run) in CASES.iter().filter(|(name, _)| wanted.iter().any(|word| word == name)) {
-        println!("\n## {name} (load average {})", load());
-        run();
-    }
-    println!("\n{} s in all, load average {}", began.elapsed().as_secs(), load());
-}
-
-fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let folder = std::env::temp_dir();
-    let mut df = std::process::Command::new("df");
-    let kind = support::run(df.args(["--output=fstype"]).arg(&folder));
-    format!("{cores} cores, {} on {}", folder.display(), kind.lines().last().unwrap_or("?").trim())
-}
-
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or("?").to_owned()
 }

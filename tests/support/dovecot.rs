@@ -48,6 +48,11 @@ impl Dovecot {
         Self::configure("")
     }
 
+    /// As `start_high_performance`, with `extra_conf` at the end of dovecot.conf.
+    pub fn start_high_performance_with(extra_conf: &str) -> Self {
+        Self::configure(extra_conf)
+    }
+
     /// As `start_high_performance`, on these addresses as well as on 127.0.0.1.
     pub fn start_high_performance_on(addresses: &[&str]) -> Self {
         Self::configure(&format!("listen = 127.0.0.1, {}\n", addresses.join(", ")))
@@ -206,6 +211,13 @@ impl Dovecot {
         }
         let _ = imap.command("LOGOUT");
         lines
+    }
+
+    /// How many messages there are by the files of a mailbox' Maildir, without asking the server.
+    pub fn files(&self, account: &str) -> usize {
+        let folder = self.maildir(account);
+        let count = |sub: &str| fs::read_dir(folder.join(sub)).map_or(0, Iterator::count);
+        count("new") + count("cur")
     }
 
     pub fn stop(&mut self) {

@@ -11,11 +11,14 @@
 pub mod disk;
 pub mod dovecot;
 pub mod imap;
+pub mod lmtp;
+pub mod lmtp_client;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;
 pub mod proxy;
 pub mod server;
+pub mod stream;
 pub mod trial;
 pub mod world;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
+use super::lmtp_client::dot_stuffed;
 use super::server::{Server, guarded, tail};
 use super::{TempRoot, chown_recursive, fixture_text, free_port, is_root, run, set_mode, wait_until};
 
@@ -27,6 +28,8 @@ pub enum Delivery {
     Pipe,
     /// `mailbox_command` with this text, for Unix users at [`UNIX_DOMAIN`].
     MailboxCommand(String),
+    /// `virtual_transport = onedrop-lmtp:NEXTHOP`: Postfix's LMTP client, to `unix:/path` or `inet:127.0.0.1:port`.
+    Lmtp(String),
 }
 
 pub struct PostfixSpec {
@@ -174,6 +177,11 @@ impl Postfix {
         self.log().lines().filter(|line| line.contains(&of_message)).map(str::to_owned).collect()
     }
 
+    /// How many recipients were delivered to, by the log.
+    pub fn sent(&self) -> usize {
+        self.log().matches(" status=sent ").count()
+    }
+
     /// Waits for a log line that contains `text` and returns it; panics with the log after `timeout`.
     pub fn wait_for_log(&self, text: &str, timeout: Duration) -> String {
         let mut found = None;
@@ -311,6 +319,7 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
     }
     match &spec.delivery {
         Delivery::Pipe => text.push_str("virtual_transport = onedrop\n"),
+        Delivery::Lmtp(nexthop) => writeln!(text, "virtual_transport = onedrop-lmtp:{nexthop}").expect("text"),
         Delivery::MailboxCommand(command) => writeln!(text, "mailbox_command = {command}").expect("text"),
     }
     if let Some(secs) = spec.retry_secs {
@@ -335,9 +344,16 @@ fn transport(program: &Path, spec: &PostfixSpec) -> String {
     if spec.soft_bounce {
         replace(" pipe\n", " pipe\n  -o soft_bounce=yes\n");
     }
+    if matches!(spec.delivery, Delivery::Lmtp(_)) && !text.contains("\nonedrop-lmtp ") {
+        text.push_str(LMTP_SERVICE);
+    }
     text.push('\n');
     text
 }
+
+/// Postfix's client with what Onedrop needs of it: lines of any length as they are, and the queue id.
+const LMTP_SERVICE: &str = "\nonedrop-lmtp unix - - n - - lmtp\n  -o lmtp_line_length_limit=0\n  \
+                            -o lmtp_send_xforward_command=yes";
 
 fn active_lines(path: &str) -> Vec<String> {
     let text = fixture_text(path);
@@ -363,20 +379,6 @@ fn master_cf(port: u16) -> String {
 fn no_file(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries.into_iter().all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && no_file(&entry.path()))
-}
-
-/// CRLF line ends (a lone CR stays), dots doubled, the last line ended.
-fn dot_stuffed(message: &[u8]) -> Vec<u8> {
-    let mut wire = Vec::with_capacity(message.len() + message.len() / 32 + 2);
-    for line in message.split_inclusive(|byte| *byte == b'\n') {
-        if line.starts_with(b".") {
-            wire.push(b'.');
-        }
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        wire.extend_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
-        wire.extend_from_slice(b"\r\n");
-    }
-    wire
 }
 
 struct Smtp(BufReader<TcpStream>);

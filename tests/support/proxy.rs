@@ -5,7 +5,7 @@
 //! fault has frozen stay open until [`Proxy::heal`] or `Drop`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::stream::Stream;
 use super::wait_until;
 
 /// The real server.
@@ -156,50 +157,6 @@ impl Drop for Proxy {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn another(&self) -> Stream {
-        match self {
-            Stream::Tcp(tcp) => Stream::Tcp(tcp.try_clone().expect("socket")),
-            Stream::Unix(unix) => Stream::Unix(unix.try_clone().expect("socket")),
-        }
-    }
-
-    fn shut(&self) {
-        // Already closed is as good.
-        let _ = match self {
-            Stream::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
-            Stream::Unix(unix) => unix.shutdown(Shutdown::Both),
-        };
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Stream::Tcp(tcp) => tcp.read(into),
-            Stream::Unix(unix) => unix.read(into),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Stream::Tcp(tcp) => tcp.write(bytes),
-            Stream::Unix(unix) => unix.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// One connection: a thread for each direction.

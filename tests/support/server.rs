@@ -87,6 +87,11 @@ impl Server {
         self.ended.is_some()
     }
 
+    /// How the main process ended, once [`Server::ended`] has seen it.
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.ended
+    }
+
     /// Sends `signal` to the main process only.
     pub fn signal(&mut self, signal: Signal) {
         if !self.ended() {

@@ -1,0 +1,75 @@
+//! The load, the servers it goes to, and what must have arrived.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::dovecot::Dovecot;
+use crate::world::{MESSAGE_BYTES, STRANGER};
+
+const DOMAIN: &str = "mail.axial.net";
+/// How many mailboxes the load with many goes to.
+pub const MAILBOXES: usize = 200;
+/// Addresses for Dovecot's LMTP are accounts without their domain, as for us.
+pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
+
+/// Where a load goes.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// One account.
+    One(String),
+    /// The accounts 1NAME to 200NAME in turn.
+    Many(String),
+}
+
+impl Target {
+    /// How many messages are in its mailboxes.
+    pub fn count(&self, dovecot: &Dovecot) -> usize {
+        match self {
+            Target::One(account) => dovecot.files(account),
+            Target::Many(name) => (1..=MAILBOXES).map(|number| dovecot.files(&format!("{number}{name}"))).sum(),
+        }
+    }
+}
+
+/// A server under load.
+pub struct Peer {
+    pub name: &'static str,
+    pub socket: PathBuf,
+    /// A part of the names of its accounts: nobody's mailbox is another's.
+    pub tag: &'static str,
+}
+
+/// Sends `messages` (with many mailboxes: a multiple of their number) over `sessions` connections and returns how long
+/// that took; panics unless each is in its mailbox.
+pub fn send(peer: &Peer, dovecot: &Dovecot, target: &Target, sessions: usize, messages: usize) -> Duration {
+    let before = target.count(dovecot);
+    let began = Instant::now();
+    match target {
+        Target::One(account) => smtp_source(&peer.socket, sessions, messages, account, false),
+        // It counts its recipients from 1 in every run and has no other way to choose among them.
+        Target::Many(name) => {
+            assert_eq!(messages % MAILBOXES, 0, "as many messages for each mailbox");
+            for _ in 0..messages / MAILBOXES {
+                smtp_source(&peer.socket, sessions, MAILBOXES, name, true);
+            }
+        }
+    }
+    let took = began.elapsed();
+    assert_eq!(target.count(dovecot) - before, messages, "{}: what arrived, of {messages} sent", peer.name);
+    took
+}
+
+fn smtp_source(socket: &Path, sessions: usize, messages: usize, account: &str, numbered: bool) {
+    let mut command = Command::new("/usr/sbin/smtp-source");
+    // -L: LMTP; -d: the next message over the same connection; -N: a number before the recipient.
+    command.args(["-L", "-d", "-M", "bench.example", "-f", STRANGER]);
+    command.args(["-s", &sessions.to_string(), "-m", &messages.to_string(), "-l", &MESSAGE_BYTES.to_string()]);
+    command.args(["-t", &format!("{account}@{DOMAIN}")]);
+    if numbered {
+        command.arg("-N");
+    }
+    let output = command.arg(format!("unix:{}", socket.display())).stdin(Stdio::null()).output().expect("smtp-source");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{command:?}: {}: {said}", output.status);
+}

@@ -1,0 +1,36 @@
+//! `onedrop lmtp` beside Dovecot's own LMTP server, both with the same Dovecot's mailboxes: the same settings, the same
+//! format, the same syncs. The load is Postfix's smtp-source(1), which speaks LMTP over connections that it keeps and
+//! gives every message a Message-ID of its own (process, connection, number), so that no two are one message for us.
+//! Results are ratios of medians; what was sent must have arrived or nothing is printed. No target is asserted: one that
+//! is missed is printed as missed.
+//!
+//! `cargo bench --bench lmtp` runs every case, `cargo bench --bench lmtp -- speed via` those two. It needs what
+//! `tests/run` installs and root; all servers are the test rig's own, in temporary folders.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+#[path = "../deliver/cases.rs"]
+mod cases;
+#[path = "../deliver/process.rs"]
+#[allow(dead_code)] // The other benchmark's part.
+mod process;
+#[path = "../deliver/table.rs"]
+#[allow(dead_code)]
+mod table;
+#[path = "../deliver/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+mod load;
+mod memory;
+mod phases;
+mod speed;
+mod via;
+
+const CASES: [cases::Case; 4] =
+    [("speed", speed::run), ("phases", phases::run), ("memory", memory::run), ("via", via::run)];
+
+fn main() {
+    cases::run(&CASES, cases::words());
+}

@@ -1,0 +1,103 @@
+//! Where the time of a message goes, as the server itself tells: milliseconds by phase, commits, system calls.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::load::{self, LOCAL_PARTS, MAILBOXES, Peer, Target};
+use crate::support::dovecot::Dovecot;
+use crate::support::lmtp::Lmtp;
+use crate::support::postgres::Postgres;
+use crate::support::wait_until;
+use crate::world::Bench;
+
+/// The labels of the histogram `onedrop_phase_seconds`, in order of time.
+const PHASES: [&str; 4] = ["lock", "record", "append", "commit"];
+const MESSAGES: usize = 1000;
+/// Under strace everything takes its time.
+const TRACED: usize = 200;
+
+pub fn run() {
+    let bench = Bench::new();
+    let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
+    let postgres = Postgres::start();
+    let config = bench.imap_config("socket", &postgres, &dovecot);
+    bench.migrate(&config);
+    let lmtp = Lmtp::start(&config);
+    let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: "phases" };
+    let target = Target::Many(peer.tag.to_owned());
+    println!(
+        "| connections | messages/s | {} | commits a message |",
+        PHASES.map(|name| format!("{name} ms")).join(" | ")
+    );
+    println!("|---:|---:|{}---:|", "---:|".repeat(PHASES.len()));
+    for sessions in [1, 4, 10] {
+        load::send(&peer, &dovecot, &target, sessions, MAILBOXES);
+        let (before, committed) = (PHASES.map(|phase| seconds(&lmtp, phase)), commits(&postgres));
+        let took = load::send(&peer, &dovecot, &target, sessions, MESSAGES);
+        let cells: Vec<String> = PHASES
+            .iter()
+            .zip(before)
+            .map(|(phase, before)| {
+                let spent = seconds(&lmtp, phase).zip(before).map(|(now, before)| now - before);
+                spent.map_or("-".to_owned(), |spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64))
+            })
+            .collect();
+        let commits = (commits(&postgres) - committed) as f64 / MESSAGES as f64;
+        let rate = MESSAGES as f64 / took.as_secs_f64();
+        println!("| {sessions} | {rate:.0} | {} | {commits:.2} |", cells.join(" | "));
+    }
+    println!("\n| {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
+    for (name, calls) in system_calls(&lmtp, || load::send(&peer, &dovecot, &target, 4, TRACED)) {
+        println!("| {name} | {:.1} |", calls as f64 / TRACED as f64);
+    }
+}
+
+/// Seconds that all messages together have spent in a phase.
+fn seconds(lmtp: &Lmtp, phase: &str) -> Option<f64> {
+    lmtp.metric(&format!("onedrop_phase_seconds_sum{{phase=\"{phase}\"}}"))
+}
+
+/// Transactions committed in the ledger's database. Sessions report theirs with up to a second's delay.
+fn commits(postgres: &Postgres) -> u64 {
+    let read = || {
+        std::thread::sleep(Duration::from_millis(1200));
+        let text = postgres.psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'onedrop'");
+        text.parse::<u64>().expect("a number")
+    };
+    let mut last = read();
+    // Asking is a transaction, too.
+    while let now @ 1.. = read()
+        && now > last + 2
+    {
+        last = now;
+    }
+    last
+}
+
+/// The system calls of the server while `work` runs, all of them and then the most frequent.
+fn system_calls<T>(lmtp: &Lmtp, work: impl FnOnce() -> T) -> Vec<(String, u64)> {
+    let out = tempfile::NamedTempFile::new().expect("a file");
+    let mut strace = Command::new("/usr/bin/strace");
+    strace.args(["-c", "-f", "-q", "-o"]).arg(out.path()).args(["-p", &lmtp.pid().to_string()]);
+    let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace");
+    let status = format!("/proc/{}/status", lmtp.pid());
+    let traced = || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
+    assert!(wait_until(Duration::from_secs(10), traced), "strace does not attach");
+    work();
+    kill(Pid::from_raw(i32::try_from(strace.id()).expect("a pid")), Signal::SIGINT).expect("strace runs");
+    strace.wait().expect("our child");
+    let text = std::fs::read_to_string(out.path()).expect("what strace saw");
+    // "% time, seconds, usecs/call, calls, errors (may be empty), name"
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        Some((fields.last()?.to_string(), fields.get(3)?.parse::<u64>().ok()?))
+    };
+    let mut rows: Vec<(String, u64)> = text.lines().filter_map(row).collect();
+    assert!(!rows.is_empty(), "strace saw nothing: {text}");
+    rows.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
+    rows.truncate(11);
+    rows
+}

@@ -1,0 +1,182 @@
+//! A real Postfix hands mail to `onedrop lmtp`, by Unix socket and by TCP, which records it in a real Postgres and places
+//! it in a real Dovecot: the stories of `end_to_end.rs`, where pipe(8) starts a process for each recipient.
+
+mod support;
+
+use std::time::Duration;
+
+use support::lmtp::Lmtp;
+use support::postfix::{Delivery, Postfix, PostfixSpec};
+use support::world::{STORY, World, run};
+use support::{fixture, onedrop_path, wait_until};
+
+/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery ("skipped, still being
+/// delivered").
+const LONG: Duration = Duration::from_secs(240);
+const LISA: &str = "lisa@gmail.com";
+
+#[derive(Clone, Copy)]
+enum Way {
+    Unix,
+    Tcp,
+}
+
+/// Each case by both ways, as tests of their own.
+macro_rules! both_ways {
+    ($($case:ident),+ $(,)?) => {
+        mod by_unix_socket {
+            $(#[test] fn $case() { super::$case(super::Way::Unix) })+
+        }
+        mod by_tcp {
+            $(#[test] fn $case() { super::$case(super::Way::Tcp) })+
+        }
+    };
+}
+
+both_ways!(
+    lisa_writes_to_scuba_and_doug,
+    one_message_to_10_and_to_50_recipients_defers_nothing,
+    a_store_that_is_down_defers_and_then_gets_one_copy,
+    a_ledger_that_is_down_defers_and_then_gets_one_copy,
+    an_unknown_recipient_is_returned_with_5_1_1,
+    odd_bytes_arrive_as_they_were_sent,
+);
+
+fn postfix(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>) -> Postfix {
+    let nexthop = match way {
+        Way::Unix => format!("unix:{}", lmtp.socket().display()),
+        Way::Tcp => format!("inet:127.0.0.1:{}", lmtp.port()),
+    };
+    let spec = PostfixSpec::new(onedrop_path());
+    Postfix::start(&PostfixSpec { delivery: Delivery::Lmtp(nexthop), retry_secs, ..spec })
+}
+
+fn welcome(id: &str) -> Vec<u8> {
+    let text = String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
+    text.replace("CAHk9w0next-meeting", id).into_bytes()
+}
+
+fn lisa_writes_to_scuba_and_doug(way: Way) {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix(&lmtp, way, None);
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"], &welcome("story"));
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+
+    for account in ["scuba", "doug"] {
+        let mails = world.dovecot.messages(account, "INBOX");
+        assert_eq!(mails.len(), 1, "{account}");
+        let text = String::from_utf8_lossy(&mails[0]);
+        assert!(text.starts_with("Return-Path: <lisa@gmail.com>\r\n"), "{text}");
+        assert!(text.contains(&format!("\r\nDelivered-To: {account}")), "{text}");
+        assert_eq!(world.dovecot.flags(account, "INBOX"), [Vec::<String>::new()]);
+    }
+    let sent = world.dovecot.messages("lisa", "Sent");
+    assert_eq!(sent.len(), 1);
+    let text = String::from_utf8_lossy(&sent[0]);
+    assert!(
+        !text.contains("Delivered-To:") && !text.contains("Return-Path:"),
+        "a shared copy names a recipient: {text}"
+    );
+    assert_eq!(world.dovecot.flags("lisa", "Sent"), [["\\Seen"]]);
+    assert_eq!(world.ledger_copies("story"), "3 of 3");
+
+    let attempts = postfix.attempts(&queue_id);
+    assert_eq!(attempts.len(), 2, "{attempts:#?}");
+    for (account, line) in ["scuba", "doug"].iter().zip(&attempts) {
+        assert!(line.contains("dsn=2.") && line.contains("status=sent"), "{line}");
+        assert!(line.contains(&format!("stored account={account} mailbox=INBOX uid=")), "{line}");
+    }
+    let trace = run(&world.config("trace", STORY), &["trace", &queue_id]);
+    let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
+    assert!(trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2, "{trace}");
+}
+
+fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix(&lmtp, way, None);
+    for count in [10, 50] {
+        let to: Vec<String> = (1..=count).map(|n| format!("r{n}@mail.axial.net")).collect();
+        let to: Vec<&str> = to.iter().map(String::as_str).collect();
+        postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
+        assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+        assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
+        assert_eq!(world.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
+    }
+    for n in 1..=50 {
+        assert_eq!(world.dovecot.count(&format!("r{n}"), "INBOX"), if n <= 10 { 2 } else { 1 });
+    }
+    assert_eq!(world.dovecot.count("lisa", "Sent"), 2);
+}
+
+fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
+    wait_until(LONG, || postfix.attempts(queue_id).iter().any(|line| line.contains("status=deferred")))
+}
+
+fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
+    let mut world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix(&lmtp, way, Some(1));
+    // A session with the store that the server may have kept is dead by then.
+    postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    world.dovecot.stop();
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
+    assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
+    let log = postfix.log();
+    assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
+    world.dovecot.start_again();
+    postfix.flush();
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 2);
+    assert_eq!(world.dovecot.count("lisa", "Sent"), 2);
+    assert_eq!(world.ledger_copies("down"), "2 of 2");
+}
+
+fn a_ledger_that_is_down_defers_and_then_gets_one_copy(way: Way) {
+    let mut world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix(&lmtp, way, Some(1));
+    postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    world.postgres.stop_immediate();
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
+    assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
+    world.postgres.restart();
+    postfix.flush();
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 2);
+    assert_eq!(world.ledger_copies("ledger"), "2 of 2");
+}
+
+fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
+    let world = World::start();
+    let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
+    let lmtp = Lmtp::start(&world.config("etc", known));
+    let postfix = postfix(&lmtp, way, None);
+    let queue_id = postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    let attempts = postfix.attempts(&queue_id);
+    let bounced = attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
+    assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
+    assert!(bounced.contains("unknown recipient nobody@mail.axial.net"), "{bounced}");
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(world.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
+}
+
+/// A line of 5,000 characters stays one, a lone dot and bytes of eight bits stay what they are.
+fn odd_bytes_arrive_as_they_were_sent(way: Way) {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix(&lmtp, way, None);
+    let body = ["long ".repeat(1000), ".".to_owned(), "..two".to_owned(), "gr\u{fc}n".to_owned(), String::new()];
+    let body = body.join("\r\n");
+    let message = format!("From: ann@elsewhere.example\r\nMessage-ID: <odd@x>\r\n\r\n{body}end\r\n");
+    postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], message.as_bytes());
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    let mails = world.dovecot.messages("scuba", "INBOX");
+    assert_eq!(mails.len(), 1, "{}", postfix.log());
+    let expected = format!("\r\n\r\n{body}end\r\n");
+    assert!(mails[0].ends_with(expected.as_bytes()), "{}", String::from_utf8_lossy(&mails[0]));
+}
