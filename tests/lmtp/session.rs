@@ -115,6 +115,7 @@ impl Session {
     fn command(&mut self, line: &[u8]) {
         let mut out = Vec::new();
         let next = self.protocol.line(line, &mut self.directory, &mut out);
+        assert!(out.len() <= 8 * 512);
         let replies = self.said(&out);
         let expected = if matches!(next, Next::Chunk { .. } | Next::Discard { .. }) { 0 } else { 1 };
         assert_eq!(replies, expected, "replies to {:?}", line.escape_ascii().to_string());
@@ -176,7 +177,6 @@ impl Session {
 
     /// Writes the reply lines in `out` down, and counts the replies.
     fn said(&mut self, out: &[u8]) -> usize {
-        assert!(out.len() <= 512 * 1000);
         let mut replies = 0;
         for line in out.split_inclusive(|byte| *byte == b'\n') {
             assert!(line.len() <= 512 && line.ends_with(b"\r\n"), "{:?}", line.escape_ascii().to_string());
