@@ -1,6 +1,7 @@
 //! The trace fields that final delivery prepends (RFC 5321 section 4.4) where nobody did so before us: pipe(8) prepends
 //! its own, an LMTP server has to.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use jiff::Zoned;
@@ -34,14 +35,29 @@ pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned)
     let _ = write!(
         head,
         "Return-Path: <{}>\nDelivered-To: {}\nReceived: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
-        harmless(sender),
+        harmless(&quoted(sender)),
         harmless(recipient),
         harmless(from),
         harmless(by),
         harmless(id),
-        harmless(recipient),
+        harmless(&quoted(recipient)),
     );
     head.into_bytes()
+}
+
+/// `address` as it stands between angle brackets: its local part quoted if it must be (RFC 5321 section 4.1.2).
+fn quoted(address: &str) -> Cow<'_, str> {
+    let (local, domain) = address.split_at(address.rfind('@').unwrap_or(address.len()));
+    if address.is_empty() || local.split('.').all(is_atom) {
+        return Cow::Borrowed(address);
+    }
+    let escaped = local.replace('\\', "\\\\").replace('"', "\\\"");
+    Cow::Owned(format!("\"{escaped}\"{domain}"))
+}
+
+fn is_atom(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || !c.is_ascii() || "!#$%&'*+-/=?^_`{|}~".contains(c);
+    !text.is_empty() && text.chars().all(fits)
 }
 
 /// Text without control characters, which might end a field, and not too long for a line.
@@ -66,6 +82,24 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&head("", "doug@b")), expected);
         let odd = head("a\r\nBcc: x", "doug@b\n\n");
         assert_eq!(odd.iter().filter(|byte| **byte == b'\n').count(), 5);
+    }
+
+    #[test]
+    fn a_local_part_that_needs_quotes_has_them_between_angle_brackets() {
+        let cases = [
+            ("", ""),
+            ("a.b+c@d.org", "a.b+c@d.org"),
+            ("a b@c.org", "\"a b\"@c.org"),
+            ("a..b@c.org", "\"a..b\"@c.org"),
+            ("a@b@c.org", "\"a@b\"@c.org"),
+            ("a\"\\@c.org", "\"a\\\"\\\\\"@c.org"),
+            ("a>b<@c.org", "\"a>b<\"@c.org"),
+            ("a@[192.0.2.1]", "a@[192.0.2.1]"),
+        ];
+        for (address, expected) in cases {
+            let head = String::from_utf8(head(address, "doug@b")).unwrap();
+            assert!(head.starts_with(&format!("Return-Path: <{expected}>\n")), "{head}");
+        }
     }
 
     #[test]
