@@ -72,6 +72,8 @@ pub struct ImapSettings {
 pub struct ImapStore {
     door: Arc<Door>,
     sessions: HashMap<String, Slot>,
+    /// The session of the last work had been used before.
+    was_used: bool,
 }
 
 enum Slot {
@@ -87,7 +89,7 @@ impl ImapStore {
 
     /// As `new`, sharing with others what it takes to log in.
     pub fn through(door: Arc<Door>) -> ImapStore {
-        ImapStore { door, sessions: HashMap::new() }
+        ImapStore { door, sessions: HashMap::new(), was_used: false }
     }
 
     /// Runs `work` with the account's session, and keeps the session if it is still good.
@@ -110,8 +112,12 @@ impl ImapStore {
 
     /// The account's session: the one at hand, the one being opened, or a new one.
     fn session(&mut self, account: &str, until: Instant) -> Result<Box<Session>, NoSession> {
+        let mut is_used = false;
         let at_hand = match self.sessions.remove(account) {
-            Some(Slot::Open(session)) => Some(session),
+            Some(Slot::Open(session)) => {
+                is_used = true;
+                Some(session)
+            }
             Some(Slot::Opening(opening)) => {
                 match opening.recv_timeout(until.saturating_duration_since(Instant::now())) {
                     Ok(opened) => Some(Box::new(opened?)),
@@ -128,8 +134,10 @@ impl ImapStore {
         if let Some(mut session) = at_hand
             && session.is_alive(until)
         {
+            self.was_used = is_used;
             return Ok(session);
         }
+        self.was_used = false;
         self.door.open(account, until).map(Box::new)
     }
 }
@@ -174,7 +182,11 @@ impl Store for ImapStore {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
         let mailbox = mailbox(destination)?;
-        let first = self.append_once(destination, &mailbox, copy, deadline);
+        let mut first = self.append_once(destination, &mailbox, copy, deadline);
+        // A session that was kept may end in that very moment: with a new one it is as if there had been none.
+        if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && !deadline.left().is_zero() {
+            first = self.append_once(destination, &mailbox, copy, deadline);
+        }
         let Err(AppendTrouble::Refused(refusal)) = first else {
             return first.map_err(|trouble| not_appended(destination, trouble));
         };
