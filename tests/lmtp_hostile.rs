@@ -117,7 +117,7 @@ fn pour(stream: &mut UnixStream, piece: &[u8], times: usize) -> bool {
 fn the_silent_and_the_slow_hold_nobody_up() {
     let mut site = Site::start();
     site.withstands(|lmtp| {
-        let _silent: Vec<UnixStream> = (0..100).map(|_| raw(lmtp)).collect();
+        let _silent: Vec<UnixStream> = (0..40).map(|_| raw(lmtp)).collect();
         // Silent in every place of a conversation.
         let places = [
             "LHLO x\r\n",
@@ -125,7 +125,7 @@ fn the_silent_and_the_slow_hold_nobody_up() {
             "LHLO x\r\nMAIL FROM:<a@b>\r\nRCPT TO:<scuba@mail.axial.net>\r\nDATA\r\nSub",
         ];
         let mut halting = Vec::new();
-        for place in places.iter().cycle().take(60) {
+        for place in places.iter().cycle().take(30) {
             let mut stream = raw(lmtp);
             stream.write_all(place.as_bytes()).expect("a few bytes");
             halting.push(stream);

@@ -18,7 +18,7 @@ use support::{onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 /// Doubts are settled soon after a crash: a lease that has run out.
-const SHORT: &str = "[lock]\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
+const SHORT: &str = "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
 const ACCOUNTS: usize = 50;
 const SENDERS: usize = 4;
 /// What Postfix says when a server is not where it was, or goes away amid a conversation.
