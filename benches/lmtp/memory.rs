@@ -20,7 +20,9 @@ pub fn run() {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
     let postgres = Postgres::start();
-    let config = bench.imap_config("socket", &postgres, &dovecot);
+    let ledger = format!("url = \"{}\"", postgres.url_socket());
+    let roomy = format!("{}\n[lmtp]\nconnections = 2000", bench.imap_store(&dovecot));
+    let config = bench.config("socket", &ledger, &roomy);
     bench.migrate(&config);
     println!("| the server with | anonymous MB | files MB |\n|---|---:|---:|");
     let lmtp = Lmtp::start(&config);
