@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use support::server::{Server, guarded};
-use support::{TempRoot, onedrop, onedrop_path};
+use support::{TempRoot, onedrop, onedrop_path, wait_until};
 
 const MESSAGE: &[u8] = include_bytes!("../fixtures/mail/welcome.eml");
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -82,6 +82,13 @@ impl World {
         let nowhere = Path::new("/proc/nowhere");
         let config = self.config("helpless.toml", &nowhere.join("ledger.db"), &nowhere.join("mail"), &via);
         Delivery { config, input: MESSAGE.to_vec() }
+    }
+
+    /// An able delivery that has been started and has read nothing yet.
+    fn begin(&self, args: &[&str]) -> (Delivery, Child) {
+        let delivery = self.able("");
+        let child = delivery.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+        (delivery, child)
     }
 
     /// A delivery that knows of no server.
@@ -451,21 +458,47 @@ fn where_the_queue_is_full_the_process_delivers_by_itself() {
 
 /// The server is killed with the message in its hands; the next try finds what is on record.
 #[test]
-fn a_server_that_is_killed_costs_a_retry() {
+fn a_server_that_is_killed_with_the_message_costs_a_retry() {
     let world = World::new();
     let mut server = world.start_server("");
     world.helpless("").run(&["-d", DOUG]).is(0, "stored");
-    // The lock of the store's folder is a FIFO's reader that never comes: the server hangs in the middle.
-    server.pause();
-    let delivery = world.able("");
-    let mut child =
-        delivery.command(&["-d", SCUBA]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
-    child.stdin.take().expect("stdin").write_all(MESSAGE).expect("message");
+    // Nobody else can record anything now: the server waits.
+    let ledger = rusqlite::Connection::open(world.root.join("ledger.db")).expect("ledger");
+    ledger.execute_batch("BEGIN IMMEDIATE").expect("lock");
+    let (delivery, mut child) = world.begin(&["-d", SCUBA]);
+    child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
+    assert!(wait_until(Duration::from_secs(20), || has_thread(&server, "delivery")), "nothing was handed over");
     server.kill_all();
     let output = child.wait_with_output().expect("end");
-    // It had said nothing: by itself.
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("did not answer"), "{output:?}");
+    ledger.execute_batch("ROLLBACK").expect("unlock");
+    assert!(world.inbox("scuba").is_empty());
+    delivery.run(&["-d", SCUBA]).is(0, "stored account=scuba ");
     assert_eq!(world.inbox("scuba").len(), 1);
+}
+
+/// The call is made while the message is being read; a server that stops then has nothing in its hands.
+#[test]
+fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let world = World::new();
+        let mut server = world.start_server("");
+        let (delivery, mut child) = world.begin(&["-d", SCUBA]);
+        assert!(wait_until(Duration::from_secs(20), || has_thread(&server, "client")), "nobody called");
+        server.stop(signal);
+        child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
+        let output = child.wait_with_output().expect("end");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(world.inbox("scuba").len(), 1);
+    }
+}
+
+/// Whether a thread of the server has this name now.
+fn has_thread(server: &Server, name: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("/proc");
+    let mut names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.any(|found| found.trim_end() == name)
 }
 
 /// What a listener's part says where it is to say nothing and keep the connection.
@@ -513,7 +546,7 @@ impl Fake {
             for stream in listener.incoming().flatten() {
                 let heard = Arc::clone(&heard);
                 // A client that goes away in mid-sentence is part of the game.
-                thread::spawn(move || drop(play(&stream, script, &heard)));
+                thread::spawn(move || play(&stream, script, &heard));
             }
         });
         Fake { said }
@@ -535,7 +568,7 @@ fn say(mut stream: &UnixStream, text: &str) -> bool {
 }
 
 fn play(mut stream: &UnixStream, script: Script, heard: &Mutex<Vec<u8>>) -> Option<()> {
-    let mut go_on = |text| say(stream, text).then_some(());
+    let go_on = |text: &str| say(stream, text).then_some(());
     go_on(script.greeting)?;
     let mut input = BufReader::new(stream);
     let (mut recipients, mut in_data) = (0, false);
@@ -550,14 +583,16 @@ fn play(mut stream: &UnixStream, script: Script, heard: &Mutex<Vec<u8>>) -> Opti
             if line == b".\r\n" {
                 in_data = false;
                 match script.after {
-                    None => (0..recipients).for_each(|_| drop(say(stream, "250 2.0.0 stored by a fake\r\n"))),
+                    None => go_on(&"250 2.0.0 stored by a fake\r\n".repeat(recipients))?,
                     Some(after) => {
                         go_on(after)?;
-                        while script.is_slow {
+                        if !script.is_slow {
+                            return None;
+                        }
+                        loop {
                             thread::sleep(Duration::from_millis(100));
                             stream.write_all(b".").ok()?;
                         }
-                        return None;
                     }
                 }
             }
