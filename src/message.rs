@@ -24,6 +24,9 @@ pub use parts::PartFact;
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
 const PER_RECIPIENT: [&[u8]; 3] = [b"return-path", b"x-original-to", b"delivered-to"];
 
+/// Those of them that final delivery prepends (RFC 5321 section 4.4), be it pipe(8) or a server.
+const THE_SERVERS: [&[u8]; 2] = [b"return-path", b"delivered-to"];
+
 /// Fields whose content the author chose, or who sent it again (besides `content-*` and `resent-*`).
 const AUTHORED: [&[u8]; 11] = [
     b"from",
@@ -162,6 +165,16 @@ impl Message {
     /// The bytes of a shared copy: without the leading fields that name one recipient.
     pub fn shared_copy(&self) -> &[u8] {
         &self.bytes[self.shared_start..]
+    }
+
+    /// The bytes of a recipient's own copy, in pieces, for a server that prepends Return-Path and Delivered-To itself:
+    /// without the leading ones. `None` where the server would take the first line left for an mbox line.
+    pub fn to_hand_over(&self) -> Option<Vec<&[u8]>> {
+        let (leading, rest) = self.bytes[self.start..].split_at(self.shared_start - self.start);
+        let kept = fields(leading).filter(|field| !THE_SERVERS.iter().any(|name| field.is(name)));
+        let mut pieces: Vec<&[u8]> = kept.map(|field| field.raw).collect();
+        pieces.push(rest);
+        (mbox_line(pieces[0]) == 0).then_some(pieces)
     }
 
     /// Whether the message holds a NUL byte, which IMAP literals cannot.
@@ -408,6 +421,19 @@ mod tests {
         assert!(message.shared_copy().starts_with(b"Received: by x\nDelivered-To: forged"));
         assert_eq!(message.first("delivered-to").as_deref(), Some(&b"doug@x"[..]));
         assert_eq!(message.received(), bytes);
+    }
+
+    #[test]
+    fn a_message_handed_over_lacks_the_fields_that_the_server_prepends_and_is_the_same() {
+        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\n\nbody";
+        let message = Message::new(bytes.to_vec(), DedupBy::Content);
+        let pieces = message.to_hand_over().expect("pieces").concat();
+        assert_eq!(pieces, b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody");
+        let there = Message::new(pieces.clone(), DedupBy::Content);
+        assert_eq!((there.identity(), there.shared_copy()), (message.identity(), message.shared_copy()));
+        // The second line would be taken for an mbox line.
+        let message = Message::new(b"Return-Path: <>\nFrom here on\n".to_vec(), DedupBy::Content);
+        assert_eq!(message.to_hand_over(), None);
     }
 
     #[test]

@@ -24,6 +24,22 @@ impl Status {
     pub const UNKNOWN_MAILBOX: Status = Status::new(5, 1, 1);
     pub const TOO_BIG: Status = Status::new(5, 3, 4);
 
+    /// Reads a status (RFC 3463 section 2): a class of 2, 4 or 5, and two numbers of one to three digits.
+    pub fn parse(text: &str) -> Option<Status> {
+        let mut parts = text.split('.').map(|part| {
+            let is_number = (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse().ok().filter(|_| is_number)
+        });
+        let (class, subject, detail) = (parts.next()??, parts.next()??, parts.next()??);
+        let class = u8::try_from(class).ok().filter(|class| [2, 4, 5].contains(class))?;
+        parts.next().is_none().then(|| Status::new(class, subject, detail))
+    }
+
+    /// Whether it says something about how the peers speak with each other, not about the mail (X.5.z).
+    pub fn is_about_the_protocol(self) -> bool {
+        self.subject == 5
+    }
+
     const fn new(class: u8, subject: u16, detail: u16) -> Status {
         Status { class, subject, detail }
     }
@@ -70,6 +86,9 @@ pub enum Failure {
     Store(#[source] StoreError),
     #[error("ledger: {0}")]
     Ledger(#[source] LedgerError),
+    /// The server that was to deliver did not tell what became of the message.
+    #[error("{0}")]
+    Server(String),
     #[error("{0}")]
     Setup(String),
     #[error("internal error: {0}")]
@@ -121,7 +140,22 @@ impl Outcome {
             | Failure::Input(_)
             | Failure::Contended(_)
             | Failure::Deadline { .. }
+            | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
+        }
+    }
+
+    /// How a server of ours says that a delivery ended: its reply's code and the text after it, which begins with the
+    /// status (RFC 2034). Permanent is only what is so by code and status, and concerns the mail.
+    pub fn of_reply(code: u16, reply: &str) -> Outcome {
+        let (first, rest) = reply.split_once(' ').unwrap_or((reply, ""));
+        match (code / 100, Status::parse(first)) {
+            (2, Some(status)) if status.class == 2 => Outcome::Delivered(rest.to_owned()),
+            (4, Some(status)) if status.class == 4 => Outcome::TempFail(status, rest.to_owned()),
+            (5, Some(status)) if status.class == 5 && !status.is_about_the_protocol() => {
+                Outcome::PermFail(status, rest.to_owned())
+            }
+            _ => Outcome::TempFail(Status::TEMPORARY, format!("reply not understood: {code} {reply}")),
         }
     }
 
@@ -157,6 +191,43 @@ impl Outcome {
             (Outcome::PermFail(..), _) => self,
             (_, Outcome::PermFail(..)) => other,
             (Outcome::Delivered(a), Outcome::Delivered(b)) => Outcome::Delivered(format!("{a}; {b}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_read_strictly() {
+        let cases = [
+            (250, "2.0.0 stored account=a", Outcome::Delivered("stored account=a".into())),
+            (451, "4.3.0 later", Outcome::TempFail(Status::TEMPORARY, "later".into())),
+            (452, "4.2.2 full", Outcome::TempFail(Status::MAILBOX_FULL, "full".into())),
+            (550, "5.1.1 nobody", Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".into())),
+            (552, "5.3.4 too big", Outcome::PermFail(Status::TOO_BIG, "too big".into())),
+        ];
+        for (code, text, outcome) in cases {
+            assert_eq!(Outcome::of_reply(code, text), outcome);
+        }
+        let not_understood = [
+            (250, "stored"),
+            (250, "4.3.0 later"),
+            (450, "5.1.1 nobody"),
+            (550, "4.1.1 nobody"),
+            (550, "nobody"),
+            (550, "5.1 nobody"),
+            (550, "5.1.1.1 nobody"),
+            (550, "5.+1.1 nobody"),
+            (550, "5.1.1111 nobody"),
+            (550, ""),
+            (503, "5.5.1 bad sequence"),
+            (354, "2.0.0 go ahead"),
+        ];
+        for (code, text) in not_understood {
+            let outcome = Outcome::of_reply(code, text);
+            assert!(matches!(outcome, Outcome::TempFail(Status::TEMPORARY, _)), "{code} {text}: {outcome:?}");
         }
     }
 }

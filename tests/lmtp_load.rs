@@ -76,8 +76,9 @@ impl Site {
     #[track_caller]
     fn postfix_has_not_noticed(&self) {
         let log = self.postfix.log();
-        let noticed: Vec<&str> =
-            log.lines().filter(|line| NOTICED.iter().any(|word| line.contains(word))).take(20).collect();
+        // The side where mail comes in knows lost connections of its own: the rig looks whether it is up.
+        let lines = log.lines().filter(|line| !line.contains("postfix/smtpd["));
+        let noticed: Vec<&str> = lines.filter(|line| NOTICED.iter().any(|word| line.contains(word))).take(20).collect();
         assert!(noticed.is_empty(), "{noticed:#?}");
     }
 }

@@ -1,5 +1,6 @@
-//! `onedrop deliver`: one message from standard input to its recipients. Connections are opened while the message is
-//! still being read; the watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
+//! `onedrop deliver`: one message from standard input to its recipients, by way of the LMTP server on this host or by
+//! itself. Connections are opened while the message is still being read; the watchdog runs from the first moment. Whatever
+//! goes wrong, an [`Outcome`] comes back.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -20,6 +21,11 @@ use crate::message::Message;
 use crate::outcome::{Failure, Outcome, OverQuota};
 use crate::routing::Routing;
 use crate::store::Store;
+
+mod via;
+mod wire;
+
+use via::{Call, Trouble};
 
 /// What the command line said.
 pub(super) struct Request {
@@ -118,6 +124,13 @@ struct Delivery {
     started: Instant,
 }
 
+/// What a delivery works with, opened or about to be.
+struct Connections {
+    /// `None`: it is opened when it is needed.
+    ledger: Option<JoinHandle<OpenedLedger>>,
+    store: Box<dyn Store>,
+}
+
 impl Delivery {
     fn run(&mut self, feeder: &input::Feeder) -> Result<Outcome, Failure> {
         if self.loaded.config.directory.knows_nobody() {
@@ -125,14 +138,47 @@ impl Delivery {
                 "the directory knows nobody: set directory.domains, accounts or query".to_owned(),
             ));
         }
-        let opening = self.begin_to_open_ledger()?;
+        let Some(call) = self.call() else {
+            let connections = self.connect()?;
+            let message = self.read_message(feeder)?;
+            return self.deliver(&message, connections);
+        };
+        let message = self.read_message(feeder)?;
+        match call.hand_over(&message, &self.request.envelope) {
+            Ok(outcome) => {
+                self.log_handed_over(&outcome);
+                Ok(outcome)
+            }
+            Err(Trouble::Failed(failure)) => Err(failure),
+            Err(Trouble::NotTaken(why)) => {
+                self.log_not_taken(&why);
+                let connections = self.connect()?;
+                self.deliver(&message, connections)
+            }
+        }
+    }
+
+    /// Calls the server that is to take the message, if there is one.
+    fn call(&self) -> Option<Call> {
+        let path = self.loaded.config.deliver.via.as_ref()?;
+        let call = Call::start(path, host_name(), &self.deadline, self.loaded.config.limits.deadline_secs);
+        call.inspect_err(|why| self.log_not_taken(why)).ok()
+    }
+
+    /// Begins to open what a delivery of our own needs.
+    fn connect(&self) -> Result<Connections, Failure> {
+        let ledger = self.begin_to_open_ledger()?;
         let mut store = (self.adapters.open_store)(&self.loaded)?();
         for recipient in &self.request.envelope.recipients {
             if let Known::Account(account) = self.routing.known(recipient) {
                 store.prepare(&account, self.deadline.end());
             }
         }
-        let message = self.read_message(feeder)?;
+        Ok(Connections { ledger, store })
+    }
+
+    fn deliver(&self, message: &Message, connections: Connections) -> Result<Outcome, Failure> {
+        let Connections { ledger: opening, mut store } = connections;
         let facts = message.facts();
         let mut ledger = match opening {
             Some(opening) => {
@@ -144,13 +190,13 @@ impl Delivery {
         let unknown = (!unknown.is_empty()).then(|| Failure::UnknownRecipient(unknown.join(", ")));
         if recipients.is_empty() {
             let failure = unknown.unwrap_or(Failure::NoRecipient);
-            self.note_refusal(&message, &failure, ledger.as_mut());
+            self.note_refusal(message, &failure, ledger.as_mut());
             return Err(failure);
         }
-        let destinations = self.routing.destinations(&recipients, &message, &self.request.envelope, ledger.as_mut())?;
+        let destinations = self.routing.destinations(&recipients, message, &self.request.envelope, ledger.as_mut())?;
         let attempt = self.attempt();
         let job = Job {
-            message: &message,
+            message,
             head: b"",
             facts: &facts,
             attempt: &attempt,
@@ -258,5 +304,23 @@ impl Delivery {
             "{}",
             outcome.text()
         );
+    }
+
+    fn log_handed_over(&self, outcome: &Outcome) {
+        let envelope = &self.request.envelope;
+        tracing::info!(
+            queue_id = envelope.queue_id,
+            recipient = envelope.recipients.join(" "),
+            sender = envelope.sender,
+            outcome = outcome.name(),
+            status = %outcome.status(),
+            milliseconds = self.started.elapsed().as_millis() as u64,
+            "handed over: {}",
+            outcome.text()
+        );
+    }
+
+    fn log_not_taken(&self, why: &str) {
+        tracing::info!(queue_id = self.request.envelope.queue_id, why, "not handed over, delivering");
     }
 }

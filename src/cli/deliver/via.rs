@@ -1,0 +1,347 @@
+//! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open already. The call is
+//! made while the message is still being read.
+//!
+//! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server is busy, drains, goes
+//! away or does not understand, the process delivers by itself ([`NotTaken`](Trouble::NotTaken)). After the dot the server
+//! may be at it, whatever becomes of the connection: then a lost answer is a temporary failure, never a second delivery in
+//! the same run, and the next try finds by lease and look what this one left.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+};
+use nix::sys::time::TimeVal;
+
+use super::wire;
+use crate::deadline::Deadline;
+use crate::envelope::Envelope;
+use crate::message::Message;
+use crate::outcome::{Failure, Outcome, OverQuota, Status};
+
+/// How long to stand in the queue of a server that accepts nobody, before the process delivers by itself.
+const CONNECT_SECS: i64 = 2;
+/// A reply line has 512 bytes at most (RFC 5321 section 4.5.3.1.5); more is no reply.
+const LONGEST_LINE: usize = 4096;
+/// Nor are this many lines.
+const MOST_LINES: usize = 100;
+/// What the server must offer, as ours does; another one may keep no ledger.
+const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", "XFORWARD"];
+
+/// Why the server did not deliver the message.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Certainly nothing was handed over; why.
+    NotTaken(String),
+    /// The delivery has failed.
+    Failed(Failure),
+}
+
+/// A call to the server, whose greeting may not have come yet.
+pub(super) struct Call {
+    hello: JoinHandle<Result<Conversation, Trouble>>,
+}
+
+impl Call {
+    /// Calls the server at `path`; what is said there ends by the `deadline` of `deadline_secs`.
+    ///
+    /// # Errors
+    /// Nobody is there, in words.
+    pub(super) fn start(path: &Path, host: String, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
+        let name = path.display().to_string();
+        let stream = call(path).map_err(|error| format!("{name}: {error}"))?;
+        let mut conversation =
+            Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name };
+        let hello = thread::Builder::new().name("hello".to_owned()).spawn(move || {
+            conversation.hello(&host)?;
+            Ok(conversation)
+        });
+        hello.map(|hello| Call { hello }).map_err(|error| format!("no thread: {error}"))
+    }
+
+    /// Hands the message over and waits for the replies.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Outcome, Trouble> {
+        let mut conversation = self.hello.join().map_err(|_| Trouble::NotTaken("panic".to_owned()))??;
+        let mut recipients: Vec<&str> = Vec::new();
+        for recipient in &envelope.recipients {
+            if !recipients.contains(&recipient.as_str()) {
+                recipients.push(recipient);
+            }
+        }
+        if recipients.is_empty() {
+            return Err(Trouble::NotTaken("no recipient".to_owned()));
+        }
+        let cannot = || Trouble::NotTaken("LMTP cannot say it".to_owned());
+        let pieces = message.to_hand_over().ok_or_else(cannot)?;
+        let commands = wire::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
+        conversation.hand_over(&commands, &recipients, &pieces)
+    }
+}
+
+/// connect(2) waits while the server's queue is full, as long as a send would (unix_stream_connect in net/unix/af_unix.c).
+fn call(path: &Path) -> io::Result<UnixStream> {
+    let address = UnixAddr::new(path)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, SendTimeout, &TimeVal::new(CONNECT_SECS, 0))?;
+    connect(socket.as_raw_fd(), &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// What broke a conversation.
+#[derive(Debug)]
+enum Broken {
+    Lost(io::Error),
+    Late,
+    NotUnderstood(String),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Broken::Late,
+            _ => Broken::Lost(error),
+        }
+    }
+}
+
+/// A reply: its code, and its lines' texts.
+#[derive(Debug)]
+struct Reply {
+    code: u16,
+    lines: Vec<String>,
+}
+
+impl Reply {
+    /// The server says no, for now or for good.
+    fn is_negative(&self) -> bool {
+        (400..600).contains(&self.code)
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome::of_reply(self.code, &self.lines.join(" "))
+    }
+}
+
+struct Conversation {
+    stream: UnixStream,
+    /// Read and not used yet.
+    read: Vec<u8>,
+    deadline: Deadline,
+    deadline_secs: u64,
+    /// The socket.
+    name: String,
+}
+
+/// How the recipients were received.
+struct Received {
+    accepted: usize,
+    outcomes: Vec<Outcome>,
+}
+
+impl Conversation {
+    fn hello(&mut self, host: &str) -> Result<(), Trouble> {
+        let greeting = self.reply().map_err(|broken| self.before(broken))?;
+        self.expect(&greeting, 220)?;
+        let lhlo = format!("LHLO {host}\r\n");
+        self.write_all(lhlo.as_bytes()).map_err(|error| self.before(error.into()))?;
+        let offer = self.reply().map_err(|broken| self.before(broken))?;
+        self.expect(&offer, 250)?;
+        let offers = |keyword: &str| {
+            offer
+                .lines
+                .iter()
+                .skip(1)
+                .any(|line| line.split(' ').next().is_some_and(|word| word.eq_ignore_ascii_case(keyword)))
+        };
+        match NEEDED.into_iter().find(|keyword| !offers(keyword)) {
+            None => Ok(()),
+            Some(missing) => Err(Trouble::NotTaken(format!("{} is no server of ours: no {missing}", self.name))),
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        commands: &wire::Commands,
+        recipients: &[&str],
+        pieces: &[&[u8]],
+    ) -> Result<Outcome, Trouble> {
+        self.write_all(&commands.bytes).map_err(|error| self.before(error.into()))?;
+        if commands.has_xforward {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            self.expect(&reply, 250)?;
+        }
+        let reply = self.reply().map_err(|broken| self.before(broken))?;
+        if let outcome @ Outcome::PermFail(Status::TOO_BIG, _) = reply.outcome() {
+            return Ok(outcome);
+        }
+        self.expect(&reply, 250)?;
+        let Received { accepted, mut outcomes } = self.recipients(recipients)?;
+        if accepted > 0 {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            self.expect(&reply, 354)?;
+            wire::write_data(pieces, self).map_err(|error| self.before(error.into()))?;
+            self.replies(accepted, &mut outcomes);
+            // Nobody waits for what it says to that.
+            let _ = self.write_all(b"QUIT\r\n");
+        }
+        // Recipients of one account are told the same.
+        let mut different: Vec<Outcome> = Vec::new();
+        for outcome in outcomes {
+            if !different.contains(&outcome) {
+                different.push(outcome);
+            }
+        }
+        let worst = different.into_iter().reduce(Outcome::worst);
+        worst.ok_or_else(|| Trouble::NotTaken("no recipient".to_owned()))
+    }
+
+    /// The replies to RCPT.
+    fn recipients(&mut self, recipients: &[&str]) -> Result<Received, Trouble> {
+        let (mut accepted, mut unknown, mut outcomes) = (0, Vec::new(), Vec::new());
+        for recipient in recipients {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            match reply.outcome() {
+                Outcome::Delivered(_) => accepted += 1,
+                Outcome::PermFail(Status::UNKNOWN_MAILBOX, _) => unknown.push(*recipient),
+                // Not that it does not understand us, leaves, or wants fewer at a time.
+                outcome @ Outcome::TempFail(status, _)
+                    if reply.code / 100 == 4 && !status.is_about_the_protocol() && reply.code != 421 =>
+                {
+                    outcomes.push(outcome);
+                }
+                Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
+            }
+        }
+        if !unknown.is_empty() {
+            outcomes.push(Outcome::of(&Failure::UnknownRecipient(unknown.join(", ")), OverQuota::Defer));
+        }
+        Ok(Received { accepted, outcomes })
+    }
+
+    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2).
+    fn replies(&mut self, accepted: usize, outcomes: &mut Vec<Outcome>) {
+        for _ in 0..accepted {
+            match self.reply() {
+                Ok(reply) => outcomes.push(reply.outcome()),
+                Err(broken) => {
+                    let failure = match broken {
+                        Broken::Lost(error) => {
+                            Failure::Server(format!("{} has the message and did not answer: {error}", self.name))
+                        }
+                        Broken::Late => self.late(),
+                        Broken::NotUnderstood(said) => self.not_understood(&said),
+                    };
+                    return outcomes.push(Outcome::of(&failure, OverQuota::Defer));
+                }
+            }
+        }
+    }
+
+    /// What it means that the conversation broke before the final dot was sent.
+    fn before(&self, broken: Broken) -> Trouble {
+        match broken {
+            Broken::Lost(error) => Trouble::NotTaken(format!("{}: {error}", self.name)),
+            Broken::Late => Trouble::Failed(self.late()),
+            Broken::NotUnderstood(said) => Trouble::Failed(self.not_understood(&said)),
+        }
+    }
+
+    fn late(&self) -> Failure {
+        Failure::Deadline { secs: self.deadline_secs, doing: format!("waiting for {}", self.name) }
+    }
+
+    fn not_understood(&self, said: &str) -> Failure {
+        Failure::Server(format!("{} is not understood: {said:?}", self.name))
+    }
+
+    fn expect(&self, reply: &Reply, code: u16) -> Result<(), Trouble> {
+        if reply.code == code { Ok(()) } else { Err(self.refused(reply)) }
+    }
+
+    /// Before the final dot the server says no, or what makes no sense there.
+    fn refused(&self, reply: &Reply) -> Trouble {
+        let said = format!("{} {}", reply.code, reply.lines.join(" "));
+        match reply.is_negative() {
+            true => Trouble::NotTaken(format!("{} says {said}", self.name)),
+            false => Trouble::Failed(self.not_understood(&said)),
+        }
+    }
+
+    fn reply(&mut self) -> Result<Reply, Broken> {
+        let mut reply = Reply { code: 0, lines: Vec::new() };
+        loop {
+            let line = self.line()?;
+            let Some((code, is_last, text)) = parse(&line) else { return Err(Broken::NotUnderstood(line)) };
+            let is_first = reply.lines.is_empty();
+            if !is_first && reply.code != code || reply.lines.len() >= MOST_LINES {
+                return Err(Broken::NotUnderstood(line));
+            }
+            reply.code = code;
+            reply.lines.push(text.to_owned());
+            if is_last {
+                return Ok(reply);
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<String, Broken> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.read[searched..]) {
+                let line: Vec<u8> = self.read.drain(..=searched + at).collect();
+                let line = line.strip_suffix(b"\r\n").unwrap_or(&line[..line.len() - 1]);
+                return Ok(String::from_utf8_lossy(line).into_owned());
+            }
+            searched = self.read.len();
+            if searched > LONGEST_LINE {
+                let begin = String::from_utf8_lossy(&self.read[..80]).into_owned();
+                return Err(Broken::NotUnderstood(begin));
+            }
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            let mut block = [0; 4096];
+            match self.stream.read(&mut block) {
+                Ok(0) => return Err(Broken::Lost(io::Error::other("the connection was closed"))),
+                Ok(read) => self.read.extend_from_slice(&block[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.left();
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// Each write is over by the deadline.
+impl Write for Conversation {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A reply line's code, whether it is the reply's last, and its text (RFC 5321 section 4.2).
+fn parse(line: &str) -> Option<(u16, bool, &str)> {
+    let code = line.get(..3).filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
+    match line[3..].chars().next() {
+        _ if !(200..600).contains(&code) => None,
+        None => Some((code, true, "")),
+        Some(' ') => Some((code, true, &line[4..])),
+        Some('-') => Some((code, false, &line[4..])),
+        Some(_) => None,
+    }
+}
