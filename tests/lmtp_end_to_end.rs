@@ -83,13 +83,19 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
 
     let attempts = postfix.attempts(&queue_id);
     assert_eq!(attempts.len(), 2, "{attempts:#?}");
-    for (account, line) in ["scuba", "doug"].iter().zip(&attempts) {
+    for account in ["scuba", "doug"] {
+        let line = attempts.iter().find(|line| line.contains(&format!("to=<{account}"))).expect("an attempt for each");
         assert!(line.contains("dsn=2.") && line.contains("status=sent"), "{line}");
         assert!(line.contains(&format!("stored account={account} mailbox=INBOX uid=")), "{line}");
     }
-    let trace = run(&world.config("trace", STORY), &["trace", &queue_id]);
-    let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
-    assert!(trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2, "{trace}");
+    // How it ended is put on record after the replies.
+    let config = world.config("trace", STORY);
+    let mut trace = String::new();
+    let told = wait_until(LONG, || {
+        trace = String::from_utf8_lossy(&run(&config, &["trace", &queue_id]).stdout).into_owned();
+        trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2
+    });
+    assert!(told, "{trace}");
 }
 
 fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
@@ -160,7 +166,7 @@ fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
     let attempts = postfix.attempts(&queue_id);
     let bounced = attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
-    assert!(bounced.contains("unknown recipient nobody@mail.axial.net"), "{bounced}");
+    assert!(bounced.contains("No such recipient"), "{bounced}");
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
     assert_eq!(world.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::data::{ChunkReader, DotReader};
 use super::delivery::{self, Contents, Ending, Parcel};
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
-use super::server::{Seat, Shared};
+use super::server::Shared;
 use super::service::Service;
 use super::spool::{NoMessage, Spool};
 use super::stream::Stream;
@@ -23,11 +23,13 @@ use crate::outcome::{Failure, Outcome};
 const BLOCK: usize = 64 * 1024;
 /// Data beyond the idle time must come at this rate, in bytes a second.
 const SLOWEST: u64 = 10_000;
+/// How long a client may still begin a message when the server stops.
+const LAST_WORD: Duration = Duration::from_millis(250);
 /// Replies that are kept back while the client sends ahead.
 const MOST_REPLIES: usize = 64 * 1024;
 
 /// Serves one client to its end.
-pub fn serve(stream: Stream, shared: &Arc<Shared>, seat: &Seat) {
+pub fn serve(stream: Stream, shared: &Arc<Shared>) {
     let service = shared.service();
     let mut connection = Connection {
         idle: Duration::from_secs(service.config().lmtp.idle_secs),
@@ -37,7 +39,6 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>, seat: &Seat) {
         out: Vec::new(),
         chunks: None,
         shared,
-        seat,
     };
     if let Err(error) = connection.run() {
         tracing::debug!(%error, "connection ended");
@@ -51,7 +52,6 @@ fn settings(service: &Service) -> Settings {
 
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
-    seat: &'a Seat,
     protocol: Protocol,
     accounts: Accounts,
     input: Input,
@@ -116,7 +116,6 @@ impl Connection<'_> {
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
                 Line::Whole(line) => self.protocol.line(&line, &mut self.accounts, &mut self.out),
             };
-            self.seat.set_idle(false);
             match next {
                 Next::Command => {}
                 Next::Data => self.data()?,
@@ -165,18 +164,24 @@ impl Connection<'_> {
             }
             self.flush()?;
             if self.input.rest().is_empty() && !too_long && self.protocol.is_idle() {
-                self.seat.set_idle(true);
-                if self.shared.is_draining() {
+                if self.is_told_to_go(until)? {
                     return Ok(Line::End);
                 }
+                // The line begins now.
+                until = Instant::now() + self.idle;
             }
             if self.input.fill(until)? == 0 {
                 return Ok(Line::End);
             }
-            if self.seat.set_idle(false) {
-                until = Instant::now() + self.idle;
-            }
         }
+    }
+
+    /// Waits between two messages: until the client says something, or the server stops. A client that has just spoken may
+    /// be about to go on (lmtp(8) says RSET to see whether a kept connection is good): it gets the time to.
+    fn is_told_to_go(&self, until: Instant) -> io::Result<bool> {
+        let left = until.saturating_duration_since(Instant::now());
+        let stream = &self.input.stream;
+        Ok(!stream.wait_beside(&self.shared.stopping, left)? && stream.wait(LAST_WORD).is_err())
     }
 
     fn data(&mut self) -> io::Result<()> {

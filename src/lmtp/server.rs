@@ -32,38 +32,22 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
-    next_number: AtomicU64,
-    clients: Mutex<HashMap<u64, Arc<Client>>>,
+    next_flight: AtomicU64,
     /// When the deliveries that are under way must have ended.
     flights: Mutex<HashMap<u64, Instant>>,
+    /// Comes to its end when the server stops: what idle clients' threads wait for beside their client.
+    pub stopping: UnixStream,
     /// Wakes the server's loop.
     waker: UnixStream,
 }
 
-struct Client {
-    stream: Stream,
-    is_idle: AtomicBool,
-}
-
 /// A client's place among those that are there at a time; free when dropped.
-pub struct Seat {
-    shared: Arc<Shared>,
-    number: u64,
-    client: Arc<Client>,
-}
-
-impl Seat {
-    /// Says whether the client may be told to go; returns what was said before.
-    pub fn set_idle(&self, is_idle: bool) -> bool {
-        self.client.is_idle.swap(is_idle, Ordering::SeqCst)
-    }
-}
+struct Seat(Arc<Shared>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.clients().remove(&self.number);
-        self.shared.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.wake();
+        self.0.metrics.connections.fetch_sub(1, Ordering::SeqCst);
+        self.0.wake();
     }
 }
 
@@ -94,17 +78,13 @@ impl Shared {
 
     /// To be kept until the delivery is over.
     pub fn flight(self: &Arc<Self>, parcel: &Parcel) -> Flight {
-        let number = self.number();
+        let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
         self.flights().insert(number, parcel.due());
         Flight { shared: Arc::clone(self), number }
     }
 
-    fn number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<Client>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clients(&self) -> u64 {
+        self.metrics.connections.load(Ordering::SeqCst)
     }
 
     fn flights(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
@@ -134,14 +114,15 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     for end in [&waker, &wakes] {
         end.set_nonblocking(true).map_err(setup)?;
     }
+    let (stop, stopping) = UnixStream::pair().map_err(setup)?;
     let signals = Signals::catch(&waker).map_err(setup)?;
     let metrics_at = service.config().lmtp.metrics;
     let shared = Arc::new(Shared {
         metrics: Arc::default(),
         service: RwLock::new(Arc::new(service)),
         draining: AtomicBool::new(false),
-        next_number: AtomicU64::new(0),
-        clients: Mutex::default(),
+        next_flight: AtomicU64::new(0),
+        stopping,
         flights: Mutex::default(),
         waker,
     });
@@ -158,7 +139,7 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     let Server { shared, listeners, wakes, .. } = server;
     // Whoever comes now is turned away by the system, or waits in the queue of a socket that systemd keeps.
     drop(listeners);
-    drain(&shared, &wakes);
+    drain(&shared, &wakes, stop);
     Ok(())
 }
 
@@ -205,7 +186,7 @@ impl Server {
 
     fn tick(&self) {
         self.shared.service().close_idle();
-        let clients = self.shared.metrics.connections.load(Ordering::Relaxed);
+        let clients = self.shared.clients();
         let status = format!("{clients} clients, {} deliveries", self.shared.flights().len());
         tell_systemd(&[sd_notify::NotifyState::Status(&status)]);
         if !self.shared.is_stuck() {
@@ -224,7 +205,7 @@ impl Server {
     }
 
     fn is_full(&self) -> bool {
-        self.shared.clients().len() >= self.shared.service().config().lmtp.connections
+        self.shared.clients() >= self.shared.service().config().lmtp.connections as u64
     }
 
     /// Listeners where somebody knocks.
@@ -261,19 +242,11 @@ impl Server {
             shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
             return stream.try_say(FULL);
         }
-        let client = match stream.try_clone() {
-            Ok(copy) => Arc::new(Client { stream: copy, is_idle: AtomicBool::new(false) }),
-            Err(_) => return stream.try_say(FULL),
-        };
-        let number = shared.number();
-        shared.clients().insert(number, Arc::clone(&client));
-        shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat { shared: Arc::clone(shared), number, client };
-        let serving = Arc::clone(shared);
+        shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
+        let seat = Seat(Arc::clone(shared));
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
             // A panic ends this client; the hook has logged it.
-            let _ =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &serving, &seat)));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &seat.0)));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
@@ -282,19 +255,14 @@ impl Server {
 }
 
 /// Waits until every client has its answers and every delivery has ended, as long as a delivery may take.
-fn drain(shared: &Arc<Shared>, wakes: &UnixStream) {
+fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     shared.draining.store(true, Ordering::SeqCst);
+    drop(stop);
     let service = shared.service();
     let limits = &service.config().limits;
     let until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
-        // Again each time: a client may have become idle since.
-        for client in shared.clients().values() {
-            if client.is_idle.load(Ordering::SeqCst) {
-                client.stream.shut_for_reading();
-            }
-        }
-        let (clients, flights) = (shared.clients().len(), shared.flights().len());
+        let (clients, flights) = (shared.clients(), shared.flights().len());
         if clients == 0 && flights == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries = flights, "stopped");
             return;

@@ -1,7 +1,7 @@
 //! A client's socket: TCP or Unix.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -16,26 +16,6 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The same socket once more.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn try_clone(&self) -> io::Result<Stream> {
-        match self {
-            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
-            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
-        }
-    }
-
-    /// Ends reading: who waits for the client wakes up.
-    pub fn shut_for_reading(&self) {
-        // A client that is gone needs no end.
-        let _ = match self {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Read),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Read),
-        };
-    }
-
     /// # Errors
     /// The system's.
     pub fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
@@ -67,14 +47,29 @@ impl Stream {
     /// # Errors
     /// Nothing came in time.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
-        let millis = PollTimeout::try_from(timeout.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, millis) {
+        // What a signal interrupted is read, and its own time-out counts.
+        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], millis(timeout)) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-            // What a signal interrupted is read, and its own time-out counts.
             _ => Ok(()),
         }
     }
+
+    /// As [`wait`](Stream::wait), and until there is an end of `other`; false when that came and nothing here.
+    ///
+    /// # Errors
+    /// Nothing came in time.
+    pub fn wait_beside(&self, other: &impl AsFd, timeout: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN), PollFd::new(other.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, millis(timeout)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => Ok(fds[0].any().unwrap_or(true)),
+            Err(_) => Ok(true),
+        }
+    }
+}
+
+fn millis(timeout: Duration) -> PollTimeout {
+    PollTimeout::try_from(timeout.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX)
 }
 
 impl AsFd for Stream {
