@@ -1,9 +1,9 @@
 //! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however often it is asked.
 //!
-//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors: `cli`.
+//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors: `cli`, `lmtp`.
 //!
 //! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`) <- ports (`ledger`, `store`) <-
-//! `deliver`, `verify` <- doors (`cli`) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
+//! `deliver`, `verify` <- doors (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
 //! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without the copy's lock, a live lease and,
