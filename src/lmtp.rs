@@ -19,4 +19,4 @@ mod xforward;
 
 pub use server::{Reload, run};
 pub use service::Service;
-pub use stream::Listener;
+pub use stream::{Listener, Made};

@@ -168,13 +168,16 @@ impl Message {
     }
 
     /// The bytes of a recipient's own copy, in pieces, for a server that prepends Return-Path and Delivered-To itself:
-    /// without the leading ones. `None` where the server would take the first line left for an mbox line.
+    /// without the leading ones. `None` where the server would take the first line left for an mbox line or for a part of its
+    /// own fields, and where the last line has no end, which it would get on the way.
     pub fn to_hand_over(&self) -> Option<Vec<&[u8]>> {
         let (leading, rest) = self.bytes[self.start..].split_at(self.shared_start - self.start);
         let kept = fields(leading).filter(|field| !THE_SERVERS.iter().any(|name| field.is(name)));
         let mut pieces: Vec<&[u8]> = kept.map(|field| field.raw).collect();
         pieces.push(rest);
-        (mbox_line(pieces[0]) == 0).then_some(pieces)
+        let continues = pieces[0].starts_with(b" ") || pieces[0].starts_with(b"\t");
+        let ends = self.bytes.ends_with(b"\n");
+        (mbox_line(pieces[0]) == 0 && !continues && ends).then_some(pieces)
     }
 
     /// Whether the message holds a NUL byte, which IMAP literals cannot.
@@ -425,15 +428,19 @@ mod tests {
 
     #[test]
     fn a_message_handed_over_lacks_the_fields_that_the_server_prepends_and_is_the_same() {
-        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\n\nbody";
+        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\n\nbody\n";
         let message = Message::new(bytes.to_vec(), DedupBy::Content);
         let pieces = message.to_hand_over().expect("pieces").concat();
-        assert_eq!(pieces, b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody");
+        assert_eq!(pieces, b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody\n");
         let there = Message::new(pieces.clone(), DedupBy::Content);
         assert_eq!((there.identity(), there.shared_copy()), (message.identity(), message.shared_copy()));
         // The second line would be taken for an mbox line.
-        let message = Message::new(b"Return-Path: <>\nFrom here on\n".to_vec(), DedupBy::Content);
-        assert_eq!(message.to_hand_over(), None);
+        // The others would continue a field of the server's, or get a line end.
+        for odd in
+            [&b"Return-Path: <>\nFrom here on\n"[..], b" A: 1\n\nbody\n", b"\tA: 1\n\nbody\n", b"A: 1\n\nbody", b""]
+        {
+            assert_eq!(Message::new(odd.to_vec(), DedupBy::Content).to_hand_over(), None);
+        }
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub enum Failure {
     Input(String),
     #[error("another delivery of this message holds {0}; try again")]
     Contended(String),
+    #[error("in use by other deliveries: {0}")]
+    Busy(String),
     #[error("deadline of {secs} s passed while {doing}")]
     Deadline { secs: u64, doing: String },
     #[error("{0}")]
@@ -139,6 +141,7 @@ impl Outcome {
             | Failure::Cut(_)
             | Failure::Input(_)
             | Failure::Contended(_)
+            | Failure::Busy(_)
             | Failure::Deadline { .. }
             | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),

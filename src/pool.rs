@@ -32,6 +32,8 @@ struct State<T> {
     idle: Vec<Idle<T>>,
     used: usize,
     by_key: HashMap<String, usize>,
+    /// Nothing is kept any more.
+    retired: bool,
 }
 
 struct Idle<T> {
@@ -47,7 +49,7 @@ pub struct Exhausted;
 
 impl<T> Pool<T> {
     pub fn new(limits: Limits) -> Pool<T> {
-        let state = State { idle: Vec::new(), used: 0, by_key: HashMap::new() };
+        let state = State { idle: Vec::new(), used: 0, by_key: HashMap::new(), retired: false };
         Pool { limits, state: Mutex::new(state), freed: Condvar::new() }
     }
 
@@ -82,6 +84,15 @@ impl<T> Pool<T> {
         drop(closed);
     }
 
+    /// Closes all that are kept, and keeps none from now on.
+    pub fn retire(&self) {
+        let mut state = self.state();
+        state.retired = true;
+        let closed = std::mem::take(&mut state.idle);
+        drop(state);
+        drop(closed);
+    }
+
     /// How many are in use, and how many are kept.
     pub fn count(&self) -> (usize, usize) {
         let state = self.state();
@@ -99,7 +110,7 @@ impl<T> Pool<T> {
         }
         let mut surplus = None;
         match item {
-            Some(item) if self.limits.kept > 0 => {
+            Some(item) if self.limits.kept > 0 && !state.retired => {
                 if state.idle.len() >= self.limits.kept {
                     surplus = Some(state.idle.remove(0).item);
                 }
@@ -244,5 +255,8 @@ mod tests {
         assert!(waiting.join().unwrap(), "a free one is a waiter's");
         drop(second);
         assert_eq!(pool.count(), (0, 1), "one is kept");
+        pool.retire();
+        drop(pool.take("a", soon()).unwrap().or_make(make(3)).unwrap());
+        assert_eq!(pool.count(), (0, 0), "none is kept any more");
     }
 }

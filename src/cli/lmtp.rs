@@ -4,13 +4,13 @@ use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::deliver::host_name;
 use super::{Adapters, LmtpArgs, Said};
 use crate::config::{Config, Listen, Loaded};
-use crate::lmtp::{self, Listener, Service};
+use crate::lmtp::{self, Listener, Made, Service};
 
 pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Said {
     crate::telemetry::start_for_a_server();
@@ -21,11 +21,7 @@ pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) ->
     let again = args.clone();
     let reload: lmtp::Reload =
         Box::new(move || load(&again, config.as_deref()).and_then(|loaded| service_of(loaded, adapters)));
-    lmtp::run(service, listeners.open, &reload)?;
-    for path in listeners.made {
-        // Its folder may be gone as well.
-        let _ = std::fs::remove_file(path);
-    }
+    lmtp::run(service, listeners, &reload)?;
     Ok(String::new())
 }
 
@@ -46,22 +42,16 @@ fn load(args: &LmtpArgs, config: Option<&Path>) -> Result<Loaded, String> {
     Ok(loaded)
 }
 
-struct Listeners {
-    open: Vec<Listener>,
-    /// Sockets to remove in the end.
-    made: Vec<PathBuf>,
-}
-
-fn listeners(places: &[Listen]) -> Result<Listeners, String> {
-    let mut listeners = Listeners { open: Vec::new(), made: Vec::new() };
+fn listeners(places: &[Listen]) -> Result<Vec<Listener>, String> {
+    let mut listeners = Vec::new();
     let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
     for fd in passed {
         // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and nobody else in it takes
         // it: this is the only call, before any thread is started.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        listeners.open.push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
+        listeners.push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
     }
-    if !listeners.open.is_empty() {
+    if !listeners.is_empty() {
         return Ok(listeners);
     }
     for place in places {
@@ -70,13 +60,12 @@ fn listeners(places: &[Listen]) -> Result<Listeners, String> {
             Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
             Listen::Unix(path) => {
                 let listener = bind(path).map_err(at)?;
-                listeners.made.push(path.clone());
-                Listener::Unix(listener)
+                Listener::Unix(listener, Some(Made::at(path).map_err(at)?))
             }
         };
-        listeners.open.push(listener.prepared().map_err(at)?);
+        listeners.push(listener.prepared().map_err(at)?);
     }
-    match listeners.open.is_empty() {
+    match listeners.is_empty() {
         false => Ok(listeners),
         true => Err("nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket".to_owned()),
     }

@@ -23,6 +23,7 @@ use crate::outcome::{Failure, Outcome};
 const BLOCK: usize = 64 * 1024;
 /// Data beyond the idle time must come at this rate, in bytes a second.
 const SLOWEST: u64 = 10_000;
+const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.
 const LAST_WORD: Duration = Duration::from_millis(250);
 /// Replies that are kept back while the client sends ahead.
@@ -34,10 +35,11 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
     let mut connection = Connection {
         idle: Duration::from_secs(service.config().lmtp.idle_secs),
         protocol: Protocol::new(settings(&service)),
-        accounts: Accounts { service, known: HashMap::new() },
+        accounts: Accounts { service, known: HashMap::new(), cannot_ask: None },
         input: Input { stream, block: Vec::new(), from: 0 },
         out: Vec::new(),
         chunks: None,
+        has_just_delivered: false,
         shared,
     };
     if let Err(error) = connection.run() {
@@ -58,18 +60,25 @@ struct Connection<'a> {
     out: Vec<u8>,
     chunks: Option<(ChunkReader, Spool)>,
     idle: Duration,
+    /// Nothing was said since the last message.
+    has_just_delivered: bool,
 }
 
 /// Asks the directory, and remembers the answers for the message.
 struct Accounts {
     service: Arc<Service>,
     known: HashMap<String, String>,
+    /// Why it could not be asked for one of the message's recipients: the others need not wait for the same.
+    cannot_ask: Option<String>,
 }
 
 impl Admit for Accounts {
     fn admit(&mut self, address: &str) -> Admission {
         if self.known.contains_key(address) {
             return Admission::Known;
+        }
+        if let Some(why) = &self.cannot_ask {
+            return Admission::TryLater(why.clone());
         }
         match self.service.account_of(address) {
             Ok(Some(account)) => {
@@ -82,6 +91,7 @@ impl Admit for Accounts {
             }
             Err(failure) => {
                 tracing::warn!(recipient = address, %failure, "recipient not looked up");
+                self.cannot_ask = Some(failure.to_string());
                 Admission::TryLater(failure.to_string())
             }
         }
@@ -108,14 +118,17 @@ impl Connection<'_> {
                 }
                 line => line?,
             };
+            // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it is not.
+            if self.has_just_delivered && self.shared.is_draining() {
+                return self.say_goodbye(SHUTTING_DOWN);
+            }
             let next = match line {
-                Line::End if self.shared.is_draining() => {
-                    return self.say_goodbye("421 4.3.2 Shutting down, try again");
-                }
+                Line::End if self.shared.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
                 Line::End => return self.flush(),
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
                 Line::Whole(line) => self.protocol.line(&line, &mut self.accounts, &mut self.out),
             };
+            self.has_just_delivered = false;
             match next {
                 Next::Command => {}
                 Next::Data => self.data()?,
@@ -139,6 +152,7 @@ impl Connection<'_> {
     fn begin_afresh(&mut self) {
         self.chunks = None;
         self.accounts.known.clear();
+        self.accounts.cannot_ask = None;
         let service = self.shared.service();
         if !Arc::ptr_eq(&service, &self.accounts.service) {
             self.protocol.set(settings(&service));
@@ -176,12 +190,17 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits between two messages: until the client says something, or the server stops. A client that has just spoken may
-    /// be about to go on (lmtp(8) says RSET to see whether a kept connection is good): it gets the time to.
+    /// Waits between two messages: until the client says something, or the server stops. A client that has spoken since
+    /// its last message may be about to begin another (lmtp(8) says RSET to see whether a kept connection is good, and then
+    /// takes no second look): it gets the time to. One that has not goes at once, or under load it would never go.
     fn is_told_to_go(&self, until: Instant) -> io::Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         let stream = &self.input.stream;
-        Ok(!stream.wait_beside(&self.shared.stopping, left)? && stream.wait(LAST_WORD).is_err())
+        if self.has_just_delivered && self.shared.is_draining() {
+            return Ok(stream.wait(Duration::ZERO).is_err());
+        }
+        let stopped = !stream.wait_beside(&self.shared.stopping, left)?;
+        Ok(stopped && (self.has_just_delivered || stream.wait(LAST_WORD).is_err()))
     }
 
     fn data(&mut self) -> io::Result<()> {
@@ -256,6 +275,7 @@ impl Connection<'_> {
     /// Delivers, and replies for each recipient in order, as soon as it is decided.
     fn message(&mut self, spool: Spool) -> io::Result<()> {
         let transaction = self.protocol.take();
+        self.has_just_delivered = true;
         let bytes = match spool.finish() {
             Ok(bytes) => bytes,
             Err(NoMessage::TooLarge { limit }) => return self.reply_to_all(&transaction, &Failure::TooLarge { limit }),
@@ -269,14 +289,18 @@ impl Connection<'_> {
         let service = Arc::clone(&self.accounts.service);
         let parcel = Arc::new(Parcel::new(service, Arc::clone(&self.shared.metrics), contents));
         let news = delivery::begin(&parcel, self.shared.flight(&parcel));
+        let mut told = Ok(());
         for recipient in 0..parcel.envelope().recipients.len() {
             let ending = parcel.wait_for(recipient, &news);
-            self.out.extend_from_slice(&reply(&ending.outcome));
-            self.flush()?;
+            // A client that is gone gets no reply, but log and metrics still say how it ended.
+            if told.is_ok() {
+                self.out.extend_from_slice(&reply(&ending.outcome));
+                told = self.flush();
+            }
             self.shared.metrics.count_outcome(&ending.outcome);
             log(&parcel, recipient, &ending);
         }
-        Ok(())
+        told
     }
 
     fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
@@ -304,7 +328,11 @@ impl Connection<'_> {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
                 queue_id: transaction.queue_id,
-                sasl_username: transaction.sasl_username,
+                // Who may use a socket of this host's is believed, as pipe(8)'s user is; by TCP anybody might say so.
+                sasl_username: match self.input.stream {
+                    Stream::Unix(_) => transaction.sasl_username,
+                    Stream::Tcp(_) => String::new(),
+                },
             },
             accounts,
         })

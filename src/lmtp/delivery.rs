@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use jiff::Zoned;
 
 use super::metrics::Metrics;
-use super::service::{LedgerSession, Service};
+use super::service::{LedgerSession, Service, StoreSession};
 use crate::deadline::Deadline;
-use crate::deliver::{self, End, Job, Patience, Phases, note};
+use crate::deliver::{self, End, How, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
-use crate::ledger::{Attempt, LedgerError, Recorded};
+use crate::ledger::{Attempt, CopyState, LedgerError, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
 use crate::outcome::{Failure, Outcome, OverQuota};
 
@@ -244,16 +244,18 @@ impl Parcel {
         index: usize,
         session: Option<LedgerSession>,
     ) -> Result<deliver::Placing, Failure> {
-        let until = self.deadline.end();
-        let mut store = self.service.store(&copy.destination.account, until)?;
-        let mut ledger = match session {
-            Some(session) => session,
-            None => self.service.ledger(until)?.0,
-        };
+        let (mut store, mut ledger, store_was_used) = self.sessions(copy, session).inspect_err(|_| {
+            // Nothing was begun: the next try need not wait for the lease.
+            self.release(plan, index);
+        })?;
         let recipient = copy.recipient.unwrap_or(0);
         let attempt = self.attempt(recipient);
         let (sender, address) = (&self.envelope.sender, &self.envelope.recipients[recipient]);
-        let head = trace_head(sender, address, &self.passage, &self.received);
+        let head = match self.message.received().first() {
+            // It would continue our last field, and be another message. Postfix begins with a field of its own.
+            Some(b' ' | b'\t') => Vec::new(),
+            _ => trace_head(sender, address, &self.passage, &self.received),
+        };
         let is_part = plan.copies.len() > 1 || self.accounts.len() > 1;
         let job = self.job(&attempt, std::slice::from_ref(&copy.destination), &head, is_part);
         let recorded = Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
@@ -262,12 +264,45 @@ impl Parcel {
         let placing =
             deliver::place(&job, policy, &recorded, ledger.as_mut(), store.as_mut(), &self.deadline, &mut patience);
         match placing.ends.first() {
-            Some(Ok(_)) => {}
+            Some(Ok(Placed { how: How::Stored | How::Found, .. })) => {}
+            // A login that was begun and not waited for may have failed, which is not the next message's matter.
+            Some(Ok(_) | Err(Failure::Contended(_))) if !store_was_used => store.throw_away(),
+            Some(Ok(_) | Err(Failure::Contended(_))) => {}
             Some(Err(Failure::Store(_))) => store.throw_away(),
-            Some(Err(Failure::Contended(_))) => {}
             Some(Err(_)) | None => ledger.throw_away(),
         }
         Ok(placing)
+    }
+
+    /// A store's and a ledger's session for one copy, and whether the store's was used before. First the store's, always:
+    /// whoever waited for it with a ledger session in hand would keep that from those who have a store.
+    fn sessions(
+        &self,
+        copy: &PlannedCopy,
+        at_hand: Option<LedgerSession>,
+    ) -> Result<(StoreSession, LedgerSession, bool), Failure> {
+        let (account, service) = (&copy.destination.account, &self.service);
+        // Later than that no last bytes may go out.
+        let until = self.deadline.end() - Duration::from_secs(service.config().limits.answer_secs);
+        if let Some(ledger) = at_hand {
+            if let Ok((store, was_used)) = service.store(account, Instant::now(), self.deadline.end()) {
+                return Ok((store, ledger, was_used));
+            }
+            drop(ledger);
+        }
+        let (store, was_used) = service.store(account, until, self.deadline.end())?;
+        let (mut ledger, _) = service.ledger(until)?;
+        ledger.renew(self.deadline.end())?;
+        Ok((store, ledger, was_used))
+    }
+
+    /// Gives back the lease of a copy that was not begun.
+    fn release(&self, plan: &Plan, index: usize) {
+        if let CopyState::Claimed(claim) = &plan.recorded.copies[index]
+            && let Ok((mut ledger, _)) = self.service.ledger(self.due())
+        {
+            note(ledger.release(std::slice::from_ref(claim)));
+        }
     }
 
     /// Puts on record how it ended for each recipient.
@@ -276,7 +311,7 @@ impl Parcel {
             let end = self.job(&self.attempt(recipient), &[], b"", true).attempt_end(&self.ending(recipient)?.outcome);
             Some((self.attempt(recipient), end))
         });
-        let Ok((mut ledger, _)) = self.service.ledger(self.deadline.end()) else { return };
+        let Ok((mut ledger, _)) = self.service.ledger(self.due()) else { return };
         if let Some((_, first)) = ended.next() {
             note(ledger.finish(plan.recorded.attempt, &first));
         }

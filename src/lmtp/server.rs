@@ -197,7 +197,10 @@ impl Server {
     fn reload(&self, reload: &Reload) {
         match reload() {
             Ok(service) => {
-                *self.shared.service.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(service);
+                let mut current = self.shared.service.write().unwrap_or_else(PoisonError::into_inner);
+                let before = std::mem::replace(&mut *current, Arc::new(service));
+                drop(current);
+                before.retire();
                 tracing::info!("the configuration was read again");
             }
             Err(error) => tracing::error!(%error, "the new configuration is wrong, the old one stays"),
@@ -260,8 +263,10 @@ fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     drop(stop);
     let service = shared.service();
     let limits = &service.config().limits;
-    let until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
+    let mut until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
+        // A message whose data came to its end since may take its time as well.
+        until = shared.flights().values().map(|due| *due + TICK).fold(until, Instant::max);
         let (clients, flights) = (shared.clients(), shared.flights().len());
         if clients == 0 && flights == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries = flights, "stopped");

@@ -25,6 +25,9 @@ pub type LedgerSession = InUse<Box<dyn Ledger>>;
 /// A store's session out of the pool.
 pub type StoreSession = InUse<Box<dyn Store>>;
 
+/// What the directory gets to answer for one recipient. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
+const LOOK_UP: Duration = Duration::from_secs(10);
+
 /// See the module.
 pub struct Service {
     loaded: Arc<Loaded>,
@@ -80,7 +83,7 @@ impl Service {
     /// None came free, or none can be opened.
     pub fn ledger(&self, until: Instant) -> Result<(LedgerSession, bool), Failure> {
         let right = self.ledgers.take("", until).map_err(|_| {
-            Failure::Contended(format!("all {} ledger sessions (pool.ledger)", self.loaded.config.pool.ledger))
+            Failure::Busy(format!("all {} ledger sessions (pool.ledger)", self.loaded.config.pool.ledger))
         })?;
         let was_used = right.is_at_hand();
         let mut session = right.or_make(|| (self.adapters.open_ledger)(&self.loaded, until))?;
@@ -91,18 +94,20 @@ impl Service {
         Ok((session, was_used))
     }
 
-    /// A store for one account; it begins to log in.
+    /// A store for one account, and whether it was used before; waits for one until `until`. It begins to log in, which
+    /// may take until `end`.
     ///
     /// # Errors
     /// None came free.
-    pub fn store(&self, account: &str, until: Instant) -> Result<StoreSession, Failure> {
+    pub fn store(&self, account: &str, until: Instant, end: Instant) -> Result<(StoreSession, bool), Failure> {
         let right = self.stores.take(account, until).map_err(|_| {
             let most = self.loaded.config.pool.per_account;
-            Failure::Contended(format!("all {most} store sessions of account={account} (pool.per_account)"))
+            Failure::Busy(format!("all {most} store sessions of account={account} (pool.per_account)"))
         })?;
+        let was_used = right.is_at_hand();
         let mut store = right.or_make(|| Ok::<_, Failure>((self.make_store)()))?;
-        store.prepare(account, until);
-        Ok(store)
+        store.prepare(account, end);
+        Ok((store, was_used))
     }
 
     /// The account of a recipient; `None` when nobody has the address.
@@ -114,7 +119,7 @@ impl Service {
             Known::Account(account) => Ok(Some(account)),
             Known::Nobody => Ok(None),
             Known::Ask(_) => {
-                let (mut ledger, _) = self.ledger(self.deadline().end())?;
+                let (mut ledger, _) = self.ledger(Instant::now() + LOOK_UP)?;
                 let account = self.routing.account_of(address, ledger.as_mut());
                 if account.is_err() {
                     ledger.throw_away();
@@ -142,6 +147,12 @@ impl Service {
     pub fn close_idle(&self) {
         self.ledgers.close_idle();
         self.stores.close_idle();
+    }
+
+    /// Closes everything that is kept, and keeps nothing any more: another service has taken over.
+    pub fn retire(&self) {
+        self.ledgers.retire();
+        self.stores.retire();
     }
 
     pub fn gauges(&self) -> Vec<Gauge> {

@@ -3,7 +3,9 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -106,7 +108,33 @@ impl Write for Stream {
 /// Where clients come in.
 pub enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    /// With the path that is to go with it, if it was made here.
+    Unix(UnixListener, Option<Made>),
+}
+
+/// A socket's file that goes when this is dropped, unless another server has put its own there meanwhile.
+pub struct Made {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Made {
+    /// The socket that was just made at `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn at(path: &Path) -> io::Result<Made> {
+        Ok(Made { path: path.to_owned(), inode: path.symlink_metadata()?.ino() })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.path.symlink_metadata().is_ok_and(|file| file.ino() == self.inode) {
+            // Its folder may be gone as well.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Listener {
@@ -117,7 +145,7 @@ impl Listener {
     pub fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
         let address: SockaddrStorage = getsockname(std::os::fd::AsRawFd::as_raw_fd(&fd))?;
         let listener = match address.family() {
-            Some(AddressFamily::Unix) => Listener::Unix(UnixListener::from(fd)),
+            Some(AddressFamily::Unix) => Listener::Unix(UnixListener::from(fd), None),
             Some(AddressFamily::Inet | AddressFamily::Inet6) => Listener::Tcp(TcpListener::from(fd)),
             _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "a socket of another family")),
         };
@@ -131,7 +159,7 @@ impl Listener {
     pub fn prepared(self) -> io::Result<Listener> {
         match &self {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
-            Listener::Unix(listener) => listener.set_nonblocking(true)?,
+            Listener::Unix(listener, _) => listener.set_nonblocking(true)?,
         }
         Ok(self)
     }
@@ -146,7 +174,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-            Listener::Unix(listener) => {
+            Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 Ok(Stream::Unix(stream))
@@ -159,7 +187,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Unix(listener, _) => listener.as_fd(),
         }
     }
 }

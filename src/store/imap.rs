@@ -112,6 +112,7 @@ impl ImapStore {
 
     /// The account's session: the one at hand, the one being opened, or a new one.
     fn session(&mut self, account: &str, until: Instant) -> Result<Box<Session>, NoSession> {
+        self.was_used = false;
         let mut is_used = false;
         let at_hand = match self.sessions.remove(account) {
             Some(Slot::Open(session)) => {
@@ -137,7 +138,6 @@ impl ImapStore {
             self.was_used = is_used;
             return Ok(session);
         }
-        self.was_used = false;
         self.door.open(account, until).map(Box::new)
     }
 }

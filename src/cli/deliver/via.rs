@@ -22,10 +22,11 @@ use super::wire;
 use crate::deadline::Deadline;
 use crate::envelope::Envelope;
 use crate::message::Message;
-use crate::outcome::{Failure, Outcome, OverQuota, Status};
+use crate::outcome::{Failure, Outcome, OverQuota};
 
-/// How long to stand in the queue of a server that accepts nobody, before the process delivers by itself.
-const CONNECT_SECS: i64 = 2;
+/// How long to stand in the queue of a server that accepts nobody, and how long to wait for its first words, before the
+/// process delivers by itself: a socket that systemd keeps takes calls for a server that cannot start.
+const CONNECT_SECS: u64 = 2;
 /// A reply line has 512 bytes at most (RFC 5321 section 4.5.3.1.5); more is no reply.
 const LONGEST_LINE: usize = 4096;
 /// Nor are this many lines.
@@ -57,8 +58,11 @@ impl Call {
         let stream = call(path).map_err(|error| format!("{name}: {error}"))?;
         let mut conversation =
             Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name };
+        let whole = deadline.clone();
         let hello = thread::Builder::new().name("hello".to_owned()).spawn(move || {
+            conversation.deadline = Deadline::new(Duration::from_secs(CONNECT_SECS), Duration::ZERO);
             conversation.hello(&host)?;
+            conversation.deadline = whole;
             Ok(conversation)
         });
         hello.map(|hello| Call { hello }).map_err(|error| format!("no thread: {error}"))
@@ -90,7 +94,7 @@ impl Call {
 fn call(path: &Path) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, SendTimeout, &TimeVal::new(CONNECT_SECS, 0))?;
+    setsockopt(&socket, SendTimeout, &TimeVal::new(CONNECT_SECS as i64, 0))?;
     connect(socket.as_raw_fd(), &address)?;
     Ok(UnixStream::from(socket))
 }
@@ -148,11 +152,11 @@ struct Received {
 
 impl Conversation {
     fn hello(&mut self, host: &str) -> Result<(), Trouble> {
-        let greeting = self.reply().map_err(|broken| self.before(broken))?;
+        let greeting = self.reply().map_err(|broken| self.before_hello(broken))?;
         self.expect(&greeting, 220)?;
         let lhlo = format!("LHLO {host}\r\n");
-        self.write_all(lhlo.as_bytes()).map_err(|error| self.before(error.into()))?;
-        let offer = self.reply().map_err(|broken| self.before(broken))?;
+        self.write_all(lhlo.as_bytes()).map_err(|error| self.before_hello(error.into()))?;
+        let offer = self.reply().map_err(|broken| self.before_hello(broken))?;
         self.expect(&offer, 250)?;
         let offers = |keyword: &str| {
             offer
@@ -179,9 +183,6 @@ impl Conversation {
             self.expect(&reply, 250)?;
         }
         let reply = self.reply().map_err(|broken| self.before(broken))?;
-        if let outcome @ Outcome::PermFail(Status::TOO_BIG, _) = reply.outcome() {
-            return Ok(outcome);
-        }
         self.expect(&reply, 250)?;
         let Received { accepted, mut outcomes } = self.recipients(recipients)?;
         if accepted > 0 {
@@ -205,23 +206,20 @@ impl Conversation {
 
     /// The replies to RCPT.
     fn recipients(&mut self, recipients: &[&str]) -> Result<Received, Trouble> {
-        let (mut accepted, mut unknown, mut outcomes) = (0, Vec::new(), Vec::new());
-        for recipient in recipients {
+        let (mut accepted, mut outcomes) = (0, Vec::new());
+        for _ in recipients {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             match reply.outcome() {
                 Outcome::Delivered(_) => accepted += 1,
-                Outcome::PermFail(Status::UNKNOWN_MAILBOX, _) => unknown.push(*recipient),
                 // Not that it does not understand us, leaves, or wants fewer at a time.
                 outcome @ Outcome::TempFail(status, _)
                     if reply.code / 100 == 4 && !status.is_about_the_protocol() && reply.code != 421 =>
                 {
                     outcomes.push(outcome);
                 }
+                // Nor that it knows nobody of that name: its configuration may be older than what we have just read.
                 Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
             }
-        }
-        if !unknown.is_empty() {
-            outcomes.push(Outcome::of(&Failure::UnknownRecipient(unknown.join(", ")), OverQuota::Defer));
         }
         Ok(Received { accepted, outcomes })
     }
@@ -242,6 +240,14 @@ impl Conversation {
                     return outcomes.push(Outcome::of(&failure, OverQuota::Defer));
                 }
             }
+        }
+    }
+
+    /// What it means that the conversation broke before it began.
+    fn before_hello(&self, broken: Broken) -> Trouble {
+        match broken {
+            Broken::Late => Trouble::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name)),
+            broken => self.before(broken),
         }
     }
 
