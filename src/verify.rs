@@ -30,6 +30,8 @@ pub const LEDGER_TIME: Duration = Duration::from_secs(300);
 const PAGE: u32 = 500;
 /// Copies of one message in one mailbox that a run deals with.
 const MOST_COPIES: usize = 100;
+/// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for any more.
+const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Copy)]
@@ -220,17 +222,20 @@ impl Verification<'_, '_> {
         if named.is_none() && *on_record != Receipt::Unnamed {
             self.moved(copy, on_record, found, keeper);
         }
-        let mut too_many = 0;
+        let mut doubles = 0;
         for one in standing.iter().filter(|one| keeper.is_none_or(|keeper| one.receipt != keeper.receipt)) {
             // Where one delivery at most can have written, an equal copy is its owner's, even with our date: a mail program
             // may save what it sent within the same second.
             match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
                 Some(_) if found.iter().any(is_foreign) => {
-                    too_many += 1;
+                    doubles += 1;
                     let text = format!("{} is one too many; it stays, as {on_record} is another message", one.receipt);
                     self.found(copy, Level::Error, Topic::Double, Some(&one.receipt), text);
                 }
-                Some(keeper) => too_many += u64::from(!self.double(copy, one, keeper)),
+                Some(keeper) => {
+                    doubles += 1;
+                    self.double(copy, one, keeper);
+                }
                 None => {
                     let text = format!("{} is equal and not one of ours: its owner's own copy? It stays", one.receipt);
                     self.found(copy, Level::Info, Topic::Other, Some(&one.receipt), text);
@@ -239,8 +244,9 @@ impl Verification<'_, '_> {
         }
         let receipt = keeper.map_or(on_record, |keeper| &keeper.receipt);
         let is_new_name = self.plan.repair && receipt != on_record;
-        let is_all = self.is_all(copy, found);
-        if too_many == 0 && is_all && ago >= self.plan.lease && (needs_a_look(copy) || is_new_name) {
+        let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
+        // That a double is gone the next look has to see: a server says OK to the removal of what somebody unmarked, too.
+        if doubles == 0 && is_over && ago >= self.plan.lease && (needs_a_look(copy) || is_new_name) {
             let receipt = if is_new_name { receipt } else { on_record };
             let settled = self.ledger.settle(copy, receipt)?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));
@@ -261,6 +267,20 @@ impl Verification<'_, '_> {
         false
     }
 
+    /// Whether the look saw a copy of ours and none that may come back. Where it saw none its owner has most likely deleted it;
+    /// but the mailbox may be out of sight today (not mounted, renamed, being restored) and come back with two.
+    fn is_seen(&mut self, copy: &CopyOnRecord, keeper: Option<&Found>, found: &[Found], ago: Duration) -> bool {
+        let mut is_seen = keeper.is_some();
+        for one in found.iter().filter(|one| one.marked_deleted && one.has_our_date && copy.may_be_double) {
+            is_seen = false;
+            if keeper.is_some() {
+                let text = format!("{} is marked as deleted beside the one that stays", one.receipt);
+                self.found(copy, Level::Info, Topic::Double, Some(&one.receipt), text);
+            }
+        }
+        is_seen || ago >= OUT_OF_SIGHT
+    }
+
     fn moved(&mut self, copy: &CopyOnRecord, on_record: &Receipt, found: &[Found], keeper: Option<&Found>) {
         let text = match keeper {
             _ if found.iter().any(|one| one.proof == Proof::Foreign) => {
@@ -275,8 +295,8 @@ impl Verification<'_, '_> {
         self.found(copy, Level::Info, Topic::Moved, Some(on_record), text);
     }
 
-    /// A copy of ours that is too many; true if it is gone.
-    fn double(&mut self, copy: &CopyOnRecord, one: &Found, keeper: &Found) -> bool {
+    /// A copy of ours that is too many.
+    fn double(&mut self, copy: &CopyOnRecord, one: &Found, keeper: &Found) {
         let receipt = &one.receipt;
         let until = Instant::now() + STORE_TIME;
         let removed = match &mut self.store {
@@ -295,7 +315,6 @@ impl Verification<'_, '_> {
             Some(Err(error)) => (Level::Error, format!("{receipt} is one too many and cannot be taken out: {error}")),
         };
         self.found(copy, level, Topic::Double, Some(receipt), text);
-        level == Level::Repaired
     }
 
     fn found(&mut self, copy: &CopyOnRecord, level: Level, topic: Topic, receipt: Option<&Receipt>, text: String) {
