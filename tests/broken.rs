@@ -51,6 +51,9 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
     for (name, stage) in [("login", Stage::Login), ("append", Stage::Append), ("answer", Stage::Answer)] {
         let letter = Letter::new(&format!("ended-{name}"));
         let end = deliver_while(&world, &letter, stage, || {
+            // The login goes on beside the record: the session is ended between record and place.
+            let recorded = "SELECT count(*) FROM onedrop_copy WHERE placed_at IS NULL AND epoch = 1";
+            assert!(wait_until(Duration::from_secs(20), || world.postgres.psql(recorded) == "2"), "not recorded");
             let ended = world.postgres.psql(
                 "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'onedrop'",
             );
