@@ -79,6 +79,7 @@ impl Model for Protocol {
             Action::Moves { copy } => {
                 state.copies[usize::from(copy)].mailbox.iter_mut().for_each(|stored| stored.moved = true);
             }
+            // A run compares every copy in its window, settled or not: the note spares only those outside of it.
             Action::Verifies { copy } => {
                 let copy = &mut state.copies[usize::from(copy)];
                 copy.mailbox.retain(|stored| Some(stored.name) == copy.receipt);
