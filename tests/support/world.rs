@@ -83,6 +83,27 @@ impl World {
         ))
     }
 
+    /// Lisa has written to Scuba and Doug: one copy each, as it should be, and one in her Sent that names no recipient.
+    pub fn story_is_told(&self, message_id: &str) {
+        for account in ["scuba", "doug"] {
+            let mails = self.dovecot.messages(account, "INBOX");
+            assert_eq!(mails.len(), 1, "{account}");
+            let text = String::from_utf8_lossy(&mails[0]);
+            assert!(text.starts_with("Return-Path: <lisa@gmail.com>\r\n"), "{text}");
+            assert!(text.contains(&format!("Delivered-To: {account}")), "{text}");
+            assert_eq!(self.dovecot.flags(account, "INBOX"), [Vec::<String>::new()]);
+        }
+        let sent = self.dovecot.messages("lisa", "Sent");
+        assert_eq!(sent.len(), 1);
+        let text = String::from_utf8_lossy(&sent[0]);
+        assert!(
+            !text.contains("Delivered-To:") && !text.contains("Return-Path:"),
+            "a shared copy names a recipient: {text}"
+        );
+        assert_eq!(self.dovecot.flags("lisa", "Sent"), [["\\Seen"]]);
+        assert_eq!(self.ledger_copies(message_id), "3 of 3");
+    }
+
     /// Makes every copy as it is after a crash between the append and its record, with the lease run out.
     pub fn forget_receipts(&self) {
         self.postgres.psql(

@@ -358,6 +358,43 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
     world.end();
 }
 
+/// Without LITERAL+ the server speaks before the literal comes, so that its end before the last bytes is one for certain.
+#[test]
+fn a_kept_session_that_ends_under_an_append_costs_none_but_not_after_the_last_bytes() {
+    fn literal(peer: &mut Peer) -> String {
+        let tag = peer.append_to("\"INBOX\"", "");
+        peer.say("+ go on\r\n");
+        peer.bytes(LETTER_SENT.len());
+        peer.last_bytes();
+        tag
+    }
+    for after_last_bytes in [false, true] {
+        let mut world = World::new(move |listener| {
+            let mut peer = Peer::accept(&listener);
+            peer.log_in("IMAP4rev1 SASL-IR UIDPLUS");
+            let tag = literal(&mut peer);
+            peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+            if after_last_bytes {
+                literal(&mut peer);
+                return peer.hang_up();
+            }
+            peer.append_to("\"INBOX\"", "");
+            peer.hang_up();
+            let mut again = Peer::accept(&listener);
+            again.log_in("IMAP4rev1 SASL-IR UIDPLUS");
+            let tag = literal(&mut again);
+            again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+        });
+        assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
+        match (after_last_bytes, world.append(&inbox())) {
+            (false, Ok(receipt)) => assert_eq!(receipt, Receipt::Uid { validity: 7, uid: 43 }),
+            (true, Err(StoreError::InDoubt(_))) => {}
+            (_, other) => panic!("after the last bytes: {after_last_bytes}: {other:?}"),
+        }
+        world.end();
+    }
+}
+
 #[test]
 fn a_session_that_ended_while_idle_is_opened_again() {
     for goodbye in ["", "* BYE idle for too long\r\n", "a2 OK stale\r\n"] {
