@@ -29,14 +29,18 @@ pub fn run() {
     let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: "phases" };
     let target = Target::Many(peer.tag.to_owned());
     println!(
-        "| connections | messages/s | {} | commits a message |",
+        "| connections | messages/s | {} | commits a message | processor ms: ours | Postgres | Dovecot |",
         PHASES.map(|name| format!("{name} ms")).join(" | ")
     );
-    println!("|---:|---:|{}---:|", "---:|".repeat(PHASES.len()));
+    println!("|---:|---:|{}---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
+    let cpu = || [lmtp.cpu(), postgres.cpu(), dovecot.cpu()];
     for sessions in [1, 4, 10] {
         load::send(&peer, &dovecot, &target, sessions, MAILBOXES);
         let (before, committed) = (PHASES.map(|phase| seconds(&lmtp, phase)), commits(&postgres));
+        let used = cpu();
         let took = load::send(&peer, &dovecot, &target, sessions, MESSAGES);
+        let used = cpu().into_iter().zip(used).map(|(now, before)| now.saturating_sub(before).as_secs_f64());
+        let used: Vec<String> = used.map(|spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64)).collect();
         let cells: Vec<String> = PHASES
             .iter()
             .zip(before)
@@ -47,7 +51,7 @@ pub fn run() {
             .collect();
         let commits = (commits(&postgres) - committed) as f64 / MESSAGES as f64;
         let rate = MESSAGES as f64 / took.as_secs_f64();
-        println!("| {sessions} | {rate:.0} | {} | {commits:.2} |", cells.join(" | "));
+        println!("| {sessions} | {rate:.0} | {} | {commits:.2} | {} |", cells.join(" | "), used.join(" | "));
     }
     println!("\n| {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
     for (name, calls) in system_calls(&lmtp, || load::send(&peer, &dovecot, &target, 4, TRACED)) {

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -218,6 +219,11 @@ impl Dovecot {
         let folder = self.maildir(account);
         let count = |sub: &str| fs::read_dir(folder.join(sub)).map_or(0, Iterator::count);
         count("new") + count("cur")
+    }
+
+    /// See [`Server::cpu`].
+    pub fn cpu(&self) -> Duration {
+        self.server.cpu()
     }
 
     pub fn stop(&mut self) {

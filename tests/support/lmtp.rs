@@ -142,6 +142,11 @@ impl Lmtp {
         self.port
     }
 
+    /// See [`Server::cpu`].
+    pub fn cpu(&self) -> Duration {
+        self.server.cpu()
+    }
+
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }

@@ -100,6 +100,11 @@ impl Postgres {
         run(&mut command).trim_end_matches('\n').to_owned()
     }
 
+    /// See [`Server::cpu`].
+    pub fn cpu(&self) -> Duration {
+        self.server.cpu()
+    }
+
     pub fn log(&self) -> String {
         tail(&self.root.join("postgres.log"))
     }

@@ -164,6 +164,12 @@ impl Server {
         assert!(wait_until(STOP_LIMIT, gone), "{} does not die", self.name);
     }
 
+    /// Processor time that it and its descendants have used, also those that have ended and were waited for.
+    pub fn cpu(&self) -> Duration {
+        let family = self.descendants();
+        std::iter::once(self.child.id()).chain(family.keys().copied()).filter_map(cpu_of).sum()
+    }
+
     /// Pids of all descendants with their start times.
     pub fn descendants(&self) -> HashMap<u32, u64> {
         let mut found = HashMap::new();
@@ -218,6 +224,14 @@ fn stat(pid: u32) -> Option<(u32, u64)> {
         return None;
     }
     Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
+}
+
+/// Processor time of a process and of those children that it has waited for: user and system, in ticks of 10 ms.
+fn cpu_of(pid: u32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let ticks: u64 = fields.skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(ticks * 10))
 }
 
 /// The last 200 lines of a log file.
