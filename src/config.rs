@@ -72,6 +72,8 @@ pub struct LedgerSettings {
     pub password_file: Option<PathBuf>,
     /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
     pub ca_file: Option<PathBuf>,
+    /// Keep statements prepared in the connections; not by way of a pooler that cannot.
+    pub prepare: bool,
     /// Keep each message's bytes in the ledger, too.
     pub keep_raw: bool,
 }
@@ -212,7 +214,7 @@ pub struct PoolSettings {
 impl Default for LedgerSettings {
     fn default() -> Self {
         let path = PathBuf::from("/var/lib/onedrop/ledger.db");
-        Self { url: LedgerUrl::Sqlite { path }, password_file: None, ca_file: None, keep_raw: false }
+        Self { url: LedgerUrl::Sqlite { path }, password_file: None, ca_file: None, prepare: false, keep_raw: false }
     }
 }
 

@@ -21,7 +21,7 @@ pub mod sqlite;
 pub use on_record::{CopyOnRecord, Standing, Window};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]

@@ -24,7 +24,8 @@ fn open_ledger(loaded: &Loaded, until: Instant) -> OpenedLedger {
         LedgerUrl::Sqlite { path } => Ok(Box::new(SqliteLedger::open(&path, until)?)),
         LedgerUrl::Postgres { url } => {
             let password = loaded.ledger_password().cloned();
-            let settings = PostgresSettings { url, password, ca_file: loaded.config.ledger.ca_file.clone() };
+            let ledger = &loaded.config.ledger;
+            let settings = PostgresSettings { url, password, ca_file: ledger.ca_file.clone(), prepare: ledger.prepare };
             Ok(Box::new(PostgresLedger::open(settings, until)?))
         }
     }

@@ -235,7 +235,7 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     assert_eq!(status, Some(75));
     assert!(found.contains("directory.query: ") && found.contains("no_table"), "{found}");
     assert!(found.contains("error   store: ") && found.contains("AUTHENTICATIONFAILED"), "{found}");
-    world.postgres.psql("UPDATE onedrop_schema SET version = 7 WHERE version = 2");
+    world.postgres.psql("UPDATE onedrop_schema SET version = 7 WHERE version = 3");
     let (_, found) = check(&config);
     assert!(found.contains("error   schema: ") && found.contains("schema version 7"), "{found}");
 }

@@ -1052,7 +1052,7 @@ mod suite {
         let before = session.record(&mail("before"), &[inbox()]);
         let undone = rig.sql(
             "DROP INDEX onedrop_copy_unsettled; ALTER TABLE onedrop_copy DROP COLUMN settled_at;
-             DROP INDEX IF EXISTS onedrop_message_recorded_at; DELETE FROM onedrop_schema WHERE version = 2;",
+             DROP INDEX IF EXISTS onedrop_message_recorded_at; DELETE FROM onedrop_schema WHERE version > 1;",
         );
         if !undone {
             return;
@@ -1060,7 +1060,7 @@ mod suite {
         assert_eq!(session.0.schema_version().expect("a version"), 1);
         let refused = session.try_record(&mail("refused"), &[inbox()], LEASE);
         assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
-        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled"]);
+        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled", "0003_functions"]);
         assert!(session.record(&mail("refused"), &[inbox()]).is_new);
         assert_eq!(session.record(&mail("before"), &[inbox()]).message, before.message, "nothing was lost");
         assert_eq!(session.copies(&ALL).len(), 2);
@@ -1328,18 +1328,19 @@ impl Rig for SqliteRig {
 struct PostgresRig {
     bouncer: Option<PgBouncer>,
     postgres: Postgres,
+    prepare: bool,
 }
 
 impl PostgresRig {
-    fn direct() -> PostgresRig {
-        let rig = PostgresRig { bouncer: None, postgres: Postgres::start() };
+    fn direct(prepare: bool) -> PostgresRig {
+        let rig = PostgresRig { bouncer: None, postgres: Postgres::start(), prepare };
         rig.session().migrate().expect("migrate");
         rig
     }
 
     fn pooled() -> PostgresRig {
         let postgres = Postgres::start();
-        let rig = PostgresRig { bouncer: Some(PgBouncer::start(&postgres)), postgres };
+        let rig = PostgresRig { bouncer: Some(PgBouncer::start(&postgres)), postgres, prepare: false };
         rig.session().migrate().expect("migrate");
         rig
     }
@@ -1348,7 +1349,7 @@ impl PostgresRig {
 impl Rig for PostgresRig {
     fn session(&self) -> Box<dyn Ledger> {
         let url = self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url);
-        let settings = PostgresSettings { url, password: None, ca_file: None };
+        let settings = PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
         Box::new(PostgresLedger::open(settings, soon()).expect("a session"))
     }
 
@@ -1364,8 +1365,38 @@ impl Rig for PostgresRig {
 
 ledger_contract!(memory, MemoryRig::default());
 ledger_contract!(sqlite, SqliteRig::new());
-ledger_contract!(postgres, PostgresRig::direct());
+ledger_contract!(postgres, PostgresRig::direct(false));
+ledger_contract!(postgres_with_prepared_statements, PostgresRig::direct(true));
 ledger_contract!(postgres_through_pgbouncer, PostgresRig::pooled());
+
+#[test]
+fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
+    const DROP: &str =
+        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
+                        LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$;";
+    let rig = PostgresRig::direct(false);
+    let mut session = Session::of(&rig);
+    rig.sql(DROP);
+    let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
+    assert!(matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")), "{refused:?}");
+    rig.sql("DELETE FROM onedrop_schema WHERE version > 2");
+    let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
+    assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
+    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions"]);
+    assert!(session.record(&mail("no function"), &[inbox()]).is_new);
+}
+
+/// A server whose own transactions see the past: a row re-read under a lock would be that of before the lock.
+#[test]
+fn postgres_whose_default_is_another_isolation_level_works_the_same() {
+    let rig = PostgresRig::direct(false);
+    rig.sql("ALTER DATABASE onedrop SET default_transaction_isolation = 'repeatable read'");
+    let mut session = Session::of(&rig);
+    let first = session.record(&mail("isolated"), &[inbox()]);
+    assert!(first.is_new);
+    let again = Session::of(&rig).record(&mail("isolated"), &[inbox()]);
+    assert_eq!((again.message, again.copies.as_slice()), (first.message, &[CopyState::Busy][..]));
+}
 
 #[test]
 fn sqlite_a_file_that_many_open_at_once_becomes_a_ledger() {

@@ -96,7 +96,8 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let mut ledger: Box<dyn Ledger> = match loaded.config.ledger.engine() {
         LedgerUrl::Sqlite { path } => Box::new(SqliteLedger::open(&path, deadline.end()).expect("a ledger")),
         LedgerUrl::Postgres { .. } => {
-            let settings = PostgresSettings { url: postgres.url_socket(), password: None, ca_file: None };
+            let settings =
+                PostgresSettings { url: postgres.url_socket(), password: None, ca_file: None, prepare: false };
             Box::new(PostgresLedger::open(settings, deadline.end()).expect("a ledger"))
         }
     };

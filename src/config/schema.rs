@@ -48,6 +48,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "ledger.url", kind: Kind::Text(ledger_url) },
     Key { full: "ledger.password_file", kind: Kind::OptionalText(anything) },
     Key { full: "ledger.ca_file", kind: Kind::OptionalText(anything) },
+    Key { full: "ledger.prepare", kind: Kind::Flag },
     Key { full: "ledger.keep_raw", kind: Kind::Flag },
     Key { full: "store.url", kind: Kind::Text(store_url) },
     Key { full: "store.starttls", kind: Kind::Flag },

@@ -23,6 +23,7 @@ use crate::store::Receipt;
 mod account;
 mod columns;
 mod errors;
+mod link;
 mod metered;
 mod place;
 mod record;

@@ -9,7 +9,7 @@ use super::text::{self, INDEXED, LONGEST, clean};
 use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError};
 use crate::store::Receipt;
 
-/// A message as it is recorded, its addresses and parts: 16 columns.
+/// A message as it is recorded, its addresses and parts: 17 columns.
 pub(super) struct MessageColumns<'a> {
     message_id: Option<&'a [u8]>,
     message_id_text: Option<String>,
@@ -19,7 +19,6 @@ pub(super) struct MessageColumns<'a> {
     in_reply_to: Option<String>,
     references: Option<String>,
     size_bytes: i64,
-    raw: Option<&'a [u8]>,
     roles: Vec<&'a str>,
     names: Vec<Option<String>>,
     addresses: Vec<Option<String>>,
@@ -43,7 +42,6 @@ impl<'a> MessageColumns<'a> {
             in_reply_to: indexed(&facts.in_reply_to),
             references: plain(&facts.references),
             size_bytes: clamped(entry.size_bytes),
-            raw: entry.raw,
             roles: facts.addresses.iter().map(|one| one.role).collect(),
             names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
             addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
@@ -54,7 +52,8 @@ impl<'a> MessageColumns<'a> {
         }
     }
 
-    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+    /// With whether the message's bytes are kept, and those, as they stand among the others.
+    pub fn bind<'s>(&'s self, statement: Statement<'s>, keeps_raw: &'s bool, raw: &'s Option<&[u8]>) -> Statement<'s> {
         statement
             .with(&self.message_id, Type::BYTEA)
             .with(&self.message_id_text, Type::TEXT)
@@ -64,7 +63,8 @@ impl<'a> MessageColumns<'a> {
             .with(&self.in_reply_to, Type::TEXT)
             .with(&self.references, Type::TEXT)
             .with(&self.size_bytes, Type::INT8)
-            .with(&self.raw, Type::BYTEA)
+            .with(keeps_raw, Type::BOOL)
+            .with(raw, Type::BYTEA)
             .with(&self.roles, Type::TEXT_ARRAY)
             .with(&self.names, Type::TEXT_ARRAY)
             .with(&self.addresses, Type::TEXT_ARRAY)

@@ -2,35 +2,18 @@
 //! and no row lock, however long the store takes; the receipt and COMMIT end it in one round trip. A crash in a turn
 //! leaves the lease, and whatever the store has.
 
+use postgres::Row;
 use postgres::types::Type;
 
-use super::columns::{EndColumns, cell, receipt, receipt_columns, receipt_of};
+use super::columns::{EndColumns, cell, receipt, receipt_columns};
 use super::session::{Session, Statement};
 use crate::ledger::{AttemptEnd, Claim, Confirmed, CopyFacts, LedgerError, Turn};
 use crate::lock_key::{Hash, advisory_key, name_hash};
 use crate::store::Receipt;
 
-/// The receipt, where the epoch is still the claim's and no other receipt is there; with it the attempt's end ($8),
-/// which must not say `delivered` where the receipt is not recorded.
-const CONFIRM: &str = "
-WITH placed AS (
-    UPDATE onedrop_copy SET
-        placed_at = coalesce(placed_at, clock_timestamp()), leased_until = NULL, in_doubt = false,
-        uid_validity = $3, uid = $4, file_name = $5,
-        nul_replaced = CASE WHEN placed_at IS NULL THEN $6 ELSE nul_replaced END,
-        found_by_look = CASE WHEN placed_at IS NULL THEN $7 ELSE found_by_look END
-    WHERE id = $1 AND epoch = $2
-      AND (placed_at IS NULL OR (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($3, $4, $5))
-    RETURNING id
-), ended AS (
-    UPDATE onedrop_attempt SET duration_ms = $9, outcome = $10, status = $11, detail = $12
-    WHERE id = $8 AND EXISTS (SELECT FROM placed)
-    RETURNING id
-)
-SELECT (SELECT count(*) FROM placed), (SELECT count(*) FROM ended)";
+const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4)";
 
-const READ_COPY: &str = "
-SELECT epoch, placed_at IS NOT NULL, uid_validity, uid, file_name FROM onedrop_copy WHERE id = $1";
+const CONFIRM: &str = "SELECT * FROM onedrop_confirm($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// The rows are locked in the order in which claims lock them.
 const RELEASE: &str = "
@@ -45,38 +28,33 @@ WHERE c.id = ours.id";
 
 /// [`Ledger::take_turn`](crate::ledger::Ledger::take_turn).
 pub(super) fn take_turn(session: &mut Session, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
-    // Two statements: the second one's view of the row begins after the lock is ours.
-    let sql = format!(
-        "SELECT pg_try_advisory_xact_lock({}); SELECT epoch, placed_at IS NOT NULL, uid_validity, uid, file_name, \
-         prior_doubt FROM onedrop_copy WHERE id = {};",
-        advisory_key(copy_key),
-        claim.copy
-    );
-    let sets = session.begin(&sql, 2)?;
-    let found = match (sets[0].first().and_then(|row| row.get(0)), sets[1].first()) {
-        (Some("t"), Some(row)) => turn(claim, [0, 1, 2, 3, 4, 5].map(|at| row.get(at))),
-        (Some("t"), None) => Err(LedgerError::Broken(format!("no copy {}", claim.copy))),
-        _ => Err(LedgerError::Contended),
-    };
+    let (patience, idle, lock) = (session.patience_ms(), session.idle_ms(), advisory_key(copy_key));
+    let statement = Statement::kept(TURN)
+        .with(&patience, Type::INT8)
+        .with(&idle, Type::INT8)
+        .with(&lock, Type::INT8)
+        .with(&claim.copy, Type::INT8);
+    let rows = session.begin_with(&statement)?;
+    let found = rows.first().ok_or_else(|| no_copy(claim)).and_then(|row| turn(claim, row));
     if !matches!(found, Ok(Turn::Ours { .. })) {
         session.rollback_or_lose();
     }
     found
 }
 
-/// What the row's epoch, `placed`, UIDVALIDITY, UID, file name and `prior_doubt` say, as text.
-fn turn(claim: &Claim, row: [Option<&str>; 6]) -> Result<Turn, LedgerError> {
-    let number = |at: usize| row[at].map(str::parse::<i64>).transpose();
-    let broken = |_| LedgerError::Broken("a number that is none".to_owned());
-    let epoch = number(0).map_err(broken)?;
-    if row[1] == Some("t") {
-        let (validity, uid) = (number(2).map_err(broken)?, number(3).map_err(broken)?);
-        let receipt = receipt_of(validity, uid, row[4].map(str::to_owned));
-        let receipt = receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))?;
-        return Ok(Turn::Placed(receipt));
+fn turn(claim: &Claim, row: &Row) -> Result<Turn, LedgerError> {
+    if !cell(row, 0)? {
+        return Err(LedgerError::Contended);
     }
-    let in_doubt = row[5] == Some("t");
-    Ok(if epoch == Some(claim.epoch) { Turn::Ours { in_doubt } } else { Turn::EpochGone })
+    let Some(epoch) = cell::<Option<i64>>(row, 1)? else { return Err(no_copy(claim)) };
+    if cell(row, 2)? {
+        return Ok(Turn::Placed(receipt(row, 3)?));
+    }
+    Ok(if epoch == claim.epoch { Turn::Ours { in_doubt: cell(row, 6)? } } else { Turn::EpochGone })
+}
+
+fn no_copy(claim: &Claim) -> LedgerError {
+    LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
 /// [`Ledger::confirm`](crate::ledger::Ledger::confirm).
@@ -90,7 +68,9 @@ pub(super) fn confirm(
     let (validity, uid, name) = receipt_columns(ours);
     let attempt = end.map(|(attempt, _)| attempt);
     let ended = end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
-    let statement = Statement::new(CONFIRM)
+    let patience = session.patience_ms();
+    let statement = Statement::kept(CONFIRM)
+        .with(&patience, Type::INT8)
         .with(&claim.copy, Type::INT8)
         .with(&claim.epoch, Type::INT8)
         .with(&validity, Type::INT8)
@@ -99,21 +79,18 @@ pub(super) fn confirm(
         .with(&facts.nul_replaced, Type::BOOL)
         .with(&facts.found_by_look, Type::BOOL)
         .with(&attempt, Type::INT8);
-    let rows = session.commit(&[ended.bind(statement)])?;
-    let gone = || LedgerError::Broken(format!("no copy {}", claim.copy));
-    let counts = rows.first().and_then(|rows| rows.first()).ok_or_else(gone)?;
-    let (placed, has_ended): (i64, i64) = (cell(counts, 0)?, cell(counts, 1)?);
-    if placed == 0 {
-        // What the row says now can only be newer than what kept the receipt out.
-        let rows = session.read(&[Statement::new(READ_COPY).with(&claim.copy, Type::INT8)])?;
-        let copy = rows.first().and_then(|rows| rows.first()).ok_or_else(gone)?;
-        let recorded = if cell(copy, 1)? { Some(receipt(copy, 2)?) } else { None };
-        if !is_ours(claim, ours, cell(copy, 0)?, recorded.as_ref()) {
+    let rows = session.commit_call(&ended.bind(statement))?;
+    let row = rows.first().ok_or_else(|| no_copy(claim))?;
+    if !cell(row, 0)? {
+        let Some(epoch) = cell::<Option<i64>>(row, 2)? else { return Err(no_copy(claim)) };
+        let recorded = if cell(row, 3)? { Some(receipt(row, 4)?) } else { None };
+        if !is_ours(claim, ours, epoch, recorded.as_ref()) {
             return Ok(Confirmed::EpochGone { recorded });
         }
     }
     // The receipt is there, by another's hand: the end still has to be.
-    if let Some((attempt, end)) = end.filter(|_| has_ended == 0) {
+    let has_ended: bool = cell(row, 1)?;
+    if let Some((attempt, end)) = end.filter(|_| !has_ended) {
         super::record::finish(session, attempt, end)?;
     }
     Ok(Confirmed::Recorded)

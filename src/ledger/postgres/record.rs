@@ -1,77 +1,31 @@
-//! The record of a delivery, in two round trips: the message's lock with what is known, then everything else up to
-//! COMMIT. A crash before it leaves nothing, one after it a message row and leases that run out. Without the lock (a
-//! fail-over lost it, say) the unique keys still hold: a second message row or copy row cannot come to be.
+//! The record of a delivery, in one round trip: the function `onedrop_record` does it all, from the message's lock to the
+//! claims. A crash before its commit leaves nothing, one after it a message row and leases that run out. Without the lock
+//! (a fail-over lost it, say) the unique keys still hold: a second message row or copy row cannot come to be.
 
 use std::time::{Duration, SystemTime};
 
 use postgres::Row;
-use postgres::types::Type;
+use postgres::types::{FromSql, Type};
 
 use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt};
+use super::schema;
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
 use crate::directory::Destination;
 use crate::ledger::{Attempt, AttemptEnd, Claim, CopyState, Entry, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION};
-use crate::lock_key::{advisory_key, hex};
+use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
-/// The message, its addresses and parts, and its announcement; no row if it is on record. The columns are those of
-/// [`READ_MESSAGE`].
-const INSERT_MESSAGE: &str = "
-WITH message AS (
-    INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
-                                 reference_ids, size_bytes, raw)
-    VALUES ($1, $2, $3, $4, $5, $6, to_timestamp($7), $8, $9, $10, $11)
-    ON CONFLICT (id_hash, digest) DO NOTHING
-    RETURNING id, recorded_at, collision
-), addresses AS (
-    INSERT INTO onedrop_address (message_id, position, role, name, address)
-    SELECT id, position, role, name, address
-    FROM message, unnest($12::text[], $13::text[], $14::text[]) WITH ORDINALITY AS a (role, name, address, position)
-), parts AS (
-    INSERT INTO onedrop_part (message_id, path, content_type, name, size_bytes)
-    SELECT id, path, content_type, name, size
-    FROM message, unnest($15::text[], $16::text[], $17::text[], $18::bigint[]) AS p (path, content_type, name, size)
-    ON CONFLICT DO NOTHING
-)
-SELECT id, extract(epoch FROM recorded_at)::bigint, collision, pg_notify('onedrop_message', id::text) FROM message";
+/// The parameters in their order: [`Session::patience_ms`], the version, the lock; the message (17 and whether its bytes
+/// are kept); the attempt (5); the claims (6).
+const RECORD: &str = "
+SELECT * FROM onedrop_record($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+                             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)";
 
-const MARK_COLLISIONS: &str = "
-UPDATE onedrop_message SET collision = true
-WHERE id_hash = $1 AND NOT collision AND EXISTS (SELECT FROM onedrop_message WHERE id_hash = $1 AND digest <> $2)";
+const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8)";
 
-const READ_MESSAGE: &str = "
-SELECT id, extract(epoch FROM recorded_at)::bigint, collision FROM onedrop_message WHERE id_hash = $1 AND digest = $2";
-
-const INSERT_ATTEMPT: &str = "
-INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid)
-SELECT id, id_hash, $3, $4, $5, $6, $7 FROM onedrop_message WHERE id_hash = $1 AND digest = $2
-RETURNING id";
-
-/// Leases one copy of the message that `{message}` names, if it is free (or, $7, joins a live lease, whose epoch stays);
-/// no row if it is placed or busy. `prior_doubt` keeps what the lease found, for who looks and for who gives it back.
-const CLAIM: &str = "
-INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, leased_until, in_doubt, prior_doubt)
-SELECT m.id, $3, $4, $5, 1, $6, clock_timestamp() + $8 * interval '1 millisecond', true, false
-FROM onedrop_message m WHERE {message}
-ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-    epoch = c.epoch + CASE WHEN $7 AND c.leased_until > clock_timestamp() THEN 0 ELSE 1 END,
-    owner = excluded.owner,
-    leased_until = greatest(c.leased_until, excluded.leased_until),
-    prior_doubt = c.in_doubt,
-    in_doubt = true
-WHERE c.placed_at IS NULL AND ($7 OR c.leased_until IS NULL OR c.leased_until <= clock_timestamp())
-RETURNING id, epoch, prior_doubt";
-
-/// What stands in the way of claims that gave no row: asked for when there are any, after COMMIT.
-const READ_COPIES: &str = "
-SELECT c.account, c.mailbox, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name
-FROM onedrop_copy c JOIN unnest($2::text[], $3::text[]) AS wanted (account, mailbox) USING (account, mailbox)
-WHERE c.message_id = $1";
-
-const BY_IDENTITY: &str = "m.id_hash = $1 AND m.digest = $2";
-/// $2 keeps the numbers of the other parameters where they are.
-const BY_ROW: &str = "m.id = $1 AND $2::boolean";
+/// SQLSTATE undefined_function.
+const NO_FUNCTION: &str = "42883";
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1 RETURNING id";
@@ -90,53 +44,80 @@ pub(super) fn record(
     destinations: &[Destination],
     terms: LeaseTerms,
 ) -> Result<Recorded, LedgerError> {
-    let identity = entry.identity;
-    let Known { ours: known, others } = lock_message(session, identity)?;
-    let (id_hash, digest) = (&identity.id_hash.as_slice(), &identity.digest.as_slice());
-    let by_identity = |sql| Statement::new(sql).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
-    let message = MessageColumns::of(entry, attempt);
-    let who = AttemptColumns::of(attempt);
-    let claims = Claims::new(destinations, attempt, terms);
-    let claim_sql = CLAIM.replace("{message}", BY_IDENTITY);
-
-    // A server process that has just started plans for longer than it works: no statement that is not needed.
-    let mut statements = Vec::with_capacity(destinations.len() + 4);
+    let columns = RecordColumns {
+        identity: entry.identity,
+        message: MessageColumns::of(entry, attempt),
+        who: AttemptColumns::of(attempt),
+        claims: Claims::new(destinations, attempt, terms),
+    };
     // The bytes of a message that is on record already need not travel again.
-    if !known {
-        statements.push(message.bind(by_identity(INSERT_MESSAGE)));
-    }
-    if others && identity.message_id.is_some() {
-        statements.push(by_identity(MARK_COLLISIONS));
-    }
-    if known || others {
-        statements.push(by_identity(READ_MESSAGE));
-    }
-    let own = statements.len();
-    statements.push(who.bind(by_identity(INSERT_ATTEMPT)));
-    claims.bind(&mut statements, || by_identity(&claim_sql));
-    let rows = session.commit(&statements)?;
-
-    let is_new = !known && rows.first().is_some_and(|rows| !rows.is_empty());
-    // Not inserted by us although it was not there: the lock was lost, and another has.
-    let late = match is_new || known || others {
-        true => Vec::new(),
-        false => session.read(&[by_identity(READ_MESSAGE)])?.pop().unwrap_or_default(),
+    let mut rows = match columns.call(session, entry.raw.is_some(), None) {
+        Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
+            // An older schema has no functions.
+            let found = schema::version(session)?;
+            return Err(if found == SCHEMA_VERSION {
+                LedgerError::Refused(why)
+            } else {
+                LedgerError::Version { found }
+            });
+        }
+        rows => rows?,
     };
-    let message = if late.is_empty() { rows.get(own - 1).and_then(|rows| rows.first()) } else { late.first() };
-    let (Some(message), Some(attempt)) = (message, rows.get(own).and_then(|rows| rows.first())) else {
-        // Taken out between two statements of ours; nothing of this transaction refers to it.
+    if first(&rows, 2)? == Some(true) {
+        rows = columns.call(session, true, entry.raw)?;
+    }
+    let found = first::<i32>(&rows, 0)?.map_or(0, i64::from);
+    if found != SCHEMA_VERSION {
+        return Err(LedgerError::Version { found });
+    }
+    if first(&rows, 1)? != Some(true) {
         return Err(LedgerError::Contended);
-    };
-    let row: i64 = cell(message, 0)?;
-    let epoch_secs: i64 = cell(message, 1)?;
+    }
+    let row = rows.first().ok_or_else(no_row)?;
+    let epoch_secs: i64 = cell(row, 4)?;
     Ok(Recorded {
-        message: row,
+        message: cell(row, 3)?,
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
-        is_new,
-        collision: cell(message, 2)?,
-        attempt: cell(attempt, 0)?,
-        copies: claims.states(session, row, rows.get(own + 1..).unwrap_or_default())?,
+        is_new: cell(row, 5)?,
+        collision: cell(row, 6)?,
+        attempt: cell(row, 7)?,
+        copies: match destinations.is_empty() {
+            true => Vec::new(),
+            false => columns.claims.states(&rows, 8)?,
+        },
     })
+}
+
+fn no_row() -> LedgerError {
+    LedgerError::Broken("a function without an answer".to_owned())
+}
+
+/// A column of the first row, where it has a value.
+fn first<'r, T: FromSql<'r>>(rows: &'r [Row], at: usize) -> Result<Option<T>, LedgerError> {
+    cell(rows.first().ok_or_else(no_row)?, at)
+}
+
+struct RecordColumns<'a> {
+    identity: &'a Identity,
+    message: MessageColumns<'a>,
+    who: AttemptColumns,
+    claims: Claims<'a>,
+}
+
+impl RecordColumns<'_> {
+    fn call(&self, session: &mut Session, keeps_raw: bool, raw: Option<&[u8]>) -> Result<Vec<Row>, LedgerError> {
+        let (id_hash, digest) = (&self.identity.id_hash.as_slice(), &self.identity.digest.as_slice());
+        let (patience, lock) = (session.patience_ms(), advisory_key(&self.identity.id_hash));
+        let version = i32::try_from(SCHEMA_VERSION).unwrap_or(i32::MAX);
+        let statement = Statement::kept(RECORD)
+            .with(&patience, Type::INT8)
+            .with(&version, Type::INT4)
+            .with(&lock, Type::INT8)
+            .with(id_hash, Type::BYTEA)
+            .with(digest, Type::BYTEA);
+        let statement = self.message.bind(statement, &keeps_raw, &raw);
+        session.call(&self.claims.bind(self.who.bind(statement)))
+    }
 }
 
 /// [`Ledger::claim`](crate::ledger::Ledger::claim).
@@ -148,12 +129,10 @@ pub(super) fn claim(
     terms: LeaseTerms,
 ) -> Result<Vec<CopyState>, LedgerError> {
     let claims = Claims::new(destinations, owner, terms);
-    let claim_sql = CLAIM.replace("{message}", BY_ROW);
-    let mut statements = Vec::with_capacity(destinations.len());
-    claims.bind(&mut statements, || Statement::new(&claim_sql).with(&message, Type::INT8).with(&true, Type::BOOL));
-    session.rollback()?;
-    let rows = session.commit(&statements)?;
-    claims.states(session, message, &rows)
+    let patience = session.patience_ms();
+    let statement = Statement::kept(CLAIMS).with(&patience, Type::INT8).with(&message, Type::INT8);
+    let rows = session.call(&claims.bind(statement))?;
+    claims.states(&rows, 0)
 }
 
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).
@@ -187,47 +166,13 @@ pub(super) fn note_attempts(
     session.commit(&statements).map(drop)
 }
 
-/// What is on record under a Message-ID.
-struct Known {
-    /// The message itself.
-    ours: bool,
-    /// Others with the same Message-ID.
-    others: bool,
-}
-
-/// Opens the transaction and takes the message's lock, alone in its statement, so that the next one sees what its last
-/// holder committed.
-fn lock_message(session: &mut Session, identity: &Identity) -> Result<Known, LedgerError> {
-    let sql = format!(
-        "SELECT version FROM onedrop_schema; SELECT pg_try_advisory_xact_lock({}); \
-         SELECT digest = '\\x{digest}' FROM onedrop_message WHERE id_hash = '\\x{}' \
-         ORDER BY digest = '\\x{digest}' DESC LIMIT 2;",
-        advisory_key(&identity.id_hash),
-        hex(&identity.id_hash),
-        digest = hex(&identity.digest),
-    );
-    let sets = session.begin(&sql, 3)?;
-    let texts = |set: usize| sets.get(set).into_iter().flatten().filter_map(|row| row.get(0));
-    // The highest one is picked here: the server would plan that for longer than it takes to send them all.
-    let version = texts(0).filter_map(|version| version.parse().ok()).max().unwrap_or(0);
-    let refused = match (version == SCHEMA_VERSION, texts(1).next()) {
-        (false, _) => LedgerError::Version { found: version },
-        (true, Some("t")) => {
-            return Ok(Known { ours: texts(2).any(|same| same == "t"), others: texts(2).any(|same| same == "f") });
-        }
-        (true, _) => LedgerError::Contended,
-    };
-    session.rollback_or_lose();
-    Err(refused)
-}
-
-/// The claims of one call, bound as a statement each.
+/// The claims of one call: six columns.
 struct Claims<'a> {
-    destinations: &'a [Destination],
-    /// Always in the same order, so that two sessions cannot lock rows crosswise.
+    /// For each row its destination's place. Always in the same order, so that two sessions cannot lock rows crosswise.
     order: Vec<usize>,
     accounts: Vec<&'a str>,
     mailboxes: Vec<&'a str>,
+    shared: Vec<bool>,
     owner: String,
     join: bool,
     lease_ms: i64,
@@ -237,65 +182,48 @@ impl<'a> Claims<'a> {
     fn new(destinations: &'a [Destination], owner: &Attempt, terms: LeaseTerms) -> Claims<'a> {
         let mut order: Vec<usize> = (0..destinations.len()).collect();
         order.sort_by_key(|at| (&destinations[*at].account, &destinations[*at].mailbox));
+        let ordered = || order.iter().map(|at| &destinations[*at]);
         Claims {
-            destinations,
-            order,
-            accounts: destinations.iter().map(|one| one.account.as_str()).collect(),
-            mailboxes: destinations.iter().map(|one| one.mailbox.as_str()).collect(),
+            accounts: ordered().map(|one| one.account.as_str()).collect(),
+            mailboxes: ordered().map(|one| one.mailbox.as_str()).collect(),
+            shared: ordered().map(|one| one.shared).collect(),
             owner: clean(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned(),
             join: terms.join,
             lease_ms: i64::try_from(terms.lease.as_millis()).unwrap_or(i64::MAX),
+            order,
         }
     }
 
-    fn bind<'s>(&'s self, statements: &mut Vec<Statement<'s>>, claim: impl Fn() -> Statement<'s>) {
-        for at in &self.order {
-            statements.push(
-                claim()
-                    .with(&self.accounts[*at], Type::TEXT)
-                    .with(&self.mailboxes[*at], Type::TEXT)
-                    .with(&self.destinations[*at].shared, Type::BOOL)
-                    .with(&self.owner, Type::TEXT)
-                    .with(&self.join, Type::BOOL)
-                    .with(&self.lease_ms, Type::INT8),
-            );
-        }
+    fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+        statement
+            .with(&self.accounts, Type::TEXT_ARRAY)
+            .with(&self.mailboxes, Type::TEXT_ARRAY)
+            .with(&self.shared, Type::BOOL_ARRAY)
+            .with(&self.owner, Type::TEXT)
+            .with(&self.join, Type::BOOL)
+            .with(&self.lease_ms, Type::INT8)
     }
 
-    /// Reads the answers to what [`bind`](Claims::bind) made, about the message in the row `message`.
-    fn states(&self, session: &mut Session, message: i64, claimed: &[Vec<Row>]) -> Result<Vec<CopyState>, LedgerError> {
-        if claimed.len() != self.order.len() {
-            return Err(LedgerError::Broken("a claim without an answer".to_owned()));
+    /// Reads the answers, whose columns begin at `at`: the copy, whether it is claimed, epoch, doubt; whether it is placed,
+    /// the receipt.
+    fn states(&self, rows: &[Row], at: usize) -> Result<Vec<CopyState>, LedgerError> {
+        if rows.len() != self.order.len() {
+            return Err(LedgerError::Broken(format!("{} claims, {} answers", self.order.len(), rows.len())));
         }
-        let copies = match claimed.iter().all(|rows| !rows.is_empty()) {
-            true => Vec::new(),
-            false => {
-                let statement = Statement::new(READ_COPIES)
-                    .with(&message, Type::INT8)
-                    .with(&self.accounts, Type::TEXT_ARRAY)
-                    .with(&self.mailboxes, Type::TEXT_ARRAY);
-                session.read(&[statement])?.pop().unwrap_or_default()
-            }
-        };
-        let mut states = vec![None; self.destinations.len()];
-        for (at, rows) in self.order.iter().zip(claimed) {
-            states[*at] = Some(match rows.first() {
-                Some(row) => {
-                    CopyState::Claimed(Claim { copy: cell(row, 0)?, epoch: cell(row, 1)?, in_doubt: cell(row, 2)? })
-                }
-                None => not_claimed(&copies, &self.destinations[*at])?,
+        let mut states = vec![None; rows.len()];
+        for (place, row) in self.order.iter().zip(rows) {
+            states[*place] = Some(match (cell(row, at + 1)?, cell(row, at + 4)?) {
+                (true, _) => CopyState::Claimed(Claim {
+                    copy: cell(row, at)?,
+                    epoch: cell(row, at + 2)?,
+                    in_doubt: cell(row, at + 3)?,
+                }),
+                (false, Some(true)) => CopyState::Placed(receipt(row, at + 5)?),
+                (false, Some(false)) => CopyState::Busy,
+                // Taken out in this very moment.
+                (false, None) => return Err(LedgerError::Contended),
             });
         }
         Ok(states.into_iter().flatten().collect())
     }
-}
-
-fn not_claimed(copies: &[Row], wanted: &Destination) -> Result<CopyState, LedgerError> {
-    for row in copies {
-        let (account, mailbox): (&str, &str) = (cell(row, 0)?, cell(row, 1)?);
-        if account == wanted.account && mailbox == wanted.mailbox {
-            return Ok(if cell(row, 2)? { CopyState::Placed(receipt(row, 3)?) } else { CopyState::Busy });
-        }
-    }
-    Err(LedgerError::Broken(format!("no row for the copy {wanted}")))
 }

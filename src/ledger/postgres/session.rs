@@ -12,26 +12,29 @@ use std::time::{Duration, Instant};
 use postgres::error::{DbError, Severity};
 use postgres::types::{ToSql, Type};
 use postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
-use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
-use tokio_postgres::{Client, NoTls};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::errors::{meaning_of, no_answer, no_answer_text, text_of, unavailable};
-use super::metered::{Budget, Gate, by_gate};
-use super::target::{HostTarget, Target};
+use super::errors::{meaning_of, no_answer, unavailable};
+use super::link::Link;
+use super::target::Target;
 use crate::ledger::LedgerError;
 
 /// A statement with its parameters, numbered `$1` up in their order.
 pub(super) struct Statement<'a> {
     sql: &'a str,
     params: Vec<(&'a (dyn ToSql + Sync), Type)>,
+    /// The text, of a statement worth keeping prepared where the connection can.
+    kept: Option<&'static str>,
 }
 
 impl<'a> Statement<'a> {
     pub fn new(sql: &'a str) -> Statement<'a> {
-        Statement { sql, params: Vec::new() }
+        Statement { sql, params: Vec::new(), kept: None }
+    }
+
+    /// One that most deliveries run.
+    pub fn kept(sql: &'static str) -> Statement<'a> {
+        Statement { sql, params: Vec::new(), kept: Some(sql) }
     }
 
     pub fn with(mut self, value: &'a (dyn ToSql + Sync), kind: Type) -> Statement<'a> {
@@ -55,12 +58,14 @@ pub(super) struct Session {
     until: Instant,
     link: Option<Link>,
     in_transaction: bool,
+    /// The server's own transactions are not READ COMMITTED: [`call`](Session::call) has to open one that is.
+    calls_begin: bool,
 }
 
 impl Session {
     pub fn open(target: Target, until: Instant) -> Result<Session, LedgerError> {
         let link = Some(Link::to(&target, until)?);
-        Ok(Session { target, until, link, in_transaction: false })
+        Ok(Session { target, until, link, in_transaction: false, calls_begin: false })
     }
 
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -95,9 +100,91 @@ impl Session {
         outcome
     }
 
+    /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the transaction.
+    pub fn begin_with(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        self.rollback()?;
+        self.prepare(&[statement])?;
+        self.in_transaction = true;
+        let answered = self.run(async |link| {
+            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+            let begin: Sent<'_> = Box::pin(async { link.client.batch_execute(begin).await.map(|()| Vec::new()) });
+            Ok(in_one_go([begin, sent(link, statement)].into_iter()).await)
+        })?;
+        let outcome = match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
+            Ok(mut rows) => rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned())),
+            Err(error) => Err(self.explain(&error)),
+        };
+        if outcome.is_err() {
+            self.rollback_or_lose();
+        }
+        outcome
+    }
+
+    /// Calls a function of the schema that does all of a step, in a transaction of its own. It says itself when that is
+    /// none that it can work in (see the migration); then it gets one.
+    pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        self.rollback()?;
+        if !self.calls_begin {
+            self.prepare(&[statement])?;
+            let answered = self.run(async |link| Ok(sent(link, statement).await))?;
+            match answered {
+                Ok(rows) => return Ok(rows),
+                Err(error) if error.code().is_some_and(|code| code.code() == WRONG_ISOLATION) => {
+                    self.calls_begin = true;
+                }
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+        let mut rows = self.commit(std::slice::from_ref(statement))?;
+        rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
+    }
+
+    /// As [`call`](Session::call), and where a transaction is open, in it and as its end.
+    pub fn commit_call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        if !self.in_transaction {
+            return self.call(statement);
+        }
+        let mut rows = self.commit(std::slice::from_ref(statement))?;
+        rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
+    }
+
+    /// How long the server may wait for a lock, in milliseconds: a bit more than we wait ourselves. For what we left
+    /// behind.
+    pub fn patience_ms(&self) -> i64 {
+        i64::from(millis(self.left() + Duration::from_secs(1)))
+    }
+
+    /// How long the server may wait for us in a transaction. A host that vanished frees its locks by this.
+    pub fn idle_ms(&self) -> i64 {
+        i64::from(millis(self.left() + Duration::from_secs(5)))
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Has the server keep those of `statements` that are worth it, where it can.
+    fn prepare(&mut self, statements: &[&Statement<'_>]) -> Result<(), LedgerError> {
+        if !self.target.prepare {
+            return Ok(());
+        }
+        for statement in statements {
+            let Some(sql) = statement.kept else { continue };
+            if self.link.as_ref().is_some_and(|link| link.prepared.contains_key(sql)) {
+                continue;
+            }
+            let types: Vec<Type> = statement.params.iter().map(|(_, kind)| kind.clone()).collect();
+            let prepared = self.run(async |link| link.client.prepare_typed(sql, &types).await)?;
+            if let Some(link) = &mut self.link {
+                link.prepared.insert(sql, prepared);
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the statements in `sql`, which take no parameters; returns the rows of each.
     pub fn batch(&mut self, sql: &str) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
-        self.run(async |client| client.simple_query(sql).await).map(result_sets)
+        self.run(async |link| link.client.simple_query(sql).await).map(result_sets)
     }
 
     /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one round trip; returns
@@ -119,7 +206,7 @@ impl Session {
             return Ok(());
         }
         self.in_transaction = false;
-        self.run(async |client| client.batch_execute("ROLLBACK").await)
+        self.run(async |link| link.client.batch_execute("ROLLBACK").await)
     }
 
     /// For the way out of a failure that matters more: the session is usable or gone.
@@ -130,14 +217,16 @@ impl Session {
     }
 
     fn send_and_end(&mut self, access: Access, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.prepare(&statements.iter().collect::<Vec<_>>())?;
         let begin = if self.in_transaction { None } else { Some(self.begin_sql(access)) };
         self.in_transaction = false;
-        let answered = self.run(async |client| {
+        let answered = self.run(async |link| {
+            let client = &link.client;
             let begin = begin.iter().map(|sql| -> Sent<'_> {
                 Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
             });
-            let own = statements.iter().map(|one| -> Sent<'_> { Box::pin(client.query_typed(one.sql, &one.params)) });
-            let commit: Sent<'_> = Box::pin(client.query_typed("COMMIT", &[]));
+            let own = statements.iter().map(|one| sent(link, one));
+            let commit: Sent<'_> = Box::pin(async { client.batch_execute("COMMIT").await.map(|()| Vec::new()) });
             Ok(in_one_go(begin.chain(own).chain([commit])).await)
         })?;
         let skip = answered.len().saturating_sub(statements.len() + 1);
@@ -152,10 +241,7 @@ impl Session {
     }
 
     fn begin_sql(&self, access: Access) -> String {
-        let left = self.until.saturating_duration_since(Instant::now());
-        // A bit more than we wait ourselves: for what we left behind. A host that vanished frees its locks by these.
-        let statement_ms = millis(left + Duration::from_secs(1));
-        let idle_ms = millis(left + Duration::from_secs(5));
+        let (statement_ms, idle_ms) = (self.patience_ms(), self.idle_ms());
         let limits = format!(
             "SET LOCAL idle_in_transaction_session_timeout = {idle_ms}; SET LOCAL statement_timeout = {statement_ms};"
         );
@@ -170,14 +256,14 @@ impl Session {
         }
     }
 
-    fn run<T>(&mut self, work: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, LedgerError> {
+    fn run<T>(&mut self, work: impl AsyncFnOnce(&Link) -> Result<T, Error>) -> Result<T, LedgerError> {
         let Some(link) = &self.link else {
             return Err(LedgerError::Unavailable("the session was lost".to_owned()));
         };
         let until = self.until;
         let began = Instant::now();
         link.budget.renew();
-        let answer = link.runtime.block_on(async { timeout_at(until.into(), work(&link.client)).await });
+        let answer = link.runtime.block_on(async { timeout_at(until.into(), work(link)).await });
         match answer {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.explain(&error)),
@@ -222,108 +308,16 @@ impl Drop for Session {
     }
 }
 
-/// A connection and what drives it.
-struct Link {
-    client: Client,
-    /// What the server may still send.
-    budget: Budget,
-    connection: JoinHandle<Result<(), Error>>,
-    runtime: Background,
-}
+/// What the schema's functions say in a transaction that is not READ COMMITTED.
+const WRONG_ISOLATION: &str = "OD001";
 
-impl Link {
-    /// Connects to the first host that answers; each gets its share of the time.
-    fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|error| LedgerError::Unavailable(format!("cannot wait for a socket: {error}")))?;
-        let runtime = Background(Some(runtime));
-        let mut failures = Vec::new();
-        for (at, host) in target.hosts.iter().enumerate() {
-            let began = Instant::now();
-            let hosts_left = u32::try_from(target.hosts.len() - at).unwrap_or(u32::MAX);
-            let share = began + until.saturating_duration_since(began) / hosts_left;
-            let tls = target.tls_for(host);
-            let budget = Budget::default();
-            budget.renew();
-            let connecting = connect(host, tls, budget.clone());
-            match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
-                Ok(Ok((client, connection))) => return Ok(Link { client, budget, connection, runtime }),
-                Ok(Err(error)) => failures.push(format!("{}: {}", host.name, text_of(&error))),
-                Err(_) => failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed()))),
-            }
-        }
-        Err(LedgerError::Unavailable(failures.join("; ")))
-    }
-
-    /// Why the connection ended by itself.
-    fn end_cause(&mut self) -> Option<Error> {
-        let soon = Instant::now() + Duration::from_millis(50);
-        let ended = self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
-        ended.ok()?.ok()?.err()
-    }
-
-    /// Whether the connection stands, as far as this end of it knows: what came in since the last call is read first.
-    fn is_alive(&self) -> bool {
-        // Two turns: one sees what the socket has, the other handles it.
-        self.runtime.block_on(async {
-            tokio::task::yield_now().await;
-            tokio::task::yield_now().await;
-        });
-        !self.client.is_closed() && !self.connection.is_finished()
-    }
-
-    fn say_goodbye(self) {
-        let Link { client, connection, runtime, .. } = self;
-        drop(client);
-        runtime.block_on(async {
-            for _ in 0..4 {
-                if connection.is_finished() {
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-        });
-    }
-}
-
-/// A runtime that can be dropped while a name look-up still hangs in a thread of its own.
-struct Background(Option<Runtime>);
-
-impl Background {
-    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
-        match &self.0 {
-            Some(runtime) => runtime.block_on(work),
-            None => unreachable!("taken by drop only"),
-        }
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-async fn connect(
-    host: &HostTarget,
-    tls: Option<MakeRustlsConnect>,
-    budget: Budget,
-) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
-    match by_gate(&host.config) {
-        Some(config) => {
-            let (client, connection) = config.connect(Gate { tls, budget }).await?;
-            Ok((client, tokio::spawn(connection)))
-        }
-        // A Unix socket.
-        None => {
-            let (client, connection) = host.config.connect(NoTls).await?;
-            Ok((client, tokio::spawn(connection)))
-        }
+fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
+    match statement.kept.and_then(|sql| link.prepared.get(sql)) {
+        Some(prepared) => Box::pin(async move {
+            let params: Vec<&(dyn ToSql + Sync)> = statement.params.iter().map(|(value, _)| *value).collect();
+            link.client.query(prepared, &params).await
+        }),
+        None => Box::pin(link.client.query_typed(statement.sql, &statement.params)),
     }
 }
 
@@ -394,7 +388,7 @@ mod tests {
             Box::pin(async { refused.map_or(Ok(Vec::new()), Err) }),
             Box::pin(async { panic!("COMMIT was sent") }),
         ];
-        let runtime = Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let answers = runtime.block_on(in_one_go(requests.into_iter()));
         assert!(matches!(answers.as_slice(), [Ok(_), Err(_)]));
     }

@@ -26,12 +26,15 @@ pub struct PostgresSettings {
     pub password: Option<SecretString>,
     /// Certificates (PEM) of the authorities to trust in place of the system's.
     pub ca_file: Option<PathBuf>,
+    /// Keep statements prepared in the connection: not by way of a pooler that gives each transaction another one.
+    pub prepare: bool,
 }
 
 /// The hosts of one URL, in the order to try them.
 pub(super) struct Target {
     pub hosts: Vec<HostTarget>,
     tls: Option<MakeRustlsConnect>,
+    pub prepare: bool,
 }
 
 /// One host and how to speak to it.
@@ -61,7 +64,7 @@ impl Target {
             true => Some(MakeRustlsConnect::new(tls_config(settings.ca_file.as_deref())?)),
             false => None,
         };
-        Ok(Target { hosts, tls })
+        Ok(Target { hosts, tls, prepare: settings.prepare })
     }
 
     /// The TLS to use with `host`, if any.
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
 
     fn hosts(url: &str) -> Vec<HostTarget> {
-        let settings = PostgresSettings { url: url.into(), password: None, ca_file: None };
+        let settings = PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
         Target::new(settings).map(|target| target.hosts).unwrap_or_default()
     }
 
@@ -235,7 +238,7 @@ mod tests {
             "postgres://u:secret@db/x?sslmode=verify-ca",
             "postgres://u:secret@db/x?secret=1",
         ] {
-            let settings = PostgresSettings { url: url.into(), password: None, ca_file: None };
+            let settings = PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
             let error = Target::new(settings).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains("URL cannot be used") && !error.contains("sec"), "{url}: {error}");
         }

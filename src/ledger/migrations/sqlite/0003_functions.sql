@@ -1,0 +1,1 @@
+-- What other engines keep in functions is in the program here.

@@ -1,0 +1,126 @@
+//! One connection with the private runtime that drives it: it turns only while somebody waits.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use postgres::Error;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+use tokio_postgres::{Client, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::errors::{no_answer_text, text_of};
+use super::metered::{Budget, Gate, by_gate};
+use super::target::{HostTarget, Target};
+use crate::ledger::LedgerError;
+
+/// A connection and what drives it.
+pub(super) struct Link {
+    pub client: Client,
+    /// What the server may still send.
+    pub budget: Budget,
+    /// Statements that the server keeps for this connection, by their text.
+    pub prepared: HashMap<&'static str, tokio_postgres::Statement>,
+    connection: JoinHandle<Result<(), Error>>,
+    pub runtime: Background,
+}
+
+impl Link {
+    /// Connects to the first host that answers; each gets its share of the time.
+    pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| LedgerError::Unavailable(format!("cannot wait for a socket: {error}")))?;
+        let runtime = Background(Some(runtime));
+        let mut failures = Vec::new();
+        for (at, host) in target.hosts.iter().enumerate() {
+            let began = Instant::now();
+            let hosts_left = u32::try_from(target.hosts.len() - at).unwrap_or(u32::MAX);
+            let share = began + until.saturating_duration_since(began) / hosts_left;
+            let tls = target.tls_for(host);
+            let budget = Budget::default();
+            budget.renew();
+            let connecting = connect(host, tls, budget.clone());
+            match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
+                Ok(Ok((client, connection))) => {
+                    return Ok(Link { client, budget, prepared: HashMap::new(), connection, runtime });
+                }
+                Ok(Err(error)) => failures.push(format!("{}: {}", host.name, text_of(&error))),
+                Err(_) => failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed()))),
+            }
+        }
+        Err(LedgerError::Unavailable(failures.join("; ")))
+    }
+
+    /// Why the connection ended by itself.
+    pub fn end_cause(&mut self) -> Option<Error> {
+        let soon = Instant::now() + Duration::from_millis(50);
+        let ended = self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
+        ended.ok()?.ok()?.err()
+    }
+
+    /// Whether the connection stands, as far as this end of it knows: what came in since the last call is read first.
+    pub fn is_alive(&self) -> bool {
+        // Two turns: one sees what the socket has, the other handles it.
+        self.runtime.block_on(async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        });
+        !self.client.is_closed() && !self.connection.is_finished()
+    }
+
+    pub fn say_goodbye(self) {
+        let Link { client, connection, runtime, .. } = self;
+        drop(client);
+        runtime.block_on(async {
+            for _ in 0..4 {
+                if connection.is_finished() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
+
+/// A runtime that can be dropped while a name look-up still hangs in a thread of its own.
+pub(super) struct Background(Option<Runtime>);
+
+impl Background {
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        match &self.0 {
+            Some(runtime) => runtime.block_on(work),
+            None => unreachable!("taken by drop only"),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn connect(
+    host: &HostTarget,
+    tls: Option<MakeRustlsConnect>,
+    budget: Budget,
+) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
+    match by_gate(&host.config) {
+        Some(config) => {
+            let (client, connection) = config.connect(Gate { tls, budget }).await?;
+            Ok((client, tokio::spawn(connection)))
+        }
+        // A Unix socket.
+        None => {
+            let (client, connection) = host.config.connect(NoTls).await?;
+            Ok((client, tokio::spawn(connection)))
+        }
+    }
+}
