@@ -23,7 +23,11 @@ pub fn run() {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
     let postgres = Postgres::start();
-    let config = bench.imap_config("socket", &postgres, &dovecot);
+    let config = bench.config(
+        "socket",
+        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
+        &bench.imap_store(&dovecot),
+    );
     bench.migrate(&config);
     let lmtp = Lmtp::start(&config);
     let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: "phases" };

@@ -17,7 +17,11 @@ pub fn run() {
     let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
     let postgres = Postgres::start();
     let pgbouncer = PgBouncer::start(&postgres);
-    let config = bench.imap_config("socket", &postgres, &dovecot);
+    let config = bench.config(
+        "socket",
+        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
+        &bench.imap_store(&dovecot),
+    );
     let pooled = bench.config("pooled", &format!("url = \"{}\"", pgbouncer.url()), &bench.imap_store(&dovecot));
     bench.migrate(&config);
     let (ours, ours_pooled) = (Lmtp::start(&config), Lmtp::start(&pooled));
