@@ -246,6 +246,16 @@ pub trait Store: Send {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError>;
 
+    /// Appends several copies of different messages to one mailbox, in one go where the store can: each comes to what it
+    /// would have come to alone, as [`append`](Store::append) tells it.
+    fn append_all(
+        &mut self,
+        destination: &Destination,
+        copies: &[(Copy<'_>, &Deadline)],
+    ) -> Vec<Result<Receipt, StoreError>> {
+        copies.iter().map(|(copy, deadline)| self.append(destination, copy, deadline)).collect()
+    }
+
     /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no error.
     ///
     /// # Errors

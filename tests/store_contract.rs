@@ -62,6 +62,7 @@ macro_rules! store_contract {
                 an_empty_message_is_stored_or_refused,
                 a_shared_copy_is_marked_as_read_and_an_own_one_is_not,
                 a_copy_has_the_date_of_its_first_recording,
+                copies_appended_together_are_each_what_they_would_be_alone,
                 a_missing_mailbox_is_made,
                 a_mailbox_that_may_not_be_made_is_refused,
                 a_missing_mailbox_holds_no_copy,
@@ -270,6 +271,32 @@ mod suite {
                 assert_eq!(dates, [recorded_at()], "{destination}");
             }
         }
+    }
+
+    pub fn copies_appended_together_are_each_what_they_would_be_alone(rig: &dyn Rig) {
+        let mut store = rig.store();
+        // The first one makes the mailbox.
+        let destination = Destination::sent("lisa", "Together");
+        let mails: Vec<Message> = (0..12).map(|n| mail(&format!("together {n:02}"))).collect();
+        let keys: Vec<_> =
+            mails.iter().map(|mail| mail.identity().copy_key(&destination.account, &destination.mailbox)).collect();
+        let deadline = ample();
+        let copies: Vec<(Copy<'_>, &Deadline)> = mails
+            .iter()
+            .zip(&keys)
+            .map(|(mail, key)| {
+                let (bytes, identity) = (mail.shared_copy(), mail.identity());
+                (Copy { key, head: b"", bytes, identity, recorded_at: recorded_at() }, &deadline)
+            })
+            .collect();
+        let receipts: Vec<Receipt> =
+            store.append_all(&destination, &copies).into_iter().map(|one| one.expect("append")).collect();
+        assert_eq!(subjects(rig, &destination), (0..12).map(|n| format!("together {n:02}")).collect::<Vec<_>>());
+        assert!(rig.messages("lisa", "Together").iter().all(|(_, seen)| *seen), "each has its flags");
+        for (mail, receipt) in mails.iter().zip(&receipts) {
+            assert_eq!(look(store.as_mut(), &destination, mail).as_ref(), Some(receipt), "each has its own receipt");
+        }
+        assert!(store.append_all(&destination, &[]).is_empty());
     }
 
     pub fn a_missing_mailbox_is_made(rig: &dyn Rig) {

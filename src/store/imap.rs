@@ -22,7 +22,7 @@ use crate::directory::Destination;
 use crate::message::DedupBy;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
 
-use append::AppendTrouble;
+use append::{AppendTrouble, Part};
 pub use login::Door;
 use login::NoSession;
 use session::{Refusal, Session, Trouble};
@@ -182,23 +182,31 @@ impl Store for ImapStore {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
         let mailbox = mailbox(destination)?;
-        let mut first = self.append_once(destination, &mailbox, copy, deadline);
-        // A session that was kept may end in that very moment: with a new one it is as if there had been none.
-        if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && !deadline.left().is_zero() {
-            first = self.append_once(destination, &mailbox, copy, deadline);
+        let part = [Part::new(copy, deadline)];
+        let appended = self.append_parts(destination, &mailbox, &part);
+        let receipts = appended.map_err(|trouble| not_appended(destination, trouble))?;
+        Ok(receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
+    }
+
+    fn append_all(
+        &mut self,
+        destination: &Destination,
+        copies: &[(Copy<'_>, &Deadline)],
+    ) -> Vec<Result<Receipt, StoreError>> {
+        if let [(copy, deadline)] = copies {
+            return vec![self.append(destination, copy, deadline)];
         }
-        let Err(AppendTrouble::Refused(refusal)) = first else {
-            return first.map_err(|trouble| not_appended(destination, trouble));
-        };
-        if !matches!(refusal.code.as_str(), "TRYCREATE" | "NONEXISTENT") {
-            return Err(refused(&format!("appending to {destination}"), refusal));
+        let parts: Vec<Part<'_>> = copies.iter().map(|(copy, deadline)| Part::new(copy, deadline)).collect();
+        let together = mailbox(destination).and_then(|mailbox| {
+            let appended = self.append_parts(destination, &mailbox, &parts);
+            appended.map_err(|trouble| not_appended(destination, trouble))
+        });
+        match together {
+            Ok(receipts) => receipts.into_iter().map(Ok).collect(),
+            Err(StoreError::InDoubt(why)) => copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect(),
+            // None was stored, perhaps because of one of them: each by itself.
+            Err(_) => copies.iter().map(|(copy, deadline)| self.append(destination, copy, deadline)).collect(),
         }
-        if !self.door.settings.create_mailboxes {
-            let text = format!("{destination} does not exist and store.create_mailboxes is off: {}", refusal.text);
-            return Err(StoreError::NotStored(text));
-        }
-        self.create(destination, &mailbox, deadline.end())?;
-        self.append_once(destination, &mailbox, copy, deadline).map_err(|trouble| not_appended(destination, trouble))
     }
 
     fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
@@ -257,31 +265,59 @@ impl ImapStore {
         })
     }
 
+    /// Appends `parts` in one command; creates the mailbox if that is missing.
+    fn append_parts(
+        &mut self,
+        destination: &Destination,
+        mailbox: &str,
+        parts: &[Part<'_>],
+    ) -> Result<Vec<Receipt>, AppendTrouble> {
+        let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
+        let mut first = self.append_once(destination, mailbox, parts, until);
+        // A session that was kept may end in that very moment: with a new one it is as if there had been none.
+        if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && Instant::now() < until {
+            first = self.append_once(destination, mailbox, parts, until);
+        }
+        let Err(AppendTrouble::Refused(refusal)) = first else { return first };
+        if !matches!(refusal.code.as_str(), "TRYCREATE" | "NONEXISTENT") {
+            return Err(AppendTrouble::Refused(refusal));
+        }
+        if !self.door.settings.create_mailboxes {
+            let text = format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
+            return Err(AppendTrouble::NotStored(text));
+        }
+        self.create(destination, mailbox, until).map_err(AppendTrouble::NotStored)?;
+        self.append_once(destination, mailbox, parts, until)
+    }
+
     fn append_once(
         &mut self,
         destination: &Destination,
         mailbox: &str,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, AppendTrouble> {
-        self.with_session(&destination.account, deadline.end(), |session, _| {
-            append::append(session, mailbox, destination.shared, copy, deadline)
+        parts: &[Part<'_>],
+        until: Instant,
+    ) -> Result<Vec<Receipt>, AppendTrouble> {
+        self.with_session(&destination.account, until, |session, _| {
+            if parts.len() > 1 && !append::take_together(session.capabilities(), parts) {
+                return Err(AppendTrouble::NotStored("not taken in one command".to_owned()));
+            }
+            append::append(session, mailbox, destination.shared, parts)
         })
     }
 
     /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it still holds mail.
-    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), StoreError> {
-        let doing = format!("creating {destination}");
-        self.with_session(&destination.account, until, |session, _| {
+    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), String> {
+        let created = self.with_session(&destination.account, until, |session, _| {
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
-                created => drop(created.map_err(|trouble| failed(&doing, trouble))?),
+                created => drop(created.map_err(why)?),
             }
             match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
                 Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
-                Err(trouble) => Err(failed(&doing, trouble)),
+                Err(trouble) => Err(why(trouble)),
             }
-        })
+        });
+        created.map_err(|why: String| format!("creating it: {why}"))
     }
 }
 
@@ -291,6 +327,13 @@ impl From<NoSession> for StoreError {
             NoSession::Refused(why) => StoreError::NoAccount(why),
             NoSession::Failed(why) => StoreError::NotStored(why),
         }
+    }
+}
+
+impl From<NoSession> for String {
+    fn from(no: NoSession) -> Self {
+        let (NoSession::Refused(why) | NoSession::Failed(why)) = no;
+        why
     }
 }
 
@@ -309,8 +352,12 @@ fn mailbox(destination: &Destination) -> Result<String, StoreError> {
 }
 
 fn failed(doing: &str, trouble: Trouble) -> StoreError {
+    StoreError::NotStored(format!("{doing}: {}", why(trouble)))
+}
+
+fn why(trouble: Trouble) -> String {
     let (Trouble::Refused(Refusal { text: why, .. }) | Trouble::Broken(why)) = trouble;
-    StoreError::NotStored(format!("{doing}: {why}"))
+    why
 }
 
 /// What a NO or BAD to APPEND means, by its response code (RFC 5530, RFC 7889, RFC 9208).

@@ -2,7 +2,11 @@
 //! the server execute it (RFC 3501 section 6.3.11), so up to there certainly nothing is stored: whatever happens, the
 //! connection is closed and the literal with it. From there on only a tagged answer tells; all else is in doubt.
 //! A large message is announced and waits for the server's `+`, also where LITERAL+ would spare the round trip: a
-//! missing mailbox or a full one is then known before the upload. The message is streamed from the caller's bytes.
+//! missing mailbox or a full one is then known before the upload. The message is streamed from the caller's bytes; what
+//! is small goes out in one piece with its last bytes, after the look at the clock. Several small ones for one mailbox
+//! can go in one command, with one sync of the server's: all of them are stored or none.
+
+use std::time::Instant;
 
 use crate::deadline::Deadline;
 use crate::store::{Copy, Receipt};
@@ -39,36 +43,75 @@ impl From<Trouble> for AppendTrouble {
     }
 }
 
-/// Appends `copy` to `mailbox` (as it is in a command), with `\Seen` if it is `seen`.
+/// One message of an APPEND.
+pub struct Part<'a> {
+    pub copy: &'a Copy<'a>,
+    pub deadline: &'a Deadline,
+    size: usize,
+}
+
+impl<'a> Part<'a> {
+    pub fn new(copy: &'a Copy<'a>, deadline: &'a Deadline) -> Part<'a> {
+        Part { copy, deadline, size: syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes) }
+    }
+
+    /// The options and the announcement of the literal.
+    fn announced(&self, seen: bool, plus: &str) -> String {
+        let flags = if seen { " (\\Seen)" } else { "" };
+        format!("{flags} \"{}\" {{{}{plus}}}", syntax::date_time(self.copy.recorded_at), self.size)
+    }
+}
+
+/// Whether the server takes `parts` in one command (MULTIAPPEND, RFC 3502: all of them or none).
+pub fn take_together(capabilities: &Capabilities, parts: &[Part<'_>]) -> bool {
+    let limit = capabilities.append_limit().unwrap_or(u64::MAX);
+    // An empty literal would be a wish to stop.
+    let small =
+        |part: &Part<'_>| part.size > 0 && part.size as u64 <= limit && !waits_for_plus(capabilities, part.size);
+    capabilities.has("MULTIAPPEND") && parts.iter().all(small)
+}
+
+/// Appends `parts` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with `\Seen` if `seen`;
+/// returns a receipt for each.
 ///
 /// # Errors
-/// See [`AppendTrouble`]. The session is closed wherever it may be out of step.
+/// See [`AppendTrouble`]; it is that of all. The session is closed wherever it may be out of step.
 pub fn append(
     session: &mut Session,
     mailbox: &str,
     seen: bool,
-    copy: &Copy<'_>,
-    deadline: &Deadline,
-) -> Result<Receipt, AppendTrouble> {
-    let size = syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes);
-    if let Some(limit) = session.capabilities().append_limit().filter(|limit| size as u64 > *limit) {
-        return Err(AppendTrouble::TooBig { size: size as u64, limit });
+    parts: &[Part<'_>],
+) -> Result<Vec<Receipt>, AppendTrouble> {
+    let [first, others @ ..] = parts else { return Ok(Vec::new()) };
+    if let Some(limit) = session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit) {
+        return Err(AppendTrouble::TooBig { size: first.size as u64, limit });
     }
-    let plus = if waits_for_plus(session.capabilities(), size) { "" } else { "+" };
-    let flags = if seen { " (\\Seen)" } else { "" };
-    let date = syntax::date_time(copy.recorded_at);
-    let tag = session.queue(&format!("APPEND {mailbox}{flags} \"{date}\" {{{size}{plus}}}"), deadline.end())?;
+    let plus = if waits_for_plus(session.capabilities(), first.size) { "" } else { "+" };
+    let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
+    let tag = session.queue(&format!("APPEND {mailbox}{}", first.announced(seen, plus)), until)?;
     if plus.is_empty() {
         wait_for_plus(session, &tag)?;
     }
-    send_literal(session, &tag, copy)?;
-    nothing_said_yet(session, &tag)?;
-    if let Err(too_late) = deadline.pass_point_of_no_return() {
-        return Err(AppendTrouble::NotStored(session.close(too_late)));
+    put_literal(session, &tag, first.copy)?;
+    for part in others {
+        let announced = format!("{}\r\n", part.announced(seen, plus));
+        session.wire().put(announced.as_bytes()).map_err(|error| not_sent(session, &tag, &error))?;
+        put_literal(session, &tag, part.copy)?;
     }
-    let outcome = finish(session, &tag, deadline);
+    // What is small goes out in one piece, and until then nothing has.
+    if session.wire().has_sent() {
+        session.wire().send().map_err(|error| not_sent(session, &tag, &error))?;
+        nothing_said_yet(session, &tag)?;
+    }
+    for (at, part) in parts.iter().enumerate() {
+        if let Err(too_late) = part.deadline.pass_point_of_no_return() {
+            parts[..at].iter().for_each(|part| part.deadline.answered());
+            return Err(AppendTrouble::NotStored(session.close(too_late)));
+        }
+    }
+    let outcome = finish(session, &tag, first.deadline, parts.len());
     if !matches!(outcome, Ok(_) | Err(AppendTrouble::InDoubt(_))) {
-        deadline.answered();
+        parts.iter().for_each(|part| part.deadline.answered());
     }
     outcome
 }
@@ -97,19 +140,21 @@ fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> 
     }
 }
 
-fn send_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendTrouble> {
+fn put_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendTrouble> {
     let wire = session.wire();
-    let sent = syntax::literal_form(copy.head, |piece| wire.put(piece))
-        .and_then(|()| syntax::literal_form(copy.bytes, |piece| wire.put(piece)))
-        .and_then(|()| wire.send());
-    let Err(error) = sent else { return Ok(()) };
-    // A server that hangs up in the middle may have said why.
+    let put = syntax::literal_form(copy.head, |piece| wire.put(piece))
+        .and_then(|()| syntax::literal_form(copy.bytes, |piece| wire.put(piece)));
+    put.map_err(|error| not_sent(session, tag, &error))
+}
+
+/// A server that hangs up in the middle may have said why.
+fn not_sent(session: &mut Session, tag: &str, error: &std::io::Error) -> AppendTrouble {
     let refusal = match session.early(tag) {
         Ok(Some(Event::Refused(refusal))) => Some(refusal),
         _ => None,
     };
     let why = session.close(format!("sending the message: {error}"));
-    Err(refusal.map_or(AppendTrouble::NotStored(why), AppendTrouble::Refused))
+    refusal.map_or(AppendTrouble::NotStored(why), AppendTrouble::Refused)
 }
 
 /// An answer to a command that is not complete yet: a refusal is final; an OK proves nothing, but a server that says it
@@ -128,45 +173,76 @@ fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTroubl
 }
 
 /// Sends the last bytes and waits for the answer.
-fn finish(session: &mut Session, tag: &str, deadline: &Deadline) -> Result<Receipt, AppendTrouble> {
+fn finish(session: &mut Session, tag: &str, deadline: &Deadline, count: usize) -> Result<Vec<Receipt>, AppendTrouble> {
     let sent = session.wire().put(b"\r\n").and_then(|()| session.wire().send());
     session.wire().wait_until(deadline.answer_until());
     let event = sent.map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
-        Ok(Event::Done(answer)) => Ok(receipt(&answer)),
+        Ok(Event::Done(answer)) => Ok(receipts(&answer, count)),
         Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
         Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(session.close("the server wants more of a complete command"))),
         Err(why) => Err(AppendTrouble::InDoubt(session.close(why))),
     }
 }
 
-/// APPENDUID (RFC 4315) where it names one message; servers were seen that leave it out or get it wrong.
-fn receipt(answer: &Answer) -> Receipt {
-    let Some((name, arguments)) = &answer.code else { return Receipt::Unnamed };
-    let numbers = arguments.split_once(' ').map(|(validity, uid)| (validity.parse::<u32>(), uid.parse::<u32>()));
-    match numbers {
-        Some((Ok(validity), Ok(uid))) if name == "APPENDUID" && validity > 0 && uid > 0 => {
-            Receipt::Uid { validity, uid }
+/// APPENDUID (RFC 4315, section 3) where it names as many messages as there are, in their order; servers were seen that
+/// leave it out or get it wrong.
+fn receipts(answer: &Answer, count: usize) -> Vec<Receipt> {
+    named(answer, count).unwrap_or_else(|| vec![Receipt::Unnamed; count])
+}
+
+fn named(answer: &Answer, count: usize) -> Option<Vec<Receipt>> {
+    let (name, arguments) = answer.code.as_ref()?;
+    let (validity, set) = arguments.split_once(' ')?;
+    let validity = validity.parse::<u32>().ok().filter(|validity| *validity > 0)?;
+    let uids = uids(set, count)?;
+    (name == "APPENDUID").then(|| uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect())
+}
+
+/// A set of exactly `count` UIDs that rise, as those of messages appended together do.
+fn uids(set: &str, count: usize) -> Option<Vec<u32>> {
+    let mut uids = Vec::with_capacity(count);
+    for range in set.split(',') {
+        let (from, to) = range.split_once(':').unwrap_or((range, range));
+        let (from, to) = (from.parse::<u32>().ok()?, to.parse::<u32>().ok()?);
+        let last = uids.last().copied().unwrap_or(0);
+        if from <= last || to < from || (to - from) as usize >= count - uids.len() {
+            return None;
         }
-        _ => Receipt::Unnamed,
+        uids.extend(from..=to);
     }
+    (uids.len() == count).then_some(uids)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn told(name: &str, arguments: &str, count: usize) -> Vec<Receipt> {
+        receipts(&Answer { code: Some((name.to_owned(), arguments.to_owned())), responses: Vec::new() }, count)
+    }
+
     #[test]
     fn only_a_plain_pair_of_numbers_is_a_receipt() {
-        let of = |name: &str, arguments: &str| {
-            receipt(&Answer { code: Some((name.to_owned(), arguments.to_owned())), responses: Vec::new() })
-        };
-        assert_eq!(of("APPENDUID", "7 42"), Receipt::Uid { validity: 7, uid: 42 });
-        for odd in ["", "7", "0 42", "7 0", "7 42:43", "7 42,43", "7 -1", "7 42 1", "7 4294967296", "x y"] {
-            assert_eq!(of("APPENDUID", odd), Receipt::Unnamed, "{odd}");
+        let uid = |uid| Receipt::Uid { validity: 7, uid };
+        assert_eq!(told("APPENDUID", "7 42", 1), [uid(42)]);
+        for odd in ["", "7", "0 42", "7 0", "7 42:43", "7 42,43", "7 -1", "7 42 1", "7 4294967296", "x y", "7 0:0"] {
+            assert_eq!(told("APPENDUID", odd, 1), [Receipt::Unnamed], "{odd}");
         }
-        assert_eq!(of("COPYUID", "7 42"), Receipt::Unnamed);
-        assert_eq!(receipt(&Answer::default()), Receipt::Unnamed);
+        assert_eq!(told("COPYUID", "7 42", 1), [Receipt::Unnamed]);
+        assert_eq!(receipts(&Answer::default(), 2), [Receipt::Unnamed, Receipt::Unnamed]);
+    }
+
+    #[test]
+    fn messages_appended_together_have_a_receipt_each_or_none_has() {
+        let uids = |uids: [u32; 3]| uids.map(|uid| Receipt::Uid { validity: 7, uid });
+        assert_eq!(told("APPENDUID", "7 42:44", 3), uids([42, 43, 44]));
+        assert_eq!(told("APPENDUID", "7 1,3:4", 3), uids([1, 3, 4]));
+        for odd in
+            ["7 42", "7 42:43", "7 42:45", "7 44:42", "7 3,2,1", "7 1:2,2", "7 1:4294967295", "7 1,2,3,4", "7 1,,3"]
+        {
+            assert_eq!(told("APPENDUID", odd, 3), vec![Receipt::Unnamed; 3], "{odd}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::message::Message;
 mod hostile;
 mod looks;
 mod removals;
+mod together;
 
 const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS UNSELECT";
 const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
@@ -348,14 +349,23 @@ fn a_message_over_the_servers_limit_is_not_sent() {
 
 #[test]
 fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
-        peer.append();
-        assert!(peer.rest().is_empty());
-    });
-    let deadline = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
-    let error = world.append_within(&inbox(), &deadline).unwrap_err();
-    assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");
-    world.end();
+    let large = [&b"Subject: large\r\n\r\n"[..], &b"x".repeat(100_000)].concat();
+    for (bytes, goes_ahead) in [(LETTER.to_vec(), false), (large, true)] {
+        let size = syntax::literal_size(&bytes);
+        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+            // What is small goes out with its last bytes or not at all.
+            if goes_ahead {
+                peer.expect(&format!("APPEND \"INBOX\" \"21-Nov-2026 00:00:00 +0000\" {{{size}+}}"));
+                peer.bytes(size);
+            }
+            assert!(peer.rest().is_empty());
+        });
+        let deadline = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
+        let message = Message::new(bytes, DedupBy::Content);
+        let error = world.store.append(&inbox(), &copy_of(&message), &deadline).unwrap_err();
+        assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");
+        world.end();
+    }
 }
 
 /// Without LITERAL+ the server speaks before the literal comes, so that its end before the last bytes is one for certain.

@@ -27,6 +27,8 @@ struct Inner {
     /// How much of `input` was handed out.
     taken: usize,
     output: Vec<u8>,
+    /// Something was sent since the bounds were set.
+    sent: bool,
     /// How many bytes may still come in.
     budget: usize,
     /// Whether the crate's flush sends, or leaves the output for [`Wire::send`].
@@ -50,6 +52,7 @@ impl Wire {
             input: Vec::new(),
             taken: 0,
             output: Vec::new(),
+            sent: false,
             budget: 0,
             crate_flushes: true,
             tap: VecDeque::new(),
@@ -76,6 +79,7 @@ impl Wire {
     pub fn begin(&self, until: Instant, budget: usize) {
         let mut inner = self.lock();
         inner.budget = budget;
+        inner.sent = false;
         drop(inner);
         self.wait_until(until);
     }
@@ -111,6 +115,11 @@ impl Wire {
     /// The connection is gone or the deadline has passed.
     pub fn send(&self) -> io::Result<()> {
         self.lock().send()
+    }
+
+    /// Whether anything was sent since [`begin`](Wire::begin).
+    pub fn has_sent(&self) -> bool {
+        self.lock().sent
     }
 
     /// The next line, without its end.
@@ -210,6 +219,7 @@ impl Inner {
     }
 
     fn send(&mut self) -> io::Result<()> {
+        self.sent = true;
         let sent = self.transport.write_all(&self.output).and_then(|()| self.transport.flush());
         self.output.clear();
         sent
