@@ -35,6 +35,9 @@ pub enum LedgerError {
     /// The ledger cannot be reached, or the session was lost: open it again.
     #[error("cannot be reached: {0}")]
     Unavailable(String),
+    /// None of the sessions that are shared came free in time.
+    #[error("in use by other deliveries: {0}")]
+    Busy(String),
     /// The ledger answered with an error to a statement; nothing of the transaction holds.
     #[error("{0}")]
     Refused(String),

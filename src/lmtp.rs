@@ -7,6 +7,7 @@ mod command;
 mod connection;
 pub mod data;
 mod delivery;
+mod lent;
 mod metrics;
 pub mod protocol;
 mod reply;
@@ -14,6 +15,7 @@ mod server;
 mod service;
 mod spool;
 mod stream;
+mod together;
 mod web;
 mod xforward;
 

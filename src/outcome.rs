@@ -80,8 +80,6 @@ pub enum Failure {
     Input(String),
     #[error("another delivery of this message holds {0}; try again")]
     Contended(String),
-    #[error("in use by other deliveries: {0}")]
-    Busy(String),
     #[error("deadline of {secs} s passed while {doing}")]
     Deadline { secs: u64, doing: String },
     #[error("{0}")]
@@ -136,12 +134,15 @@ impl Outcome {
                 Outcome::TempFail(Status::OUR_SETUP, text)
             }
             Failure::Ledger(
-                LedgerError::Contended | LedgerError::Unavailable(_) | LedgerError::Refused(_) | LedgerError::Broken(_),
+                LedgerError::Contended
+                | LedgerError::Unavailable(_)
+                | LedgerError::Busy(_)
+                | LedgerError::Refused(_)
+                | LedgerError::Broken(_),
             )
             | Failure::Cut(_)
             | Failure::Input(_)
             | Failure::Contended(_)
-            | Failure::Busy(_)
             | Failure::Deadline { .. }
             | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),

@@ -189,7 +189,7 @@ impl Delivery<'_> {
         let until = if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() };
         let confirmed = loop {
             match ledger.confirm(claim, &placed.receipt, facts, end) {
-                Err(LedgerError::Unavailable(_)) if Instant::now() < until => {
+                Err(LedgerError::Unavailable(_) | LedgerError::Busy(_)) if Instant::now() < until => {
                     thread::sleep(CONFIRM_PAUSE);
                     note(ledger.reopen(until));
                 }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use jiff::Zoned;
 
+use super::lent::{LentLedger, LentStore};
 use super::metrics::Metrics;
-use super::service::{LedgerSession, Service, StoreSession};
+use super::service::Service;
 use crate::deadline::Deadline;
-use crate::deliver::{self, End, How, Job, Patience, Phases, Placed, note};
+use crate::deliver::{self, End, Job, Patience, Phases, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
-use crate::ledger::{Attempt, CopyState, LedgerError, Recorded};
+use crate::ledger::{Attempt, Ledger, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
 use crate::outcome::{Failure, Outcome, OverQuota};
 
@@ -176,9 +177,9 @@ impl Parcel {
         Job { message, head, facts, attempt, destinations, started, is_part }
     }
 
-    /// Records the message. The session is at hand for the first copy.
-    fn record(&self) -> Result<(Plan, LedgerSession), Failure> {
-        let (mut ledger, was_used) = self.service.ledger(self.deadline.end())?;
+    /// Records the message.
+    fn record(&self) -> Result<Plan, Failure> {
+        let mut ledger = LentLedger::new(&self.service, self.deadline.end());
         let mut accounts: Vec<String> = Vec::new();
         for account in &self.accounts {
             if !accounts.contains(account) {
@@ -186,50 +187,30 @@ impl Parcel {
             }
         }
         let routing = &self.service.routing;
-        let destinations = routing.destinations(&accounts, &self.message, &self.envelope, ledger.as_mut())?;
+        let destinations = routing.destinations(&accounts, &self.message, &self.envelope, &mut ledger)?;
         let attempt = self.attempt(0);
         let job = self.job(&attempt, &destinations, b"", true);
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
-        let mut recorded = self.record_in(&job, &mut ledger, &mut patience);
-        // A kept session may be dead without a sign of it; nothing was begun in it.
-        if was_used && matches!(recorded, Err(Failure::Ledger(LedgerError::Unavailable(_)))) {
-            ledger.reopen(self.deadline.end())?;
-            recorded = self.record_in(&job, &mut ledger, &mut patience);
-        }
-        let (recorded, phases) = recorded?;
+        let service = &self.service;
+        let (recorded, phases) = deliver::record(&job, &service.policy, service.joins, &mut ledger, &mut patience)?;
         let copies = destinations.into_iter().map(|destination| PlannedCopy {
             recipient: self.accounts.iter().position(|account| !destination.shared && *account == destination.account),
             end: OnceLock::new(),
             destination,
         });
-        Ok((Plan { recorded, phases, copies: copies.collect() }, ledger))
-    }
-
-    fn record_in(
-        &self,
-        job: &Job<'_>,
-        ledger: &mut LedgerSession,
-        patience: &mut Patience<'_>,
-    ) -> Result<(Recorded, Phases), Failure> {
-        let policy = &self.service.policy;
-        let recorded = deliver::record(job, policy, self.service.joins, ledger.as_mut(), patience);
-        if recorded.as_ref().is_err_and(|failure| !matches!(failure, Failure::Contended(_))) {
-            ledger.throw_away();
-        }
-        recorded
+        Ok(Plan { recorded, phases, copies: copies.collect() })
     }
 
     /// Places one copy; says whether the attempt's end is on record with it.
-    fn place(&self, plan: &Plan, index: usize, session: Option<LedgerSession>) -> bool {
+    fn place(&self, plan: &Plan, index: usize) -> bool {
         let copy = &plan.copies[index];
-        let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index, session)));
-        let placed = placed.unwrap_or_else(|panic| Err(Failure::Internal(panic_text(panic))));
+        let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index)));
         let (end, phases, end_recorded) = match placed {
             Ok(mut placing) => {
                 let end = placing.ends.pop().unwrap_or_else(|| Err(Failure::Internal("no end".to_owned())));
                 (end, placing.phases, placing.end_recorded)
             }
-            Err(failure) => (Err(failure), Phases::default(), false),
+            Err(panic) => (Err(Failure::Internal(panic_text(panic))), Phases::default(), false),
         };
         self.metrics.count_copy(&end, &phases);
         // Only this call ends this copy.
@@ -237,17 +218,7 @@ impl Parcel {
         end_recorded
     }
 
-    fn place_in(
-        &self,
-        plan: &Plan,
-        copy: &PlannedCopy,
-        index: usize,
-        session: Option<LedgerSession>,
-    ) -> Result<deliver::Placing, Failure> {
-        let (mut store, mut ledger, store_was_used) = self.sessions(copy, session).inspect_err(|_| {
-            // Nothing was begun: the next try need not wait for the lease.
-            self.release(plan, index);
-        })?;
+    fn place_in(&self, plan: &Plan, copy: &PlannedCopy, index: usize) -> deliver::Placing {
         let recipient = copy.recipient.unwrap_or(0);
         let attempt = self.attempt(recipient);
         let (sender, address) = (&self.envelope.sender, &self.envelope.recipients[recipient]);
@@ -260,49 +231,9 @@ impl Parcel {
         let job = self.job(&attempt, std::slice::from_ref(&copy.destination), &head, is_part);
         let recorded = Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
-        let policy = &self.service.policy;
-        let placing =
-            deliver::place(&job, policy, &recorded, ledger.as_mut(), store.as_mut(), &self.deadline, &mut patience);
-        match placing.ends.first() {
-            Some(Ok(Placed { how: How::Stored | How::Found, .. })) => {}
-            // A login that was begun and not waited for may have failed, which is not the next message's matter.
-            Some(Ok(_) | Err(Failure::Contended(_))) if !store_was_used => store.throw_away(),
-            Some(Ok(_) | Err(Failure::Contended(_))) => {}
-            Some(Err(Failure::Store(_))) => store.throw_away(),
-            Some(Err(_)) | None => ledger.throw_away(),
-        }
-        Ok(placing)
-    }
-
-    /// A store's and a ledger's session for one copy, and whether the store's was used before. First the store's, always:
-    /// whoever waited for it with a ledger session in hand would keep that from those who have a store.
-    fn sessions(
-        &self,
-        copy: &PlannedCopy,
-        at_hand: Option<LedgerSession>,
-    ) -> Result<(StoreSession, LedgerSession, bool), Failure> {
-        let (account, service) = (&copy.destination.account, &self.service);
-        // Later than that no last bytes may go out.
-        let until = self.deadline.end() - Duration::from_secs(service.config().limits.answer_secs);
-        if let Some(ledger) = at_hand {
-            if let Ok((store, was_used)) = service.store(account, Instant::now(), self.deadline.end()) {
-                return Ok((store, ledger, was_used));
-            }
-            drop(ledger);
-        }
-        let (store, was_used) = service.store(account, until, self.deadline.end())?;
-        let (mut ledger, _) = service.ledger(until)?;
-        ledger.renew(self.deadline.end())?;
-        Ok((store, ledger, was_used))
-    }
-
-    /// Gives back the lease of a copy that was not begun.
-    fn release(&self, plan: &Plan, index: usize) {
-        if let CopyState::Claimed(claim) = &plan.recorded.copies[index]
-            && let Ok((mut ledger, _)) = self.service.ledger(self.due())
-        {
-            note(ledger.release(std::slice::from_ref(claim)));
-        }
+        let service = &self.service;
+        let (mut ledger, mut store) = (LentLedger::new(service, self.deadline.end()), LentStore { service });
+        deliver::place(&job, &service.policy, &recorded, &mut ledger, &mut store, &self.deadline, &mut patience)
     }
 
     /// Puts on record how it ended for each recipient.
@@ -311,7 +242,7 @@ impl Parcel {
             let end = self.job(&self.attempt(recipient), &[], b"", true).attempt_end(&self.ending(recipient)?.outcome);
             Some((self.attempt(recipient), end))
         });
-        let Ok((mut ledger, _)) = self.service.ledger(self.due()) else { return };
+        let mut ledger = LentLedger::new(&self.service, self.due());
         if let Some((_, first)) = ended.next() {
             note(ledger.finish(plan.recorded.attempt, &first));
         }
@@ -343,7 +274,7 @@ pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> 
 
 fn run(parcel: &Arc<Parcel>, tell: Sender<()>) {
     // Who no longer listens has its answer already.
-    let (plan, ledger) = match parcel.record() {
+    let plan = match parcel.record() {
         Ok(recorded) => recorded,
         Err(failure) => {
             parcel.fail(&failure);
@@ -355,14 +286,13 @@ fn run(parcel: &Arc<Parcel>, tell: Sender<()>) {
     let plan = parcel.plan.get_or_init(|| plan);
     let copies = plan.copies.len();
     if copies == 1 {
-        let end_recorded = parcel.place(plan, 0, Some(ledger));
+        let end_recorded = parcel.place(plan, 0);
         let _ = tell.send(());
         if !end_recorded {
             parcel.note_ends(plan);
         }
         return;
     }
-    drop(ledger);
     place_side_by_side(parcel, copies, tell);
     parcel.note_ends(plan);
 }
@@ -378,7 +308,7 @@ fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
             if index >= copies {
                 return;
             }
-            parcel.place(plan, index, None);
+            parcel.place(plan, index);
             let _ = tell.send(());
         }
     };

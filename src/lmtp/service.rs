@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::lent::LentLedger;
 use super::metrics::Gauge;
+use super::together::Mailboxes;
 use crate::cli::{Adapters, StoreMaker};
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::Policy;
 use crate::directory::Known;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerError};
 use crate::message::DedupBy;
 use crate::outcome::Failure;
 use crate::pool::{InUse, Limits, Pool};
 use crate::routing::Routing;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// A ledger session out of the pool.
 pub type LedgerSession = InUse<Box<dyn Ledger>>;
@@ -35,6 +37,8 @@ pub struct Service {
     make_store: StoreMaker,
     ledgers: Arc<Pool<Box<dyn Ledger>>>,
     stores: Arc<Pool<Box<dyn Store>>>,
+    /// Who appends where.
+    pub mailboxes: Mailboxes,
     /// Whether an append may be repeated, which leases then join.
     pub joins: bool,
     pub routing: Routing,
@@ -59,6 +63,7 @@ impl Service {
         let ledgers = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
         let stores = Limits { used: usize::MAX, per_key: pool.per_account, kept: pool.store, idle };
         Ok(Service {
+            mailboxes: Mailboxes::default(),
             joins: make_store().append_is_idempotent(),
             routing: Routing::new(config),
             policy: Policy::of(config),
@@ -77,37 +82,41 @@ impl Service {
         &self.loaded.config
     }
 
-    /// A ledger session whose calls end by `until`, and whether it was used before.
+    /// A ledger session whose calls end by `until`, and whether it was kept from an earlier use.
     ///
     /// # Errors
     /// None came free, or none can be opened.
-    pub fn ledger(&self, until: Instant) -> Result<(LedgerSession, bool), Failure> {
-        let right = self.ledgers.take("", until).map_err(|_| {
-            Failure::Busy(format!("all {} ledger sessions (pool.ledger)", self.loaded.config.pool.ledger))
-        })?;
-        let was_used = right.is_at_hand();
+    pub fn ledger(&self, until: Instant) -> Result<(LedgerSession, bool), LedgerError> {
+        let right = self
+            .ledgers
+            .take("", until)
+            .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.config().pool.ledger)))?;
+        let was_kept = right.is_at_hand();
         let mut session = right.or_make(|| (self.adapters.open_ledger)(&self.loaded, until))?;
-        if was_used && let Err(error) = session.renew(until) {
+        if was_kept && let Err(error) = session.renew(until) {
             session.throw_away();
-            return Err(error.into());
+            return Err(error);
         }
-        Ok((session, was_used))
+        Ok((session, was_kept))
     }
 
-    /// A store for one account, and whether it was used before; waits for one until `until`. It begins to log in, which
-    /// may take until `end`.
+    /// A store for one account; waits for one until `until`.
     ///
     /// # Errors
     /// None came free.
-    pub fn store(&self, account: &str, until: Instant, end: Instant) -> Result<(StoreSession, bool), Failure> {
+    pub fn store(&self, account: &str, until: Instant) -> Result<StoreSession, StoreError> {
         let right = self.stores.take(account, until).map_err(|_| {
-            let most = self.loaded.config.pool.per_account;
-            Failure::Busy(format!("all {most} store sessions of account={account} (pool.per_account)"))
+            let most = self.config().pool.per_account;
+            let why = format!("all {most} sessions of account={account} (pool.per_account)");
+            StoreError::NotStored(format!("in use by other deliveries: {why}"))
         })?;
-        let was_used = right.is_at_hand();
-        let mut store = right.or_make(|| Ok::<_, Failure>((self.make_store)()))?;
-        store.prepare(account, end);
-        Ok((store, was_used))
+        right.or_make(|| Ok((self.make_store)()))
+    }
+
+    /// Until when an append may wait for its turn.
+    pub fn last_bytes(&self, deadline: &Deadline) -> Instant {
+        let answer = Duration::from_secs(self.config().limits.answer_secs);
+        deadline.end().checked_sub(answer).unwrap_or_else(Instant::now)
     }
 
     /// The account of a recipient; `None` when nobody has the address.
@@ -118,14 +127,7 @@ impl Service {
         match self.routing.known(address) {
             Known::Account(account) => Ok(Some(account)),
             Known::Nobody => Ok(None),
-            Known::Ask(_) => {
-                let (mut ledger, _) = self.ledger(Instant::now() + LOOK_UP)?;
-                let account = self.routing.account_of(address, ledger.as_mut());
-                if account.is_err() {
-                    ledger.throw_away();
-                }
-                account
-            }
+            Known::Ask(_) => self.routing.account_of(address, &mut LentLedger::new(self, Instant::now() + LOOK_UP)),
         }
     }
 

@@ -1,0 +1,257 @@
+//! A delivery's ledger and store, out of the pools: a session is taken for each call and given back after it, so that
+//! nobody keeps one from others while it waits for something else. What had trouble is thrown away. A kept session that
+//! turns out to be dead costs nothing: its first call is made again in a new one.
+
+use std::time::Instant;
+
+use super::service::{LedgerSession, Service};
+use super::together::SMALL;
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
+    Recorded, Trace, Turn, Window,
+};
+use crate::lock_key::Hash;
+use crate::message::Identity;
+use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+
+/// See the module. Calls return before `until`.
+pub struct LentLedger<'a> {
+    service: &'a Service,
+    until: Instant,
+    /// In a turn.
+    held: Option<LedgerSession>,
+}
+
+impl<'a> LentLedger<'a> {
+    pub fn new(service: &'a Service, until: Instant) -> LentLedger<'a> {
+        LentLedger { service, until, held: None }
+    }
+
+    fn call<T>(
+        &mut self,
+        mut work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>,
+    ) -> Result<(T, LedgerSession), LedgerError> {
+        let (mut session, was_kept) = match self.held.take() {
+            Some(session) => (session, false),
+            None => self.service.ledger(self.until)?,
+        };
+        let mut result = work(session.as_mut());
+        if was_kept && matches!(result, Err(LedgerError::Unavailable(_))) && Instant::now() < self.until {
+            result = session.reopen(self.until).and_then(|()| work(session.as_mut()));
+        }
+        match result {
+            Ok(value) => Ok((value, session)),
+            Err(error) => {
+                if !matches!(error, LedgerError::Contended) {
+                    session.throw_away();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn once<T>(&mut self, work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+        self.call(work).map(|(value, _)| value)
+    }
+}
+
+impl Ledger for LentLedger<'_> {
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        self.once(|ledger| ledger.record(entry, attempt, destinations, terms))
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.once(|ledger| ledger.claim(message, destinations, owner, terms))
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+        let (turn, session) = self.call(|ledger| ledger.take_turn(claim, copy_key))?;
+        if matches!(turn, Turn::Ours { .. }) {
+            self.held = Some(session);
+        }
+        Ok(turn)
+    }
+
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        receipt: &Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, &AttemptEnd)>,
+    ) -> Result<Confirmed, LedgerError> {
+        self.once(|ledger| ledger.confirm(claim, receipt, facts, end))
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        match self.held {
+            Some(_) => self.once(|ledger| ledger.leave()),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.once(|ledger| ledger.release(claims))
+    }
+
+    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+        self.once(|ledger| ledger.finish(attempt, end))
+    }
+
+    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+        self.once(|ledger| ledger.note_attempts(identity, ended))
+    }
+
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.until = until;
+        Ok(())
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.until = until;
+        self.held = None;
+        Ok(())
+    }
+
+    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+        self.once(|ledger| ledger.account_by_query(query, address))
+    }
+
+    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        self.once(|ledger| ledger.trace(wanted, limit))
+    }
+
+    fn copies_to_verify(
+        &mut self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        self.once(|ledger| ledger.copies_to_verify(window, after, limit))
+    }
+
+    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+        self.once(|ledger| ledger.settle(copy, receipt))
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        self.once(|ledger| ledger.schema_version())
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        self.once(|ledger| ledger.migrate())
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        let ((), session) = self.call(|ledger| ledger.try_lock(name))?;
+        self.held = Some(session);
+        Ok(())
+    }
+}
+
+/// See the module.
+pub struct LentStore<'a> {
+    pub service: &'a Service,
+}
+
+impl LentStore<'_> {
+    fn once<T>(
+        &self,
+        destination: &Destination,
+        until: Instant,
+        work: impl FnOnce(&mut dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut store = self.service.store(&destination.account, until)?;
+        let result = work(store.as_mut());
+        if result.is_err() {
+            store.throw_away();
+        }
+        result
+    }
+
+    /// With one session, none of whose calls goes beyond the deadlines.
+    fn append_now(
+        &self,
+        destination: &Destination,
+        until: Instant,
+        copies: &[(Copy<'_>, &Deadline)],
+    ) -> Vec<Result<Receipt, StoreError>> {
+        let mut store = match self.service.store(&destination.account, until) {
+            Ok(store) => store,
+            Err(error) => {
+                let why = error.to_string();
+                return copies.iter().map(|_| Err(StoreError::NotStored(why.clone()))).collect();
+            }
+        };
+        let appended = store.append_all(destination, copies);
+        if appended.iter().any(Result::is_err) {
+            store.throw_away();
+        }
+        appended
+    }
+}
+
+impl Store for LentStore<'_> {
+    fn append_is_idempotent(&self) -> bool {
+        self.service.joins
+    }
+
+    fn prepare(&mut self, _: &str, _: Instant) {}
+
+    fn find(
+        &mut self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.once(destination, until, |store| store.find(destination, sought, until))
+    }
+
+    fn append(
+        &mut self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
+        // Later than that no last bytes may go out.
+        let until = self.service.last_bytes(deadline);
+        // Where one mailbox takes many at once, nobody needs to wait.
+        if self.service.joins || copy.head.len() + copy.bytes.len() > SMALL {
+            return self.once(destination, until, |store| store.append(destination, copy, deadline));
+        }
+        let append = |copies: &[(Copy<'_>, &Deadline)]| self.append_now(destination, until, copies);
+        self.service.mailboxes.append(destination, copy, deadline, until, append)
+    }
+
+    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+        self.once(destination, until, |store| store.remove(destination, receipt, until))
+    }
+
+    fn remove_double(
+        &mut self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.once(destination, until, |store| store.remove_double(destination, double, keeper, until))
+    }
+
+    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
+        let mut store = self.service.store(account, until)?;
+        store.check(account, until)
+    }
+}
