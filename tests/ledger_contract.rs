@@ -1368,6 +1368,28 @@ ledger_contract!(postgres, PostgresRig::direct());
 ledger_contract!(postgres_through_pgbouncer, PostgresRig::pooled());
 
 #[test]
+fn postgres_a_kept_session_that_proves_to_be_lost_at_its_first_call_costs_nothing() {
+    let rig = PostgresRig::direct();
+    let cut =
+        || rig.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'onedrop'");
+    let mail = mail("kept");
+    let key = copy_key(&mail, &inbox());
+    let mut session = Session::of(&rig);
+    let claim = session.claim(&mail, &inbox());
+    session.0.renew(soon()).expect("renewed");
+    cut();
+    assert_eq!(session.turn(&claim, &key), OURS);
+    session.0.leave().expect("leave");
+    session.0.renew(soon()).expect("renewed");
+    cut();
+    let query = rig.account_query("a@b", "doug");
+    assert_eq!(session.0.account_by_query(&query, "a@b").expect("an account").as_deref(), Some("doug"));
+    // What is not the first call may have begun something.
+    cut();
+    assert!(matches!(session.0.take_turn(&claim, &key), Err(LedgerError::Unavailable(_))));
+}
+
+#[test]
 fn sqlite_a_file_that_many_open_at_once_becomes_a_ledger() {
     const MANY: usize = 20;
     // Each round is one chance to meet in the moment in which the file is turned to WAL.

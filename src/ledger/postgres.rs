@@ -40,6 +40,8 @@ use target::Target;
 /// A session with a ledger in Postgres.
 pub struct PostgresLedger {
     session: Session,
+    /// After [`renew`](Ledger::renew), and until the first call: until when calls may last.
+    renewed: Option<Instant>,
 }
 
 impl PostgresLedger {
@@ -48,7 +50,20 @@ impl PostgresLedger {
     /// # Errors
     /// [`LedgerError::Unavailable`], also for a URL that makes no sense; never with the URL or the password in it.
     pub fn open(settings: PostgresSettings, until: Instant) -> Result<PostgresLedger, LedgerError> {
-        Ok(PostgresLedger { session: Session::open(Target::new(settings)?, until)? })
+        Ok(PostgresLedger { session: Session::open(Target::new(settings)?, until)?, renewed: None })
+    }
+
+    /// Runs `call`, which begins with nothing done and nothing held; as the first one in a kept session, whose end nobody
+    /// may have seen, once more in a new session.
+    fn first<T>(&mut self, call: impl Fn(&mut Session) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+        let renewed = self.renewed.take();
+        match (call(&mut self.session), renewed) {
+            (Err(LedgerError::Unavailable(_)), Some(until)) => {
+                self.session.reopen(until)?;
+                call(&mut self.session)
+            }
+            (result, _) => result,
+        }
     }
 }
 
@@ -60,6 +75,7 @@ impl Ledger for PostgresLedger {
         destinations: &[Destination],
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
+        self.renewed = None;
         record::record(&mut self.session, entry, attempt, destinations, terms)
     }
 
@@ -74,7 +90,7 @@ impl Ledger for PostgresLedger {
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
-        place::take_turn(&mut self.session, claim, copy_key)
+        self.first(|session| place::take_turn(session, claim, copy_key))
     }
 
     fn confirm(
@@ -104,7 +120,9 @@ impl Ledger for PostgresLedger {
     }
 
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
-        self.session.renew(until)
+        self.session.renew(until)?;
+        self.renewed = Some(until);
+        Ok(())
     }
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -112,7 +130,7 @@ impl Ledger for PostgresLedger {
     }
 
     fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-        account::by_query(&mut self.session, query, address)
+        self.first(|session| account::by_query(session, query, address))
     }
 
     fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {

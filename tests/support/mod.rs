@@ -10,6 +10,7 @@
 
 pub mod disk;
 pub mod dovecot;
+pub mod host;
 pub mod imap;
 pub mod lmtp;
 pub mod lmtp_client;
