@@ -148,7 +148,9 @@ impl Protocol {
         if self.is_closed {
             return Next::Close;
         }
-        let done = command::read(line).and_then(|command| self.carry_out(command, admit, out));
+        // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no reason to let mail wait.
+        let text = String::from_utf8_lossy(line);
+        let done = command::read(&text).and_then(|command| self.carry_out(command, admit, out));
         match done {
             Ok(next) => next,
             // Where a BDAT ends whose size cannot be read is unknown: what follows must not be taken for commands.
@@ -283,9 +285,6 @@ impl Protocol {
         let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
         if open.chunked.is_some() {
             return Err(Refusal::excused("503 5.5.1 The message has begun"));
-        }
-        if !open.transaction.smtputf8 && !recipient.is_ascii() {
-            return Err(Refusal::excused("553 5.6.7 Recipient address needs SMTPUTF8"));
         }
         let most = self.settings.recipients;
         if most != 0 && open.transaction.recipients.len() >= most {
