@@ -89,3 +89,33 @@ fn addresses_of_any_bytes_are_treated_as_deliver_treats_them() {
     let said = site.ledger("SELECT DISTINCT sender FROM onedrop_attempt");
     assert_eq!(said.len(), senders.len(), "both doors put the same senders on record: {said:?}");
 }
+
+/// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in what it says with MAIL.
+#[test]
+fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
+    let site = Local::new();
+    let message = [letter("size"), b"\n".repeat(500)].concat();
+    let _server = site.start_server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
+    let mut client = LmtpClient::welcome(&site.socket());
+    let longer = [&message[..], b"\n"].concat();
+    for (bytes, expected) in [(&message, "250 2.0.0 "), (&longer, "552 5.3.4 ")] {
+        let wire = support::lmtp_client::dot_stuffed(bytes);
+        let half = wire.len() / 2 + 1;
+        let data = [b"DATA\r\n", &wire[..], b".\r\n"].concat();
+        let chunks = [
+            format!("BDAT {half}\r\n").as_bytes(),
+            &wire[..half],
+            format!("BDAT {} LAST\r\n", wire.len() - half).as_bytes(),
+            &wire[half..],
+        ]
+        .concat();
+        for (how, body) in [("354", data), ("250", chunks)] {
+            let envelope = format!("MAIL FROM:<{ANN}> SIZE={}\r\nRCPT TO:<scuba@mail.axial.net>\r\n", 2 * wire.len());
+            client.send(&[envelope.as_bytes(), &body[..]].concat()).expect("a server");
+            let replies: Vec<String> = (0..4).map(|_| client.reply().expect("a reply").to_string()).collect();
+            assert!(replies[..2].iter().all(|reply| reply.starts_with("250 ")), "{replies:?}");
+            assert!(replies[2].starts_with(how) && replies[3].starts_with(expected), "{replies:?}");
+        }
+    }
+    assert_eq!(site.inbox("scuba").len(), 1);
+}

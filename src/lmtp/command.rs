@@ -26,8 +26,6 @@ pub(super) enum Command<'a> {
 pub(super) struct Mail {
     /// Empty for the null sender.
     pub sender: String,
-    /// In bytes on the wire (RFC 1870); 0 when not said.
-    pub size: u64,
     /// Empty for none and for `<>`.
     pub auth: String,
     pub smtputf8: bool,
@@ -197,7 +195,7 @@ fn mail(text: &str, from: MailFrom<String>) -> Result<Mail, Refusal> {
         return Err(Refusal::error("501 5.5.4 Bad AUTH"));
     }
     let eight_bit = from.flags & MAIL_BODY_8BITMIME != 0;
-    Ok(Mail { sender, size: from.size as u64, auth, smtputf8, eight_bit })
+    Ok(Mail { sender, auth, smtputf8, eight_bit })
 }
 
 /// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section 3).
@@ -297,8 +295,7 @@ mod tests {
     #[test]
     fn the_parameters_of_mail_are_read() {
         let line = "MAIL FROM:<a@b.org> SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=l+C3+A9a+2Bx";
-        let mail =
-            Mail { sender: "a@b.org".into(), size: 1000, auth: "léa+x".into(), smtputf8: true, eight_bit: true };
+        let mail = Mail { sender: "a@b.org".into(), auth: "léa+x".into(), smtputf8: true, eight_bit: true };
         assert_eq!(read(line), Ok(Command::Mail(mail)));
     }
 

@@ -15,7 +15,6 @@ use super::server::Shared;
 use super::service::Service;
 use super::spool::{NoMessage, Spool};
 use super::stream::Stream;
-use crate::config::Config;
 use crate::envelope::Envelope;
 use crate::message::{Bytes, Message, Passage};
 use crate::outcome::{Failure, Outcome};
@@ -45,8 +44,7 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
 }
 
 fn settings(service: &Service) -> Settings {
-    let Config { limits, lmtp, .. } = service.config();
-    Settings { host: service.host.clone(), message_bytes: limits.message_bytes, recipients: lmtp.recipients }
+    Settings { host: service.host.clone(), recipients: service.config().lmtp.recipients }
 }
 
 struct Connection<'a> {
