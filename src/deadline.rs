@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
+/// How long a peer may leave unacknowledged what it was sent over TCP, or take in nothing of what waits to be sent
+/// (TCP_USER_TIMEOUT in tcp(7)): then its host is gone, or a firewall has forgotten the connection, and a new one gets the
+/// rest of the time.
+pub const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+/// After this long without a word a peer is asked for a sign of life, and again in the same intervals (SO_KEEPALIVE).
+pub const KEEPALIVE: Duration = Duration::from_secs(10);
+
 /// When a delivery must have ended, and how much of that is kept for the store's answer.
 #[derive(Debug, Clone)]
 pub struct Deadline {

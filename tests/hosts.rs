@@ -7,20 +7,15 @@
 mod support;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::sys::signal::Signal;
-
 use support::dovecot::Dovecot;
-use support::postgres::Postgres;
-use support::server::{Server, guarded};
-use support::world::{World, run as onedrop_run};
-use support::{TempRoot, onedrop_path, run, wait_until};
+use support::host::{Host, free_net, servers};
+use support::world::World;
+use support::{TempRoot, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
 const MESSAGES: usize = 200;
@@ -31,7 +26,8 @@ const AT_ONCE_PER_HOST: usize = 4;
 const KILLS_PER_HUNDRED: u64 = 40;
 const LATEST_KILL: Duration = Duration::from_millis(800);
 const LIMIT: Duration = Duration::from_secs(150);
-const TIMES: &str = "[lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\nauthserv_id = \"axial.net\"\n\
+    [lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
 
 /// Sebastiano Vigna's SplitMix64: enough for choices that can be repeated.
 struct Dice(u64);
@@ -50,101 +46,16 @@ impl Dice {
     }
 }
 
-/// A process that holds a host's namespaces; with its end they go, and the cable with them, also when we are killed.
-struct Host {
-    holder: Server,
-    cable: String,
-    /// The servers' address on this host's cable.
-    server: String,
-    folder: PathBuf,
-}
-
-impl Host {
-    fn start(root: &TempRoot, n: usize, net: u8) -> Host {
-        let folder = root.dir_for(&format!("host{n}"), "root", 0o755);
-        let script = format!(
-            "set -e; echo mx{n} >/proc/sys/kernel/hostname; mkdir {0}/tmp; mount -t tmpfs tmpfs {0}/tmp; : >{0}/ready; \
-             exec sleep 1000",
-            folder.display()
-        );
-        let log = folder.join("log");
-        let mut command = guarded("unshare", None, Signal::SIGKILL);
-        command.args(["--net", "--uts", "--mount", "sh", "-c", &script]).stdin(Stdio::null());
-        command.stdout(fs::File::create(&log).expect("log")).stderr(fs::File::create(&log).expect("log"));
-        let mut holder = Server::start("host", command, Signal::SIGKILL, &log);
-        holder.wait_ready(|| folder.join("ready").exists());
-        let (pid, cable) = (holder.pid().to_string(), format!("od{}h{n}", std::process::id()));
-        // RFC 2544's range for benchmarks: in use nowhere else.
-        let (server, own) = (format!("198.18.{net}.{}", 4 * n + 1), format!("198.18.{net}.{}", 4 * n + 2));
-        let ip = |args: &[&str]| run(Command::new("ip").args(args));
-        let inside = |args: &[&str]| run(Command::new("nsenter").args(["-t", &pid, "--net", "ip"]).args(args));
-        ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &pid]);
-        let host = Host { holder, cable, server, folder };
-        ip(&["addr", "add", &format!("{}/30", host.server), "dev", &host.cable]);
-        ip(&["link", "set", &host.cable, "up"]);
-        inside(&["link", "set", "lo", "up"]);
-        inside(&["addr", "add", &format!("{own}/30"), "dev", "eth0"]);
-        inside(&["link", "set", "eth0", "up"]);
-        host
-    }
-
-    /// Starts a delivery on this host.
-    fn deliver(&self, recipient: &str, queue_id: &str, message: &[u8]) -> Child {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"]).arg(onedrop_path());
-        command.args(["deliver", "--config"]).arg(self.folder.join("onedrop.toml"));
-        command.args(["-d", recipient, "--queue-id", queue_id]).env("TMPDIR", self.folder.join("tmp"));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
-            command.env_remove(name);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("nsenter");
-        // Smaller than a pipe: this never waits.
-        drop(child.stdin.take().expect("stdin").write_all(message));
-        child
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "del", &self.cable]).stderr(Stdio::null()).status();
-    }
-}
-
-/// A /24 of which no address is on this machine yet.
-fn free_net() -> u8 {
-    let taken = run(Command::new("ip").args(["-4", "-o", "addr"]));
-    let first = std::process::id() % 250;
-    let nets = (0..250).map(|step| u8::try_from((first + step) % 250).expect("below 250"));
-    nets.into_iter().find(|net| !taken.contains(&format!(" 198.18.{net}."))).expect("a free network")
-}
-
-/// One Postgres and one Dovecot on loopback and on the hosts' cables, and each host's configuration.
-fn servers(hosts: &[Host], root: TempRoot, net: u8) -> World {
-    let addresses: Vec<&str> = hosts.iter().map(|host| &*host.server).collect();
-    let access = format!("local all all trust\nhost all onedrop 198.18.{net}.0/24 scram-sha-256\n");
-    let hba = root.write("pg_hba.conf", access);
-    let settings = format!("listen_addresses = '127.0.0.1,{}'\nhba_file = '{}'", addresses.join(","), hba.display());
-    let world = World {
-        postgres: Postgres::start_with(&settings),
-        dovecot: Dovecot::start_high_performance_on(&addresses),
-        root,
-    };
-    let migrated = onedrop_run(&world.config("migrate", "[directory]\ndomains = [\"axial.net\"]\n"), &["migrate"]);
-    assert!(migrated.status.success(), "{migrated:?}");
-    let more = format!("[directory]\ndomains = [\"axial.net\"]\n[sent]\nauthserv_id = \"axial.net\"\n{TIMES}");
-    for (n, host) in hosts.iter().enumerate() {
-        let url = world.postgres.url_tcp().replace("127.0.0.1", &host.server);
-        let ledger = format!("url = \"{url}?sslmode=disable\"\npassword_file = \"$PASSWORD\"");
-        let config = world.config_with(&format!("config{n}"), &ledger, &more);
-        let text = fs::read_to_string(config).expect("configuration");
-        fs::write(
-            host.folder.join("onedrop.toml"),
-            text.replace("imap://127.0.0.1:", &format!("imap://{}:", host.server)),
-        )
-        .expect("configuration");
-    }
-    world
+/// Starts a delivery on this host.
+fn deliver(host: &Host, recipient: &str, queue_id: &str, message: &[u8]) -> Child {
+    let mut command = host.command(onedrop_path());
+    command.args(["deliver", "--config"]).arg(host.folder.join("onedrop.toml"));
+    command.args(["-d", recipient, "--queue-id", queue_id]).env("TMPDIR", host.folder.join("tmp"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("nsenter");
+    // Smaller than a pipe: this never waits.
+    drop(child.stdin.take().expect("stdin").write_all(message));
+    child
 }
 
 struct Mail {
@@ -194,7 +105,7 @@ fn attempt(host: &Host, mail: &Mail, task: &Task, seed: u64, counts: &Mutex<Coun
     let mut dice = Dice(seed ^ Dice(place).next());
     let fate = (task.tries < 2 && dice.below(100) < KILLS_PER_HUNDRED)
         .then(|| Duration::from_micros(dice.below(LATEST_KILL.as_micros() as u64)));
-    let mut child = host.deliver(&format!("u{}@axial.net", task.recipient), &format!("Q{}", task.mail), &mail.bytes);
+    let mut child = deliver(host, &format!("u{}@axial.net", task.recipient), &format!("Q{}", task.mail), &mail.bytes);
     if let Some(after) = fate
         && !wait_until(after, || !matches!(child.try_wait(), Ok(None)))
     {
@@ -269,7 +180,7 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let mut dice = Dice(seed);
     let (root, net) = (TempRoot::new(), free_net());
     let hosts: Vec<Host> = (0..HOSTS).map(|n| Host::start(&root, n, net)).collect();
-    let world = servers(&hosts, root, net);
+    let world = servers(&hosts, root, net, SETTINGS);
     let mails = mails(&mut dice);
     let mut queues: Vec<VecDeque<Task>> = (0..HOSTS).map(|_| VecDeque::new()).collect();
     for (n, mail) in mails.iter().enumerate() {

@@ -40,6 +40,7 @@ both_ways!(
     a_ledger_that_is_down_defers_and_then_gets_one_copy,
     an_unknown_recipient_is_returned_with_5_1_1,
     odd_bytes_arrive_as_they_were_sent,
+    a_message_just_below_the_limit_is_not_returned,
 );
 
 fn postfix(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>) -> Postfix {
@@ -169,4 +170,21 @@ fn odd_bytes_arrive_as_they_were_sent(way: Way) {
     assert_eq!(mails.len(), 1, "{}", postfix.log());
     let expected = format!("\r\n\r\n{body}end\r\n");
     assert!(mails[0].ends_with(expected.as_bytes()), "{}", String::from_utf8_lossy(&mails[0]));
+}
+
+/// Postfix knows a message's size with two bytes for each line's end, and returns by itself what is over a size told to it.
+fn a_message_just_below_the_limit_is_not_returned(way: Way) {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", &format!("{STORY}[limits]\nmessage_bytes = 16000\n")));
+    let postfix = postfix(&lmtp, way, None);
+    let message = [&b"From: ann@elsewhere.example\nMessage-ID: <size@x>\n\n"[..], &b"\n".repeat(15_000)].concat();
+    postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], &message);
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1, "{}", postfix.log());
+    let larger = [&b"From: ann@elsewhere.example\nMessage-ID: <larger@x>\n\n"[..], &b"\n".repeat(16_000)].concat();
+    let queue_id = postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], &larger);
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    let attempts = postfix.attempts(&queue_id);
+    assert!(attempts.len() == 1 && attempts[0].contains("dsn=5.3.4"), "{attempts:?}");
+    assert!(attempts[0].contains("limits.message_bytes"), "{attempts:?}");
 }

@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Deref;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use support::server::{Server, guarded};
-use support::{TempRoot, onedrop, onedrop_path, wait_until};
+use support::local::Local;
+use support::server::Server;
+use support::{onedrop, wait_until};
 
 const MESSAGE: &[u8] = include_bytes!("../fixtures/mail/welcome.eml");
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -25,48 +27,19 @@ const NOBODY: &str = "nobody@elsewhere.example";
 /// How a delivery that cannot do anything by itself ends when it tries.
 const BY_ITSELF: &str = "4.3.0 ledger: ";
 
-/// A folder with a ledger, a store and a place for a socket.
-struct World {
-    root: TempRoot,
+struct World(Local);
+
+impl Deref for World {
+    type Target = Local;
+
+    fn deref(&self) -> &Local {
+        &self.0
+    }
 }
 
 impl World {
     fn new() -> World {
-        World { root: TempRoot::new() }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.root.join("lmtp.sock")
-    }
-
-    fn config(&self, name: &str, ledger: &Path, store: &Path, more: &str) -> PathBuf {
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{}\"\n[store]\nurl = \"maildir://{}\"\n[directory]\ndomains = [\"mail.axial.net\"]\n\
-             accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\nauthserv_id = \"mail.axial.net\"\n{more}\n",
-            ledger.display(),
-            store.display()
-        );
-        self.root.write(name, text)
-    }
-
-    fn server_config(&self, more: &str) -> PathBuf {
-        self.config("server.toml", &self.root.join("ledger.db"), &self.root.join("mail"), more)
-    }
-
-    fn start_server(&self, more: &str) -> Server {
-        let config = self.server_config(more);
-        let log = self.root.join("server.log");
-        let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
-        command
-            .arg("lmtp")
-            .arg("--config")
-            .arg(config)
-            .arg("--listen")
-            .arg(format!("unix:{}", self.socket().display()));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("log"));
-        let mut server = Server::start("onedrop lmtp", command, Signal::SIGTERM, &log);
-        server.wait_ready(|| UnixStream::connect(self.socket()).is_ok());
-        server
+        World(Local::new())
     }
 
     /// A delivery that could do it by itself.
@@ -94,25 +67,6 @@ impl World {
     /// A delivery that knows of no server.
     fn alone(&self) -> Delivery {
         Delivery { config: self.server_config(""), input: MESSAGE.to_vec() }
-    }
-
-    /// The copies in an account's mailbox, and their bytes.
-    fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
-        let maildir = self.root.join("mail").join(account).join("Maildir").join(mailbox);
-        let folders = ["new", "cur"].map(|name| maildir.join(name));
-        let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
-        files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
-    }
-
-    fn inbox(&self, account: &str) -> Vec<Vec<u8>> {
-        self.copies(account, "")
-    }
-
-    fn ledger(&self, sql: &str) -> Vec<String> {
-        let ledger = rusqlite::Connection::open(self.root.join("ledger.db")).expect("ledger");
-        let mut query = ledger.prepare(sql).expect("query");
-        let rows = query.query_map([], |row| row.get::<_, String>(0)).expect("rows");
-        rows.map(|row| row.expect("row")).collect()
     }
 }
 

@@ -17,6 +17,10 @@ use super::{Config, password};
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;
 
+/// Postfix's default for `lmtp_data_done_timeout`, and what the way there and back may take of it.
+const POSTFIX_LMTP_SECS: u64 = 600;
+const LMTP_MARGIN_SECS: u64 = 60;
+
 /// The passwords of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Passwords {
@@ -85,6 +89,14 @@ fn times(config: &Config, findings: &mut Findings) {
         );
         broken(findings, &["lock.wait_secs", "limits.deadline_secs", "limits.answer_secs"], text);
     }
+    let most = POSTFIX_LMTP_SECS - LMTP_MARGIN_SECS;
+    if deadline + answer > most {
+        let text = format!(
+            "limits.deadline_secs ({deadline}) + limits.answer_secs ({answer}) is more than {most}: \"onedrop lmtp\" may \
+             answer after Postfix has lost patience (lmtp_data_done_timeout, {POSTFIX_LMTP_SECS} s) and tries again"
+        );
+        doubtful(findings, &["limits.deadline_secs", "limits.answer_secs"], text);
+    }
 }
 
 fn store(config: &Config, findings: &mut Findings) {
@@ -127,14 +139,20 @@ fn server(config: &Config, findings: &mut Findings) {
             broken(findings, &["lmtp.listen", "lmtp.metrics"], text);
         }
     }
-    let (side_by_side, sessions) = (lmtp.side_by_side, config.pool.ledger);
-    let keys = ["lmtp.side_by_side", "pool.ledger"];
-    if side_by_side > sessions && knows(findings, &keys) {
+    let (side_by_side, sessions, per_account) = (lmtp.side_by_side, config.pool.ledger, config.pool.per_account);
+    if side_by_side > sessions {
         let text = format!(
             "lmtp.side_by_side ({side_by_side}) is more than pool.ledger ({sessions}): \
              the recipients beyond that wait for a ledger session"
         );
-        findings.warning(last_origin(findings, &keys), text);
+        doubtful(findings, &["lmtp.side_by_side", "pool.ledger"], text);
+    }
+    if per_account >= sessions {
+        let text = format!(
+            "pool.per_account ({per_account}) is not less than pool.ledger ({sessions}): \
+             one mailbox that hangs holds every ledger session, and all mail waits"
+        );
+        doubtful(findings, &["pool.per_account", "pool.ledger"], text);
     }
 }
 
@@ -170,6 +188,12 @@ fn certificate(key: &'static str, path: Option<&Path>, findings: &mut Findings) 
 fn broken(findings: &mut Findings, keys: &[&str], text: String) {
     if knows(findings, keys) {
         findings.problem(last_origin(findings, keys), text);
+    }
+}
+
+fn doubtful(findings: &mut Findings, keys: &[&str], text: String) {
+    if knows(findings, keys) {
+        findings.warning(last_origin(findings, keys), text);
     }
 }
 

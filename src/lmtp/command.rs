@@ -1,6 +1,7 @@
 //! One command line, read. smtp-proto knows the verbs, the paths and the parameters of MAIL; decided here is what it
 //! gets wrong or leaves open: domain literals (it refuses them), `<postmaster>` and `<>` (it gives the same for both),
-//! BDAT (a size too large for it wraps around), arguments where none belong, parameters that were not offered.
+//! BDAT (a size too large for it wraps around), arguments where none belong, parameters that were not offered. Addresses
+//! beyond ASCII need no SMTPUTF8: Postfix says them as they came where its smtputf8_enable is off.
 
 use smtp_proto::{Error, MAIL_BODY_7BIT, MAIL_BODY_8BITMIME, MAIL_SMTPUTF8, MailFrom, RcptTo, Request};
 
@@ -25,8 +26,6 @@ pub(super) enum Command<'a> {
 pub(super) struct Mail {
     /// Empty for the null sender.
     pub sender: String,
-    /// In bytes on the wire (RFC 1870); 0 when not said.
-    pub size: u64,
     /// Empty for none and for `<>`.
     pub auth: String,
     pub smtputf8: bool,
@@ -55,15 +54,12 @@ impl Refusal {
 /// What a domain literal is called while smtp-proto reads the line.
 const STAND_IN: &str = "literal.invalid";
 
-/// Reads `line`, given without its line end.
+/// Reads the line `text`, given without its line end.
 ///
 /// # Errors
 /// The reply to give instead.
-pub(super) fn read(line: &[u8]) -> Result<Command<'_>, Refusal> {
-    let Ok(text) = std::str::from_utf8(line) else {
-        return Err(Refusal::error("500 5.5.2 Command is not UTF-8"));
-    };
-    if text.chars().any(char::is_control) {
+pub(super) fn read(text: &str) -> Result<Command<'_>, Refusal> {
+    if text.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(Refusal::error("500 5.5.2 Control character in a command"));
     }
     let mut words = text.split_ascii_whitespace();
@@ -194,15 +190,12 @@ fn mail(text: &str, from: MailFrom<String>) -> Result<Mail, Refusal> {
         _ => from.address,
     };
     let smtputf8 = from.flags & MAIL_SMTPUTF8 != 0;
-    if !smtputf8 && !sender.is_ascii() {
-        return Err(Refusal::excused("553 5.6.7 Sender address needs SMTPUTF8"));
-    }
     let auth = from.auth.filter(|auth| auth != "<>").map(from_xtext).unwrap_or_default();
     if auth.chars().any(char::is_control) {
         return Err(Refusal::error("501 5.5.4 Bad AUTH"));
     }
     let eight_bit = from.flags & MAIL_BODY_8BITMIME != 0;
-    Ok(Mail { sender, size: from.size as u64, auth, smtputf8, eight_bit })
+    Ok(Mail { sender, auth, smtputf8, eight_bit })
 }
 
 /// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section 3).
@@ -227,7 +220,7 @@ mod tests {
     use super::*;
 
     fn sender(line: &str) -> Result<String, &'static str> {
-        match read(line.as_bytes()) {
+        match read(line) {
             Ok(Command::Mail(mail)) => Ok(mail.sender),
             Ok(other) => panic!("{other:?}"),
             Err(refusal) => Err(&refusal.text[..3]),
@@ -235,7 +228,7 @@ mod tests {
     }
 
     fn recipient(line: &str) -> Result<String, &'static str> {
-        match read(line.as_bytes()) {
+        match read(line) {
             Ok(Command::Rcpt(recipient)) => Ok(recipient),
             Ok(other) => panic!("{other:?}"),
             Err(refusal) => Err(&refusal.text[..3]),
@@ -266,7 +259,7 @@ mod tests {
             ("MAIL FROM:a@b.org", Err("501")),
             ("MAIL FROM", Err("501")),
             ("MAIL", Err("501")),
-            ("MAIL FROM:<é@b.org>", Err("553")),
+            ("MAIL FROM:<é@b.org>", Ok("é@b.org")),
             ("MAIL FROM:<é@b.org> SMTPUTF8", Ok("é@b.org")),
             ("MAIL FROM:<a@b.org> BODY=BINARYMIME", Err("555")),
             ("MAIL FROM:<a@b.org> RET=FULL", Err("555")),
@@ -301,21 +294,20 @@ mod tests {
 
     #[test]
     fn the_parameters_of_mail_are_read() {
-        let line = b"MAIL FROM:<a@b.org> SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=l+C3+A9a+2Bx";
-        let mail =
-            Mail { sender: "a@b.org".into(), size: 1000, auth: "léa+x".into(), smtputf8: true, eight_bit: true };
+        let line = "MAIL FROM:<a@b.org> SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=l+C3+A9a+2Bx";
+        let mail = Mail { sender: "a@b.org".into(), auth: "léa+x".into(), smtputf8: true, eight_bit: true };
         assert_eq!(read(line), Ok(Command::Mail(mail)));
     }
 
     #[test]
     fn a_chunk_has_an_exact_size() {
-        assert_eq!(read(b"bdat 5 last"), Ok(Command::Bdat { bytes: 5, last: true }));
-        assert_eq!(read(b"BDAT 0"), Ok(Command::Bdat { bytes: 0, last: false }));
-        assert_eq!(read(b"BDAT 18446744073709551615"), Ok(Command::Bdat { bytes: u64::MAX, last: false }));
+        assert_eq!(read("bdat 5 last"), Ok(Command::Bdat { bytes: 5, last: true }));
+        assert_eq!(read("BDAT 0"), Ok(Command::Bdat { bytes: 0, last: false }));
+        assert_eq!(read("BDAT 18446744073709551615"), Ok(Command::Bdat { bytes: u64::MAX, last: false }));
         for wrong in
             ["BDAT", "BDAT x", "BDAT +5", "BDAT -1", "BDAT 5 FIRST", "BDAT 5 LAST x", "BDAT 184467440737095516155"]
         {
-            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(read(wrong).is_err(), "{wrong}");
             assert!(is_bdat(wrong.as_bytes()));
         }
     }

@@ -3,26 +3,22 @@
 //! nothing more to say for now, and each recipient's as soon as it is decided.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::data::{ChunkReader, DotReader};
 use super::delivery::{self, Contents, Ending, Parcel};
+use super::input::{Input, Pace};
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
 use super::server::Shared;
 use super::service::Service;
 use super::spool::{NoMessage, Spool};
 use super::stream::Stream;
-use crate::config::Config;
 use crate::envelope::Envelope;
 use crate::message::{Bytes, Message, Passage};
 use crate::outcome::{Failure, Outcome};
 
-/// Read from the socket at once.
-const BLOCK: usize = 64 * 1024;
-/// Data beyond the idle time must come at this rate, in bytes a second.
-const SLOWEST: u64 = 10_000;
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.
 const LAST_WORD: Duration = Duration::from_millis(250);
@@ -36,7 +32,7 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
         idle: Duration::from_secs(service.config().lmtp.idle_secs),
         protocol: Protocol::new(settings(&service)),
         accounts: Accounts { service, known: HashMap::new(), cannot_ask: None },
-        input: Input { stream, block: Vec::new(), from: 0 },
+        input: Input::new(stream),
         out: Vec::new(),
         chunks: None,
         has_just_delivered: false,
@@ -48,8 +44,7 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
 }
 
 fn settings(service: &Service) -> Settings {
-    let Config { limits, lmtp, .. } = service.config();
-    Settings { host: service.host.clone(), message_bytes: limits.message_bytes, recipients: lmtp.recipients }
+    Settings { host: service.host.clone(), recipients: service.config().lmtp.recipients }
 }
 
 struct Connection<'a> {
@@ -169,12 +164,12 @@ impl Connection<'_> {
             let rest = self.input.rest();
             if let Some(at) = memchr::memchr(b'\n', rest) {
                 let line = rest[..at].strip_suffix(b"\r").unwrap_or(&rest[..at]).to_vec();
-                self.input.from += at + 1;
+                self.input.take(at + 1);
                 return Ok(if too_long || line.len() > LONGEST_LINE { Line::TooLong } else { Line::Whole(line) });
             }
             if rest.len() > LONGEST_LINE {
                 too_long = true;
-                self.input.from = self.input.block.len();
+                self.input.take(self.input.rest().len());
             }
             self.flush()?;
             if self.input.rest().is_empty() && !too_long && self.protocol.is_idle() {
@@ -213,7 +208,7 @@ impl Connection<'_> {
             let rest = self.input.rest();
             let taken = reader.feed(rest, spool.memory());
             let used = taken.unwrap_or(rest.len());
-            self.input.from += used;
+            self.input.take(used);
             read += used as u64;
             spool.settle();
             if taken.is_some() {
@@ -260,7 +255,7 @@ impl Connection<'_> {
             let piece = &rest[..rest.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
             let taken = piece.len();
             take(piece, spool);
-            self.input.from += taken;
+            self.input.take(taken);
             left -= taken as u64;
             spool.settle();
         }
@@ -363,60 +358,6 @@ impl Connection<'_> {
         // What a client that sends ahead without end made of it is not kept.
         self.out.shrink_to(MOST_REPLIES);
         written
-    }
-}
-
-/// How fast data must come.
-struct Pace {
-    began: Instant,
-    idle: Duration,
-}
-
-impl Pace {
-    fn new(idle: Duration) -> Pace {
-        Pace { began: Instant::now(), idle }
-    }
-
-    /// Until when more must have come, after `read` bytes: soon, and at the slowest rate on the whole.
-    fn until(&self, read: u64) -> Instant {
-        let whole = self.began + self.idle + Duration::from_secs(read / SLOWEST);
-        whole.min(Instant::now() + self.idle)
-    }
-}
-
-/// What was read and not used yet.
-struct Input {
-    stream: Stream,
-    block: Vec<u8>,
-    from: usize,
-}
-
-impl Input {
-    fn rest(&self) -> &[u8] {
-        &self.block[self.from..]
-    }
-
-    /// Waits for more; 0 when the client has said all.
-    fn fill(&mut self, until: Instant) -> io::Result<usize> {
-        self.block.drain(..self.from);
-        self.from = 0;
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(left)?;
-        let kept = self.block.len();
-        // A client that is idle costs no block.
-        self.stream.wait(left)?;
-        self.block.resize(kept + BLOCK, 0);
-        let read = loop {
-            match self.stream.read(&mut self.block[kept..]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
-            }
-        };
-        self.block.truncate(kept + *read.as_ref().unwrap_or(&0));
-        read
     }
 }
 

@@ -22,8 +22,6 @@ pub const LONGEST_LINE: usize = 4096;
 pub struct Settings {
     /// This host's name, as the greeting says it.
     pub host: String,
-    /// The largest message, in bytes on the wire; 0: no limit.
-    pub message_bytes: u64,
     /// The most recipients of one message; 0: no limit. RFC 5321 section 4.5.3.1.8 asks for 100.
     pub recipients: usize,
 }
@@ -84,20 +82,11 @@ pub struct Transaction {
 #[derive(Debug)]
 struct Open {
     transaction: Transaction,
-    /// Bytes of all chunks so far; `None` before the first BDAT.
-    chunked: Option<u64>,
-    /// A chunk was refused: nothing can complete the message any more (RFC 3030 section 3).
-    spoilt: bool,
+    /// A BDAT came.
+    chunked: bool,
 }
 
-/// What is said once a chunk is read.
-#[derive(Debug)]
-struct ChunkReply {
-    text: &'static str,
-    times: usize,
-}
-
-const CHUNK_TAKEN: ChunkReply = ChunkReply { text: "250 2.0.0 Chunk taken", times: 1 };
+const CHUNK_TAKEN: &str = "250 2.0.0 Chunk taken";
 const NO_RECIPIENTS: &str = "503 5.5.1 No valid recipients";
 
 /// One connection's state.
@@ -107,7 +96,8 @@ pub struct Protocol {
     lhlo: Option<String>,
     forwarded: Forwarded,
     open: Option<Open>,
-    chunk_reply: ChunkReply,
+    /// What is said once a chunk is read.
+    chunk_reply: &'static str,
     errors: u32,
     is_closed: bool,
 }
@@ -148,7 +138,9 @@ impl Protocol {
         if self.is_closed {
             return Next::Close;
         }
-        let done = command::read(line).and_then(|command| self.carry_out(command, admit, out));
+        // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no reason to let mail wait.
+        let text = String::from_utf8_lossy(line);
+        let done = command::read(&text).and_then(|command| self.carry_out(command, admit, out));
         match done {
             Ok(next) => next,
             // Where a BDAT ends whose size cannot be read is unknown: what follows must not be taken for commands.
@@ -178,10 +170,7 @@ impl Protocol {
 
     /// A chunk that was not the last, or that was to be thrown away, was read: its reply.
     pub fn chunk_read(&mut self, out: &mut Vec<u8>) {
-        let ChunkReply { text, times } = std::mem::replace(&mut self.chunk_reply, CHUNK_TAKEN);
-        for _ in 0..times {
-            line(out, text);
-        }
+        line(out, std::mem::replace(&mut self.chunk_reply, CHUNK_TAKEN));
     }
 
     /// Ends the transaction; the attributes that XFORWARD gave end with it.
@@ -238,16 +227,14 @@ impl Protocol {
         Ok(Next::Command)
     }
 
-    /// LHLO ends a transaction like RSET (RFC 5321 section 4.1.4).
+    /// LHLO ends a transaction like RSET (RFC 5321 section 4.1.4). No size is told, and what MAIL says of one is not asked:
+    /// it counts line ends as on the wire, or Postfix's records (which also refuses by itself what is over a size told, for
+    /// good), where the limit counts them as one byte each.
     fn hello(&mut self, host: &str, out: &mut Vec<u8>) {
         self.reset();
         self.lhlo = Some(harmless(host));
-        let size = match self.settings.message_bytes {
-            0 => "SIZE".to_owned(),
-            limit => format!("SIZE {limit}"),
-        };
         line(out, &format!("250-{}", self.settings.host));
-        for keyword in ["PIPELINING", "ENHANCEDSTATUSCODES", &size, "8BITMIME", "SMTPUTF8", "CHUNKING"] {
+        for keyword in ["PIPELINING", "ENHANCEDSTATUSCODES", "SIZE", "8BITMIME", "SMTPUTF8", "CHUNKING"] {
             line(out, &format!("250-{keyword}"));
         }
         line(out, &format!("250 XFORWARD {}", xforward::ATTRIBUTES));
@@ -257,9 +244,6 @@ impl Protocol {
         let Some(lhlo) = &self.lhlo else { return Err(Refusal::error("503 5.5.1 Say LHLO first")) };
         if self.open.is_some() {
             return Err(Refusal::error("503 5.5.1 A transaction is open"));
-        }
-        if self.is_too_large(mail.size) {
-            return Err(Refusal::excused("552 5.3.4 Message is too large"));
         }
         let transaction = Transaction {
             sender: mail.sender,
@@ -271,21 +255,14 @@ impl Protocol {
             smtputf8: mail.smtputf8,
             eight_bit: mail.eight_bit,
         };
-        self.open = Some(Open { transaction, chunked: None, spoilt: false });
+        self.open = Some(Open { transaction, chunked: false });
         Ok(())
-    }
-
-    fn is_too_large(&self, bytes: u64) -> bool {
-        self.settings.message_bytes != 0 && bytes > self.settings.message_bytes
     }
 
     fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<(), Refusal> {
         let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
-        if open.chunked.is_some() {
+        if open.chunked {
             return Err(Refusal::excused("503 5.5.1 The message has begun"));
-        }
-        if !open.transaction.smtputf8 && !recipient.is_ascii() {
-            return Err(Refusal::excused("553 5.6.7 Recipient address needs SMTPUTF8"));
         }
         let most = self.settings.recipients;
         if most != 0 && open.transaction.recipients.len() >= most {
@@ -309,47 +286,29 @@ impl Protocol {
         match &self.open {
             None => Err(Refusal::excused("503 5.5.1 Say MAIL first")),
             // RFC 3030 section 2.
-            Some(open) if open.chunked.is_some() => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
+            Some(open) if open.chunked => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
             Some(open) if open.transaction.recipients.is_empty() => Err(Refusal::excused(NO_RECIPIENTS)),
             Some(_) => Ok(()),
         }
     }
 
     /// The chunk follows its command without waiting for a reply, so it must be read also where it is refused (RFC 3030
-    /// section 2). A refused last chunk is answered once for each recipient, like one that was taken.
+    /// section 2).
     fn bdat(&mut self, bytes: u64, last: bool) -> Next {
-        let limit = self.settings.message_bytes;
-        let mut times = 1;
-        let mut first = false;
-        let refusal = match &mut self.open {
-            None => Some("503 5.5.1 Say MAIL first"),
+        self.chunk_reply = match &mut self.open {
             Some(open) => {
-                first = open.chunked.is_none();
-                let total = open.chunked.unwrap_or(0).saturating_add(bytes);
-                let refusal = match open.transaction.recipients.len() {
-                    0 => Some(NO_RECIPIENTS),
-                    _ if open.spoilt => Some("503 5.5.1 A chunk was refused"),
-                    _ if limit != 0 && total > limit => Some("552 5.3.4 Message is too large"),
-                    _ => None,
-                };
-                open.chunked = Some(total);
-                open.spoilt |= refusal.is_some();
-                if last {
-                    times = open.transaction.recipients.len().max(1);
+                let first = !std::mem::replace(&mut open.chunked, true);
+                if !open.transaction.recipients.is_empty() {
+                    return Next::Chunk { bytes, first, last };
                 }
-                refusal
+                NO_RECIPIENTS
             }
+            None => "503 5.5.1 Say MAIL first",
         };
-        match refusal {
-            None => Next::Chunk { bytes, first, last },
-            Some(text) => {
-                if last {
-                    self.reset();
-                }
-                self.chunk_reply = ChunkReply { text, times };
-                Next::Discard { bytes }
-            }
+        if last {
+            self.reset();
         }
+        Next::Discard { bytes }
     }
 
     fn xforward(&mut self, words: &[&str]) -> Result<(), Refusal> {

@@ -27,8 +27,9 @@ pub type LedgerSession = InUse<Box<dyn Ledger>>;
 /// A store's session out of the pool.
 pub type StoreSession = InUse<Box<dyn Store>>;
 
-/// What the directory gets to answer for one recipient. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
-const LOOK_UP: Duration = Duration::from_secs(10);
+/// What the directory gets to answer for one recipient: twice the time in which a session shows that its server is gone.
+/// Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
+const LOOK_UP: Duration = Duration::from_secs(20);
 
 /// See the module.
 pub struct Service {

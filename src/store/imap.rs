@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
@@ -72,14 +72,21 @@ pub struct ImapSettings {
 pub struct ImapStore {
     door: Arc<Door>,
     sessions: HashMap<String, Slot>,
+    /// As [`IDLE`] says.
+    idle: Duration,
     /// The session of the last work had been used before.
     was_used: bool,
 }
 
 enum Slot {
     Opening(Receiver<Result<Session, NoSession>>),
-    Open(Box<Session>),
+    /// And since when nobody used it.
+    Open(Box<Session>, Instant),
 }
+
+/// A session that was idle for this long is asked whether it is still there before anything is done in it: an append
+/// whose last bytes went to a host that is gone would be in doubt.
+const IDLE: Duration = Duration::from_secs(2);
 
 impl ImapStore {
     /// A store on the server that `settings` name; connects to nothing yet.
@@ -89,7 +96,7 @@ impl ImapStore {
 
     /// As `new`, sharing with others what it takes to log in.
     pub fn through(door: Arc<Door>) -> ImapStore {
-        ImapStore { door, sessions: HashMap::new(), was_used: false }
+        ImapStore { door, sessions: HashMap::new(), idle: IDLE, was_used: false }
     }
 
     /// Runs `work` with the account's session, and keeps the session if it is still good.
@@ -105,7 +112,7 @@ impl ImapStore {
         let mut session = self.session(account, until)?;
         let result = work(&mut session, &self.door.settings);
         if session.is_open() {
-            self.sessions.insert(account.to_owned(), Slot::Open(session));
+            self.sessions.insert(account.to_owned(), Slot::Open(session, Instant::now()));
         }
         result
     }
@@ -115,9 +122,9 @@ impl ImapStore {
         self.was_used = false;
         let mut is_used = false;
         let at_hand = match self.sessions.remove(account) {
-            Some(Slot::Open(session)) => {
+            Some(Slot::Open(mut session, since)) => {
                 is_used = true;
-                Some(session)
+                (since.elapsed() < self.idle || session.answers(until)).then_some(session)
             }
             Some(Slot::Opening(opening)) => {
                 match opening.recv_timeout(until.saturating_duration_since(Instant::now())) {

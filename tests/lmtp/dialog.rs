@@ -1,5 +1,5 @@
 //! Dialogs as files. First what there is: `known:` and `later:` (recipients the directory knows, or cannot look up
-//! now), `message_bytes:`, `recipients:`. Then what is said, from the greeting on:
+//! now), `recipients:`. Then what is said, from the greeting on:
 //!
 //! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `\r`, `\n`, `\0`,
 //!   `\\`, `\xHH`, and `\{a*5}` for `aaaaa`.
@@ -50,7 +50,7 @@ pub fn all() -> Vec<Dialog> {
 fn parse(path: &Path) -> Dialog {
     let mut dialog = Dialog {
         name: path.file_stem().unwrap().to_string_lossy().into_owned(),
-        settings: Settings { host: "mail.axial.net".into(), message_bytes: 0, recipients: 100 },
+        settings: Settings { host: "mail.axial.net".into(), recipients: 100 },
         directory: Directory::default(),
         steps: vec![Step::default()],
     };
@@ -61,7 +61,6 @@ fn parse(path: &Path) -> Dialog {
         match word {
             "known" => dialog.directory.known = rest.split(' ').map(str::to_owned).collect(),
             "later" => dialog.directory.later = rest.split(' ').map(str::to_owned).collect(),
-            "message_bytes" => dialog.settings.message_bytes = rest.parse().unwrap(),
             "recipients" => dialog.settings.recipients = rest.parse().unwrap(),
             "C" | "c" => {
                 if dialog.steps.last().is_none_or(|step| !step.expected.is_empty()) {

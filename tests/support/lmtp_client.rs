@@ -23,6 +23,12 @@ impl Reply {
     }
 }
 
+impl std::fmt::Display for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.code, self.text)
+    }
+}
+
 pub struct LmtpClient {
     stream: BufReader<Stream>,
     pub greeting: Reply,

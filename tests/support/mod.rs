@@ -10,9 +10,11 @@
 
 pub mod disk;
 pub mod dovecot;
+pub mod host;
 pub mod imap;
 pub mod lmtp;
 pub mod lmtp_client;
+pub mod local;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;

@@ -4,7 +4,8 @@
 //! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server is busy, drains, goes
 //! away or does not understand, the process delivers by itself ([`NotTaken`](Trouble::NotTaken)). After the dot the server
 //! may be at it, whatever becomes of the connection: then a lost answer is a temporary failure, never a second delivery in
-//! the same run, and the next try finds by lease and look what this one left.
+//! the same run, and the next try finds by lease and look what this one left. Only that it is too large for the server is
+//! said before anything is done with it, and then this process' own limit decides.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -22,7 +23,7 @@ use super::wire;
 use crate::deadline::Deadline;
 use crate::envelope::Envelope;
 use crate::message::Message;
-use crate::outcome::{Failure, Outcome, OverQuota};
+use crate::outcome::{Failure, Outcome, OverQuota, Status};
 
 /// How long to stand in the queue of a server that accepts nobody, and how long to wait for its first words, before the
 /// process delivers by itself: a socket that systemd keeps takes calls for a server that cannot start.
@@ -192,6 +193,9 @@ impl Conversation {
             self.replies(accepted, &mut outcomes);
             // Nobody waits for what it says to that.
             let _ = self.write_all(b"QUIT\r\n");
+            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _))) {
+                return Err(Trouble::NotTaken(format!("too large for {}", self.name)));
+            }
         }
         // Recipients of one account are told the same.
         let mut different: Vec<Outcome> = Vec::new();

@@ -16,6 +16,7 @@ use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::text;
+use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use crate::ledger::LedgerError;
 
 /// How to reach the ledger.
@@ -58,6 +59,15 @@ impl Target {
         let several = config.get_hosts().len().max(config.get_hostaddrs().len()) > 1;
         if several && option(&settings.url, "target_session_attrs").is_none() {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if option(&settings.url, "tcp_user_timeout").is_none() {
+            config.tcp_user_timeout(UNACKNOWLEDGED);
+        }
+        if option(&settings.url, "keepalives_idle").is_none() {
+            config.keepalives_idle(KEEPALIVE);
+        }
+        if option(&settings.url, "keepalives_interval").is_none() {
+            config.keepalives_interval(KEEPALIVE);
         }
         let hosts = split_hosts(&config, mode_given)?;
         let tls = match hosts.iter().any(|host| host.config.get_ssl_mode() != SslMode::Disable) {
@@ -199,6 +209,8 @@ fn authorities(ca_file: Option<&Path>) -> Result<RootCertStore, LedgerError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn hosts(url: &str) -> Vec<HostTarget> {
@@ -226,6 +238,22 @@ mod tests {
         let one = hosts("postgres:///x?host=/run/pg&application_name=mine");
         assert_eq!(one[0].config.get_target_session_attrs(), TargetSessionAttrs::Any);
         assert_eq!(one[0].config.get_application_name(), Some("mine"));
+    }
+
+    #[test]
+    fn a_host_that_is_gone_is_noticed_when_the_url_says() {
+        let times = |url: &str| {
+            let config = &hosts(url)[0].config;
+            let keepalive = (config.get_keepalives_idle(), config.get_keepalives_interval());
+            (config.get_tcp_user_timeout().copied(), config.get_keepalives(), keepalive)
+        };
+        let ours = (Some(UNACKNOWLEDGED), true, (KEEPALIVE, Some(KEEPALIVE)));
+        assert_eq!(times("postgres://db.example,db2.example/x"), ours);
+        let secs = Duration::from_secs;
+        let theirs =
+            times("postgres://db.example/x?tcp_user_timeout=30&keepalives=0&keepalives_idle=40&keepalives_interval=50");
+        assert_eq!(theirs, (Some(secs(30)), false, (secs(40), Some(secs(50)))));
+        assert_eq!(times("postgres://db.example/x?tcp_user_timeout=0").0, None);
     }
 
     #[test]

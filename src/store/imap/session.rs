@@ -144,6 +144,11 @@ impl Session {
         self.open && self.settle().map_err(|why| self.close(why)).is_ok()
     }
 
+    /// Whether the server still knows the session: asks it.
+    pub fn answers(&mut self, until: Instant) -> bool {
+        !matches!(self.run("NOOP", until), Err(Trouble::Broken(_)))
+    }
+
     /// Runs `command` to its tagged answer.
     ///
     /// # Errors

@@ -9,8 +9,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 
 /// A TCP socket with an absolute deadline.
 pub struct Socket {
@@ -36,6 +40,7 @@ impl Socket {
             match TcpStream::connect_timeout(address, share) {
                 Ok(tcp) => {
                     tcp.set_nodelay(true)?;
+                    notice_a_lost_peer(&tcp)?;
                     return Ok(Socket { tcp, until, waits: true });
                 }
                 Err(error) => failure = error,
@@ -166,6 +171,15 @@ impl Write for Transport {
     }
 }
 
+/// A host that is gone says nothing: the kernel is to find out.
+fn notice_a_lost_peer(tcp: &TcpStream) -> Result<(), Errno> {
+    let keepalive_secs = KEEPALIVE.as_secs() as u32;
+    setsockopt(tcp, sockopt::TcpUserTimeout, &(UNACKNOWLEDGED.as_millis() as u32))?;
+    setsockopt(tcp, sockopt::TcpKeepIdle, &keepalive_secs)?;
+    setsockopt(tcp, sockopt::TcpKeepInterval, &keepalive_secs)?;
+    setsockopt(tcp, sockopt::KeepAlive, &true)
+}
+
 /// The addresses of `host`. A resolver that hangs is left behind in its thread.
 fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
@@ -188,4 +202,24 @@ fn timed_out() -> io::Error {
 /// The connection is gone.
 pub fn lost() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use nix::sys::socket::getsockopt;
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_gone_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let Socket { tcp, .. } = Socket::connect("127.0.0.1", port, Instant::now() + Duration::from_secs(10)).unwrap();
+        assert_eq!(getsockopt(&tcp, sockopt::TcpUserTimeout), Ok(10_000));
+        assert_eq!(getsockopt(&tcp, sockopt::KeepAlive), Ok(true));
+        assert_eq!(getsockopt(&tcp, sockopt::TcpKeepIdle), Ok(10));
+        assert_eq!(getsockopt(&tcp, sockopt::TcpKeepInterval), Ok(10));
+    }
 }

@@ -433,6 +433,37 @@ fn a_session_that_ended_while_idle_is_opened_again() {
     }
 }
 
+/// An append goes out whole before anything comes back, its last bytes with it: what was never read must not be in doubt.
+#[test]
+fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
+    for is_there in [true, false] {
+        let mut world = World::new(move |listener| {
+            let mut peer = Peer::accept(&listener);
+            let stored = |peer: &mut Peer, uid: u32| {
+                let tag = peer.append();
+                peer.last_bytes();
+                peer.say(format!("{tag} OK [APPENDUID 7 {uid}] done\r\n"));
+            };
+            peer.log_in(CAPABILITIES);
+            stored(&mut peer, 42);
+            if is_there {
+                peer.answer("NOOP", "OK still here");
+                return stored(&mut peer, 43);
+            }
+            peer.expect("NOOP");
+            peer.hang_up();
+            let mut again = Peer::accept(&listener);
+            again.log_in(CAPABILITIES);
+            stored(&mut again, 43);
+        });
+        world.store.idle = Duration::ZERO;
+        for uid in [42, 43] {
+            assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid }, "is there: {is_there}");
+        }
+        world.end();
+    }
+}
+
 #[test]
 fn a_check_tells_what_an_administrator_wants_to_know() {
     let mut world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {

@@ -1,0 +1,121 @@
+//! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the log and to whoever
+//! watches it.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+
+use support::lmtp_client::LmtpClient;
+use support::local::Local;
+use support::onedrop;
+
+const ANN: &str = "ann@elsewhere.example";
+
+fn letter(name: &str) -> Vec<u8> {
+    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
+}
+
+/// What the outcome is by the process that pipe(8) starts, as the first digit of a reply.
+fn by_deliver(site: &Local, sender: &[u8], recipient: &[u8], message: &[u8]) -> u16 {
+    let mut command: Command = onedrop();
+    command.arg("deliver").arg("--config").arg(site.server_config(""));
+    command.args([OsStr::new("-f"), OsStr::from_bytes(sender), OsStr::new("-d"), OsStr::from_bytes(recipient)]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+    // A delivery that ended early is judged by its status.
+    drop(child.stdin.take().expect("stdin").write_all(message));
+    match child.wait_with_output().expect("end").status.code() {
+        Some(0) => 2,
+        Some(67 | 69) => 5,
+        Some(75) => 4,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As [`by_deliver`], by the server: the first reply that is not positive, else the last one.
+fn by_lmtp(client: &mut LmtpClient, sender: &[u8], recipient: &[u8], message: &[u8]) -> u16 {
+    let mut say = |parts: &[&[u8]]| {
+        client.send(&parts.concat()).expect("a server");
+        client.reply().expect("a reply").code
+    };
+    let mut last = 0;
+    for parts in [&[b"MAIL FROM:<", sender, b">\r\n"][..], &[b"RCPT TO:<", recipient, b">\r\n"], &[b"DATA\r\n"]] {
+        last = say(parts);
+        if last >= 400 {
+            assert_eq!(say(&[b"RSET\r\n"]), 250);
+            return last / 100;
+        }
+    }
+    assert_eq!(last, 354);
+    say(&[&support::lmtp_client::dot_stuffed(message), b".\r\n"]) / 100
+}
+
+#[test]
+fn addresses_of_any_bytes_are_treated_as_deliver_treats_them() {
+    let site = Local::new();
+    let _server = site.start_server("");
+    let mut client = LmtpClient::welcome(&site.socket());
+    let senders: [&[u8]; 5] = [
+        b"ann@x.example",
+        "ann\u{e9}@x.example".as_bytes(),
+        b"ann\xe9@x.example",
+        b"ann@x\xff.example",
+        b"a\xc2\x9b@x",
+    ];
+    let recipients: [(&[u8], u16); 7] = [
+        (b"scuba@mail.axial.net", 2),
+        ("sc\u{fc}ba@mail.axial.net".as_bytes(), 2),
+        (b"sc\xfcba@mail.axial.net", 2),
+        (b"scuba+\xfc@mail.axial.net", 2),
+        (b"scuba@mail.axial\xfc.net", 5),
+        ("nobody@\u{fc}.example".as_bytes(), 5),
+        (b"sc\xc2\x9bba@mail.axial.net", 5),
+    ];
+    let mut number = 0;
+    for sender in senders {
+        for (recipient, expected) in recipients {
+            number += 1;
+            let case = format!("from {} to {}", sender.escape_ascii(), recipient.escape_ascii());
+            assert_eq!(by_deliver(&site, sender, recipient, &letter(&format!("p{number}"))), expected, "{case}");
+            assert_eq!(by_lmtp(&mut client, sender, recipient, &letter(&format!("l{number}"))), expected, "{case}");
+        }
+    }
+    // By each door, from each sender, with and without a detail.
+    assert_eq!(site.inbox("scuba").len(), 2 * senders.len() * 2);
+    assert_eq!(site.inbox("sc\u{fc}ba").len(), 2 * senders.len());
+    assert_eq!(site.inbox("sc\u{fffd}ba").len(), 2 * senders.len());
+    let said = site.ledger("SELECT DISTINCT sender FROM onedrop_attempt");
+    assert_eq!(said.len(), senders.len(), "both doors put the same senders on record: {said:?}");
+}
+
+/// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in what it says with MAIL.
+#[test]
+fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
+    let site = Local::new();
+    let message = [letter("size"), b"\n".repeat(500)].concat();
+    let _server = site.start_server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
+    let mut client = LmtpClient::welcome(&site.socket());
+    let longer = [&message[..], b"\n"].concat();
+    for (bytes, expected) in [(&message, "250 2.0.0 "), (&longer, "552 5.3.4 ")] {
+        let wire = support::lmtp_client::dot_stuffed(bytes);
+        let half = wire.len() / 2 + 1;
+        let data = [b"DATA\r\n", &wire[..], b".\r\n"].concat();
+        let chunks = [
+            format!("BDAT {half}\r\n").as_bytes(),
+            &wire[..half],
+            format!("BDAT {} LAST\r\n", wire.len() - half).as_bytes(),
+            &wire[half..],
+        ]
+        .concat();
+        for (how, body) in [("354", data), ("250", chunks)] {
+            let envelope = format!("MAIL FROM:<{ANN}> SIZE={}\r\nRCPT TO:<scuba@mail.axial.net>\r\n", 2 * wire.len());
+            client.send(&[envelope.as_bytes(), &body[..]].concat()).expect("a server");
+            let replies: Vec<String> = (0..4).map(|_| client.reply().expect("a reply").to_string()).collect();
+            assert!(replies[..2].iter().all(|reply| reply.starts_with("250 ")), "{replies:?}");
+            assert!(replies[2].starts_with(how) && replies[3].starts_with(expected), "{replies:?}");
+        }
+    }
+    assert_eq!(site.inbox("scuba").len(), 1);
+}

@@ -1,0 +1,86 @@
+//! A site without servers of others: a ledger in a file, Maildirs, and a place for our own server's socket.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use super::server::{Server, guarded};
+use super::{TempRoot, onedrop_path};
+
+/// A folder with a ledger, a store and a place for a socket.
+pub struct Local {
+    pub root: TempRoot,
+}
+
+impl Local {
+    pub fn new() -> Local {
+        Local { root: TempRoot::new() }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("lmtp.sock")
+    }
+
+    pub fn config(&self, name: &str, ledger: &Path, store: &Path, more: &str) -> PathBuf {
+        let text = format!(
+            "[ledger]\nurl = \"sqlite://{}\"\n[store]\nurl = \"maildir://{}\"\n[directory]\ndomains = [\"mail.axial.net\"]\n\
+             accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\nauthserv_id = \"mail.axial.net\"\n{more}\n",
+            ledger.display(),
+            store.display()
+        );
+        self.root.write(name, text)
+    }
+
+    pub fn server_config(&self, more: &str) -> PathBuf {
+        self.config("server.toml", &self.root.join("ledger.db"), &self.root.join("mail"), more)
+    }
+
+    /// The server's command line.
+    pub fn server(&self, more: &str) -> Command {
+        let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
+        command.arg("lmtp").arg("--config").arg(self.server_config(more));
+        command.arg("--listen").arg(format!("unix:{}", self.socket().display()));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Starts the server; what it logs is in [`log`](Local::log).
+    pub fn start_server(&self, more: &str) -> Server {
+        let mut command = self.server(more);
+        command.stderr(fs::File::create(self.root.join("server.log")).expect("log"));
+        self.launch(command)
+    }
+
+    /// Starts `command`, and waits until the server takes clients.
+    pub fn launch(&self, command: Command) -> Server {
+        let mut server = Server::start("onedrop lmtp", command, Signal::SIGTERM, &self.root.join("server.log"));
+        server.wait_ready(|| UnixStream::connect(self.socket()).is_ok());
+        server
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.root.join("server.log")).expect("log")).into_owned()
+    }
+
+    /// The copies in an account's mailbox, and their bytes.
+    pub fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
+        let maildir = self.root.join("mail").join(account).join("Maildir").join(mailbox);
+        let folders = ["new", "cur"].map(|name| maildir.join(name));
+        let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+        files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
+    }
+
+    pub fn inbox(&self, account: &str) -> Vec<Vec<u8>> {
+        self.copies(account, "")
+    }
+
+    pub fn ledger(&self, sql: &str) -> Vec<String> {
+        let ledger = rusqlite::Connection::open(self.root.join("ledger.db")).expect("ledger");
+        let mut query = ledger.prepare(sql).expect("query");
+        let rows = query.query_map([], |row| row.get::<_, String>(0)).expect("rows");
+        rows.map(|row| row.expect("row")).collect()
+    }
+}
