@@ -31,7 +31,8 @@ impl Site {
         let read = self.lmtp.records().matches("was read again").count();
         self.embedded.config(more);
         self.lmtp.reload();
-        let again = wait_until(Duration::from_secs(20), || self.lmtp.records().matches("was read again").count() > read);
+        let again =
+            wait_until(Duration::from_secs(20), || self.lmtp.records().matches("was read again").count() > read);
         assert!(again, "{}", self.lmtp.records());
     }
 }

@@ -31,7 +31,8 @@ impl Embedded {
     pub fn config(&self, more: &str) -> PathBuf {
         let at = self.root.join("var");
         let at = at.display();
-        let text = format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}\n");
+        let text =
+            format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}\n");
         self.root.write("etc/onedrop.toml", text)
     }
 
