@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::data::{ChunkReader, DotReader};
 use super::delivery::{self, Contents, Ending, Parcel};
 use super::input::{Input, Pace};
+use super::metrics::Metrics;
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
 use super::server::Shared;
 use super::service::Service;
@@ -31,7 +32,7 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
     let mut connection = Connection {
         idle: Duration::from_secs(service.config().lmtp.idle_secs),
         protocol: Protocol::new(settings(&service)),
-        accounts: Accounts { service, known: HashMap::new(), cannot_ask: None },
+        accounts: Accounts { service, metrics: Arc::clone(&shared.metrics), known: HashMap::new(), cannot_ask: None },
         input: Input::new(stream),
         out: Vec::new(),
         chunks: None,
@@ -59,12 +60,13 @@ struct Connection<'a> {
     has_just_delivered: bool,
 }
 
-/// Asks the directory, and remembers the answers for the message.
+/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the delivery's end.
 struct Accounts {
     service: Arc<Service>,
+    metrics: Arc<Metrics>,
     known: HashMap<String, String>,
     /// Why it could not be asked for one of the message's recipients: the others need not wait for the same.
-    cannot_ask: Option<String>,
+    cannot_ask: Option<Outcome>,
 }
 
 impl Admit for Accounts {
@@ -72,8 +74,9 @@ impl Admit for Accounts {
         if self.known.contains_key(address) {
             return Admission::Known;
         }
-        if let Some(why) = &self.cannot_ask {
-            return Admission::TryLater(why.clone());
+        if let Some(outcome) = &self.cannot_ask {
+            self.metrics.count_outcome(outcome);
+            return Admission::TryLater(outcome.text().to_owned());
         }
         match self.service.account_of(address) {
             Ok(Some(account)) => {
@@ -82,11 +85,15 @@ impl Admit for Accounts {
             }
             Ok(None) => {
                 tracing::info!(recipient = address, "unknown recipient");
+                let failure = Failure::UnknownRecipient(address.to_owned());
+                self.metrics.count_outcome(&Outcome::of(&failure, self.service.policy.over_quota));
                 Admission::Unknown
             }
             Err(failure) => {
                 tracing::warn!(recipient = address, %failure, "recipient not looked up");
-                self.cannot_ask = Some(failure.to_string());
+                let outcome = Outcome::of(&failure, self.service.policy.over_quota);
+                self.metrics.count_outcome(&outcome);
+                self.cannot_ask = Some(outcome);
                 Admission::TryLater(failure.to_string())
             }
         }
@@ -105,7 +112,7 @@ impl Connection<'_> {
         self.out.extend_from_slice(self.protocol.greeting().as_bytes());
         loop {
             if self.protocol.is_idle() {
-                self.begin_afresh();
+                self.forget_the_last_message();
             }
             let line = match self.line() {
                 Err(error) if is_timeout(&error) => {
@@ -116,6 +123,9 @@ impl Connection<'_> {
             // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it is not.
             if self.has_just_delivered && self.shared.is_draining() {
                 return self.say_goodbye(SHUTTING_DOWN);
+            }
+            if self.protocol.is_idle() {
+                self.heed_the_configuration();
             }
             let next = match line {
                 Line::End if self.shared.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
@@ -143,11 +153,14 @@ impl Connection<'_> {
         }
     }
 
-    /// Between two messages: nothing of the last one is left, and a new configuration counts.
-    fn begin_afresh(&mut self) {
+    fn forget_the_last_message(&mut self) {
         self.chunks = None;
         self.accounts.known.clear();
         self.accounts.cannot_ask = None;
+    }
+
+    /// Between two messages a new configuration counts; it may have come while the client said nothing.
+    fn heed_the_configuration(&mut self) {
         let service = self.shared.service();
         if !Arc::ptr_eq(&service, &self.accounts.service) {
             self.protocol.set(settings(&service));

@@ -192,7 +192,8 @@ impl Parcel {
         let job = self.job(&attempt, &destinations, b"", true);
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let service = &self.service;
-        let (recorded, phases) = deliver::record(&job, &service.policy, service.joins, &mut ledger, &mut patience)?;
+        let recorded = deliver::record(&job, &service.policy, service.joins, &mut ledger, &mut patience);
+        let (recorded, phases) = recorded.inspect_err(|_| self.metrics.count_no_record(patience.waits()))?;
         let copies = destinations.into_iter().map(|destination| PlannedCopy {
             recipient: self.accounts.iter().position(|account| !destination.shared && *account == destination.account),
             end: OnceLock::new(),

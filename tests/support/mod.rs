@@ -14,6 +14,7 @@ pub mod host;
 pub mod imap;
 pub mod lmtp;
 pub mod lmtp_client;
+pub mod lmtp_embedded;
 pub mod local;
 pub mod pgbouncer;
 pub mod postfix;
