@@ -24,8 +24,9 @@ use crate::outcome::{Failure, Outcome, OverQuota, Status};
 const LONGEST_LINE: usize = 1000;
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const WATCHDOG_SLACK: Duration = Duration::from_millis(500);
-/// A watchdog that wakes up this late was frozen, and so was the delivery.
-const FROZEN: Duration = Duration::from_secs(1);
+/// A watchdog that wakes up this late was frozen, and so was the delivery. With the slack it is less than the second by which
+/// a lease outlasts the deadline at least: whoever may have been overtaken gets the time to take its copy out again.
+const FROZEN: Duration = Duration::from_millis(250);
 
 /// The exit status for `outcome`.
 pub fn status(outcome: &Outcome) -> ExitCode {

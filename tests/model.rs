@@ -33,6 +33,8 @@ pub struct Protocol {
     pub lag: u8,
     /// A Maildir: the append is idempotent by the copy's name, and leases are joined.
     pub join: bool,
+    /// Somebody was here before, wrote nothing, died, and the lease has run out.
+    pub in_doubt: bool,
     /// Not as in `deliver.rs`: a confirm counts where no receipt is on record, whatever the epoch.
     pub first_receipt_counts: bool,
     /// `verify` knows copies with epoch > 1 only, not joined leases.
@@ -77,6 +79,7 @@ fn two() -> Protocol {
         freeze: Some(0),
         lag: 0,
         join: false,
+        in_doubt: false,
         first_receipt_counts: false,
         second_look_by_epoch: false,
         symmetric: false,
@@ -92,6 +95,11 @@ fn once() -> Protocol {
 /// Any freeze, but nobody crashes.
 fn frozen(faults: Faults) -> Protocol {
     Protocol { freeze: None, faults, ..two() }
+}
+
+/// The same for copies in doubt, which take a turn.
+fn frozen_in_doubt(faults: Faults) -> Protocol {
+    Protocol { in_doubt: true, ..frozen(faults) }
 }
 
 /// A Maildir, whose locks die with their process only.
@@ -149,8 +157,10 @@ fn the_envelope_is_lease_minus_deadline_for_freeze_and_server_together() {
 
 #[test]
 fn three_processes_leave_one_copy() {
-    let three = Protocol { jobs: vec![vec![0]; 3], tries: 1, symmetric: true, lag: 1, ..two() };
-    check("three processes", &three, &[], &[FOUND, WAITS, OUTLIVES, ZOMBIE]);
+    let three = Protocol { jobs: vec![vec![0]; 3], tries: 1, symmetric: true, ..two() };
+    let seen = [FOUND, WAITS, OUTLIVES, ZOMBIE];
+    check("three processes, server late", &Protocol { lag: 1, ..three.clone() }, &[], &seen);
+    check("three processes, frozen", &Protocol { freeze: Some(1), ..three }, &[], &seen);
 }
 
 #[test]
@@ -160,16 +170,19 @@ fn two_recipients_share_one_sent_copy() {
 }
 
 #[test]
-fn a_frozen_process_costs_nothing_while_its_session_lives() {
+fn in_doubt_a_frozen_process_costs_nothing_while_its_session_lives() {
     // The copy's lock, which lives as long as the session, keeps all others away until the thaw.
-    check("frozen, no crash", &frozen(NO_FAULTS), &[], &[FOUND, WAITS]);
+    check("frozen, in doubt, no crash", &frozen_in_doubt(NO_FAULTS), &[], &[FOUND, WAITS]);
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("the same, session lost", &frozen_in_doubt(LOST_SESSION), &broken, &[FOUND, UNDONE, ZOMBIE]);
 }
 
 #[test]
-fn a_frozen_process_that_lost_its_session_may_come_between_look_and_confirm() {
+fn a_frozen_process_may_come_between_the_look_and_the_confirm_of_another() {
     // Thawed after the other's confirm it takes its late copy out. Thawed between the other's look and confirm it finds
     // its epoch gone and no receipt on record that would make its copy the second; then the other adds one.
     let broken = [ONE_EVER, ONE_AT_END];
+    check("frozen, no crash", &frozen(NO_FAULTS), &broken, &[FOUND, UNDONE, WAITS]);
     check("frozen, session lost", &frozen(LOST_SESSION), &broken, &[FOUND, UNDONE, ZOMBIE]);
     let first = Protocol { first_receipt_counts: true, ..frozen(LOST_SESSION) };
     check("the same, if the first receipt counted", &first, &[ONE_EVER], &[FOUND, UNDONE, ZOMBIE]);
@@ -202,27 +215,31 @@ fn a_maildir_whose_lock_is_lost_with_a_session_may_hold_two() {
 }
 
 #[test]
-fn without_the_lock_a_freeze_or_a_maildir_costs_a_copy() {
+fn without_the_lock_a_freeze_in_doubt_or_a_maildir_costs_a_copy() {
     let layers = Layers { lock: false, ..ALL };
     // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting only.
     check("no lock", &Protocol { layers, ..two() }, &[], &[FOUND]);
-    check("no lock: frozen", &Protocol { layers, ..frozen(NO_FAULTS) }, &[ONE_EVER, ONE_AT_END], &[UNDONE]);
+    let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
+    check("no lock: frozen, in doubt", &frozen, &[ONE_EVER, ONE_AT_END], &[UNDONE]);
     check("no lock: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[ONE_EVER, ONE_AT_END], &[FOUND]);
 }
 
 #[test]
-fn without_the_lease_a_lost_session_or_connection_costs_a_copy() {
+fn without_the_lease_two_at_once_cost_a_copy() {
     let layers = Layers { lease: false, ..ALL };
-    check("no lease", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[FOUND]);
-    // As long as nothing breaks, the lock stands in for it.
-    check("no lease: frozen", &Protocol { layers, ..frozen(NO_FAULTS) }, &[], &[FOUND]);
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("no lease", &Protocol { layers, ..once() }, &broken, &[FOUND]);
+    // In doubt, as long as nothing breaks, the lock stands in for it; without doubt nothing does.
+    check("no lease: frozen, in doubt", &Protocol { layers, ..frozen_in_doubt(NO_FAULTS) }, &[], &[FOUND]);
+    check("no lease, no fault", &Protocol { layers, faults: NO_FAULTS, ..once() }, &broken, &[]);
 }
 
 #[test]
 fn without_the_look_a_crash_costs_a_copy() {
     let layers = Layers { look: false, ..ALL };
     check("no look", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES]);
-    check("no look: frozen", &Protocol { layers, ..frozen(NO_FAULTS) }, &[ONE_EVER, ONE_AT_END], &[]);
+    let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
+    check("no look: frozen, in doubt", &frozen, &[ONE_EVER, ONE_AT_END], &[]);
     check("no look: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[ONE_EVER, ONE_AT_END], &[]);
 }
 

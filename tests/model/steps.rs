@@ -254,7 +254,7 @@ impl Protocol {
         let steps = &process.steps[..job.len()];
         let next = (from..job.len()).find(|place| matches!(steps[*place], Step::Claimed { .. }));
         if let Some(next) = next {
-            (process.at, process.place) = (At::TakeTurn, next as u8);
+            (process.at, process.place) = (self.begins_with(steps[next]), next as u8);
         } else if steps.iter().all(|step| *step == Step::Placed) {
             end(state, index, job, true);
         } else if process.patience > 0 && steps.iter().any(|step| !matches!(step, Step::Placed | Step::Failed)) {
@@ -269,7 +269,15 @@ impl Protocol {
         }
     }
 
-    /// After the wait: claims the busy copies again, then a turn at every claimed one.
+    /// A lease without doubt that nobody may join is a turn already.
+    fn begins_with(&self, claimed: Step) -> At {
+        match claimed {
+            Step::Claimed { in_doubt: false, .. } if !self.join => At::Check,
+            _ => At::TakeTurn,
+        }
+    }
+
+    /// After the wait: claims the busy copies again, then goes at every claimed one.
     fn claim_busy(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let process = &mut state.processes[me];

@@ -25,8 +25,9 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         let copies = self.jobs.iter().flatten().max().map_or(0, |last| usize::from(*last) + 1);
+        let copy = Copy { epoch: u8::from(self.in_doubt), in_doubt: self.in_doubt, ..Copy::default() };
         vec![State {
-            copies: vec![Copy::default(); copies],
+            copies: vec![copy; copies],
             processes: vec![Process::new(self.tries); self.jobs.len()],
             calm: false,
         }]
