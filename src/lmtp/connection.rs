@@ -3,7 +3,7 @@
 //! nothing more to say for now, and each recipient's as soon as it is decided.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -296,8 +296,9 @@ impl Connection<'_> {
         };
         let service = Arc::clone(&self.accounts.service);
         let parcel = Arc::new(Parcel::new(service, Arc::clone(&self.shared.metrics), contents));
-        let news = delivery::begin(&parcel, self.shared.flight(&parcel));
-        let mut told = Ok(());
+        let (flight, answers) = self.shared.flight(&parcel, &self.input.stream);
+        let news = delivery::begin(&parcel, flight);
+        let mut told = answers.take();
         for recipient in 0..parcel.envelope().recipients.len() {
             let ending = parcel.wait_for(recipient, &news);
             // A client that is gone gets no reply, but log and metrics still say how it ended.
@@ -337,7 +338,7 @@ impl Connection<'_> {
                 recipients: transaction.recipients,
                 queue_id: transaction.queue_id,
                 // Who may use a socket of this host's is believed, as pipe(8)'s user is; by TCP anybody might say so.
-                sasl_username: match self.input.stream {
+                sasl_username: match *self.input.stream {
                     Stream::Unix(_) => transaction.sasl_username,
                     Stream::Tcp(_) => String::new(),
                 },
@@ -365,8 +366,7 @@ impl Connection<'_> {
         if self.out.is_empty() {
             return Ok(());
         }
-        self.input.stream.set_write_timeout(self.idle)?;
-        let written = self.input.stream.write_all(&self.out);
+        let written = self.input.stream.write_all(&self.out, Instant::now() + self.idle);
         self.out.clear();
         // What a client that sends ahead without end made of it is not kept.
         self.out.shrink_to(MOST_REPLIES);

@@ -1,6 +1,7 @@
-//! One message for all its recipients: one record, then the copies side by side, each as soon as it can be. The
-//! connection's thread only waits for news and answers, so that whatever hangs, its client has an answer in time; a copy
-//! that ends later than that is on record, and the next try finds it.
+//! One message for all its recipients: one record, then the copies side by side, each as soon as it can be. A single copy
+//! is placed in the connection's own thread, which costs the least; with several it only waits for news and answers. Should
+//! that thread hang, the server answers in its place. A copy that ends later than that is on record, and the next try
+//! finds it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,14 +142,15 @@ impl Parcel {
             // Whoever sent its last bytes just in time may wait that long for the answer.
             let left = self.due().saturating_duration_since(Instant::now());
             if left.is_zero() || news.recv_timeout(left).is_err() && self.ending(recipient).is_none() {
-                let failure = Failure::Deadline {
-                    secs: self.service.config().limits.deadline_secs,
-                    doing: "delivering".to_owned(),
-                };
-                let outcome = Outcome::of(&failure, OverQuota::Defer);
-                return Ending { outcome, phases: Phases::default(), collision: false };
+                return Ending { outcome: self.overdue(), phases: Phases::default(), collision: false };
             }
         }
+    }
+
+    /// What a client hears of a delivery that did not end when it was due.
+    pub fn overdue(&self) -> Outcome {
+        let secs = self.service.config().limits.deadline_secs;
+        Outcome::of(&Failure::Deadline { secs, doing: "delivering".to_owned() }, OverQuota::Defer)
     }
 
     fn fail(&self, failure: &Failure) {
@@ -175,6 +177,20 @@ impl Parcel {
     ) -> Job<'a> {
         let (message, facts, started) = (&self.message, &self.facts, self.started);
         Job { message, head, facts, attempt, destinations, started, is_part }
+    }
+
+    /// What is known once the message is on record; nothing when it could not be.
+    fn recorded(&self) -> Option<&Plan> {
+        match self.record() {
+            Ok(plan) => {
+                self.metrics.count_record(plan.recorded.collision && plan.recorded.is_new, &plan.phases);
+                Some(self.plan.get_or_init(|| plan))
+            }
+            Err(failure) => {
+                self.fail(&failure);
+                None
+            }
+        }
     }
 
     /// Records the message.
@@ -238,7 +254,8 @@ impl Parcel {
     }
 
     /// Puts on record how it ended for each recipient.
-    fn note_ends(&self, plan: &Plan) {
+    fn note_ends(&self) {
+        let Some(plan) = self.plan.get() else { return };
         let mut ended = (0..self.accounts.len()).filter_map(|recipient| {
             let end = self.job(&self.attempt(recipient), &[], b"", true).attempt_end(&self.ending(recipient)?.outcome);
             Some((self.attempt(recipient), end))
@@ -254,48 +271,41 @@ impl Parcel {
     }
 }
 
-/// Begins a delivery; news come when an ending may be known. `guard` lives until all is done.
+/// Delivers, or begins to: a message with one copy is delivered when this returns, in the caller's thread; for one with
+/// several, news come when an ending may be known. `guard` lives until all is done.
 pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> {
     let (tell, news) = channel();
+    let rest = guarded(parcel, || {
+        let plan = parcel.recorded()?;
+        // Several copies are placed beside the caller, and so is what no client need wait for.
+        (plan.copies.len() != 1 || !parcel.place(plan, 0)).then_some(plan.copies.len())
+    });
+    let Some(copies) = rest else { return news };
     let work = Arc::clone(parcel);
     let spawned = thread::Builder::new().name("delivery".to_owned()).spawn(move || {
         let _guard = guard;
         let told = tell.clone();
-        let ran = catch_unwind(AssertUnwindSafe(|| run(&work, tell)));
-        if let Err(panic) = ran {
-            work.fail(&Failure::Internal(panic_text(panic)));
-            let _ = told.send(());
-        }
+        guarded(&work, || {
+            if copies != 1 {
+                place_side_by_side(&work, copies, tell);
+            }
+            work.note_ends();
+            Some(())
+        });
+        let _ = told.send(());
     });
-    if let Err(error) = spawned {
+    if let (Err(error), true) = (spawned, copies != 1) {
         parcel.fail(&Failure::Internal(format!("no thread for the delivery: {error}")));
     }
     news
 }
 
-fn run(parcel: &Arc<Parcel>, tell: Sender<()>) {
-    // Who no longer listens has its answer already.
-    let plan = match parcel.record() {
-        Ok(recorded) => recorded,
-        Err(failure) => {
-            parcel.fail(&failure);
-            let _ = tell.send(());
-            return;
-        }
-    };
-    parcel.metrics.count_record(plan.recorded.collision && plan.recorded.is_new, &plan.phases);
-    let plan = parcel.plan.get_or_init(|| plan);
-    let copies = plan.copies.len();
-    if copies == 1 {
-        let end_recorded = parcel.place(plan, 0);
-        let _ = tell.send(());
-        if !end_recorded {
-            parcel.note_ends(plan);
-        }
-        return;
-    }
-    place_side_by_side(parcel, copies, tell);
-    parcel.note_ends(plan);
+/// A panic is a failure of this parcel and nobody else's.
+fn guarded<T>(parcel: &Parcel, work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        parcel.fail(&Failure::Internal(panic_text(panic)));
+        None
+    })
 }
 
 /// Places the copies by some threads, each taking the next one: recipients' own first, shared ones last.

@@ -1,12 +1,13 @@
 //! What comes from a client: read in blocks, used in pieces, and at a pace that gets it done.
 
-use std::io::{self, Read};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stream::Stream;
 
 /// Read from the socket at once.
-const BLOCK: usize = 64 * 1024;
+const BLOCK: usize = 16 * 1024;
 /// Data beyond the idle time must come at this rate, in bytes a second.
 const SLOWEST: u64 = 10_000;
 
@@ -30,14 +31,14 @@ impl Pace {
 
 /// A client's socket, with what was read from it ahead.
 pub struct Input {
-    pub stream: Stream,
+    pub stream: Arc<Stream>,
     block: Vec<u8>,
     from: usize,
 }
 
 impl Input {
     pub fn new(stream: Stream) -> Input {
-        Input { stream, block: Vec::new(), from: 0 }
+        Input { stream: Arc::new(stream), block: Vec::new(), from: 0 }
     }
 
     /// What was read and not used yet.
@@ -54,21 +55,11 @@ impl Input {
     pub fn fill(&mut self, until: Instant) -> io::Result<usize> {
         self.block.drain(..self.from);
         self.from = 0;
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(left)?;
         let kept = self.block.len();
         // A client that is idle costs no block.
-        self.stream.wait(left)?;
+        self.stream.wait(until.saturating_duration_since(Instant::now()))?;
         self.block.resize(kept + BLOCK, 0);
-        let read = loop {
-            match self.stream.read(&mut self.block[kept..]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
-            }
-        };
+        let read = self.stream.read(&mut self.block[kept..], until);
         self.block.truncate(kept + *read.as_ref().unwrap_or(&0));
         read
     }

@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::connection;
 use super::delivery::Parcel;
 use super::metrics::Metrics;
+use super::protocol::reply;
 use super::service::Service;
 use super::stream::{Listener, Stream};
 use crate::config::WhenFull;
@@ -24,6 +25,8 @@ use crate::config::WhenFull;
 const TICK: Duration = Duration::from_secs(1);
 /// A delivery that hangs this long past its due time makes systemd's watchdog bite.
 const STUCK: Duration = Duration::from_secs(10);
+/// A connection's own thread gets this long past the due time to answer.
+const GRACE: Duration = Duration::from_secs(2);
 /// Said to a client for whom there is no room.
 const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
 
@@ -33,8 +36,8 @@ pub struct Shared {
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
     next_flight: AtomicU64,
-    /// When the deliveries that are under way must have ended.
-    flights: Mutex<HashMap<u64, Instant>>,
+    /// The deliveries that are under way.
+    flights: Mutex<HashMap<u64, Flying>>,
     /// Comes to its end when the server stops: what idle clients' threads wait for beside their client.
     pub stopping: UnixStream,
     /// Wakes the server's loop.
@@ -48,6 +51,30 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.0.metrics.connections.fetch_sub(1, Ordering::SeqCst);
         self.0.wake();
+    }
+}
+
+/// A delivery under way, and whose it is.
+struct Flying {
+    parcel: Arc<Parcel>,
+    client: Arc<Stream>,
+    answers: Answers,
+}
+
+/// The answers to a delivery: the connection's thread gives them, or the server when that hangs. Only one does.
+#[derive(Clone, Default)]
+pub struct Answers(Arc<AtomicBool>);
+
+impl Answers {
+    /// They are the caller's to give from now on.
+    ///
+    /// # Errors
+    /// The other one gave them, and hung up.
+    pub fn take(&self) -> io::Result<()> {
+        match self.0.swap(true, Ordering::SeqCst) {
+            false => Ok(()),
+            true => Err(io::Error::other("the delivery was answered when it was overdue")),
+        }
     }
 }
 
@@ -77,17 +104,30 @@ impl Shared {
     }
 
     /// To be kept until the delivery is over.
-    pub fn flight(self: &Arc<Self>, parcel: &Parcel) -> Flight {
+    pub fn flight(self: &Arc<Self>, parcel: &Arc<Parcel>, client: &Arc<Stream>) -> (Flight, Answers) {
         let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
-        self.flights().insert(number, parcel.due());
-        Flight { shared: Arc::clone(self), number }
+        let answers = Answers::default();
+        let flying = Flying { parcel: Arc::clone(parcel), client: Arc::clone(client), answers: answers.clone() };
+        self.flights().insert(number, flying);
+        (Flight { shared: Arc::clone(self), number }, answers)
+    }
+
+    /// Answers in place of threads that hang in a delivery, and hangs up.
+    fn answer_overdue(&self) {
+        for Flying { parcel, client, answers } in self.flights().values() {
+            if parcel.due().elapsed() > GRACE && answers.take().is_ok() {
+                let recipients = parcel.envelope().recipients.len();
+                client.try_say(&reply(&parcel.overdue()).repeat(recipients));
+                client.shut();
+            }
+        }
     }
 
     fn clients(&self) -> u64 {
         self.metrics.connections.load(Ordering::SeqCst)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Flying>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +137,7 @@ impl Shared {
     }
 
     fn is_stuck(&self) -> bool {
-        self.flights().values().any(|due| due.elapsed() > STUCK)
+        self.flights().values().any(|flying| flying.parcel.due().elapsed() > STUCK)
     }
 }
 
@@ -185,6 +225,7 @@ impl Server {
     }
 
     fn tick(&self) {
+        self.shared.answer_overdue();
         self.shared.service().close_idle();
         let clients = self.shared.clients();
         let status = format!("{clients} clients, {} deliveries", self.shared.flights().len());
@@ -239,7 +280,7 @@ impl Server {
         }
     }
 
-    fn seat(&self, mut stream: Stream) {
+    fn seat(&self, stream: Stream) {
         let shared = &self.shared;
         if self.is_full() {
             shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
@@ -265,8 +306,9 @@ fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     let limits = &service.config().limits;
     let mut until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
+        shared.answer_overdue();
         // A message whose data came to its end since may take its time as well.
-        until = shared.flights().values().map(|due| *due + TICK).fold(until, Instant::max);
+        until = shared.flights().values().map(|flying| flying.parcel.due() + TICK).fold(until, Instant::max);
         let (clients, flights) = (shared.clients(), shared.flights().len());
         if clients == 0 && flights == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries = flights, "stopped");

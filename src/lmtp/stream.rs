@@ -1,15 +1,18 @@
 //! A client's socket: TCP or Unix.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockaddrLike, SockaddrStorage, getsockname, recv, send, shutdown,
+};
 
 /// See the module.
 pub enum Stream {
@@ -18,30 +21,59 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// Reads what is there; waits for it until `until`. 0: the peer has said all.
+    ///
     /// # Errors
-    /// The system's.
-    pub fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+    /// The connection is gone, or nothing came in time.
+    pub fn read(&self, into: &mut [u8], until: Instant) -> io::Result<usize> {
+        loop {
+            match recv(self.as_fd().as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.ready(PollFlags::POLLIN, until)?,
+                read => return Ok(read?),
+            }
         }
     }
 
+    /// Writes all of `bytes`; waits for the peer to read until `until`.
+    ///
     /// # Errors
-    /// The system's.
-    pub fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
-            Stream::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+    /// The connection is gone, or the peer did not read in time.
+    pub fn write_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_now(bytes) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.ready(PollFlags::POLLOUT, until)?,
+                written => bytes = &bytes[written?..],
+            }
         }
+        Ok(())
     }
 
     /// Writes what can be written at once, and no more.
-    pub fn try_say(&mut self, text: &[u8]) {
-        let _ = match self {
-            Stream::Tcp(stream) => stream.set_nonblocking(true).and_then(|()| stream.write(text)),
-            Stream::Unix(stream) => stream.set_nonblocking(true).and_then(|()| stream.write(text)),
-        };
+    pub fn try_say(&self, text: &[u8]) {
+        let _ = self.write_now(text);
+    }
+
+    /// Nobody says or hears anything here any more.
+    pub fn shut(&self) {
+        let _ = shutdown(self.as_fd().as_raw_fd(), Shutdown::Both);
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> nix::Result<usize> {
+        send(self.as_fd().as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
+    }
+
+    fn ready(&self, what: PollFlags, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match poll(&mut [PollFd::new(self.as_fd(), what)], millis(left)) {
+            // What a signal interrupted is tried again.
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Waits until there is something to read, or the end.
@@ -83,28 +115,6 @@ impl AsFd for Stream {
     }
 }
 
-impl Read for Stream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(into),
-            Stream::Unix(stream) => stream.read(into),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Where clients come in.
 pub enum Listener {
     Tcp(TcpListener),
@@ -143,7 +153,7 @@ impl Listener {
     /// # Errors
     /// It is neither TCP nor Unix, or none at all.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
-        let address: SockaddrStorage = getsockname(std::os::fd::AsRawFd::as_raw_fd(&fd))?;
+        let address: SockaddrStorage = getsockname(fd.as_raw_fd())?;
         let listener = match address.family() {
             Some(AddressFamily::Unix) => Listener::Unix(UnixListener::from(fd), None),
             Some(AddressFamily::Inet | AddressFamily::Inet6) => Listener::Tcp(TcpListener::from(fd)),

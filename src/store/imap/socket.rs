@@ -1,16 +1,18 @@
-//! TCP, or TLS over it, with an absolute deadline that no peer can stretch: it is armed again before every read and
-//! write of the socket itself, below TLS, so neither silence nor a drip of single bytes outlasts it. Connecting and
+//! TCP, or TLS over it, with an absolute deadline that no peer can stretch: it bounds every read and write of the socket
+//! itself, below TLS, so neither silence nor a drip of single bytes outlasts it. Connecting and
 //! looking up the name are bounded by the same deadline; a resolver that hangs stays behind in a thread of its own.
 //! Dropping a connection sends nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
@@ -64,44 +66,48 @@ impl Socket {
         if left.is_zero() { Err(timed_out()) } else { Ok(left) }
     }
 
-    /// Whether reads and writes wait for the deadline, or not at all.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn set_waits(&mut self, waits: bool) -> io::Result<()> {
-        self.tcp.set_nonblocking(!waits)?;
+    /// Whether reads wait for the deadline, or not at all.
+    pub fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
-        Ok(())
     }
 
-    /// Calls `io` with the time left, again when a signal came in between.
-    fn bounded<T>(
-        &mut self,
-        arm: fn(&TcpStream, Option<Duration>) -> io::Result<()>,
-        mut io: impl FnMut(&mut TcpStream) -> io::Result<T>,
-    ) -> io::Result<T> {
-        loop {
-            if self.waits {
-                arm(&self.tcp, Some(self.left()?))?;
-            }
-            match io(&mut self.tcp) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.waits => return Err(timed_out()),
-                result => return result,
-            }
+    /// Waits until `what` can be done.
+    fn ready(&self, what: PollFlags) -> io::Result<()> {
+        let left = PollTimeout::try_from(self.left()?.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.tcp.as_fd(), what)], left) {
+            Ok(0) => Err(timed_out()),
+            // What a signal interrupted is tried again.
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.bounded(TcpStream::set_read_timeout, |tcp| tcp.read(into))
+        loop {
+            if self.waits {
+                self.ready(PollFlags::POLLIN)?;
+            }
+            match recv(self.tcp.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) if self.waits => {}
+                read => return Ok(read?),
+            }
+        }
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.bounded(TcpStream::set_write_timeout, |tcp| tcp.write(bytes))
+        loop {
+            self.left()?;
+            match send(self.tcp.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.ready(PollFlags::POLLOUT)?,
+                written => return Ok(written?),
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

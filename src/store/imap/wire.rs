@@ -16,7 +16,7 @@ use super::socket::{Socket, Transport, lost};
 
 /// Output is collected up to this size before it is sent; the only copy of a message's bytes we make.
 const OUTPUT: usize = 64 * 1024;
-const INPUT: usize = 64 * 1024;
+const INPUT: usize = 16 * 1024;
 /// Lines of the crate's input that are kept, and how much of each.
 const TAPPED_LINES: usize = 8;
 const TAPPED_BYTES: usize = 8 * 1024;
@@ -173,9 +173,9 @@ impl Wire {
     pub fn has_input(&self) -> io::Result<bool> {
         let mut inner = self.lock();
         if inner.taken == inner.input.len() {
-            inner.transport.socket()?.set_waits(false)?;
+            inner.transport.socket()?.set_waits(false);
             let filled = inner.fill();
-            inner.transport.socket()?.set_waits(true)?;
+            inner.transport.socket()?.set_waits(true);
             match filled {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 filled => filled?,
