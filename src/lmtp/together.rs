@@ -177,3 +177,148 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that can panic is done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::message::{DedupBy, Message};
+
+    fn letter(number: u32) -> Message {
+        Message::new(format!("Message-ID: <{number}@x>\n\n").into_bytes(), DedupBy::Content)
+    }
+
+    /// Appends letter `number` by `append`.
+    fn append(
+        mailboxes: &Mailboxes,
+        number: u32,
+        wait: Duration,
+        append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
+    ) -> Appended {
+        let letter = letter(number);
+        let copy = Copy {
+            key: &[0; 32],
+            head: b"",
+            bytes: letter.own_copy(),
+            identity: letter.identity(),
+            recorded_at: SystemTime::UNIX_EPOCH,
+        };
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        mailboxes.append(&Destination::inbox("doug"), &copy, &deadline, Instant::now() + wait, append)
+    }
+
+    /// Each letter's number as its UID, as a store that looks at what it gets would say.
+    fn by_number(copies: &[(Copy<'_>, &Deadline)]) -> Vec<Appended> {
+        let uid = |bytes: &[u8]| {
+            let digits: Vec<u8> = bytes.iter().copied().filter(u8::is_ascii_digit).collect();
+            String::from_utf8(digits).unwrap().parse().unwrap()
+        };
+        copies.iter().map(|(copy, _)| Ok(Receipt::Uid { validity: 1, uid: uid(copy.bytes) })).collect()
+    }
+
+    fn is_stored(appended: &Appended, number: u32) -> bool {
+        matches!(appended, Ok(Receipt::Uid { uid, .. }) if *uid == number)
+    }
+
+    fn until_waiting(mailboxes: &Mailboxes, count: usize) {
+        let waiting = || -> usize {
+            unpoisoned(&mailboxes.0).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum()
+        };
+        while waiting() != count {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_waits_goes_together_and_each_hears_of_its_own() {
+        let mailboxes = Mailboxes::default();
+        let (calls, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (go, gone) = channel::<()>();
+        let count = |copies: &[(Copy<'_>, &Deadline)]| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            most.fetch_max(copies.len(), Ordering::SeqCst);
+            by_number(copies)
+        };
+        let many = 40;
+        thread::scope(|scope| {
+            let (mailboxes, count) = (&mailboxes, &count);
+            scope.spawn(move || {
+                let first = append(mailboxes, 1000, Duration::from_secs(60), |copies| {
+                    gone.recv().unwrap();
+                    count(copies)
+                });
+                assert!(is_stored(&first, 1000), "{first:?}");
+            });
+            while unpoisoned(&mailboxes.0).is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            for number in 1..=many {
+                scope.spawn(move || {
+                    let stored = append(mailboxes, number, Duration::from_secs(60), count);
+                    assert!(is_stored(&stored, number), "{number}: {stored:?}");
+                });
+            }
+            until_waiting(mailboxes, many as usize);
+            go.send(()).unwrap();
+        });
+        assert_eq!(most.into_inner(), MOST);
+        assert_eq!(calls.into_inner(), 1 + (many as usize).div_ceil(MOST));
+        assert!(unpoisoned(&mailboxes.0).is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn whose_turn_does_not_come_has_written_nothing() {
+        let mailboxes = Mailboxes::default();
+        let (go, gone) = channel::<()>();
+        thread::scope(|scope| {
+            let mailboxes = &mailboxes;
+            scope.spawn(move || {
+                append(mailboxes, 1, Duration::from_secs(60), |copies| {
+                    gone.recv().unwrap();
+                    assert_eq!(copies.len(), 1);
+                    by_number(copies)
+                })
+            });
+            while unpoisoned(&mailboxes.0).is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let late = append(mailboxes, 2, Duration::from_millis(50), |_| panic!("appended"));
+            assert!(matches!(&late, Err(StoreError::NotStored(why)) if why.contains("account=doug")), "{late:?}");
+            until_waiting(mailboxes, 0);
+            go.send(()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_panic_leaves_those_taken_along_in_doubt_and_stops_nobody() {
+        let mailboxes = Mailboxes::default();
+        let (go, gone) = channel::<()>();
+        thread::scope(|scope| {
+            let mailboxes = &mailboxes;
+            let first = scope.spawn(move || {
+                append(mailboxes, 1, Duration::from_secs(60), |copies| {
+                    gone.recv().unwrap();
+                    by_number(copies)
+                })
+            });
+            while unpoisoned(&mailboxes.0).is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let both: Vec<_> = [2, 3]
+                .map(|number| {
+                    scope.spawn(move || append(mailboxes, number, Duration::from_secs(60), |_| panic!("told to")))
+                })
+                .into();
+            until_waiting(mailboxes, 2);
+            go.send(()).unwrap();
+            assert!(is_stored(&first.join().unwrap(), 1));
+            let ends: Vec<_> = both.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            assert_eq!(ends.iter().filter(|end| end.is_err()).count(), 1, "who led");
+            assert_eq!(ends.iter().filter(|end| matches!(end, Ok(Err(StoreError::InDoubt(_))))).count(), 1);
+            assert!(is_stored(&append(mailboxes, 4, Duration::from_secs(60), by_number), 4));
+        });
+    }
+}
