@@ -10,8 +10,11 @@
 //! | `append`: OK seen                  | one copy, no receipt on record           | looks: finds it and confirms           |
 //! | `confirm`                          | one copy, placed                         | sees `placed`, touches no mailbox      |
 //!
+//! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while a mail server takes its
+//! time. In doubt it takes a turn first (`take_turn`: the copy's lock, and the row re-read), which ends with `confirm`.
+//!
 //! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is joined instead of
-//! waited for; the copy's lock and the name exclude a second copy.
+//! waited for; then every copy takes a turn, and the copy's lock and the name exclude a second copy.
 //!
 //! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `record`, `take_turn`, `look`,
 //! `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
@@ -60,7 +63,7 @@ pub struct Job<'a> {
 /// What the parts of a delivery took, and how often it waited for others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// The copy's turn, and waiting for others who hold a lock or a lease.
+    /// The copy's turn, if it takes one, and waiting for others who hold a lock or a lease.
     pub lock: Duration,
     /// The record: the message's lock, the message, the claims, their commit.
     pub record: Duration,

@@ -1,6 +1,7 @@
 //! The ledger port: the SQL record of messages, their copies and every attempt to deliver them, and the locks and leases
 //! that keep two deliveries from writing the same copy. It speaks of claims, leases and receipts, never of an engine.
-//! Adapters: `postgres`, `sqlite`, `memory`; all run `tests/ledger_contract.rs`.
+//! A copy without doubt is its lease's holder's; its lock is for copies in doubt and for leases that are joined. Adapters:
+//! `postgres`, `sqlite`, `memory`; all run `tests/ledger_contract.rs`.
 //!
 //! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a release):
 //! free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before the claim);
@@ -189,17 +190,18 @@ pub trait Ledger: Send {
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError>;
 
-    /// Opens the placing of one copy: takes the lock named `copy_key` and re-reads the row. After [`Turn::Ours`] the lock
-    /// is held until [`confirm`](Ledger::confirm) (whatever comes of it), [`leave`](Ledger::leave),
-    /// [`release`](Ledger::release), another turn, or the loss of the session; after anything else it is free.
-    /// Whether the lease has run out is not asked: the caller watches its clock.
+    /// Opens the placing of a copy for which the lease alone is not enough (it is in doubt, or others may join the lease):
+    /// takes the lock named `copy_key` and re-reads the row. After [`Turn::Ours`] the lock is held until
+    /// [`confirm`](Ledger::confirm) (whatever comes of it), [`leave`](Ledger::leave), [`release`](Ledger::release), another
+    /// turn, or the loss of the session; after anything else it is free. Whether the lease has run out is not asked: the
+    /// caller watches its clock.
     ///
     /// # Errors
-    /// [`LedgerError::Contended`]: another session is placing this copy.
+    /// [`LedgerError::Contended`]: another session has the turn.
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError>;
 
     /// Puts the receipt on record where the epoch is still the claim's and no other receipt is there, durably, and ends
-    /// the turn. May be called again after [`reopen`](Ledger::reopen), without a turn. With `end`, the attempt's end goes
+    /// the turn, if there is one. May be called again after [`reopen`](Ledger::reopen). With `end`, the attempt's end goes
     /// into the same transaction, if the receipt is on record.
     fn confirm(
         &mut self,
@@ -209,7 +211,7 @@ pub trait Ledger: Send {
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError>;
 
-    /// Ends a turn without a change.
+    /// Ends the turn, if there is one, without a change.
     fn leave(&mut self) -> Result<(), LedgerError>;
 
     /// Gives back leases under which certainly nothing was written: the rows are free again, as much in doubt as before

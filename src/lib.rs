@@ -6,8 +6,8 @@
 //! `deliver`, `verify` <- doors (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
 //! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
-//! Invariants: nothing is placed before it is on record; nothing is written without the copy's lock, a live lease and,
-//! in doubt, a look; "delivered" is said only when every copy has a receipt on record.
+//! Invariants: nothing is placed before it is on record; nothing is written without a live lease, nor, in doubt, without the
+//! copy's lock and a look; "delivered" is said only when every copy has a receipt on record.
 
 pub mod cli;
 pub mod config;

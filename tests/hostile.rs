@@ -160,49 +160,67 @@ fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
     });
 }
 
+/// Copies in doubt take a turn, others do not: what is asked of the ledger differs.
+const DOUBT_OR_NOT: [bool; 2] = [false, true];
+
+fn letter(world: &World, name: &str, in_doubt: bool) -> Letter {
+    let letter = Letter::new(name);
+    if in_doubt {
+        letter.leave_in_doubt(world);
+    }
+    letter
+}
+
 /// The answers of a whole delivery are counted first; then each of them is withheld in turn, and each request.
 #[test]
 fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
     let world = World::start();
-    let proxy = postgres_proxy(&world);
-    Letter::new("count").deliver(&by_ledger_proxy(&world, "count", &proxy)).is(0, "stored");
-    let answers = proxy.answers();
-    assert!((8..=40).contains(&answers), "{answers} answers in a delivery");
-    let mut cases = Vec::new();
-    for at in 1..=answers {
-        cases.push((Stage::Reply(at), Fault::Freeze));
-        cases.push((Stage::Reply(at), Fault::Cut));
-        cases.push((Stage::Request(at - 1), Fault::Freeze));
+    for in_doubt in DOUBT_OR_NOT {
+        let (name, proxy) = (if in_doubt { "pg-doubt" } else { "pg" }, postgres_proxy(&world));
+        let count = letter(&world, &format!("{name}-count"), in_doubt);
+        count.deliver(&by_ledger_proxy(&world, &format!("{name}-count"), &proxy)).is(0, "stored");
+        let answers = proxy.answers();
+        // The login, the record and two receipts; in doubt two turns as well.
+        let least = if in_doubt { 8 } else { 4 };
+        assert!((least..=40).contains(&answers), "{answers} answers in a delivery, in doubt: {in_doubt}");
+        let mut cases = Vec::new();
+        for at in 1..=answers {
+            cases.push((Stage::Reply(at), Fault::Freeze));
+            cases.push((Stage::Reply(at), Fault::Cut));
+            cases.push((Stage::Request(at - 1), Fault::Freeze));
+        }
+        for at in [1, 2, answers / 2, answers] {
+            cases.push((Stage::Reply(at), Fault::Drip));
+            cases.push((Stage::Reply(at), Fault::Say(b"Z\x00\x00\x00\x00")));
+        }
+        fail_and_cure(&world, name, &cases, in_doubt);
     }
-    for at in [1, 2, answers / 2, answers] {
-        cases.push((Stage::Reply(at), Fault::Drip));
-        cases.push((Stage::Reply(at), Fault::Say(b"Z\x00\x00\x00\x00")));
-    }
-    fail_and_cure(&world, "pg", &cases);
 }
 
 /// An answer whose end never comes is not collected until memory is full.
 #[test]
 fn a_postgres_that_floods_at_any_answer_defers_and_then_gets_one_copy() {
     let world = World::start();
-    let mut cases = Vec::new();
-    for at in [1, 2, 6, 9] {
-        // No message has this type; its length says 2 GiB.
-        cases.push((Stage::Reply(at), Fault::Flood(b"x\x7f\xff\xff\xff")));
-        // A row of 1 GiB.
-        cases.push((Stage::Reply(at), Fault::Flood(b"D\x40\x00\x00\x00")));
-        // A small notice, and a large one.
-        cases.push((Stage::Reply(at), Fault::Flood(b"N\x00\x00\x00\x05\x00N\x40\x00\x00\x00")));
+    for (in_doubt, answers) in [(false, [1, 2, 3, 4]), (true, [1, 2, 6, 9])] {
+        let mut cases = Vec::new();
+        for at in answers {
+            // No message has this type; its length says 2 GiB.
+            cases.push((Stage::Reply(at), Fault::Flood(b"x\x7f\xff\xff\xff")));
+            // A row of 1 GiB.
+            cases.push((Stage::Reply(at), Fault::Flood(b"D\x40\x00\x00\x00")));
+            // A small notice, and a large one.
+            cases.push((Stage::Reply(at), Fault::Flood(b"N\x00\x00\x00\x05\x00N\x40\x00\x00\x00")));
+        }
+        fail_and_cure(&world, if in_doubt { "flood-doubt" } else { "flood" }, &cases, in_doubt);
     }
-    fail_and_cure(&world, "flood", &cases);
 }
 
-fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)]) {
+fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)], in_doubt: bool) {
     let cases: Vec<_> = cases.iter().enumerate().collect();
     for_each(&cases, AT_ONCE, |(number, (stage, fault))| {
         let proxy = postgres_proxy(world);
         let name = format!("{name}-{number}");
-        let letter = Letter::new(&name);
+        let letter = letter(world, &name, in_doubt);
         let config = by_ledger_proxy(world, &name, &proxy);
         proxy.plan(*stage, *fault);
         let end = letter.deliver(&config);
@@ -222,13 +240,18 @@ fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)]) {
     });
 }
 
-/// Holds a delivery at every stage, freezes the real server, and lets them go on against it.
-fn freeze_at_each(stages: &[Stage], proxy: impl Fn() -> Proxy, config: impl Fn(&str, &Proxy) -> PathBuf) -> Frozen {
+/// Holds a delivery of a letter at every stage, freezes the real server, and lets them go on against it.
+fn freeze_at_each(
+    stages: &[Stage],
+    letter: impl Fn(&str) -> Letter,
+    proxy: impl Fn() -> Proxy,
+    config: impl Fn(&str, &Proxy) -> PathBuf,
+) -> Frozen {
     let mut held: Vec<_> = stages
         .iter()
         .enumerate()
         .map(|(at, stage)| {
-            let (proxy, letter) = (proxy(), Letter::new(&format!("frozen-{at}")));
+            let (proxy, letter) = (proxy(), letter(&format!("frozen-{at}")));
             let config = config(&format!("frozen-{at}"), &proxy);
             proxy.plan(*stage, Fault::Hold);
             let run = letter.start(&config);
@@ -239,13 +262,16 @@ fn freeze_at_each(stages: &[Stage], proxy: impl Fn() -> Proxy, config: impl Fn(&
     for (proxy, _, _, run) in &mut held {
         assert!(wait_until(Duration::from_secs(20), || proxy.reached() > 0 || run.has_ended()));
     }
-    assert!(held.iter().filter(|(proxy, ..)| proxy.reached() > 0).count() >= 6, "too few were held");
     Frozen(held)
 }
 
 struct Frozen(Vec<(Proxy, Letter, PathBuf, Run)>);
 
 impl Frozen {
+    fn held(&self) -> usize {
+        self.0.iter().filter(|(proxy, ..)| proxy.reached() > 0).count()
+    }
+
     /// To be called while the server is frozen: all that were held end in 75.
     fn end(self, deadline_secs: u64) -> Vec<(Proxy, Letter, PathBuf)> {
         for (proxy, ..) in &self.0 {
@@ -276,6 +302,7 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     let stages = [Greeting, Login, Append, MidLiteral, LastBytes, Answer];
     let frozen = freeze_at_each(
         &stages,
+        Letter::new,
         || imap_proxy(&world),
         |name, proxy| {
             let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
@@ -283,6 +310,7 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
             world.config_by(name, &ledger, &store, &format!("{LETTERS}{UNHURRIED}"))
         },
     );
+    assert_eq!(frozen.held(), stages.len(), "too few were held");
     world.dovecot.pause();
     let ended = frozen.end(5);
     world.dovecot.resume();
@@ -294,26 +322,31 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
 
 #[test]
 fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
-    let mut world = World::start();
-    let stages: Vec<Stage> = (0..20).map(Stage::Request).collect();
-    let frozen = freeze_at_each(
-        &stages,
-        || postgres_proxy(&world),
-        |name, proxy| {
-            let ledger = format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
-            world.config_with(name, &ledger, &format!("{LETTERS}{UNHURRIED}"))
-        },
-    );
-    world.postgres.pause();
-    let ended = frozen.end(5);
-    world.postgres.resume();
-    for (proxy, ..) in &ended {
-        proxy.heal();
+    for (in_doubt, requests, least) in [(false, 6, 4), (true, 20, 6)] {
+        let mut world = World::start();
+        let stages: Vec<Stage> = (0..requests).map(Stage::Request).collect();
+        let frozen = freeze_at_each(
+            &stages,
+            |name| letter(&world, name, in_doubt),
+            || postgres_proxy(&world),
+            |name, proxy| {
+                let ledger = format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
+                world.config_with(name, &ledger, &format!("{LETTERS}{UNHURRIED}"))
+            },
+        );
+        assert!(frozen.held() >= least, "too few were held: {}, in doubt: {in_doubt}", frozen.held());
+        world.postgres.pause();
+        let ended = frozen.end(5);
+        world.postgres.resume();
+        for (proxy, ..) in &ended {
+            proxy.heal();
+        }
+        let letters: Vec<_> = ended.iter().map(|(_, letter, config)| (letter, config)).collect();
+        for_each(&letters, 6, |(letter, config)| {
+            letter.deliver_in_the_end(config);
+            letter.stands_once(&world);
+        });
     }
-    for_each(&ended.iter().map(|(_, letter, config)| (letter, config)).collect::<Vec<_>>(), 6, |(letter, config)| {
-        letter.deliver_in_the_end(config);
-        letter.stands_once(&world);
-    });
 }
 
 /// The resolver's configuration is replaced for that one process, in a mount namespace that ends with it.

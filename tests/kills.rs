@@ -4,21 +4,25 @@
 //!
 //! A recording run finds the points. `when=` counts per thread, so the first thread's points are run with that thread
 //! traced alone, the others' with all threads traced: whichever thread gets there first is killed. `ONEDROP_FULL=1` runs
-//! all points, otherwise an even sample. Leases are short and run out by themselves.
+//! all points, otherwise an even sample. Leases are short and run out by themselves. Copies that are in doubt before the
+//! killed delivery begins take another way (a turn, a look), which is killed at every step as well.
 
+#[path = "kills/sites.rs"]
+mod sites;
 mod support;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::world::{World, deliver};
+use sites::{Embedded, Servers, Site};
+use support::world::deliver;
 use support::{TempRoot, fixture_text, onedrop_path, wait_until};
 
 /// Every call that changes something outside of the process, and those that hear a server's answer.
@@ -55,10 +59,27 @@ const SAMPLE: usize = 90;
 /// Postfix would try for days; here a lease and a few tries must do.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 
+/// What is delivered, and what was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Small,
+    /// More than goes without the server's `+`, and more than one write.
+    Large,
+    /// An earlier delivery died before it wrote anything, and its lease has run out.
+    InDoubt,
+    /// It died before it could say that it had written all copies.
+    InDoubtWithCopies,
+}
+
+impl Kind {
+    fn is_in_doubt(self) -> bool {
+        matches!(self, Kind::InDoubt | Kind::InDoubtWithCopies)
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Point {
-    /// Which of the set-up's messages.
-    large: bool,
+    kind: Kind,
     /// Only the first thread is traced.
     first_thread: bool,
     call: String,
@@ -77,22 +98,9 @@ struct Tally {
     tries: usize,
 }
 
-/// Where deliveries go.
-trait Site: Sync {
-    fn name(&self) -> &'static str;
-    /// A place for delivery `id`: its configuration and its recipient.
-    fn place(&self, id: &str) -> (PathBuf, String);
-    /// Nothing but the one copy each in the recipient's INBOX and the author's Sent, as the ledger says.
-    fn judge(&self, id: &str, large: bool) -> Result<(), String>;
-    fn message(&self, id: &str, large: bool) -> Vec<u8> {
-        message(id, large)
-    }
-}
-
-fn message(id: &str, large: bool) -> Vec<u8> {
+fn message(id: &str, kind: Kind) -> Vec<u8> {
     let mut text = fixture_text("fixtures/kills/message.eml").replace("@ID@", id);
-    if large {
-        // More than goes without the server's `+`, and more than one write.
+    if kind == Kind::Large {
         while text.len() < 1_200_000 {
             text.push_str("It takes more than one breath to say all of this, and a crash may come in between.\n");
         }
@@ -106,7 +114,7 @@ fn strace(point: Option<&Point>, log: &Path, config: &Path, recipient: &str, mes
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
         command.env_remove(name);
     }
-    command.args(["-s", "64", "-e", "signal=none", "-o"]).arg(log);
+    command.args(["-s", "200", "-e", "signal=none", "-o"]).arg(log);
     command.args(["-e", &format!("trace={}", CALLS.join(","))]);
     if point.is_none_or(|point| !point.first_thread) {
         command.arg("-f");
@@ -129,13 +137,16 @@ fn matters(call: &str, line: &str) -> bool {
 }
 
 /// The points of one delivery in the order of time, and how many of other threads cannot be told from the first's.
-fn record(site: &dyn Site, root: &TempRoot, large: bool) -> (Vec<Point>, usize) {
-    let id = format!("r{}", u8::from(large));
+fn record(site: &dyn Site, root: &TempRoot, kind: Kind) -> (Vec<Point>, usize) {
+    let id = format!("{kind:?}").to_lowercase();
     let (config, recipient) = site.place(&id);
+    site.prepare(&id, kind);
     let log = root.join(format!("{id}.trace"));
-    let output = strace(None, &log, &config, &recipient, &root.write(&id, site.message(&id, large)));
+    let output = strace(None, &log, &config, &recipient, &root.write(&id, message(&id, kind)));
     assert!(output.status.success(), "recording: {output:?}");
     let text = fs::read_to_string(&log).expect("trace");
+    // SQLite and Maildir always take a turn, and without a word that could be seen.
+    assert_eq!(text.contains("onedrop_turn("), kind.is_in_doubt(), "{text}");
     let (mut points, mut hidden) = (Vec::new(), 0);
     let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
     let first = text.split(' ').next().expect("a thread");
@@ -157,7 +168,7 @@ fn record(site: &dyn Site, root: &TempRoot, large: bool) -> (Vec<Point>, usize) 
             hidden += 1;
             continue;
         }
-        points.push(Point { large, first_thread, call: call.to_owned(), n });
+        points.push(Point { kind, first_thread, call: call.to_owned(), n });
     }
     (points, hidden)
 }
@@ -180,7 +191,8 @@ fn kill_and_deliver_again(
     tally: &Mutex<Tally>,
 ) -> Result<(), String> {
     let (config, recipient) = site.place(id);
-    let message = site.message(id, point.large);
+    let message = message(id, point.kind);
+    site.prepare(id, point.kind);
     let log = root.join(format!("{id}.trace"));
     let output = strace(Some(point), &log, &config, &recipient, &root.write(id, &message));
     let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
@@ -208,7 +220,7 @@ fn kill_and_deliver_again(
     if again.status.code() != Some(0) || !again.stdout.starts_with(b"already there ") {
         return Err(format!("delivered once more: {again:?}"));
     }
-    site.judge(id, point.large)?;
+    site.judge(id, point.kind)?;
     let mut tally = tally.lock().expect("tally");
     if killed {
         *tally.killed.entry(point.call.clone()).or_default() += 1;
@@ -223,12 +235,12 @@ fn kill_and_deliver_again(
     Ok(())
 }
 
-fn kill_at_every_step(site: &dyn Site, sizes: &[bool]) {
+fn kill_at_every_step(site: &dyn Site, kinds: &[Kind]) {
     let began = Instant::now();
     let root = TempRoot::new();
     let (mut points, mut hidden) = (Vec::new(), 0);
-    for large in sizes {
-        let (found, indistinct) = record(site, &root, *large);
+    for kind in kinds {
+        let (found, indistinct) = record(site, &root, *kind);
         points.extend(found);
         hidden += indistinct;
     }
@@ -261,7 +273,7 @@ fn kill_at_every_step(site: &dyn Site, sizes: &[bool]) {
     // Past the test harness' capture: the figures are the result.
     writeln!(
         std::io::stderr(),
-        "{}: {} of {all} kill points ({hidden} more in parallel threads not told apart), {killed} killed ({}), {} not \
+        "{}, {kinds:?}: {} of {all} kill points ({hidden} more in parallel threads not told apart), {killed} killed ({}), {} not \
          reached; then of {} copies {} already placed, {} found by the look, {} appended; {} tries, {} failures, {:.0} s",
         site.name(),
         points.len(),
@@ -282,132 +294,17 @@ fn kill_at_every_step(site: &dyn Site, sizes: &[bool]) {
     assert!(tally.placed_before > 0 && tally.found > 0 && tally.appended > 0);
 }
 
-/// A new ledger and new Maildirs for each delivery: making them is among the steps.
-struct Embedded(TempRoot);
-
-impl Embedded {
-    fn at(&self, id: &str) -> PathBuf {
-        self.0.join(id)
-    }
-}
-
-impl Site for Embedded {
-    fn name(&self) -> &'static str {
-        "SQLite + Maildir"
-    }
-
-    fn place(&self, id: &str) -> (PathBuf, String) {
-        let at = self.at(id);
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{0}/ledger/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
-             domains = [\"mail.axial.net\"]\n[sent]\nauthserv_id = \"mail.axial.net\"\n{TIMES}",
-            at.display()
-        );
-        (self.0.write(&format!("{id}/onedrop.toml"), text), format!("to-{id}@mail.axial.net"))
-    }
-
-    fn judge(&self, id: &str, large: bool) -> Result<(), String> {
-        let mail = self.at(id).join("mail");
-        let ledger =
-            rusqlite::Connection::open(self.at(id).join("ledger/ledger.db")).map_err(|error| error.to_string())?;
-        let clean = "SELECT file_name FROM onedrop_copy WHERE account = ?1 AND mailbox = ?2 AND placed_at NOT NULL \
-                     AND in_doubt = 0 AND leased_until IS NULL AND (SELECT count(*) FROM onedrop_copy) = 2 \
-                     AND (SELECT count(*) FROM onedrop_message) = 1";
-        for (account, mailbox, folder, sub) in
-            [(format!("to-{id}"), "INBOX", "Maildir", "new"), (format!("from-{id}"), "Sent", "Maildir/.Sent", "cur")]
-        {
-            let name: String = ledger
-                .query_row(clean, (&account, mailbox), |row| row.get(0))
-                .map_err(|error| format!("ledger of {account}/{mailbox}: {error}"))?;
-            let folder = mail.join(&account).join(folder);
-            let files: Vec<String> = ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
-            let [file] = files.as_slice() else { return Err(format!("{account}/{mailbox}: {files:?}")) };
-            if file.split(':').next() != Some(&*name) {
-                return Err(format!("{account}/{mailbox}: the ledger names {name}, there is {file}"));
-            }
-            if fs::read(folder.join(sub).join(file)).map_err(|error| error.to_string())? != self.message(id, large) {
-                return Err(format!("{account}/{mailbox}: not the message's bytes"));
-            }
-        }
-        let litter = litter(&mail);
-        if !litter.is_empty() {
-            return Err(format!("litter: {litter:?}"));
-        }
-        let mut beside = files(&self.at(id).join("ledger"));
-        beside.retain(|file| !["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"].contains(&&**file));
-        if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
-    }
-}
-
-fn files(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// What is left under any `tmp/` below.
-fn litter(folder: &Path) -> Vec<PathBuf> {
-    let mut left = Vec::new();
-    for name in files(folder) {
-        let path = folder.join(&name);
-        if name == "tmp" {
-            left.extend(files(&path).into_iter().map(|file| path.join(file)));
-        } else if path.is_dir() {
-            left.extend(litter(&path));
-        }
-    }
-    left
-}
-
-/// One Postgres and one Dovecot; each delivery has accounts of its own.
-struct Servers {
-    world: World,
-    config: PathBuf,
-}
-
-impl Site for Servers {
-    fn name(&self) -> &'static str {
-        "Postgres + IMAP"
-    }
-
-    fn place(&self, id: &str) -> (PathBuf, String) {
-        (self.config.clone(), format!("to-{id}@mail.axial.net"))
-    }
-
-    fn judge(&self, id: &str, large: bool) -> Result<(), String> {
-        let (World { postgres, dovecot, .. }, message) = (&self.world, self.message(id, large));
-        let wire = String::from_utf8_lossy(&message).replace('\n', "\r\n");
-        for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
-            let uids = dovecot.uids(&account, mailbox);
-            let [uid] = uids.as_slice() else { return Err(format!("{account}/{mailbox}: UIDs {uids:?}")) };
-            if dovecot.messages(&account, mailbox) != [wire.as_bytes()] {
-                return Err(format!("{account}/{mailbox}: not the message's bytes"));
-            }
-            let row = postgres.psql(&format!(
-                "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
-                 WHERE account = '{account}' AND mailbox = '{mailbox}'"
-            ));
-            if row != format!("{uid}|f|t|t") {
-                return Err(format!("{account}/{mailbox}: UID {uid}, and the ledger says {row}"));
-            }
-            let tmp = || litter(&dovecot.mail_root().join(&account));
-            // Dovecot clears away what a cut connection left when it notices.
-            if !wait_until(Duration::from_secs(5), || tmp().is_empty()) {
-                return Err(format!("litter: {:?}", tmp()));
-            }
-        }
-        Ok(())
-    }
-}
-
 #[test]
 fn a_delivery_to_sqlite_and_maildir_killed_at_any_step_leaves_one_copy() {
-    kill_at_every_step(&Embedded(TempRoot::new()), &[false]);
+    kill_at_every_step(&Embedded(TempRoot::new()), &[Kind::Small]);
 }
 
 #[test]
 fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
-    let world = World::start();
-    let directory = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\nauthserv_id = \"mail.axial.net\"\n";
-    let config = world.config("host", &format!("{directory}{TIMES}"));
-    kill_at_every_step(&Servers { world, config }, &[false, true]);
+    kill_at_every_step(&Servers::start(), &[Kind::Small, Kind::Large]);
+}
+
+#[test]
+fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
+    kill_at_every_step(&Servers::start(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
 }

@@ -106,7 +106,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Places one copy under its lock: re-read, look if in doubt, append, confirm.
+    /// Places one copy: a turn and a look if in doubt, append, confirm.
     fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
         let destination = &self.job.destinations[index];
         let identity = self.job.message.identity();
@@ -149,7 +149,7 @@ impl Delivery<'_> {
 
     /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt that nobody may join is
     /// a turn already: as long as it lives nobody else gets one, and the check of the clock before the last bytes is that of
-    /// the lease. So no session of the ledger is held while a mail server takes its time.
+    /// the lease. So no transaction of the ledger is open while a mail server takes its time.
     fn turn(
         &mut self,
         claim: &Claim,

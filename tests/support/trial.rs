@@ -208,6 +208,15 @@ impl Letter {
 }
 
 impl Letter {
+    /// As if an earlier delivery of it had died between its record and the append, and its lease had run out.
+    pub fn leave_in_doubt(&self, world: &World) {
+        let ledger = format!("url = \"{}\"", world.postgres.url_socket());
+        let nobody = "url = \"imap://127.0.0.1:1\"\nstarttls = false";
+        let config = world.config_by(&format!("{}-in-doubt", self.name), &ledger, nobody, LETTERS);
+        self.deliver(&config).is(75, "4.3.0 ");
+        world.forget_receipts(&format!("account IN ('{}', '{}')", self.recipient(), self.author()));
+    }
+
     /// Whether the copy in the INBOX came on record by a look.
     pub fn was_found(&self, world: &World) -> bool {
         world.postgres.psql(&format!("SELECT found_by_look FROM onedrop_copy WHERE account = '{}'", self.recipient()))

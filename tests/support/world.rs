@@ -104,12 +104,13 @@ impl World {
         assert_eq!(self.ledger_copies(message_id), "3 of 3");
     }
 
-    /// Makes every copy as it is after a crash between the append and its record, with the lease run out.
-    pub fn forget_receipts(&self) {
-        self.postgres.psql(
+    /// Makes the copies (an SQL condition) as they are after a crash between the append and its record, with the lease run
+    /// out.
+    pub fn forget_receipts(&self, which: &str) {
+        self.postgres.psql(&format!(
             "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true, \
-             leased_until = clock_timestamp() - interval '1 second'",
-        );
+             leased_until = clock_timestamp() - interval '1 second' WHERE {which}"
+        ));
     }
 }
 

@@ -1,6 +1,6 @@
-//! Placing one copy: the turn, the receipt, the lease given back. The turn is a transaction that holds the copy's lock
-//! and no row lock, however long the store takes; the receipt and COMMIT end it in one round trip. A crash in a turn
-//! leaves the lease, and whatever the store has.
+//! Placing one copy: the turn, the receipt, the lease given back. The turn, where one is taken, is a transaction that holds
+//! the copy's lock and no row lock, however long the store takes; the receipt and COMMIT end it in one round trip. Without a
+//! turn no transaction is open meanwhile, and the receipt has its own. A crash leaves the lease, and whatever the store has.
 
 use postgres::Row;
 use postgres::types::Type;
