@@ -4,13 +4,17 @@
 mod support;
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{PipeReader, PipeWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use support::lmtp_client::LmtpClient;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::Signal;
+
+use support::lmtp_client::{LmtpClient, Reply};
 use support::local::Local;
-use support::onedrop;
+use support::{onedrop, wait_until};
 
 const ANN: &str = "ann@elsewhere.example";
 
@@ -118,4 +122,33 @@ fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
         }
     }
     assert_eq!(site.inbox("scuba").len(), 1);
+}
+
+/// A pipe that is full, and its other end.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("a pipe");
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).expect("a pipe");
+    (reader, writer)
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
+    let site = Local::new();
+    let (_unread, full) = full_pipe();
+    let mut command = site.server("");
+    command.stderr(full);
+    let mut server = site.launch(command);
+    let mut client = LmtpClient::welcome(&site.socket());
+    client.set_patience(Duration::from_secs(20));
+    for number in 0..3 {
+        let letter = letter(&format!("unread{number}"));
+        let replies = client.deliver(ANN, &["scuba@mail.axial.net"], &letter).expect("replies in time");
+        assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+    }
+    drop(client);
+    server.signal(Signal::SIGTERM);
+    assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
+    assert!(server.status().is_some_and(|status| status.success()), "{:?}", server.status());
 }

@@ -38,9 +38,11 @@ impl Local {
         self.config("server.toml", &self.root.join("ledger.db"), &self.root.join("mail"), more)
     }
 
-    /// The server's command line.
+    /// The server's command line. It logs to standard error, also where there is a journal.
     pub fn server(&self, more: &str) -> Command {
-        let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
+        let mut command = guarded("unshare", None, Signal::SIGKILL);
+        let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; exec \"$@\"";
+        command.args(["--mount", "sh", "-c", hide, "sh"]).arg(onedrop_path());
         command.arg("lmtp").arg("--config").arg(self.server_config(more));
         command.arg("--listen").arg(format!("unix:{}", self.socket().display()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
