@@ -7,6 +7,7 @@ mod command;
 mod connection;
 pub mod data;
 mod delivery;
+mod flights;
 mod input;
 mod metrics;
 pub mod protocol;

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub refused: AtomicU64,
     /// Clients that are there.
     pub connections: AtomicU64,
+    /// Deliveries that should have ended.
+    pub overdue: AtomicU64,
     lock: Histogram,
     record: Histogram,
     append: Histogram,
@@ -114,6 +116,8 @@ impl Metrics {
         }
         header(&mut text, "onedrop_connections", "gauge", "Clients.");
         line(&mut text, "onedrop_connections", self.connections.load(Ordering::Relaxed));
+        header(&mut text, "onedrop_deliveries_overdue", "gauge", "Deliveries that hang and should have ended.");
+        line(&mut text, "onedrop_deliveries_overdue", self.overdue.load(Ordering::Relaxed));
         header(&mut text, "onedrop_pool_sessions", "gauge", "Sessions with ledger and store, in use and kept.");
         for gauge in gauges {
             line(&mut text, &gauge.name, gauge.value as u64);

@@ -1,12 +1,11 @@
 //! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it when what is in flight is
 //! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
 
-use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::connection;
 use super::delivery::Parcel;
+use super::flights::Flights;
 use super::metrics::Metrics;
 use super::service::Service;
 use super::stream::{Listener, Stream};
@@ -22,8 +22,6 @@ use crate::config::WhenFull;
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
-/// A delivery that hangs this long past its due time makes systemd's watchdog bite.
-const STUCK: Duration = Duration::from_secs(10);
 /// Said to a client for whom there is no room.
 const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
 
@@ -32,9 +30,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
-    next_flight: AtomicU64,
-    /// When the deliveries that are under way must have ended.
-    flights: Mutex<HashMap<u64, Instant>>,
+    flights: Flights,
     /// Comes to its end when the server stops: what idle clients' threads wait for beside their client.
     pub stopping: UnixStream,
     /// Wakes the server's loop.
@@ -59,7 +55,7 @@ pub struct Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.shared.flights().remove(&self.number);
+        self.shared.flights.end(self.number);
         if self.shared.is_draining() {
             self.shared.wake();
         }
@@ -78,26 +74,16 @@ impl Shared {
 
     /// To be kept until the delivery is over.
     pub fn flight(self: &Arc<Self>, parcel: &Parcel) -> Flight {
-        let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
-        self.flights().insert(number, parcel.due());
-        Flight { shared: Arc::clone(self), number }
+        Flight { shared: Arc::clone(self), number: self.flights.begin(parcel.due(), parcel.envelope()) }
     }
 
     fn clients(&self) -> u64 {
         self.metrics.connections.load(Ordering::SeqCst)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self) {
         // A full pipe wakes as well.
         let _ = nix::unistd::write(&self.waker, b"w");
-    }
-
-    fn is_stuck(&self) -> bool {
-        self.flights().values().any(|due| due.elapsed() > STUCK)
     }
 }
 
@@ -121,9 +107,8 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
         metrics: Arc::default(),
         service: RwLock::new(Arc::new(service)),
         draining: AtomicBool::new(false),
-        next_flight: AtomicU64::new(0),
         stopping,
-        flights: Mutex::default(),
+        flights: Flights::default(),
         waker,
     });
     if let Some(address) = metrics_at {
@@ -185,11 +170,15 @@ impl Server {
     }
 
     fn tick(&self) {
-        self.shared.service().close_idle();
-        let clients = self.shared.clients();
-        let status = format!("{clients} clients, {} deliveries", self.shared.flights().len());
+        let (shared, service) = (&self.shared, self.shared.service());
+        service.close_idle();
+        let overdue = shared.flights.overdue(Instant::now());
+        shared.metrics.overdue.store(overdue as u64, Ordering::Relaxed);
+        let (clients, deliveries) = (shared.clients(), shared.flights.count());
+        let status = format!("{clients} clients, {deliveries} deliveries, {overdue} overdue");
         tell_systemd(&[sd_notify::NotifyState::Status(&status)]);
-        if !self.shared.is_stuck() {
+        // Its end would also be that of all other deliveries: not for a few that hang.
+        if 2 * overdue < service.config().lmtp.connections {
             tell_systemd(&[sd_notify::NotifyState::Watchdog]);
         }
     }
@@ -266,8 +255,8 @@ fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     let mut until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
         // A message whose data came to its end since may take its time as well.
-        until = shared.flights().values().map(|due| *due + TICK).fold(until, Instant::max);
-        let (clients, flights) = (shared.clients(), shared.flights().len());
+        until = shared.flights.last_due().map_or(until, |due| until.max(due + TICK));
+        let (clients, flights) = (shared.clients(), shared.flights.count());
         if clients == 0 && flights == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries = flights, "stopped");
             return;

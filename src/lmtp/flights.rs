@@ -1,0 +1,99 @@
+//! The deliveries that are under way, and those of them that should have ended. Each is a thread; one that hangs past all its
+//! time-outs (a disk, a network file system) keeps its thread and its sessions until what it hangs in lets it go.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::envelope::Envelope;
+
+/// A delivery that has not ended this long past its due time is overdue.
+pub const OVERDUE: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Default)]
+pub struct Flights {
+    next: AtomicU64,
+    under_way: Mutex<HashMap<u64, Flight>>,
+}
+
+struct Flight {
+    due: Instant,
+    queue_id: String,
+    recipients: String,
+    is_told: bool,
+}
+
+impl Flight {
+    fn is_overdue(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.due) > OVERDUE
+    }
+}
+
+impl Flights {
+    /// A delivery begins that must have ended when it is `due`.
+    ///
+    /// # Returns
+    /// Its number.
+    pub fn begin(&self, due: Instant, envelope: &Envelope) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let recipients = envelope.recipients.join(" ");
+        let flight = Flight { due, queue_id: envelope.queue_id.clone(), recipients, is_told: false };
+        self.under_way().insert(number, flight);
+        number
+    }
+
+    pub fn end(&self, number: u64) {
+        self.under_way().remove(&number);
+    }
+
+    pub fn count(&self) -> usize {
+        self.under_way().len()
+    }
+
+    /// When the last of them is due.
+    pub fn last_due(&self) -> Option<Instant> {
+        self.under_way().values().map(|flight| flight.due).max()
+    }
+
+    /// How many are overdue; the log is told of each once.
+    pub fn overdue(&self, now: Instant) -> usize {
+        let mut under_way = self.under_way();
+        let mut count = 0;
+        for flight in under_way.values_mut().filter(|flight| flight.is_overdue(now)) {
+            count += 1;
+            if !std::mem::replace(&mut flight.is_told, true) {
+                let Flight { queue_id, recipients, .. } = flight;
+                tracing::error!(
+                    queue_id,
+                    recipients,
+                    "a delivery hangs: it is overdue, and goes on holding its sessions"
+                );
+            }
+        }
+        count
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<u64, Flight>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_overdue_some_time_after_it_was_due_and_until_its_end() {
+        let (flights, due, second) = (Flights::default(), Instant::now(), Duration::from_secs(1));
+        let first = flights.begin(due, &Envelope::default());
+        flights.begin(due + second, &Envelope::default());
+        assert_eq!((flights.count(), flights.last_due()), (2, Some(due + second)));
+        assert_eq!(flights.overdue(due + OVERDUE), 0);
+        assert_eq!(flights.overdue(due + OVERDUE + second), 1);
+        assert_eq!(flights.overdue(due + OVERDUE + 2 * second), 2);
+        flights.end(first);
+        assert_eq!((flights.count(), flights.overdue(due + OVERDUE + 2 * second)), (1, 1));
+    }
+}
