@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use support::lmtp_client::{LmtpClient, Reply};
 use support::local::Local;
 use support::server::{Server, guarded};
-use support::{free_port, onedrop, wait_until};
+use support::{free_port, onedrop, run, wait_until};
 
 const ANN: &str = "ann@elsewhere.example";
 
@@ -232,8 +232,37 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
     assert!(!sites[0].tells_that_all_is_well(), "one of two hangs");
     assert!(sites[1].tells_that_all_is_well(), "one of three hangs");
     for site in &sites {
+        assert!(site.site.tells("a delivery hangs"), "{}", site.site.log());
         let log = site.site.log();
         let told: Vec<_> = log.lines().filter(|line| line.contains("a delivery hangs")).collect();
         assert!(told.len() == 1 && told[0].starts_with("ERROR ") && told[0].contains("RECIPIENTS=scuba@"), "{log}");
     }
+}
+
+/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user of its own, whom nobody has.
+#[test]
+fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
+    let site = Local::new();
+    let user = 1_000_000 + std::process::id();
+    let mut command = site.server_as(user, "");
+    command.stderr(File::create(site.root.join("server.log")).expect("log"));
+    let server = site.launch(command);
+    let client = LmtpClient::welcome(&site.socket());
+    // Main, log and this client; the rig's own look at the socket was one, too.
+    let threads = || fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads").count();
+    assert!(wait_until(Duration::from_secs(20), || threads() == 3), "{} threads", threads());
+    let limit = |processes: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--reuid", &user.to_string(), "--", "prlimit", processes, "--pid"]);
+        run(command.arg(server.pid().to_string()))
+    };
+    limit("--nproc=3:");
+    let refused = LmtpClient::unix(&site.socket(), Duration::from_secs(20)).expect("an answer");
+    assert!(refused.greeting.to_string().starts_with("421 4.3.2 "), "{}", refused.greeting);
+    assert!(site.tells("no thread for a client"), "{}", site.log());
+    limit("--nproc=100:");
+    let mut again = LmtpClient::welcome(&site.socket());
+    let replies = again.deliver(ANN, &["scuba@mail.axial.net"], &letter("again")).expect("replies");
+    assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+    client.quit();
 }

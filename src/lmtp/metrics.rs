@@ -24,7 +24,7 @@ pub struct Metrics {
     in_doubt: AtomicU64,
     collisions: AtomicU64,
     contention_waits: AtomicU64,
-    /// Clients turned away because others were there.
+    /// Clients turned away because others were there, or no thread could be made for them.
     pub refused: AtomicU64,
     /// Clients that are there.
     pub connections: AtomicU64,
@@ -108,7 +108,7 @@ impl Metrics {
             ),
             ("onedrop_collisions_total", "Messages under another message's Message-ID.", &self.collisions),
             ("onedrop_contention_waits_total", "Waits for another delivery's lock or lease.", &self.contention_waits),
-            ("onedrop_connections_refused_total", "Clients turned away because too many were there.", &self.refused),
+            ("onedrop_connections_refused_total", "Clients turned away for want of room.", &self.refused),
         ];
         for (name, help, count) in counters {
             header(&mut text, name, "counter", help);

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use crate::config::WhenFull;
 const TICK: Duration = Duration::from_secs(1);
 /// Said to a client for whom there is no room.
 const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
+const NO_THREAD: &[u8] = b"421 4.3.2 Out of resources, try again\r\n";
 
 /// What all connections share for the life of the server.
 pub struct Shared {
@@ -236,13 +238,20 @@ impl Server {
         }
         shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
         let seat = Seat(Arc::clone(shared));
+        // A thread that cannot be made takes with it what it was given.
+        let (hand_over, handed_over) = sync_channel(1);
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
+            let Ok(stream) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &seat.0)));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
+            shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+            return stream.try_say(NO_THREAD);
         }
+        // It is there to take it.
+        let _ = hand_over.send(stream);
     }
 }
 
