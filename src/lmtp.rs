@@ -7,6 +7,7 @@ mod command;
 mod connection;
 pub mod data;
 mod delivery;
+mod flights;
 mod input;
 mod lent;
 mod metrics;

@@ -1,9 +1,15 @@
 //! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the delivery's result.
-//! Without a journal (a container, a trial) nothing is logged; the ledger and Postfix's own log still tell. A journal that
-//! does not take a record at once loses it: no mail waits for a log.
+//! Without a journal (a container, a trial) nothing is logged, but by a server; the ledger and Postfix's own log still tell.
+//! A journal, or a reader of a server's standard error, that does not take a record at once loses it: no mail waits for a log.
 
 use std::fmt::{self, Write as _};
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -22,16 +28,84 @@ pub fn start() {
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Journal { socket }));
 }
 
-/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's answer here.
-pub fn start_for_a_server() {
+/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's answer here. What it does
+/// not take is lost as well, and counted.
+pub fn start_for_a_server() -> Log {
     let socket = UnixDatagram::unbound().and_then(|socket| socket.connect(SOCKET).map(|()| socket));
-    match socket {
-        Ok(_) => start(),
-        Err(_) => drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Lines))),
+    if socket.is_ok() {
+        start();
+        return Log(None);
+    }
+    // Without a thread there is no log, but there may be mail.
+    let Ok(lines) = Lines::to(std::io::stderr()) else { return Log(None) };
+    let log = Log(Some(lines.queue.clone()));
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    log
+}
+
+/// The log of a server, to be dropped at its end: the last lines get a moment to be written.
+pub struct Log(Option<SyncSender<Said>>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let Some(queue) = self.0.take() else { return };
+        let until = Instant::now() + LAST_LINES;
+        let (told, written) = channel();
+        while queue.try_send(Said::Enough(told.clone())).is_err() {
+            if Instant::now() >= until {
+                return;
+            }
+            thread::sleep(LAST_LINES / 100);
+        }
+        // In time or not: this is the end.
+        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
-struct Lines;
+/// Lines that may wait to be written.
+const WAITING_LINES: usize = 1000;
+/// How long the last ones may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// For the thread that writes.
+enum Said {
+    Line(String),
+    /// All before this is written.
+    Enough(Sender<()>),
+}
+
+/// A line per record, written by a thread of its own: nobody else waits where nobody reads.
+struct Lines {
+    queue: SyncSender<Said>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Lines {
+    fn to(out: impl Write + Send + 'static) -> std::io::Result<Lines> {
+        let (queue, said) = sync_channel(WAITING_LINES);
+        let lines = Lines { queue, lost: Arc::default() };
+        let lost = Arc::clone(&lines.lost);
+        thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&said, &lost, out))?;
+        Ok(lines)
+    }
+}
+
+fn write_lines(said: &Receiver<Said>, lost: &AtomicU64, mut out: impl Write) {
+    for said in said {
+        let lost = lost.swap(0, Ordering::Relaxed);
+        // Nobody is left to tell of an error.
+        if lost > 0 {
+            let _ = out.write_all(format!("WARN MESSAGE={lost} lines of this log are lost\n").as_bytes());
+        }
+        let _ = match said {
+            Said::Line(line) => out.write_all(line.as_bytes()),
+            Said::Enough(told) => {
+                let _ = told.send(());
+                Ok(())
+            }
+        };
+    }
+}
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -40,9 +114,9 @@ impl<S: Subscriber> Layer<S> for Lines {
             let record = record(level, event);
             let fields = record.lines().filter(|line| line.starts_with("ONEDROP_") || line.starts_with("MESSAGE="));
             let words: Vec<String> = fields.map(|line| line.trim_start_matches("ONEDROP_").to_owned()).collect();
-            // Nobody is left to tell of an error.
-            let _ =
-                std::io::Write::write_all(&mut std::io::stderr(), format!("{level} {}\n", words.join(" ")).as_bytes());
+            if self.queue.try_send(Said::Line(format!("{level} {}\n", words.join(" ")))).is_err() {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -91,7 +165,60 @@ impl Visit for Fields {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Takes nothing until it is told to, as a pipe that nobody reads.
+    struct Blocked {
+        until: Receiver<()>,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            // Told once, it goes on for good: the sender is gone.
+            let _ = self.until.recv();
+            self.taken.lock().expect("lines").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_are_lost_and_counted_and_hold_nobody_up() {
+        const LINES: usize = 3 * WAITING_LINES;
+        let (unblock, until) = channel();
+        let taken: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let lines = Lines::to(Blocked { until, taken: Arc::clone(&taken) }).expect("a thread");
+        let log = Log(Some(lines.queue.clone()));
+        let (done, ended) = channel();
+        thread::spawn(move || {
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+                (0..LINES).for_each(|number| tracing::info!(number, "a line"));
+            });
+            let _ = done.send(());
+        });
+        ended.recv_timeout(Duration::from_secs(30)).expect("whoever logs goes on");
+        drop(unblock);
+        drop(log);
+        let until = Instant::now() + Duration::from_secs(30);
+        while Arc::strong_count(&taken) > 1 {
+            assert!(Instant::now() < until, "the writer ends with the last who logs");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let taken = taken.lock().expect("lines").clone();
+        let text = String::from_utf8(taken).expect("text");
+        assert!(text.contains("INFO MESSAGE=a line NUMBER=0\n"), "{text}");
+        let told = text.lines().filter_map(|line| line.strip_prefix("WARN MESSAGE=")?.split_once(" lines of this log"));
+        let lost: usize = told.map(|(count, _)| count.parse::<usize>().expect("a number")).sum();
+        let written = text.lines().filter(|line| line.starts_with("INFO ")).count();
+        assert_eq!(written + lost, LINES);
+        assert!(written <= WAITING_LINES + 1, "{written} lines");
+    }
 
     #[test]
     fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {

@@ -49,7 +49,8 @@ fn letter(name: &str) -> Vec<u8> {
 fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
     let site = Local::new();
     let disk = Disk::mount(&site.root.join("image"), &site.root.join("mail"));
-    let _server = site.start_server("[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n");
+    let _server =
+        site.start_server("[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n");
     let mut client = LmtpClient::welcome(&site.socket());
     let replies = client.deliver(ANN, &[SCUBA], &letter("before")).expect("a reply");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");

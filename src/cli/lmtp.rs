@@ -13,7 +13,7 @@ use crate::config::{Config, Listen, Loaded};
 use crate::lmtp::{self, Listener, Made, Service};
 
 pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Said {
-    crate::telemetry::start_for_a_server();
+    let _log = crate::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
     let loaded = load(args, config.as_deref())?;
     let listeners = listeners(&loaded.config.lmtp.listen)?;

@@ -24,10 +24,12 @@ pub struct Metrics {
     in_doubt: AtomicU64,
     collisions: AtomicU64,
     contention_waits: AtomicU64,
-    /// Clients turned away because others were there.
+    /// Clients turned away because others were there, or no thread could be made for them.
     pub refused: AtomicU64,
     /// Clients that are there.
     pub connections: AtomicU64,
+    /// Deliveries that should have ended.
+    pub overdue: AtomicU64,
     lock: Histogram,
     record: Histogram,
     append: Histogram,
@@ -116,7 +118,7 @@ impl Metrics {
             ),
             ("onedrop_collisions_total", "Messages under another message's Message-ID.", &self.collisions),
             ("onedrop_contention_waits_total", "Waits for another delivery's lock or lease.", &self.contention_waits),
-            ("onedrop_connections_refused_total", "Clients turned away because too many were there.", &self.refused),
+            ("onedrop_connections_refused_total", "Clients turned away for want of room.", &self.refused),
         ];
         for (name, help, count) in counters {
             header(&mut text, name, "counter", help);
@@ -124,6 +126,8 @@ impl Metrics {
         }
         header(&mut text, "onedrop_connections", "gauge", "Clients.");
         line(&mut text, "onedrop_connections", self.connections.load(Ordering::Relaxed));
+        header(&mut text, "onedrop_deliveries_overdue", "gauge", "Deliveries that hang and should have ended.");
+        line(&mut text, "onedrop_deliveries_overdue", self.overdue.load(Ordering::Relaxed));
         header(&mut text, "onedrop_pool_sessions", "gauge", "Sessions with ledger and store, in use and kept.");
         for gauge in gauges {
             line(&mut text, &gauge.name, gauge.value as u64);

@@ -1,12 +1,12 @@
 //! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it when what is in flight is
 //! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
 
-use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::connection;
 use super::delivery::Parcel;
+use super::flights::Flights;
 use super::metrics::Metrics;
 use super::protocol::reply;
 use super::service::Service;
@@ -23,21 +24,16 @@ use crate::config::WhenFull;
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
-/// A delivery that hangs this long past its due time makes systemd's watchdog bite.
-const STUCK: Duration = Duration::from_secs(10);
-/// A connection's own thread gets this long past the due time to answer.
-const GRACE: Duration = Duration::from_secs(2);
 /// Said to a client for whom there is no room.
 const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
+const NO_THREAD: &[u8] = b"421 4.3.2 Out of resources, try again\r\n";
 
 /// What all connections share for the life of the server.
 pub struct Shared {
     pub metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
-    next_flight: AtomicU64,
-    /// The deliveries that are under way.
-    flights: Mutex<HashMap<u64, Flying>>,
+    flights: Flights,
     /// Comes to its end when the server stops: what idle clients' threads wait for beside their client.
     pub stopping: UnixStream,
     /// Wakes the server's loop.
@@ -52,13 +48,6 @@ impl Drop for Seat {
         self.0.metrics.connections.fetch_sub(1, Ordering::SeqCst);
         self.0.wake();
     }
-}
-
-/// A delivery under way, and whose it is.
-struct Flying {
-    parcel: Arc<Parcel>,
-    client: Arc<Stream>,
-    answers: Answers,
 }
 
 /// The answers to a delivery: the connection's thread gives them, or the server when that hangs. Only one does.
@@ -86,7 +75,7 @@ pub struct Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.shared.flights().remove(&self.number);
+        self.shared.flights.end(self.number);
         if self.shared.is_draining() {
             self.shared.wake();
         }
@@ -103,41 +92,27 @@ impl Shared {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// To be kept until the delivery is over.
+    /// A delivery for `client` begins: to be kept until it is over, and the right to answer.
     pub fn flight(self: &Arc<Self>, parcel: &Arc<Parcel>, client: &Arc<Stream>) -> (Flight, Answers) {
-        let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
         let answers = Answers::default();
-        let flying = Flying { parcel: Arc::clone(parcel), client: Arc::clone(client), answers: answers.clone() };
-        self.flights().insert(number, flying);
-        (Flight { shared: Arc::clone(self), number }, answers)
-    }
-
-    /// Answers in place of threads that hang in a delivery, and hangs up.
-    fn answer_overdue(&self) {
-        for Flying { parcel, client, answers } in self.flights().values() {
-            if parcel.due().elapsed() > GRACE && answers.take().is_ok() {
-                let recipients = parcel.envelope().recipients.len();
-                client.try_say(&reply(&parcel.overdue()).repeat(recipients));
+        let (late, hanging, client) = (answers.clone(), Arc::clone(parcel), Arc::clone(client));
+        let answer = move || {
+            if late.take().is_ok() {
+                client.try_say(&reply(&hanging.overdue()).repeat(hanging.envelope().recipients.len()));
                 client.shut();
             }
-        }
+        };
+        let number = self.flights.begin(parcel.due(), parcel.envelope(), Box::new(answer));
+        (Flight { shared: Arc::clone(self), number }, answers)
     }
 
     fn clients(&self) -> u64 {
         self.metrics.connections.load(Ordering::SeqCst)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Flying>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self) {
         // A full pipe wakes as well.
         let _ = nix::unistd::write(&self.waker, b"w");
-    }
-
-    fn is_stuck(&self) -> bool {
-        self.flights().values().any(|flying| flying.parcel.due().elapsed() > STUCK)
     }
 }
 
@@ -161,9 +136,8 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
         metrics: Arc::default(),
         service: RwLock::new(Arc::new(service)),
         draining: AtomicBool::new(false),
-        next_flight: AtomicU64::new(0),
         stopping,
-        flights: Mutex::default(),
+        flights: Flights::default(),
         waker,
     });
     if let Some(address) = metrics_at {
@@ -225,12 +199,16 @@ impl Server {
     }
 
     fn tick(&self) {
-        self.shared.answer_overdue();
-        self.shared.service().close_idle();
-        let clients = self.shared.clients();
-        let status = format!("{clients} clients, {} deliveries", self.shared.flights().len());
+        let (shared, service) = (&self.shared, self.shared.service());
+        service.close_idle();
+        shared.flights.answer(Instant::now());
+        let overdue = shared.flights.overdue(Instant::now());
+        shared.metrics.overdue.store(overdue as u64, Ordering::Relaxed);
+        let (clients, deliveries) = (shared.clients(), shared.flights.count());
+        let status = format!("{clients} clients, {deliveries} deliveries, {overdue} overdue");
         tell_systemd(&[sd_notify::NotifyState::Status(&status)]);
-        if !self.shared.is_stuck() {
+        // Its end would also be that of all other deliveries: not for a few that hang.
+        if 2 * overdue < service.config().lmtp.connections {
             tell_systemd(&[sd_notify::NotifyState::Watchdog]);
         }
     }
@@ -288,13 +266,20 @@ impl Server {
         }
         shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
         let seat = Seat(Arc::clone(shared));
+        // A thread that cannot be made takes with it what it was given.
+        let (hand_over, handed_over) = sync_channel(1);
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
+            let Ok(stream) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &seat.0)));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
+            shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+            return stream.try_say(NO_THREAD);
         }
+        // It is there to take it.
+        let _ = hand_over.send(stream);
     }
 }
 
@@ -306,10 +291,10 @@ fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     let limits = &service.config().limits;
     let mut until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
-        shared.answer_overdue();
+        shared.flights.answer(Instant::now());
         // A message whose data came to its end since may take its time as well.
-        until = shared.flights().values().map(|flying| flying.parcel.due() + TICK).fold(until, Instant::max);
-        let (clients, flights) = (shared.clients(), shared.flights().len());
+        until = shared.flights.last_due().map_or(until, |due| until.max(due + TICK));
+        let (clients, flights) = (shared.clients(), shared.flights.count());
         if clients == 0 && flights == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries = flights, "stopped");
             return;

@@ -224,9 +224,8 @@ mod tests {
     }
 
     fn until_waiting(mailboxes: &Mailboxes, count: usize) {
-        let waiting = || -> usize {
-            unpoisoned(&mailboxes.0).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum()
-        };
+        let waiting =
+            || -> usize { unpoisoned(&mailboxes.0).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum() };
         while waiting() != count {
             thread::sleep(Duration::from_millis(1));
         }

@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::server::{Server, guarded};
-use super::{TempRoot, onedrop_path};
+use super::{TempRoot, onedrop_path, set_mode, wait_until};
 
 /// A folder with a ledger, a store and a place for a socket.
 pub struct Local {
@@ -38,9 +39,29 @@ impl Local {
         self.config("server.toml", &self.root.join("ledger.db"), &self.root.join("mail"), more)
     }
 
-    /// The server's command line.
+    /// The server's command line, to be started by [`launch`](Local::launch). It logs to standard error, also where there is a journal.
     pub fn server(&self, more: &str) -> Command {
-        let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
+        self.server_by(&[], onedrop_path(), more)
+    }
+
+    /// As [`server`](Local::server), as a user whom nobody else has, and who gets everything here.
+    pub fn server_as(&self, user: u32, more: &str) -> Command {
+        let program = self.root.join("onedrop");
+        // Where it was built others may not go.
+        if fs::hard_link(onedrop_path(), &program).is_err() {
+            fs::copy(onedrop_path(), &program).expect("a copy of the program");
+        }
+        set_mode(&program, 0o755);
+        std::os::unix::fs::chown(&*self.root, Some(user), None).expect("chown");
+        // The wish to die with us does not outlive a change of user.
+        let by = ["setpriv", "--pdeathsig", "KILL", "--clear-groups", "--reuid", &user.to_string(), "--"];
+        self.server_by(&by, &program, more)
+    }
+
+    fn server_by(&self, before: &[&str], program: &Path, more: &str) -> Command {
+        let mut command = guarded("unshare", None, Signal::SIGKILL);
+        let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; exec \"$@\"";
+        command.args(["--mount", "sh", "-c", hide, "sh"]).args(before).arg(program);
         command.arg("lmtp").arg("--config").arg(self.server_config(more));
         command.arg("--listen").arg(format!("unix:{}", self.socket().display()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -59,6 +80,12 @@ impl Local {
         let mut server = Server::start("onedrop lmtp", command, Signal::SIGTERM, &self.root.join("server.log"));
         server.wait_ready(|| UnixStream::connect(self.socket()).is_ok());
         server
+    }
+
+    /// Whether `text` is in the log, or soon will be.
+    #[must_use]
+    pub fn tells(&self, text: &str) -> bool {
+        wait_until(Duration::from_secs(20), || self.log().contains(text))
     }
 
     pub fn log(&self) -> String {

@@ -1,0 +1,133 @@
+//! The deliveries that are under way, and those of them that should have ended. Each is a thread; one that hangs past all its
+//! time-outs (a disk, a network file system) keeps its thread and its sessions until what it hangs in lets it go.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::envelope::Envelope;
+
+/// A connection's own thread gets this long past the due time to answer.
+const GRACE: Duration = Duration::from_secs(2);
+/// A delivery that has not ended this long past its due time is overdue.
+pub const OVERDUE: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Default)]
+pub struct Flights {
+    next: AtomicU64,
+    under_way: Mutex<HashMap<u64, Flight>>,
+}
+
+struct Flight {
+    due: Instant,
+    queue_id: String,
+    recipients: String,
+    is_told: bool,
+    /// Answers the client in place of a thread that hangs.
+    answer: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Flight {
+    fn is_overdue(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.due) > OVERDUE
+    }
+}
+
+impl Flights {
+    /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread says nothing then.
+    ///
+    /// # Returns
+    /// Its number.
+    pub fn begin(&self, due: Instant, envelope: &Envelope, answer: Box<dyn FnOnce() + Send>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let recipients = envelope.recipients.join(" ");
+        let flight =
+            Flight { due, queue_id: envelope.queue_id.clone(), recipients, is_told: false, answer: Some(answer) };
+        self.under_way().insert(number, flight);
+        number
+    }
+
+    pub fn end(&self, number: u64) {
+        self.under_way().remove(&number);
+    }
+
+    pub fn count(&self) -> usize {
+        self.under_way().len()
+    }
+
+    /// When the last of them is due.
+    pub fn last_due(&self) -> Option<Instant> {
+        self.under_way().values().map(|flight| flight.due).max()
+    }
+
+    /// Answers for those whose threads should have.
+    pub fn answer(&self, now: Instant) {
+        let mut under_way = self.under_way();
+        let late = under_way.values_mut().filter(|flight| now.saturating_duration_since(flight.due) > GRACE);
+        let answers: Vec<_> = late.filter_map(|flight| flight.answer.take()).collect();
+        drop(under_way);
+        for answer in answers {
+            answer();
+        }
+    }
+
+    /// How many are overdue; the log is told of each once.
+    pub fn overdue(&self, now: Instant) -> usize {
+        let mut under_way = self.under_way();
+        let mut count = 0;
+        for flight in under_way.values_mut().filter(|flight| flight.is_overdue(now)) {
+            count += 1;
+            if !std::mem::replace(&mut flight.is_told, true) {
+                let Flight { queue_id, recipients, .. } = flight;
+                tracing::error!(
+                    queue_id,
+                    recipients,
+                    "a delivery hangs: it is overdue, and goes on holding its sessions"
+                );
+            }
+        }
+        count
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<u64, Flight>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_overdue_some_time_after_it_was_due_and_until_its_end() {
+        let (flights, due, second) = (Flights::default(), Instant::now(), Duration::from_secs(1));
+        let first = flights.begin(due, &Envelope::default(), Box::new(|| {}));
+        flights.begin(due + second, &Envelope::default(), Box::new(|| {}));
+        assert_eq!((flights.count(), flights.last_due()), (2, Some(due + second)));
+        assert_eq!(flights.overdue(due + OVERDUE), 0);
+        assert_eq!(flights.overdue(due + OVERDUE + second), 1);
+        assert_eq!(flights.overdue(due + OVERDUE + 2 * second), 2);
+        flights.end(first);
+        assert_eq!((flights.count(), flights.overdue(due + OVERDUE + 2 * second)), (1, 1));
+    }
+
+    #[test]
+    fn a_thread_that_says_nothing_is_spoken_for_once() {
+        let (flights, due, said) = (Flights::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
+        let count = Arc::clone(&said);
+        let answer = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        flights.begin(due, &Envelope::default(), Box::new(answer));
+        flights.answer(due + GRACE);
+        assert_eq!(said.load(Ordering::SeqCst), 0);
+        for _ in 0..2 {
+            flights.answer(due + GRACE + Duration::from_secs(1));
+            assert_eq!(said.load(Ordering::SeqCst), 1);
+        }
+    }
+}
