@@ -110,7 +110,7 @@ impl Connection<'_> {
         self.out.extend_from_slice(self.protocol.greeting().as_bytes());
         loop {
             if self.protocol.is_idle() {
-                self.begin_afresh();
+                self.forget_the_last_message();
             }
             let line = match self.line() {
                 Err(error) if is_timeout(&error) => {
@@ -121,6 +121,9 @@ impl Connection<'_> {
             // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it is not.
             if self.has_just_delivered && self.shared.is_draining() {
                 return self.say_goodbye(SHUTTING_DOWN);
+            }
+            if self.protocol.is_idle() {
+                self.heed_the_configuration();
             }
             let next = match line {
                 Line::End if self.shared.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
@@ -148,11 +151,14 @@ impl Connection<'_> {
         }
     }
 
-    /// Between two messages: nothing of the last one is left, and a new configuration counts.
-    fn begin_afresh(&mut self) {
+    fn forget_the_last_message(&mut self) {
         self.chunks = None;
         self.accounts.known.clear();
         self.accounts.cannot_ask = None;
+    }
+
+    /// Between two messages a new configuration counts; it may have come while the client said nothing.
+    fn heed_the_configuration(&mut self) {
         let service = self.shared.service();
         if !Arc::ptr_eq(&service, &self.accounts.service) {
             self.protocol.set(settings(&service));

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use super::dovecot::MAIL_USER;
 use super::lmtp_client::LmtpClient;
 use super::server::{Server, guarded};
-use super::{TempRoot, free_port, onedrop_path, set_mode, wait_until};
+use super::{TempRoot, free_port, onedrop_path, run, set_mode, wait_until};
 
 /// No drain may take longer than the longest delivery (the deadline and its answer), with what a busy machine adds.
 const LONGEST_DRAIN: Duration = Duration::from_secs(90);
@@ -53,6 +53,7 @@ pub struct Lmtp {
     root: TempRoot,
     config: PathBuf,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     port: u16,
     metrics_port: u16,
     held: Option<(UnixListener, TcpListener)>,
@@ -66,6 +67,13 @@ impl Lmtp {
 
     /// `args`: further arguments.
     pub fn start_with(config: &Path, sockets: Sockets, args: &[&str]) -> Self {
+        let mut lmtp = Self::begin(config, sockets, args, &[]);
+        lmtp.wait_ready();
+        lmtp
+    }
+
+    /// As [`Lmtp::start_with`], with these variables; does not wait until it answers.
+    pub fn begin(config: &Path, sockets: Sockets, args: &[&str], env: &[(&str, &str)]) -> Self {
         let root = TempRoot::new();
         root.dir_for("run", MAIL_USER, 0o755);
         let program = root.join("onedrop");
@@ -80,18 +88,18 @@ impl Lmtp {
             set_mode(&root.join("run/lmtp"), 0o666);
             (unix, TcpListener::bind(("127.0.0.1", port)).expect("port"))
         });
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let config = config.to_path_buf();
-        let server = Self::launch(&root, &config, &args, (port, metrics_port), held.as_ref());
-        let mut lmtp = Self { server, root, config, args, port, metrics_port, held };
-        lmtp.wait_ready();
-        lmtp
+        let server = Self::launch(&root, &config, &args, &env, (port, metrics_port), held.as_ref());
+        Self { server, root, config, args, env, port, metrics_port, held }
     }
 
     fn launch(
         root: &TempRoot,
         config: &Path,
-        args: &Vec<String>,
+        args: &[String],
+        env: &[(String, String)],
         (port, metrics_port): (u16, u16),
         held: Option<&(UnixListener, TcpListener)>,
     ) -> Server {
@@ -110,6 +118,7 @@ impl Lmtp {
                 command.env_remove(name);
             }
         }
+        command.envs(env.iter().map(|(name, value)| (name, value)));
         match held {
             None => {
                 command.args(["--listen", &format!("unix:{}", root.join("run/lmtp").display())]);
@@ -125,7 +134,7 @@ impl Lmtp {
         Server::start("onedrop lmtp", command, Signal::SIGKILL, &log_path)
     }
 
-    fn wait_ready(&mut self) {
+    pub fn wait_ready(&mut self) {
         let (socket, port) = (self.socket(), self.port);
         self.server.wait_ready(|| {
             let answers = |client: std::io::Result<LmtpClient>| client.map(LmtpClient::quit).is_ok();
@@ -154,6 +163,23 @@ impl Lmtp {
     /// What it wrote to its standard output and error.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.root.join("lmtp.log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Its log records: where there is a journal they go there, else to its standard error.
+    pub fn records(&self) -> String {
+        let mut records = self.log();
+        if Path::new("/run/systemd/journal/socket").exists() {
+            let of_it = format!("_PID={}", self.pid());
+            records.push_str(&run(Command::new("journalctl").args(["--no-pager", "-o", "export", &of_it])));
+        }
+        records
+    }
+
+    /// Waits for a log record with this text.
+    #[track_caller]
+    pub fn wait_for_record(&self, text: &str) {
+        let said = wait_until(Duration::from_secs(20), || self.records().contains(text));
+        assert!(said, "no {text:?} in\n{}", self.records());
     }
 
     /// A client with its LHLO said, by the Unix socket.
@@ -192,7 +218,7 @@ impl Lmtp {
     pub fn start_again(&mut self) {
         assert!(self.server.ended(), "it still runs");
         let ports = (self.port, self.metrics_port);
-        self.server = Self::launch(&self.root, &self.config, &self.args, ports, self.held.as_ref());
+        self.server = Self::launch(&self.root, &self.config, &self.args, &self.env, ports, self.held.as_ref());
         self.wait_ready();
     }
 

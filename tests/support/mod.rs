@@ -13,6 +13,7 @@ pub mod dovecot;
 pub mod imap;
 pub mod lmtp;
 pub mod lmtp_client;
+pub mod lmtp_embedded;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;
