@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 pub struct Patience<'a> {
     left: Duration,
     pause: Duration,
+    waits: u32,
     deadline: &'a Deadline,
 }
 
@@ -21,7 +22,12 @@ impl Patience<'_> {
 
     /// Patience of `total`, which ends with the deadline at the latest.
     pub fn new(total: Duration, deadline: &Deadline) -> Patience<'_> {
-        Patience { left: total, pause: Self::FIRST_PAUSE, deadline }
+        Patience { left: total, pause: Self::FIRST_PAUSE, waits: 0, deadline }
+    }
+
+    /// How often it waited.
+    pub fn waits(&self) -> u32 {
+        self.waits
     }
 
     /// Sleeps a little; false when there is no patience left.
@@ -34,6 +40,7 @@ impl Patience<'_> {
         let half = self.pause / 2;
         let pause = (half + half.mul_f64((random % 1024) as f64 / 512.0)).min(left);
         thread::sleep(pause);
+        self.waits += 1;
         self.left = self.left.saturating_sub(pause);
         self.pause = (self.pause * 3 / 2).min(Self::LONGEST_PAUSE);
         true

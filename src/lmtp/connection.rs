@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::data::{ChunkReader, DotReader};
 use super::delivery::{self, Contents, Ending, Parcel};
+use super::metrics::Metrics;
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
 use super::server::Shared;
 use super::service::Service;
@@ -35,7 +36,7 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
     let mut connection = Connection {
         idle: Duration::from_secs(service.config().lmtp.idle_secs),
         protocol: Protocol::new(settings(&service)),
-        accounts: Accounts { service, known: HashMap::new(), cannot_ask: None },
+        accounts: Accounts { service, metrics: Arc::clone(&shared.metrics), known: HashMap::new(), cannot_ask: None },
         input: Input { stream, block: Vec::new(), from: 0 },
         out: Vec::new(),
         chunks: None,
@@ -64,12 +65,13 @@ struct Connection<'a> {
     has_just_delivered: bool,
 }
 
-/// Asks the directory, and remembers the answers for the message.
+/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the delivery's end.
 struct Accounts {
     service: Arc<Service>,
+    metrics: Arc<Metrics>,
     known: HashMap<String, String>,
     /// Why it could not be asked for one of the message's recipients: the others need not wait for the same.
-    cannot_ask: Option<String>,
+    cannot_ask: Option<Outcome>,
 }
 
 impl Admit for Accounts {
@@ -77,8 +79,9 @@ impl Admit for Accounts {
         if self.known.contains_key(address) {
             return Admission::Known;
         }
-        if let Some(why) = &self.cannot_ask {
-            return Admission::TryLater(why.clone());
+        if let Some(outcome) = &self.cannot_ask {
+            self.metrics.count_outcome(outcome);
+            return Admission::TryLater(outcome.text().to_owned());
         }
         match self.service.account_of(address) {
             Ok(Some(account)) => {
@@ -87,11 +90,15 @@ impl Admit for Accounts {
             }
             Ok(None) => {
                 tracing::info!(recipient = address, "unknown recipient");
+                let failure = Failure::UnknownRecipient(address.to_owned());
+                self.metrics.count_outcome(&Outcome::of(&failure, self.service.policy.over_quota));
                 Admission::Unknown
             }
             Err(failure) => {
                 tracing::warn!(recipient = address, %failure, "recipient not looked up");
-                self.cannot_ask = Some(failure.to_string());
+                let outcome = Outcome::of(&failure, self.service.policy.over_quota);
+                self.metrics.count_outcome(&outcome);
+                self.cannot_ask = Some(outcome);
                 Admission::TryLater(failure.to_string())
             }
         }

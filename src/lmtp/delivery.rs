@@ -196,7 +196,7 @@ impl Parcel {
             ledger.reopen(self.deadline.end())?;
             recorded = self.record_in(&job, &mut ledger, &mut patience);
         }
-        let (recorded, phases) = recorded?;
+        let (recorded, phases) = recorded.inspect_err(|_| self.metrics.count_no_record(patience.waits()))?;
         let copies = destinations.into_iter().map(|destination| PlannedCopy {
             recipient: self.accounts.iter().position(|account| !destination.shared && *account == destination.account),
             end: OnceLock::new(),

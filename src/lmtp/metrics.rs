@@ -55,6 +55,11 @@ impl Metrics {
         *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(0) += 1;
     }
 
+    /// A message was not recorded.
+    pub fn count_no_record(&self, waits: u32) {
+        self.contention_waits.fetch_add(u64::from(waits), Ordering::Relaxed);
+    }
+
     /// A message was recorded.
     pub fn count_record(&self, collision: bool, phases: &Phases) {
         self.collisions.fetch_add(u64::from(collision), Ordering::Relaxed);
@@ -90,7 +95,12 @@ impl Metrics {
     /// Everything, as Prometheus reads it.
     pub fn text(&self, gauges: &[Gauge]) -> String {
         let mut text = String::with_capacity(4096);
-        header(&mut text, "onedrop_deliveries_total", "counter", "Recipients by how their delivery ended.");
+        header(
+            &mut text,
+            "onedrop_deliveries_total",
+            "counter",
+            "Recipients by how their delivery ended, those refused at RCPT among them.",
+        );
         for ((outcome, status), count) in self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             line(&mut text, &format!("onedrop_deliveries_total{{outcome=\"{outcome}\",status=\"{status}\"}}"), *count);
         }

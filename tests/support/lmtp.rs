@@ -151,6 +151,11 @@ impl Lmtp {
         self.port
     }
 
+    /// On 127.0.0.1.
+    pub fn metrics_port(&self) -> u16 {
+        self.metrics_port
+    }
+
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
         self.server.cpu()
