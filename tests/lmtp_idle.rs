@@ -12,7 +12,7 @@ use support::lmtp::Lmtp;
 use support::lmtp_embedded::Embedded;
 use support::wait_until;
 
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(3);
 /// The longest that anything here may last beyond its bound, on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
 const ENVELOPE: &str = "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\nRCPT TO:<scuba@mail.axial.net>\r\n";

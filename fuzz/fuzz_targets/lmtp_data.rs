@@ -1,0 +1,10 @@
+//! What may follow DATA, or stand in the chunks of BDAT.
+
+#![no_main]
+
+#[path = "../../tests/lmtp/oracles.rs"]
+mod oracles;
+#[path = "../../tests/lmtp/session.rs"]
+mod session;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| oracles::data(input));
