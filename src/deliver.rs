@@ -20,15 +20,16 @@
 //! `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
+use crate::lock_key::Hash;
 use crate::message::{Facts, Message};
 use crate::outcome::{Failure, Outcome, OverQuota};
-use crate::store::{Receipt, Store};
+use crate::store::{Copy, Receipt, Store};
 
 mod patience;
 mod place;
@@ -56,6 +57,8 @@ pub struct Job<'a> {
     pub attempt: &'a Attempt,
     pub destinations: &'a [Destination],
     pub started: Instant,
+    /// See [`Entry::at`].
+    pub at: Option<SystemTime>,
     /// Where a delivery of several recipients is placed in parts, none of the parts knows how the attempt ended.
     pub is_part: bool,
 }
@@ -159,7 +162,7 @@ pub fn deliver(
     deadline: &Deadline,
 ) -> Result<Report, Failure> {
     let mut patience = Patience::new(policy.wait, deadline);
-    let (recorded, mut phases) = record(job, policy, store.append_is_idempotent(), ledger, &mut patience)?;
+    let (recorded, mut phases) = record(job, policy, ledger, store, deadline, &mut patience)?;
     let placing = place(job, policy, &recorded, ledger, store, deadline, &mut patience);
     phases += placing.phases;
     let report = Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
@@ -170,18 +173,24 @@ pub fn deliver(
     Ok(report)
 }
 
-/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the model.
+/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the model. A single copy's
+/// append is begun before, so that the store and the ledger are at it at the same time; only `place` lets it take effect.
 ///
 /// # Errors
 /// Nothing is on record but, perhaps, the attempt; or the ledger was lost and nobody knows.
 pub fn record(
     job: &Job<'_>,
     policy: &Policy,
-    joins: bool,
     ledger: &mut dyn Ledger,
+    store: &mut dyn Store,
+    deadline: &Deadline,
     patience: &mut Patience<'_>,
 ) -> Result<(Recorded, Phases), Failure> {
-    let terms = policy.terms(joins);
+    if let ([destination], Some(at)) = (job.destinations, job.at) {
+        let key = job.copy_key(destination);
+        store.begin_append(destination, &job.copy(destination, &key, at), deadline);
+    }
+    let terms = policy.terms(store.append_is_idempotent());
     let mut phases = Phases::default();
     let message = job.message;
     let keep_raw = policy.keep_raw || message.has_nul();
@@ -190,6 +199,7 @@ pub fn record(
         facts: job.facts,
         size_bytes: message.own_copy().len() as u64,
         raw: keep_raw.then(|| message.received()),
+        at: job.at,
     };
     loop {
         let began = Instant::now();
@@ -232,6 +242,19 @@ impl Policy {
 }
 
 impl Job<'_> {
+    fn copy_key(&self, destination: &Destination) -> Hash {
+        self.message.identity().copy_key(&destination.account, &destination.mailbox)
+    }
+
+    /// What is to stand in `destination`.
+    fn copy<'a>(&'a self, destination: &Destination, key: &'a Hash, recorded_at: SystemTime) -> Copy<'a> {
+        let (head, bytes) = match destination.shared {
+            true => (&b""[..], self.message.shared_copy()),
+            false => (self.head, self.message.own_copy()),
+        };
+        Copy { key, head, bytes, identity: self.message.identity(), recorded_at }
+    }
+
     /// How the attempt ended, until now.
     pub fn attempt_end(&self, outcome: &Outcome) -> AttemptEnd {
         AttemptEnd {

@@ -66,7 +66,13 @@ pub struct Entry<'a> {
     pub size_bytes: u64,
     /// The bytes as received, when they are to be kept.
     pub raw: Option<&'a [u8]>,
+    /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a new message where the
+    /// ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
+    pub at: Option<SystemTime>,
 }
+
+/// See [`Entry::at`].
+pub const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 
 /// One try to deliver one message: who tries, for whom.
 #[derive(Debug, Clone, Default)]
@@ -350,6 +356,13 @@ impl From<&PartFact> for TracePart {
             size_bytes: fact.size_bytes as i64,
         }
     }
+}
+
+/// The time to put on record of a new message ([`Entry::at`]), in seconds since 1970, by a ledger whose clock says `now`.
+fn recorded_secs(at: Option<SystemTime>, now: SystemTime) -> u64 {
+    let secs = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = secs(now);
+    at.map(secs).filter(|at| at.abs_diff(now) <= CLOCKS_DIFFER_BY.as_secs()).unwrap_or(now)
 }
 
 /// The hashes of the Message-IDs that somebody who typed `wanted` may mean: as it is, and in angle brackets.

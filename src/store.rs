@@ -246,6 +246,13 @@ pub trait Store: Send {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError>;
 
+    /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append) is not called for the
+    /// very same: it then has less to wait for. Any other call, or none, takes it back. Nothing is reported here; an error
+    /// shows at the append.
+    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
+        let _ = (destination, copy, deadline);
+    }
+
     /// Appends several copies of different messages to one mailbox, in one go where the store can: each comes to what it
     /// would have come to alone, as [`append`](Store::append) tells it.
     fn append_all(

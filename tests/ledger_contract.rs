@@ -153,7 +153,7 @@ impl Session {
     ) -> Result<Recorded, LedgerError> {
         let facts = mail.facts();
         let size_bytes = mail.own_copy().len() as u64;
-        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None };
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, at: None };
         self.0.record(&entry, attempt, destinations, terms)
     }
 
@@ -162,7 +162,7 @@ impl Session {
     }
 
     fn record_identity(&mut self, identity: &Identity, facts: &Facts) -> Recorded {
-        let entry = Entry { identity, facts, size_bytes: 1, raw: None };
+        let entry = Entry { identity, facts, size_bytes: 1, raw: None, at: None };
         self.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record")
     }
 
@@ -342,7 +342,7 @@ mod suite {
         for (name, raw) in [("kept", Some(&b"bytes \0 \xff"[..])), ("not-kept", None), ("kept-empty", Some(b""))] {
             let mail = mail(name);
             let facts = mail.facts();
-            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw };
+            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw, at: None };
             session.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record");
             let trace = session.trace_one(&format!("{name}@example.org"));
             assert_eq!((trace.raw_kept, trace.size_bytes), (raw.is_some(), 12), "{name}");
@@ -924,7 +924,7 @@ mod suite {
                 pid: u32::MAX,
             };
             let mail = mail(&name);
-            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
             let context = format!("{:.40?}", text);
             let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect(&context);
             session.0.claim(recorded.message, &[sent()], &by, LEASE).expect(&context);
@@ -1432,7 +1432,7 @@ fn sqlite_a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lo
     let confirmed = hurried.confirm(&claim, &uid(1), CopyFacts::default(), None);
     assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
     let recorded = hurried.record(&entry, &attempt("mx1"), &[inbox()], LEASE);
     assert!(matches!(recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
     drop(held);

@@ -544,6 +544,7 @@ impl Delivery {
             attempt: &attempt,
             destinations,
             started: Instant::now(),
+            at: None,
             is_part: false,
         };
         let over_quota = self.over_quota;
@@ -963,7 +964,7 @@ fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
 
 fn record(ledger: &mut MemoryLedger, mail: &Message, destinations: &[Destination], terms: LeaseTerms) -> Recorded {
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None };
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
     ledger.record(&entry, &attempt("mx2"), destinations, terms).expect("record")
 }
 

@@ -47,7 +47,7 @@ impl Site {
     fn claim(&self, mail: &Message, destination: &Destination) -> (Claim, SystemTime) {
         let facts = mail.facts();
         let size_bytes = mail.own_copy().len() as u64;
-        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None };
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, at: None };
         let wanted = std::slice::from_ref(destination);
         let recorded = self.ledger.clone().record(&entry, &attempt("mx1"), wanted, LEASE).expect("record");
         match recorded.copies[0] {

@@ -202,6 +202,7 @@ impl Delivery {
             attempt: &attempt,
             destinations: &destinations,
             started: self.started,
+            at: None,
             is_part: false,
         };
         let outcome = self.place(&job, ledger.as_mut(), store.as_mut())?;

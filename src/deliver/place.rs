@@ -109,8 +109,7 @@ impl Delivery<'_> {
     /// Places one copy: a turn and a look if in doubt, append, confirm.
     fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
         let destination = &self.job.destinations[index];
-        let identity = self.job.message.identity();
-        let key = identity.copy_key(&destination.account, &destination.mailbox);
+        let key = self.job.copy_key(destination);
         let in_doubt = match self.turn(claim, &key, ledger, store) {
             Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
             Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
@@ -118,12 +117,7 @@ impl Delivery<'_> {
             Err(LedgerError::Contended) => return Step::Claimed(*claim),
             Err(error) => return self.give_back(claim, error.into(), ledger),
         };
-        let message = self.job.message;
-        let (head, bytes) = match destination.shared {
-            true => (&b""[..], message.shared_copy()),
-            false => (self.job.head, message.own_copy()),
-        };
-        let copy = Copy { key: &key, head, bytes, identity, recorded_at: self.recorded.recorded_at };
+        let copy = self.job.copy(destination, &key, self.recorded.recorded_at);
         let began = Instant::now();
         let written = write(destination, &copy, in_doubt, store, self.deadline);
         self.phases.append += began.elapsed();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::recorded_secs;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
     Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
@@ -218,7 +219,8 @@ impl Ledger for MemoryLedger {
                 facts: entry.facts.clone(),
                 size_bytes: entry.size_bytes,
                 raw: entry.raw.map(<[u8]>::to_vec),
-                recorded_at: wall_clock(Duration::from_secs(shared.now.as_secs())),
+                recorded_at: SystemTime::UNIX_EPOCH
+                    + Duration::from_secs(recorded_secs(entry.at, wall_clock(shared.now))),
                 collision,
             });
             shared.messages.len() - 1

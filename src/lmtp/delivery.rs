@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
 
@@ -39,6 +39,8 @@ pub struct Parcel {
     passage: Passage,
     received: Zoned,
     started: Instant,
+    /// The same by the ledger's clock.
+    at: SystemTime,
     deadline: Deadline,
     plan: OnceLock<Plan>,
     failed: OnceLock<Outcome>,
@@ -80,6 +82,7 @@ impl Parcel {
             facts: message.facts(),
             deadline: service.deadline(),
             started: Instant::now(),
+            at: service.ledger_time(),
             received: Zoned::now(),
             plan: OnceLock::new(),
             failed: OnceLock::new(),
@@ -175,13 +178,30 @@ impl Parcel {
         head: &'a [u8],
         is_part: bool,
     ) -> Job<'a> {
-        let (message, facts, started) = (&self.message, &self.facts, self.started);
-        Job { message, head, facts, attempt, destinations, started, is_part }
+        let (message, facts, started, at) = (&self.message, &self.facts, self.started, Some(self.at));
+        Job { message, head, facts, attempt, destinations, started, at, is_part }
+    }
+
+    /// What stands before the message in the copy of a recipient.
+    fn head(&self, recipient: usize) -> Vec<u8> {
+        match self.message.received().first() {
+            // It would continue our last field, and be another message. Postfix begins with a field of its own.
+            Some(b' ' | b'\t') => Vec::new(),
+            _ => {
+                let (sender, address) = (&self.envelope.sender, &self.envelope.recipients[recipient]);
+                trace_head(sender, address, &self.passage, &self.received)
+            }
+        }
+    }
+
+    /// The first recipient whose mailbox it is; none for a shared copy.
+    fn recipient_of(&self, destination: &Destination) -> Option<usize> {
+        self.accounts.iter().position(|account| !destination.shared && *account == destination.account)
     }
 
     /// What is known once the message is on record; nothing when it could not be.
-    fn recorded(&self) -> Option<&Plan> {
-        match self.record() {
+    fn recorded(&self, store: &mut LentStore<'_>) -> Option<&Plan> {
+        match self.record(store) {
             Ok(plan) => {
                 self.metrics.count_record(plan.recorded.collision && plan.recorded.is_new, &plan.phases);
                 Some(self.plan.get_or_init(|| plan))
@@ -194,7 +214,7 @@ impl Parcel {
     }
 
     /// Records the message.
-    fn record(&self) -> Result<Plan, Failure> {
+    fn record(&self, store: &mut LentStore<'_>) -> Result<Plan, Failure> {
         let mut ledger = LentLedger::new(&self.service, self.deadline.end());
         let mut accounts: Vec<String> = Vec::new();
         for account in &self.accounts {
@@ -205,13 +225,20 @@ impl Parcel {
         let routing = &self.service.routing;
         let destinations = routing.destinations(&accounts, &self.message, &self.envelope, &mut ledger)?;
         let attempt = self.attempt(0);
-        let job = self.job(&attempt, &destinations, b"", true);
+        let head = match destinations.as_slice() {
+            [only] => self.head(self.recipient_of(only).unwrap_or(0)),
+            _ => Vec::new(),
+        };
+        let job = self.job(&attempt, &destinations, &head, true);
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
-        let service = &self.service;
-        let recorded = deliver::record(&job, &service.policy, service.joins, &mut ledger, &mut patience);
+        let policy = &self.service.policy;
+        let recorded = deliver::record(&job, policy, &mut ledger, store, &self.deadline, &mut patience);
         let (recorded, phases) = recorded.inspect_err(|_| self.metrics.count_no_record(patience.waits()))?;
+        if recorded.is_new {
+            self.service.learn_the_time(self.at, recorded.recorded_at);
+        }
         let copies = destinations.into_iter().map(|destination| PlannedCopy {
-            recipient: self.accounts.iter().position(|account| !destination.shared && *account == destination.account),
+            recipient: self.recipient_of(&destination),
             end: OnceLock::new(),
             destination,
         });
@@ -219,9 +246,9 @@ impl Parcel {
     }
 
     /// Places one copy; says whether the attempt's end is on record with it.
-    fn place(&self, plan: &Plan, index: usize) -> bool {
+    fn place(&self, plan: &Plan, index: usize, store: &mut LentStore<'_>) -> bool {
         let copy = &plan.copies[index];
-        let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index)));
+        let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index, store)));
         let (end, phases, end_recorded) = match placed {
             Ok(mut placing) => {
                 let end = placing.ends.pop().unwrap_or_else(|| Err(Failure::Internal("no end".to_owned())));
@@ -235,22 +262,17 @@ impl Parcel {
         end_recorded
     }
 
-    fn place_in(&self, plan: &Plan, copy: &PlannedCopy, index: usize) -> deliver::Placing {
+    fn place_in(&self, plan: &Plan, copy: &PlannedCopy, index: usize, store: &mut LentStore<'_>) -> deliver::Placing {
         let recipient = copy.recipient.unwrap_or(0);
         let attempt = self.attempt(recipient);
-        let (sender, address) = (&self.envelope.sender, &self.envelope.recipients[recipient]);
-        let head = match self.message.received().first() {
-            // It would continue our last field, and be another message. Postfix begins with a field of its own.
-            Some(b' ' | b'\t') => Vec::new(),
-            _ => trace_head(sender, address, &self.passage, &self.received),
-        };
+        let head = self.head(recipient);
         let is_part = plan.copies.len() > 1 || self.accounts.len() > 1;
         let job = self.job(&attempt, std::slice::from_ref(&copy.destination), &head, is_part);
         let recorded = Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
-        let service = &self.service;
-        let (mut ledger, mut store) = (LentLedger::new(service, self.deadline.end()), LentStore { service });
-        deliver::place(&job, &service.policy, &recorded, &mut ledger, &mut store, &self.deadline, &mut patience)
+        let mut ledger = LentLedger::new(&self.service, self.deadline.end());
+        let policy = &self.service.policy;
+        deliver::place(&job, policy, &recorded, &mut ledger, store, &self.deadline, &mut patience)
     }
 
     /// Puts on record how it ended for each recipient.
@@ -276,9 +298,10 @@ impl Parcel {
 pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> {
     let (tell, news) = channel();
     let rest = guarded(parcel, || {
-        let plan = parcel.recorded()?;
+        let mut store = LentStore::new(&parcel.service);
+        let plan = parcel.recorded(&mut store)?;
         // Several copies are placed beside the caller, and so is what no client need wait for.
-        (plan.copies.len() != 1 || !parcel.place(plan, 0)).then_some(plan.copies.len())
+        (plan.copies.len() != 1 || !parcel.place(plan, 0, &mut store)).then_some(plan.copies.len())
     });
     let Some(copies) = rest else { return news };
     let work = Arc::clone(parcel);
@@ -319,7 +342,7 @@ fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
             if index >= copies {
                 return;
             }
-            parcel.place(plan, index);
+            parcel.place(plan, index, &mut LentStore::new(&parcel.service));
             let _ = tell.send(());
         }
     };

@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use super::service::{LedgerSession, Service};
-use super::together::SMALL;
+use super::service::{LedgerSession, Service, StoreSession};
+use super::together::{Lead, SMALL};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
@@ -164,10 +164,28 @@ impl Ledger for LentLedger<'_> {
 
 /// See the module.
 pub struct LentStore<'a> {
-    pub service: &'a Service,
+    service: &'a Service,
+    /// The session in which an append to that mailbox has begun, which nobody else may begin meanwhile.
+    ahead: Option<(Destination, StoreSession, Lead<'a>)>,
 }
 
-impl LentStore<'_> {
+impl<'a> LentStore<'a> {
+    pub fn new(service: &'a Service) -> LentStore<'a> {
+        LentStore { service, ahead: None }
+    }
+
+    /// Where many messages for one mailbox are better off together than each by itself.
+    fn together(&self, copy: &Copy<'_>) -> bool {
+        !self.service.joins && copy.head.len() + copy.bytes.len() <= SMALL
+    }
+
+    /// What has begun will not come to its end.
+    fn take_back(&mut self) {
+        if let Some((_, mut session, _lead)) = self.ahead.take() {
+            session.throw_away();
+        }
+    }
+
     fn once<T>(
         &self,
         destination: &Destination,
@@ -204,6 +222,12 @@ impl LentStore<'_> {
     }
 }
 
+impl Drop for LentStore<'_> {
+    fn drop(&mut self) {
+        self.take_back();
+    }
+}
+
 impl Store for LentStore<'_> {
     fn append_is_idempotent(&self) -> bool {
         self.service.joins
@@ -217,7 +241,19 @@ impl Store for LentStore<'_> {
         sought: &Sought<'_>,
         until: Instant,
     ) -> Result<Vec<Found>, StoreError> {
+        self.take_back();
         self.once(destination, until, |store| store.find(destination, sought, until))
+    }
+
+    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
+        // Only what need not be waited for.
+        if self.together(copy)
+            && let Some(lead) = self.service.mailboxes.lead(destination)
+            && let Ok(mut session) = self.service.store(&destination.account, Instant::now())
+        {
+            session.begin_append(destination, copy, deadline);
+            self.ahead = Some((destination.clone(), session, lead));
+        }
     }
 
     fn append(
@@ -226,10 +262,19 @@ impl Store for LentStore<'_> {
         copy: &Copy<'_>,
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
+        if let Some((begun_to, mut session, _lead)) = self.ahead.take() {
+            if begun_to == *destination {
+                let appended = session.append(destination, copy, deadline);
+                if appended.is_err() {
+                    session.throw_away();
+                }
+                return appended;
+            }
+            session.throw_away();
+        }
         // Later than that no last bytes may go out.
         let until = self.service.last_bytes(deadline);
-        // Where one mailbox takes many at once, nobody needs to wait.
-        if self.service.joins || copy.head.len() + copy.bytes.len() > SMALL {
+        if !self.together(copy) {
             return self.once(destination, until, |store| store.append(destination, copy, deadline));
         }
         let append = |copies: &[(Copy<'_>, &Deadline)]| self.append_now(destination, until, copies);

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::lent::LentLedger;
 use super::metrics::Gauge;
@@ -38,6 +38,8 @@ pub struct Service {
     make_store: StoreMaker,
     ledgers: Arc<Pool<Box<dyn Ledger>>>,
     stores: Arc<Pool<Box<dyn Store>>>,
+    /// By how many seconds the ledger's clock is ahead of ours, by its last word.
+    clock_ahead: AtomicI64,
     /// Who appends where.
     pub mailboxes: Mailboxes,
     /// Whether an append may be repeated, which leases then join.
@@ -64,6 +66,7 @@ impl Service {
         let ledgers = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
         let stores = Limits { used: usize::MAX, per_key: pool.per_account, kept: pool.store, idle };
         Ok(Service {
+            clock_ahead: AtomicI64::new(0),
             mailboxes: Mailboxes::default(),
             joins: make_store().append_is_idempotent(),
             routing: Routing::new(config),
@@ -112,6 +115,19 @@ impl Service {
             StoreError::NotStored(format!("in use by other deliveries: {why}"))
         })?;
         right.or_make(|| Ok((self.make_store)()))
+    }
+
+    /// What the ledger's clock says, in whole seconds, as far as we know.
+    pub fn ledger_time(&self) -> SystemTime {
+        let secs = our_secs().saturating_add(self.clock_ahead.load(Ordering::Relaxed));
+        SystemTime::UNIX_EPOCH + Duration::from_secs(secs.max(0).unsigned_abs())
+    }
+
+    /// The ledger has just said `told` where we took its time for `guessed`.
+    pub fn learn_the_time(&self, guessed: SystemTime, told: SystemTime) {
+        if told != guessed {
+            self.clock_ahead.store(secs(told).saturating_sub(our_secs()), Ordering::Relaxed);
+        }
     }
 
     /// Until when an append may wait for its turn.
@@ -169,4 +185,12 @@ impl Service {
             .flat_map(|(pool, (used, idle))| [gauge(pool, "used", *used), gauge(pool, "idle", *idle)])
             .collect()
     }
+}
+
+fn our_secs() -> i64 {
+    secs(SystemTime::now())
+}
+
+fn secs(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
 }

@@ -48,6 +48,18 @@ struct Waiting {
 }
 
 impl Mailboxes {
+    /// The right to append to `destination` alone, for a while, if nobody has it or waits for it.
+    pub fn lead(&self, destination: &Destination) -> Option<Lead<'_>> {
+        let place = self.place(destination);
+        let mut state = unpoisoned(&place.queue.state);
+        if state.is_led || !state.waiting.is_empty() {
+            return None;
+        }
+        state.is_led = true;
+        drop(state);
+        Some(Lead { place, others: Vec::new() })
+    }
+
     /// Has `copy` appended to `destination` by `append`, perhaps with others, or by somebody else's. Waits for its turn
     /// until `until`.
     ///
@@ -61,38 +73,67 @@ impl Mailboxes {
         until: Instant,
         append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
     ) -> Appended {
+        let place = self.place(destination);
+        let lead = match place.wait(copy, deadline, until) {
+            Waited::Leads(others) => Lead { place, others },
+            Waited::Appended(appended) => return appended,
+            Waited::InVain => {
+                let why = format!("the appends to {destination} before this one take too long");
+                return Err(StoreError::NotStored(why));
+            }
+        };
+        let mut copies = vec![(*copy, deadline)];
+        copies.extend(lead.others.iter().map(|one| (one.copy(), &one.deadline)));
+        let mut appended = append(&copies).into_iter();
+        let own = appended.next().unwrap_or_else(|| Err(untold()));
+        for (one, appended) in lead.others.iter().zip(appended) {
+            one.tell(appended);
+        }
+        own
+    }
+
+    fn place(&self, destination: &Destination) -> Place<'_> {
         let key = (destination.account.clone(), destination.mailbox.clone());
         let queue = Arc::clone(unpoisoned(&self.0).entry(key.clone()).or_default());
-        let appended = queue.append(copy, deadline, until, append).unwrap_or_else(|| {
-            let why = format!("the appends to {destination} before this one take too long");
-            Err(StoreError::NotStored(why))
-        });
-        let mut all = unpoisoned(&self.0);
-        drop(queue);
-        // Nobody else has it, and nobody can get it while the map is locked.
-        if all.get(&key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
-            all.remove(&key);
-        }
-        appended
+        Place { mailboxes: self, key, queue }
     }
 }
 
-impl Queue {
-    /// `None`: its turn did not come.
-    fn append(
-        &self,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-        until: Instant,
-        append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
-    ) -> Option<Appended> {
-        let mut state = unpoisoned(&self.state);
+/// A place at a mailbox' queue; nothing is kept of it when the last one leaves.
+struct Place<'a> {
+    mailboxes: &'a Mailboxes,
+    key: (String, String),
+    queue: Arc<Queue>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut all = unpoisoned(&self.mailboxes.0);
+        // Ours and the map's: nobody else has it, and nobody can get it while the map is locked.
+        if Arc::strong_count(&self.queue) == 2 {
+            all.remove(&self.key);
+        }
+    }
+}
+
+/// What came of waiting for the turn.
+enum Waited {
+    /// It came, and these are taken along.
+    Leads(Vec<Arc<Waiting>>),
+    /// Somebody else's came.
+    Appended(Appended),
+    InVain,
+}
+
+impl Place<'_> {
+    fn wait(&self, copy: &Copy<'_>, deadline: &Deadline, until: Instant) -> Waited {
+        let mut state = unpoisoned(&self.queue.state);
         if state.is_led {
             let mine = Arc::new(Waiting::of(copy, deadline));
             state.waiting.push(Arc::clone(&mine));
             loop {
                 if let Some(appended) = mine.taken() {
-                    return Some(appended);
+                    return Waited::Appended(appended);
                 }
                 let place = state.waiting.iter().position(|one| Arc::ptr_eq(one, &mine));
                 if let (false, Some(place)) = (state.is_led, place) {
@@ -102,32 +143,22 @@ impl Queue {
                 let left = until.saturating_duration_since(Instant::now());
                 if let (true, Some(place)) = (left.is_zero(), place) {
                     state.waiting.remove(place);
-                    return None;
+                    return Waited::InVain;
                 }
                 // Whoever has taken it along tells the outcome, and waits for no answer for ever.
                 let left = if place.is_some() { left } else { Duration::from_secs(1) };
-                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.queue.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         state.is_led = true;
         let most = state.waiting.len().min(MOST - 1);
-        let others: Vec<Arc<Waiting>> = state.waiting.drain(..most).collect();
-        drop(state);
-        let lead = Lead { queue: self, others };
-        let mut copies = vec![(*copy, deadline)];
-        copies.extend(lead.others.iter().map(|one| (one.copy(), &one.deadline)));
-        let mut appended = append(&copies).into_iter();
-        let own = appended.next().unwrap_or_else(|| Err(untold()));
-        for (one, appended) in lead.others.iter().zip(appended) {
-            one.tell(appended);
-        }
-        Some(own)
+        Waited::Leads(state.waiting.drain(..most).collect())
     }
 }
 
 /// The right to append. However it ends, who was taken along has an outcome and the next one may go on.
-struct Lead<'a> {
-    queue: &'a Queue,
+pub struct Lead<'a> {
+    place: Place<'a>,
     others: Vec<Arc<Waiting>>,
 }
 
@@ -136,8 +167,8 @@ impl Drop for Lead<'_> {
         for one in &self.others {
             one.tell(Err(untold()));
         }
-        unpoisoned(&self.queue.state).is_led = false;
-        self.queue.changed.notify_all();
+        unpoisoned(&self.place.queue.state).is_led = false;
+        self.place.queue.changed.notify_all();
     }
 }
 

@@ -13,16 +13,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use secrecy::SecretString;
 
 use crate::deadline::Deadline;
 use crate::directory::Destination;
+use crate::lock_key::Hash;
 use crate::message::DedupBy;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
 
-use append::{AppendTrouble, Part};
+use append::{AppendTrouble, Begun, Part};
 pub use login::Door;
 use login::NoSession;
 use session::{Refusal, Session, Trouble};
@@ -76,6 +77,25 @@ pub struct ImapStore {
     idle: Duration,
     /// The session of the last work had been used before.
     was_used: bool,
+    /// In whose session an append has begun.
+    ahead: Option<Ahead>,
+}
+
+/// An append that has begun, and what it is of.
+struct Ahead {
+    destination: Destination,
+    key: Hash,
+    recorded_at: SystemTime,
+    size: usize,
+    begun: Begun,
+}
+
+impl Ahead {
+    fn is_of(&self, destination: &Destination, parts: &[Part<'_>]) -> bool {
+        let [part] = parts else { return false };
+        let same_copy = (self.key, self.recorded_at, self.size) == (*part.copy.key, part.copy.recorded_at, part.size);
+        same_copy && self.destination == *destination
+    }
 }
 
 enum Slot {
@@ -96,7 +116,7 @@ impl ImapStore {
 
     /// As `new`, sharing with others what it takes to log in.
     pub fn through(door: Arc<Door>) -> ImapStore {
-        ImapStore { door, sessions: HashMap::new(), idle: IDLE, was_used: false }
+        ImapStore { door, sessions: HashMap::new(), idle: IDLE, was_used: false, ahead: None }
     }
 
     /// Runs `work` with the account's session, and keeps the session if it is still good.
@@ -121,6 +141,10 @@ impl ImapStore {
     fn session(&mut self, account: &str, until: Instant) -> Result<Box<Session>, NoSession> {
         self.was_used = false;
         let mut is_used = false;
+        if let Some(ahead) = self.ahead.take() {
+            // It waits for the end of a command that will not come.
+            self.sessions.remove(&ahead.destination.account);
+        }
         let at_hand = match self.sessions.remove(account) {
             Some(Slot::Open(mut session, since)) => {
                 is_used = true;
@@ -193,6 +217,25 @@ impl Store for ImapStore {
         let appended = self.append_parts(destination, &mailbox, &part);
         let receipts = appended.map_err(|trouble| not_appended(destination, trouble))?;
         Ok(receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
+    }
+
+    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
+        let Ok(name) = mailbox(destination) else { return };
+        // Without a session at hand there is nothing to gain.
+        if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
+            return;
+        }
+        let part = Part::new(copy, deadline);
+        let begun = self.with_session(&destination.account, deadline.end(), |session, _| {
+            append::begin_ahead(session, &name, destination.shared, &part)
+        });
+        self.ahead = begun.ok().map(|begun| Ahead {
+            destination: destination.clone(),
+            key: *copy.key,
+            recorded_at: copy.recorded_at,
+            size: part.size,
+            begun,
+        });
     }
 
     fn append_all(
@@ -280,7 +323,10 @@ impl ImapStore {
         parts: &[Part<'_>],
     ) -> Result<Vec<Receipt>, AppendTrouble> {
         let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
-        let mut first = self.append_once(destination, mailbox, parts, until);
+        let mut first = match self.ahead.take_if(|ahead| ahead.is_of(destination, parts)) {
+            Some(ahead) => self.append_rest(&ahead, parts),
+            None => self.append_once(destination, mailbox, parts, until),
+        };
         // A session that was kept may end in that very moment: with a new one it is as if there had been none.
         if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && Instant::now() < until {
             first = self.append_once(destination, mailbox, parts, until);
@@ -295,6 +341,20 @@ impl ImapStore {
         }
         self.create(destination, mailbox, until).map_err(AppendTrouble::NotStored)?;
         self.append_once(destination, mailbox, parts, until)
+    }
+
+    /// The end of an append that has begun, in its session.
+    fn append_rest(&mut self, ahead: &Ahead, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+        let account = &ahead.destination.account;
+        let Some(Slot::Open(mut session, _)) = self.sessions.remove(account) else {
+            return Err(AppendTrouble::NotStored("the session was lost".to_owned()));
+        };
+        self.was_used = true;
+        let appended = append::complete(&mut session, &ahead.begun, parts);
+        if session.is_open() {
+            self.sessions.insert(account.clone(), Slot::Open(session, Instant::now()));
+        }
+        appended
     }
 
     fn append_once(

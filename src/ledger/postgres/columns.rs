@@ -1,6 +1,8 @@
 //! The port's values as columns and back. Texts that came from a command line or a header are cleaned on their way in,
 //! so that no message is refused for them; what comes back and makes no sense is an error, never a guess.
 
+use std::time::UNIX_EPOCH;
+
 use postgres::Row;
 use postgres::types::{FromSql, Type};
 
@@ -9,7 +11,7 @@ use super::text::{self, INDEXED, LONGEST, clean};
 use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError};
 use crate::store::Receipt;
 
-/// A message as it is recorded, its addresses and parts: 17 columns.
+/// A message as it is recorded, its addresses and parts: 18 columns.
 pub(super) struct MessageColumns<'a> {
     message_id: Option<&'a [u8]>,
     message_id_text: Option<String>,
@@ -19,6 +21,7 @@ pub(super) struct MessageColumns<'a> {
     in_reply_to: Option<String>,
     references: Option<String>,
     size_bytes: i64,
+    recorded_at: Option<i64>,
     roles: Vec<&'a str>,
     names: Vec<Option<String>>,
     addresses: Vec<Option<String>>,
@@ -42,6 +45,7 @@ impl<'a> MessageColumns<'a> {
             in_reply_to: indexed(&facts.in_reply_to),
             references: plain(&facts.references),
             size_bytes: clamped(entry.size_bytes),
+            recorded_at: entry.at.and_then(|at| i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()),
             roles: facts.addresses.iter().map(|one| one.role).collect(),
             names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
             addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
@@ -63,6 +67,7 @@ impl<'a> MessageColumns<'a> {
             .with(&self.in_reply_to, Type::TEXT)
             .with(&self.references, Type::TEXT)
             .with(&self.size_bytes, Type::INT8)
+            .with(&self.recorded_at, Type::INT8)
             .with(keeps_raw, Type::BOOL)
             .with(raw, Type::BYTEA)
             .with(&self.roles, Type::TEXT_ARRAY)

@@ -1,7 +1,7 @@
 //! The rows of a delivery: the message with its facts, the claims, the receipt, the attempts. Each function works in the
 //! transaction it is given, or opens one of its own and commits it.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,7 +9,7 @@ use super::{SqliteLedger, now, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
-    SCHEMA_VERSION,
+    SCHEMA_VERSION, recorded_secs,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -69,7 +69,7 @@ fn insert_message(tx: &Connection, entry: &Entry<'_>, attempt: &Attempt) -> Resu
         let others = tx.execute("UPDATE onedrop_message SET collision = 1 WHERE id_hash = ?1", [identity.id_hash])?;
         collision = others > 0;
     }
-    let recorded_at = now() as i64;
+    let recorded_at = recorded_secs(entry.at, SystemTime::now()) as i64;
     let text = identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,

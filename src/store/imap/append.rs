@@ -47,7 +47,8 @@ impl From<Trouble> for AppendTrouble {
 pub struct Part<'a> {
     pub copy: &'a Copy<'a>,
     pub deadline: &'a Deadline,
-    size: usize,
+    /// Of its literal, in bytes.
+    pub size: usize,
 }
 
 impl<'a> Part<'a> {
@@ -82,7 +83,21 @@ pub fn append(
     seen: bool,
     parts: &[Part<'_>],
 ) -> Result<Vec<Receipt>, AppendTrouble> {
-    let [first, others @ ..] = parts else { return Ok(Vec::new()) };
+    let begun = begin(session, mailbox, seen, parts)?;
+    complete(session, &begun, parts)
+}
+
+/// An APPEND up to the last bytes, which make it take effect.
+pub struct Begun {
+    tag: String,
+}
+
+/// Puts everything but the last bytes on the wire; small parts stay unsent.
+///
+/// # Errors
+/// As for [`append`]; never in doubt.
+pub fn begin(session: &mut Session, mailbox: &str, seen: bool, parts: &[Part<'_>]) -> Result<Begun, AppendTrouble> {
+    let [first, others @ ..] = parts else { return Err(AppendTrouble::NotStored("nothing to append".to_owned())) };
     if let Some(limit) = session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit) {
         return Err(AppendTrouble::TooBig { size: first.size as u64, limit });
     }
@@ -98,10 +113,32 @@ pub fn append(
         session.wire().put(announced.as_bytes()).map_err(|error| not_sent(session, &tag, &error))?;
         put_literal(session, &tag, part.copy)?;
     }
+    Ok(Begun { tag })
+}
+
+/// Begins the append of one small message and sends what is not the last bytes, so that the server can be at it.
+///
+/// # Errors
+/// As for [`begin`]; also where the server would have to be waited for.
+pub fn begin_ahead(session: &mut Session, mailbox: &str, seen: bool, part: &Part<'_>) -> Result<Begun, AppendTrouble> {
+    if waits_for_plus(session.capabilities(), part.size) {
+        return Err(AppendTrouble::NotStored("the server is to be waited for".to_owned()));
+    }
+    let begun = begin(session, mailbox, seen, std::slice::from_ref(part))?;
+    session.wire().send().map_err(|error| not_sent(session, &begun.tag, &error))?;
+    Ok(begun)
+}
+
+/// Ends what [`begin`] began: looks at the clock, sends the last bytes and waits for the answer.
+///
+/// # Errors
+/// As for [`append`].
+pub fn complete(session: &mut Session, begun: &Begun, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+    let tag = &begun.tag;
     // What is small goes out in one piece, and until then nothing has.
     if session.wire().has_sent() {
-        session.wire().send().map_err(|error| not_sent(session, &tag, &error))?;
-        nothing_said_yet(session, &tag)?;
+        session.wire().send().map_err(|error| not_sent(session, tag, &error))?;
+        nothing_said_yet(session, tag)?;
     }
     for (at, part) in parts.iter().enumerate() {
         if let Err(too_late) = part.deadline.pass_point_of_no_return() {
@@ -109,7 +146,10 @@ pub fn append(
             return Err(AppendTrouble::NotStored(session.close(too_late)));
         }
     }
-    let outcome = finish(session, &tag, first.deadline, parts.len());
+    let outcome = match parts.first() {
+        Some(first) => finish(session, tag, first.deadline, parts.len()),
+        None => Ok(Vec::new()),
+    };
     if !matches!(outcome, Ok(_) | Err(AppendTrouble::InDoubt(_))) {
         parts.iter().for_each(|part| part.deadline.answered());
     }

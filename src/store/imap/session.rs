@@ -91,6 +91,8 @@ pub struct Session {
     wire: Wire,
     capabilities: Capabilities,
     open: bool,
+    /// A command was begun and has not ended.
+    in_command: bool,
     /// What an untagged BYE said.
     bye: Option<String>,
 }
@@ -107,7 +109,7 @@ impl Session {
         until: Instant,
     ) -> Result<Session, Trouble> {
         wire.collect_output();
-        let mut session = Session { imap, wire, capabilities, open: true, bye: None };
+        let mut session = Session { imap, wire, capabilities, open: true, in_command: false, bye: None };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;
             let lists = answer.responses.iter().filter_map(|response| response.after("CAPABILITY"));
@@ -193,6 +195,7 @@ impl Session {
         }
         guarded(|| self.imap.run_command(command))?.map_err(|error| error.to_string())?;
         let unsent = String::from_utf8(self.wire.unsent()).unwrap_or_default();
+        self.in_command = true;
         match unsent.strip_suffix(&format!(" {command}\r\n")) {
             Some(tag) if !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(tag.to_owned()),
             _ => Err("the imap crate did not write the command".to_owned()),
@@ -212,6 +215,7 @@ impl Session {
             } else if line.starts_with(b"+") {
                 return Ok(Event::GoOn);
             } else {
+                self.in_command = false;
                 return tagged(&line, tag, responses);
             }
         }
@@ -256,7 +260,10 @@ impl Session {
             let line = self.wire.read_line().map_err(|error| error.to_string())?;
             match line.strip_prefix(b"* ") {
                 Some(rest) => drop(self.response(rest)?),
-                None => return tagged(&line, tag, Vec::new()).map(Some),
+                None => {
+                    self.in_command = false;
+                    return tagged(&line, tag, Vec::new()).map(Some);
+                }
             }
             if self.bye.is_some() {
                 return Err("the server ended the session".to_owned());
@@ -266,10 +273,10 @@ impl Session {
     }
 }
 
-/// Says LOGOUT, and does not wait for the answer.
+/// Says LOGOUT, and does not wait for the answer. In the middle of a command it says nothing: that would end the command.
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.open && self.queue("LOGOUT", Instant::now() + GOODBYE).is_ok() {
+        if self.open && !self.in_command && self.queue("LOGOUT", Instant::now() + GOODBYE).is_ok() {
             let _ = self.wire.send();
         }
         self.wire.close();

@@ -29,7 +29,7 @@ $$;
 CREATE OR REPLACE FUNCTION onedrop_record(
     p_lock_timeout_ms bigint, p_version integer, p_lock bigint,
     p_id_hash bytea, p_digest bytea, p_message_id bytea, p_message_id_text text, p_sender text, p_subject text,
-    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint,
+    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
     p_keeps_raw boolean, p_raw bytea,
     p_roles text[], p_names text[], p_addresses text[],
     p_paths text[], p_content_types text[], p_part_names text[], p_part_sizes bigint[],
@@ -66,9 +66,12 @@ BEGIN
     END IF;
 
     INSERT INTO onedrop_message AS m (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
-                                      reference_ids, size_bytes, raw)
+                                      reference_ids, size_bytes, raw, recorded_at)
     VALUES (p_id_hash, p_digest, p_message_id, p_message_id_text, p_sender, p_subject, to_timestamp(p_date),
-            p_in_reply_to, p_reference_ids, p_size_bytes, p_raw)
+            p_in_reply_to, p_reference_ids, p_size_bytes, p_raw,
+            -- The caller's time where our clock says so too, give or take two seconds.
+            CASE WHEN abs(p_recorded_at - extract(epoch FROM clock_timestamp())) <= 2 THEN to_timestamp(p_recorded_at)
+                 ELSE date_trunc('second', clock_timestamp()) END)
     ON CONFLICT (id_hash, digest) DO NOTHING
     RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint, m.collision INTO message, recorded_at, collision;
     is_new := FOUND;
