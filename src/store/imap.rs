@@ -13,22 +13,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::lock_key::Hash;
 use crate::message::DedupBy;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
 
-use append::{AppendTrouble, Begun, Part};
+use append::Part;
+use appends::{Ahead, not_appended};
 pub use login::Door;
 use login::NoSession;
 use session::{Refusal, Session, Trouble};
 
 mod append;
+mod appends;
 mod fetch;
 mod login;
 mod look;
@@ -79,23 +80,6 @@ pub struct ImapStore {
     was_used: bool,
     /// In whose session an append has begun.
     ahead: Option<Ahead>,
-}
-
-/// An append that has begun, and what it is of.
-struct Ahead {
-    destination: Destination,
-    key: Hash,
-    recorded_at: SystemTime,
-    size: usize,
-    begun: Begun,
-}
-
-impl Ahead {
-    fn is_of(&self, destination: &Destination, parts: &[Part<'_>]) -> bool {
-        let [part] = parts else { return false };
-        let same_copy = (self.key, self.recorded_at, self.size) == (*part.copy.key, part.copy.recorded_at, part.size);
-        same_copy && self.destination == *destination
-    }
 }
 
 enum Slot {
@@ -220,22 +204,9 @@ impl Store for ImapStore {
     }
 
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
-        let Ok(name) = mailbox(destination) else { return };
-        // Without a session at hand there is nothing to gain.
-        if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
-            return;
+        if let Ok(mailbox) = mailbox(destination) {
+            self.begin_part(destination, &mailbox, &Part::new(copy, deadline));
         }
-        let part = Part::new(copy, deadline);
-        let begun = self.with_session(&destination.account, deadline.end(), |session, _| {
-            append::begin_ahead(session, &name, destination.shared, &part)
-        });
-        self.ahead = begun.ok().map(|begun| Ahead {
-            destination: destination.clone(),
-            key: *copy.key,
-            recorded_at: copy.recorded_at,
-            size: part.size,
-            begun,
-        });
     }
 
     fn append_all(
@@ -314,78 +285,6 @@ impl ImapStore {
                 .map_err(|trouble| failed(&format!("taking uid {uid} out of {destination}"), trouble))
         })
     }
-
-    /// Appends `parts` in one command; creates the mailbox if that is missing.
-    fn append_parts(
-        &mut self,
-        destination: &Destination,
-        mailbox: &str,
-        parts: &[Part<'_>],
-    ) -> Result<Vec<Receipt>, AppendTrouble> {
-        let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
-        let mut first = match self.ahead.take_if(|ahead| ahead.is_of(destination, parts)) {
-            Some(ahead) => self.append_rest(&ahead, parts),
-            None => self.append_once(destination, mailbox, parts, until),
-        };
-        // A session that was kept may end in that very moment: with a new one it is as if there had been none.
-        if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && Instant::now() < until {
-            first = self.append_once(destination, mailbox, parts, until);
-        }
-        let Err(AppendTrouble::Refused(refusal)) = first else { return first };
-        if !matches!(refusal.code.as_str(), "TRYCREATE" | "NONEXISTENT") {
-            return Err(AppendTrouble::Refused(refusal));
-        }
-        if !self.door.settings.create_mailboxes {
-            let text = format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
-            return Err(AppendTrouble::NotStored(text));
-        }
-        self.create(destination, mailbox, until).map_err(AppendTrouble::NotStored)?;
-        self.append_once(destination, mailbox, parts, until)
-    }
-
-    /// The end of an append that has begun, in its session.
-    fn append_rest(&mut self, ahead: &Ahead, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
-        let account = &ahead.destination.account;
-        let Some(Slot::Open(mut session, _)) = self.sessions.remove(account) else {
-            return Err(AppendTrouble::NotStored("the session was lost".to_owned()));
-        };
-        self.was_used = true;
-        let appended = append::complete(&mut session, &ahead.begun, parts);
-        if session.is_open() {
-            self.sessions.insert(account.clone(), Slot::Open(session, Instant::now()));
-        }
-        appended
-    }
-
-    fn append_once(
-        &mut self,
-        destination: &Destination,
-        mailbox: &str,
-        parts: &[Part<'_>],
-        until: Instant,
-    ) -> Result<Vec<Receipt>, AppendTrouble> {
-        self.with_session(&destination.account, until, |session, _| {
-            if parts.len() > 1 && !append::take_together(session.capabilities(), parts) {
-                return Err(AppendTrouble::NotStored("not taken in one command".to_owned()));
-            }
-            append::append(session, mailbox, destination.shared, parts)
-        })
-    }
-
-    /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it still holds mail.
-    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), String> {
-        let created = self.with_session(&destination.account, until, |session, _| {
-            match session.run(&format!("CREATE {mailbox}"), until) {
-                Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
-                created => drop(created.map_err(why)?),
-            }
-            match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
-                Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
-                Err(trouble) => Err(why(trouble)),
-            }
-        });
-        created.map_err(|why: String| format!("creating it: {why}"))
-    }
 }
 
 impl From<NoSession> for StoreError {
@@ -401,15 +300,6 @@ impl From<NoSession> for String {
     fn from(no: NoSession) -> Self {
         let (NoSession::Refused(why) | NoSession::Failed(why)) = no;
         why
-    }
-}
-
-impl From<NoSession> for AppendTrouble {
-    fn from(no: NoSession) -> Self {
-        match no {
-            NoSession::Refused(why) => AppendTrouble::NoAccount(why),
-            NoSession::Failed(why) => AppendTrouble::NotStored(why),
-        }
     }
 }
 
@@ -434,19 +324,6 @@ fn refused(doing: &str, refusal: Refusal) -> StoreError {
         "OVERQUOTA" => StoreError::OverQuota(text),
         "TOOBIG" | "LIMIT" => StoreError::TooBig(text),
         _ => StoreError::NotStored(text),
-    }
-}
-
-fn not_appended(destination: &Destination, trouble: AppendTrouble) -> StoreError {
-    let doing = format!("appending to {destination}");
-    match trouble {
-        AppendTrouble::Refused(refusal) => refused(&doing, refusal),
-        AppendTrouble::NotStored(why) => StoreError::NotStored(format!("{doing}: {why}")),
-        AppendTrouble::NoAccount(why) => StoreError::NoAccount(format!("{doing}: {why}")),
-        AppendTrouble::TooBig { size, limit } => {
-            StoreError::TooBig(format!("{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"))
-        }
-        AppendTrouble::InDoubt(why) => StoreError::InDoubt(format!("{doing}: {why}")),
     }
 }
 

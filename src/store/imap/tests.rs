@@ -10,6 +10,7 @@ use super::*;
 use crate::lock_key::Hash;
 use crate::message::Message;
 
+mod ahead;
 mod hostile;
 mod looks;
 mod removals;
