@@ -11,6 +11,7 @@ mod flights;
 mod input;
 mod metrics;
 pub mod protocol;
+mod queue_id;
 mod reply;
 mod server;
 mod service;

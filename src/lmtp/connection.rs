@@ -11,6 +11,7 @@ use super::data::{ChunkReader, DotReader};
 use super::delivery::{self, Contents, Ending, Parcel};
 use super::input::{Input, Pace};
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
+use super::queue_id;
 use super::server::Shared;
 use super::service::Service;
 use super::spool::{NoMessage, Spool};
@@ -316,19 +317,21 @@ impl Connection<'_> {
             "" => format!("{}.{}", std::process::id(), service.delivery_number()),
             queue_id => queue_id.to_owned(),
         };
+        let message = Message::new(bytes, service.by);
+        let queue_id = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
         Some(Contents {
-            message: Message::new(bytes, service.by),
             passage: Passage { from, by: service.host.clone(), protocol, id },
             envelope: Envelope {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
-                queue_id: transaction.queue_id,
+                queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
                 // Who may use a socket of this host's is believed, as pipe(8)'s user is; by TCP anybody might say so.
                 sasl_username: match self.input.stream {
                     Stream::Unix(_) => transaction.sasl_username,
                     Stream::Tcp(_) => String::new(),
                 },
             },
+            message,
             accounts,
         })
     }
