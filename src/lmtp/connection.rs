@@ -122,7 +122,7 @@ impl Connection<'_> {
                 Line::End if self.shared.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
                 Line::End => return self.flush(),
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
-                Line::Whole(line) => self.protocol.line(&line, &mut self.accounts, &mut self.out),
+                Line::Whole(line) => self.protocol.line(&line, Instant::now(), &mut self.accounts, &mut self.out),
             };
             self.has_just_delivered = false;
             match next {
