@@ -9,6 +9,7 @@ pub mod data;
 mod delivery;
 mod flights;
 mod input;
+mod log;
 mod metrics;
 pub mod protocol;
 mod queue_id;

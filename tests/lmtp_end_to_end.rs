@@ -74,6 +74,10 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
         assert!(line.contains("dsn=2.") && line.contains("status=sent"), "{line}");
         assert!(line.contains(&format!("stored account={account} mailbox=INBOX uid=")), "{line}");
     }
+    for account in ["scuba", "doug"] {
+        let fields = format!(" ACCOUNT={account} MAILBOX=INBOX UID=1 HOW=stored ");
+        assert!(wait_until(LONG, || lmtp.log().contains(&fields)), "{fields:?} in {}", lmtp.log());
+    }
     // How it ended is put on record after the replies.
     let config = world.config("trace", STORY);
     let mut trace = String::new();

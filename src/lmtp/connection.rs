@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::data::{ChunkReader, DotReader};
-use super::delivery::{self, Contents, Ending, Parcel};
+use super::delivery::{self, Contents, Parcel};
 use super::input::{Input, Pace};
+use super::log;
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
 use super::queue_id;
 use super::server::Shared;
@@ -294,7 +295,7 @@ impl Connection<'_> {
                 told = self.flush();
             }
             self.shared.metrics.count_outcome(&ending.outcome);
-            log(&parcel, recipient, &ending);
+            log::ended(&parcel, recipient, &ending);
         }
         told
     }
@@ -366,30 +367,4 @@ impl Connection<'_> {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
-}
-
-/// One line for each recipient.
-fn log(parcel: &Parcel, recipient: usize, ending: &Ending) {
-    let envelope = parcel.envelope();
-    let message_id = parcel.message().identity().message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-    let millis = |took: Duration| took.as_secs_f64() * 1000.0;
-    let (phases, outcome) = (&ending.phases, &ending.outcome);
-    // The text names account, mailbox and uid of each copy.
-    tracing::info!(
-        message_id = %message_id.escape_debug(),
-        queue_id = envelope.queue_id,
-        recipient = envelope.recipients[recipient],
-        sender = envelope.sender,
-        account = parcel.account(recipient),
-        outcome = outcome.name(),
-        status = %outcome.status(),
-        collision = ending.collision,
-        milliseconds = parcel.took().as_millis() as u64,
-        lock_ms = millis(phases.lock),
-        record_ms = millis(phases.record),
-        append_ms = millis(phases.append),
-        commit_ms = millis(phases.commit),
-        "{}",
-        outcome.text()
-    );
 }

@@ -61,6 +61,8 @@ pub struct Ending {
     pub outcome: Outcome,
     pub phases: Phases,
     pub collision: bool,
+    /// The recipient's own copy, if it is placed.
+    pub own: Option<Placed>,
 }
 
 /// What a parcel is made of.
@@ -115,7 +117,7 @@ impl Parcel {
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
     pub fn ending(&self, recipient: usize) -> Option<Ending> {
         if let Some(outcome) = self.failed.get() {
-            return Some(Ending { outcome: outcome.clone(), phases: Phases::default(), collision: false });
+            return Some(Ending { outcome: outcome.clone(), phases: Phases::default(), collision: false, own: None });
         }
         let plan = self.plan.get()?;
         let account = &self.accounts[recipient];
@@ -127,8 +129,9 @@ impl Parcel {
                 phases += *took;
             }
         }
+        let own = ends.first().and_then(|(_, end)| end.as_ref().ok().cloned()); // shared copies come after it
         let outcome = deliver::outcome(ends.into_iter(), self.service.policy.over_quota);
-        Some(Ending { outcome, phases, collision: plan.recorded.collision })
+        Some(Ending { outcome, phases, collision: plan.recorded.collision, own })
     }
 
     /// Waits for news until the recipient's ending is known, and no longer than a delivery may take.
@@ -145,7 +148,7 @@ impl Parcel {
                     doing: "delivering".to_owned(),
                 };
                 let outcome = Outcome::of(&failure, OverQuota::Defer);
-                return Ending { outcome, phases: Phases::default(), collision: false };
+                return Ending { outcome, phases: Phases::default(), collision: false, own: None };
             }
         }
     }
