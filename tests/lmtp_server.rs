@@ -310,3 +310,37 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
     let fields = format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
     assert!(told.contains(&fields), "{fields:?} in {told}");
 }
+
+#[test]
+fn what_a_reload_cannot_change_is_named_in_the_log() {
+    let site = Local::new();
+    let settings = |port: u16, more: &str| {
+        let listen = format!("\"unix:{}\"{more}", site.socket().display());
+        format!("[lmtp]\nlisten = [{listen}]\nmetrics = \"127.0.0.1:{port}\"\n")
+    };
+    let (first, second) = (free_port(), free_port());
+    let before = settings(first, "");
+    let by_argument = site.server(&before);
+    let arguments: Vec<&OsStr> = by_argument.get_args().collect();
+    for is_told_by_argument in [false, true] {
+        let mut command = Command::new(by_argument.get_program());
+        let count = if is_told_by_argument { arguments.len() } else { arguments.len() - 2 };
+        command.args(&arguments[..count]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(site.root.join("server.log")).expect("log"));
+        let mut server = site.launch(command);
+        let mut reload = |settings: &str, times: usize| {
+            site.server_config(settings);
+            server.signal(Signal::SIGHUP);
+            let read = || site.log().matches("MESSAGE=the configuration was read again").count();
+            assert!(wait_until(Duration::from_secs(20), || read() == times), "{}", site.log());
+        };
+        reload(&settings(second, ", \"127.0.0.1:9\""), 1);
+        // As it was, nothing waits for the next start.
+        reload(&before, 2);
+        let log = site.log();
+        let told = |key: &str| {
+            log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start")).count()
+        };
+        assert_eq!((told("lmtp.listen"), told("lmtp.metrics")), (usize::from(!is_told_by_argument), 1), "{log}");
+    }
+}
