@@ -98,6 +98,17 @@ pub enum How {
     Found,
 }
 
+impl How {
+    /// As texts and logs say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Stored => "stored",
+            How::AlreadyThere => "already there",
+            How::Found => "found",
+        }
+    }
+}
+
 /// A copy that is in its mailbox, with its receipt on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
@@ -108,12 +119,7 @@ pub struct Placed {
 
 impl std::fmt::Display for Placed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let how = match self.how {
-            How::Stored => "stored",
-            How::AlreadyThere => "already there",
-            How::Found => "found",
-        };
-        write!(f, "{how} {} {}", self.destination, self.receipt)
+        write!(f, "{} {} {}", self.how.name(), self.destination, self.receipt)
     }
 }
 

@@ -15,6 +15,7 @@ fn every_dialog_goes_as_its_file_says() {
     for dialog in dialog::all() {
         let mut session = Session::new(dialog.settings.clone(), dialog.directory.clone());
         for (number, step) in dialog.steps.iter().enumerate() {
+            session.now += step.wait;
             session.feed(&step.input);
             if let Some(difference) = difference(&step.expected, &std::mem::take(&mut session.transcript)) {
                 wrong.push(format!("{}, step {number}, line {difference}", dialog.name));
@@ -39,8 +40,11 @@ fn a_dialog_goes_the_same_in_any_pieces() {
 
 fn in_pieces(dialog: &Dialog, size: usize) -> Vec<String> {
     let mut session = Session::new(dialog.settings.clone(), dialog.directory.clone());
-    for piece in dialog.input().chunks(size) {
-        session.feed(piece);
+    for (wait, input) in dialog.parts() {
+        session.now += wait;
+        for piece in input.chunks(size) {
+            session.feed(piece);
+        }
     }
     session.transcript
 }

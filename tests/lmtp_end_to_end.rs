@@ -41,6 +41,7 @@ both_ways!(
     an_unknown_recipient_is_returned_with_5_1_1,
     odd_bytes_arrive_as_they_were_sent,
     a_message_just_below_the_limit_is_not_returned,
+    mail_of_this_host_is_traced_by_its_queue_id,
 );
 
 fn postfix(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>) -> Postfix {
@@ -72,6 +73,10 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
         let line = attempts.iter().find(|line| line.contains(&format!("to=<{account}"))).expect("an attempt for each");
         assert!(line.contains("dsn=2.") && line.contains("status=sent"), "{line}");
         assert!(line.contains(&format!("stored account={account} mailbox=INBOX uid=")), "{line}");
+    }
+    for account in ["scuba", "doug"] {
+        let fields = format!(" ACCOUNT={account} MAILBOX=INBOX UID=1 HOW=stored ");
+        assert!(wait_until(LONG, || lmtp.log().contains(&fields)), "{fields:?} in {}", lmtp.log());
     }
     // How it ended is put on record after the replies.
     let config = world.config("trace", STORY);
@@ -187,4 +192,23 @@ fn a_message_just_below_the_limit_is_not_returned(way: Way) {
     let attempts = postfix.attempts(&queue_id);
     assert!(attempts.len() == 1 && attempts[0].contains("dsn=5.3.4"), "{attempts:?}");
     assert!(attempts[0].contains("limits.message_bytes"), "{attempts:?}");
+}
+
+/// Postfix says nothing by XFORWARD of what came without a client.
+fn mail_of_this_host_is_traced_by_its_queue_id(way: Way) {
+    let world = World::start();
+    let config = world.config("etc", STORY);
+    let lmtp = Lmtp::start(&config);
+    let postfix = postfix(&lmtp, way, None);
+    postfix.submit("root@mail.axial.net", "scuba@mail.axial.net", b"Subject: cron\nMessage-ID: <local@x>\n\nbody\n");
+    let line = postfix.wait_for_log(" status=sent ", LONG);
+    let queue_id = line.split_once("lmtp[").and_then(|(_, rest)| rest.split(' ').nth(1)).unwrap_or_default();
+    let queue_id = queue_id.trim_end_matches(':');
+    let mut trace = String::new();
+    let told = wait_until(LONG, || {
+        trace = String::from_utf8_lossy(&run(&config, &["trace", queue_id]).stdout).into_owned();
+        trace.contains("local@x") && trace.contains("delivered 2.0.0")
+    });
+    assert!(told, "{line}: {trace}");
+    assert!(lmtp.log().contains(&format!(" QUEUE_ID={queue_id} ")), "{}", lmtp.log());
 }

@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use support::lmtp_client::{LmtpClient, Reply};
 use support::local::Local;
 use support::server::{Server, guarded};
-use support::{free_port, onedrop, run, wait_until};
+use support::{TempRoot, fixture, free_port, onedrop, run, wait_until};
 
 const ANN: &str = "ann@elsewhere.example";
 
@@ -265,4 +265,82 @@ fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
     let replies = again.deliver(ANN, &["scuba@mail.axial.net"], &letter("again")).expect("replies");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     client.quit();
+}
+
+/// What `command` tells the journal: run to its end, given `input`, where another socket stands in for journald's.
+fn told_to_the_journal(command: &Command, input: &[u8]) -> String {
+    let folder = TempRoot::new();
+    let socket = UnixDatagram::bind(folder.join("socket")).expect("socket");
+    socket.set_nonblocking(true).expect("socket");
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$0\" /run/systemd/journal && \
+                  exec \"$@\"";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "sh", "-c", script]).arg(&*folder).arg(command.get_program()).args(command.get_args());
+    let mut child = inside.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("unshare");
+    child.stdin.take().expect("stdin").write_all(input).expect("a message");
+    assert!(child.wait().expect("end").success());
+    let (mut told, mut bytes) = (String::new(), [0; 65536]);
+    while let Ok(length) = socket.recv(&mut bytes) {
+        told.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    told
+}
+
+#[test]
+fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
+    let site = Local::new();
+    let _server = site.start_server("");
+    let message = fixture("fixtures/mail/welcome.eml");
+    let mut client = LmtpClient::welcome(&site.socket());
+    let mut deliver = |how: &str| {
+        let replies = client.deliver("lisa@gmail.com", &["scuba@mail.axial.net"], &message).expect("replies");
+        assert!(replies[0].is_ok() && replies[0].text.contains("account=lisa mailbox=Sent"), "{replies:?}");
+        let files = fs::read_dir(site.root.join("mail/scuba/Maildir/new")).expect("folder");
+        let file = files.map(|file| file.expect("file").file_name().into_string().expect("text")).next();
+        let file = file.expect("a copy");
+        let fields = format!(" MAILBOX=INBOX FILE={file} HOW={how} ");
+        assert!(site.tells(&fields), "{fields:?} in {}", site.log());
+        file
+    };
+    deliver("stored");
+    let file = deliver("already there");
+    let mut command = onedrop();
+    command.arg("deliver").arg("--config").arg(site.server_config("")).args(["-d", "scuba@mail.axial.net"]);
+    let told = told_to_the_journal(&command, &message);
+    let fields = format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
+    assert!(told.contains(&fields), "{fields:?} in {told}");
+}
+
+#[test]
+fn what_a_reload_cannot_change_is_named_in_the_log() {
+    let site = Local::new();
+    let settings = |port: u16, more: &str| {
+        let listen = format!("\"unix:{}\"{more}", site.socket().display());
+        format!("[lmtp]\nlisten = [{listen}]\nmetrics = \"127.0.0.1:{port}\"\n")
+    };
+    let (first, second) = (free_port(), free_port());
+    let before = settings(first, "");
+    let by_argument = site.server(&before);
+    let arguments: Vec<&OsStr> = by_argument.get_args().collect();
+    for is_told_by_argument in [false, true] {
+        let mut command = Command::new(by_argument.get_program());
+        let count = if is_told_by_argument { arguments.len() } else { arguments.len() - 2 };
+        command.args(&arguments[..count]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(site.root.join("server.log")).expect("log"));
+        let mut server = site.launch(command);
+        let mut reload = |settings: &str, times: usize| {
+            site.server_config(settings);
+            server.signal(Signal::SIGHUP);
+            let read = || site.log().matches("MESSAGE=the configuration was read again").count();
+            assert!(wait_until(Duration::from_secs(20), || read() == times), "{}", site.log());
+        };
+        reload(&settings(second, ", \"127.0.0.1:9\""), 1);
+        // As it was, nothing waits for the next start.
+        reload(&before, 2);
+        let log = site.log();
+        let told = |key: &str| {
+            log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start")).count()
+        };
+        assert_eq!((told("lmtp.listen"), told("lmtp.metrics")), (usize::from(!is_told_by_argument), 1), "{log}");
+    }
 }

@@ -293,11 +293,20 @@ impl Delivery {
     fn log(&self, job: &Job<'_>, report: &Report, outcome: &Outcome) {
         let identity = job.message.identity();
         let message_id = identity.message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        // Of the recipient's own copy, which is the first; with several recipients the text alone names each.
+        let mut recipients =
+            report.destinations.iter().zip(&report.ends).filter(|(destination, _)| !destination.shared);
+        let own = recipients.next().filter(|_| recipients.next().is_none()).and_then(|(_, end)| end.as_ref().ok());
+        let (_, uid, file) = own.map(|own| own.receipt.columns()).unwrap_or_default();
         tracing::info!(
             message_id = %message_id.escape_debug(),
             queue_id = job.attempt.queue_id,
             recipient = job.attempt.recipient,
             sender = job.attempt.sender,
+            mailbox = own.map(|own| own.destination.mailbox.as_str()),
+            uid,
+            file,
+            how = own.map(|own| own.how.name()),
             outcome = outcome.name(),
             status = %outcome.status(),
             collision = report.recorded.collision,

@@ -13,14 +13,18 @@ use crate::config::{Config, Listen, Loaded};
 use crate::lmtp::{self, Listener, Made, Service};
 
 pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Said {
+    // Before the log, which has a thread.
+    let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
-    let loaded = load(args, config.as_deref())?;
-    let listeners = listeners(&loaded.config.lmtp.listen)?;
+    let (args, has_listeners) = (args.clone(), !listeners.is_empty());
+    let read = move || load(&args, has_listeners, config.as_deref());
+    let loaded = read()?;
+    if !has_listeners {
+        listeners = listen(&loaded.config.lmtp.listen)?;
+    }
     let service = service_of(loaded, adapters)?;
-    let again = args.clone();
-    let reload: lmtp::Reload =
-        Box::new(move || load(&again, config.as_deref()).and_then(|loaded| service_of(loaded, adapters)));
+    let reload: lmtp::Reload = Box::new(move || service_of(read()?, adapters));
     lmtp::run(service, listeners, &reload)?;
     Ok(String::new())
 }
@@ -29,11 +33,13 @@ fn service_of(loaded: Loaded, adapters: Adapters) -> Result<Service, String> {
     Service::new(Arc::new(loaded), adapters, host_name())
 }
 
-/// The configuration, with what the command line says in its place.
-fn load(args: &LmtpArgs, config: Option<&Path>) -> Result<Loaded, String> {
+/// The configuration, with what systemd and the command line say in its place.
+fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<Loaded, String> {
     let mut loaded = Config::load(config).map_err(|errors| errors.to_string())?;
     let lmtp = &mut loaded.config.lmtp;
-    if !args.listen.is_empty() {
+    if has_listeners {
+        lmtp.listen.clear();
+    } else if !args.listen.is_empty() {
         lmtp.listen.clone_from(&args.listen);
     }
     if args.metrics.is_some() {
@@ -42,7 +48,7 @@ fn load(args: &LmtpArgs, config: Option<&Path>) -> Result<Loaded, String> {
     Ok(loaded)
 }
 
-fn listeners(places: &[Listen]) -> Result<Vec<Listener>, String> {
+fn systemds_listeners() -> Result<Vec<Listener>, String> {
     let mut listeners = Vec::new();
     let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
     for fd in passed {
@@ -51,9 +57,11 @@ fn listeners(places: &[Listen]) -> Result<Vec<Listener>, String> {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         listeners.push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
     }
-    if !listeners.is_empty() {
-        return Ok(listeners);
-    }
+    Ok(listeners)
+}
+
+fn listen(places: &[Listen]) -> Result<Vec<Listener>, String> {
+    let mut listeners = Vec::new();
     for place in places {
         let at = |error: std::io::Error| format!("cannot listen on {place}: {error}");
         let listener = match place {

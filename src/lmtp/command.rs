@@ -21,6 +21,16 @@ pub(super) enum Command<'a> {
     Quit,
 }
 
+impl Command<'_> {
+    /// Whether it is a step on the way to a message.
+    pub fn is_of_a_transaction(&self) -> bool {
+        match self {
+            Command::Mail(_) | Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::XForward(_) => true,
+            Command::Lhlo(_) | Command::Rset | Command::Noop | Command::Vrfy | Command::Help | Command::Quit => false,
+        }
+    }
+}
+
 /// MAIL FROM with its parameters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mail {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::data::{ChunkReader, DotReader};
-use super::delivery::{self, Contents, Ending, Parcel};
+use super::delivery::{self, Contents, Parcel};
 use super::input::{Input, Pace};
+use super::log;
 use super::metrics::Metrics;
 use super::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
+use super::queue_id;
 use super::server::Shared;
 use super::service::Service;
 use super::spool::{NoMessage, Spool};
@@ -131,7 +133,7 @@ impl Connection<'_> {
                 Line::End if self.shared.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
                 Line::End => return self.flush(),
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
-                Line::Whole(line) => self.protocol.line(&line, &mut self.accounts, &mut self.out),
+                Line::Whole(line) => self.protocol.line(&line, Instant::now(), &mut self.accounts, &mut self.out),
             };
             self.has_just_delivered = false;
             match next {
@@ -307,7 +309,7 @@ impl Connection<'_> {
                 told = self.flush();
             }
             self.shared.metrics.count_outcome(&ending.outcome);
-            log(&parcel, recipient, &ending);
+            log::ended(&parcel, recipient, &ending);
         }
         told
     }
@@ -330,19 +332,21 @@ impl Connection<'_> {
             "" => format!("{}.{}", std::process::id(), service.delivery_number()),
             queue_id => queue_id.to_owned(),
         };
+        let message = Message::new(bytes, service.by);
+        let queue_id = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
         Some(Contents {
-            message: Message::new(bytes, service.by),
             passage: Passage { from, by: service.host.clone(), protocol, id },
             envelope: Envelope {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
-                queue_id: transaction.queue_id,
+                queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
                 // Who may use a socket of this host's is believed, as pipe(8)'s user is; by TCP anybody might say so.
                 sasl_username: match *self.input.stream {
                     Stream::Unix(_) => transaction.sasl_username,
                     Stream::Tcp(_) => String::new(),
                 },
             },
+            message,
             accounts,
         })
     }
@@ -376,30 +380,4 @@ impl Connection<'_> {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
-}
-
-/// One line for each recipient.
-fn log(parcel: &Parcel, recipient: usize, ending: &Ending) {
-    let envelope = parcel.envelope();
-    let message_id = parcel.message().identity().message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-    let millis = |took: Duration| took.as_secs_f64() * 1000.0;
-    let (phases, outcome) = (&ending.phases, &ending.outcome);
-    // The text names account, mailbox and uid of each copy.
-    tracing::info!(
-        message_id = %message_id.escape_debug(),
-        queue_id = envelope.queue_id,
-        recipient = envelope.recipients[recipient],
-        sender = envelope.sender,
-        account = parcel.account(recipient),
-        outcome = outcome.name(),
-        status = %outcome.status(),
-        collision = ending.collision,
-        milliseconds = parcel.took().as_millis() as u64,
-        lock_ms = millis(phases.lock),
-        record_ms = millis(phases.record),
-        append_ms = millis(phases.append),
-        commit_ms = millis(phases.commit),
-        "{}",
-        outcome.text()
-    );
 }

@@ -16,7 +16,7 @@ use super::lent::{LentLedger, LentStore};
 use super::metrics::Metrics;
 use super::service::Service;
 use crate::deadline::Deadline;
-use crate::deliver::{self, End, Job, Patience, Phases, note};
+use crate::deliver::{self, End, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
@@ -65,6 +65,8 @@ pub struct Ending {
     pub outcome: Outcome,
     pub phases: Phases,
     pub collision: bool,
+    /// The recipient's own copy, if it is placed.
+    pub own: Option<Placed>,
 }
 
 /// What a parcel is made of.
@@ -120,7 +122,7 @@ impl Parcel {
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
     pub fn ending(&self, recipient: usize) -> Option<Ending> {
         if let Some(outcome) = self.failed.get() {
-            return Some(Ending { outcome: outcome.clone(), phases: Phases::default(), collision: false });
+            return Some(Ending { outcome: outcome.clone(), phases: Phases::default(), collision: false, own: None });
         }
         let plan = self.plan.get()?;
         let account = &self.accounts[recipient];
@@ -132,8 +134,9 @@ impl Parcel {
                 phases += *took;
             }
         }
+        let own = ends.first().and_then(|(_, end)| end.as_ref().ok().cloned()); // shared copies come after it
         let outcome = deliver::outcome(ends.into_iter(), self.service.policy.over_quota);
-        Some(Ending { outcome, phases, collision: plan.recorded.collision })
+        Some(Ending { outcome, phases, collision: plan.recorded.collision, own })
     }
 
     /// Waits for news until the recipient's ending is known, and no longer than a delivery may take.
@@ -145,7 +148,7 @@ impl Parcel {
             // Whoever sent its last bytes just in time may wait that long for the answer.
             let left = self.due().saturating_duration_since(Instant::now());
             if left.is_zero() || news.recv_timeout(left).is_err() && self.ending(recipient).is_none() {
-                return Ending { outcome: self.overdue(), phases: Phases::default(), collision: false };
+                return Ending { outcome: self.overdue(), phases: Phases::default(), collision: false, own: None };
             }
         }
     }

@@ -9,7 +9,7 @@ use super::stream::Stream;
 /// Read from the socket at once.
 const BLOCK: usize = 16 * 1024;
 /// Data beyond the idle time must come at this rate, in bytes a second.
-const SLOWEST: u64 = 10_000;
+pub const SLOWEST: u64 = 10_000;
 
 /// How fast data must come.
 pub struct Pace {

@@ -3,7 +3,10 @@
 //! (RFC 2920). Relies on its caller to read data and chunks as [`Next`] says. Holds nothing that a crash could lose: no
 //! message is accepted before the caller writes the recipients' replies.
 
+use std::time::{Duration, Instant};
+
 use super::command::{self, Command, Mail, Refusal};
+use super::input::SLOWEST;
 use super::reply::line;
 use super::xforward::{self, Forwarded, harmless};
 
@@ -12,6 +15,13 @@ pub use super::xforward::Client;
 
 /// Errors allowed between two messages; the next one ends the connection.
 pub const ERRORS: u32 = 20;
+
+/// Commands between two messages that bring none nearer; the next one ends the connection (smtpd_junk_command_limit in
+/// Postfix).
+pub const IN_VAIN: u32 = 100;
+
+/// What may pass from the first word of a transaction to its data.
+pub const TRANSACTION: Duration = Duration::from_mins(10);
 
 /// The longest command line the caller should read, its line end included: RFC 5321 section 4.5.3.1.4 and what the
 /// extensions add to it.
@@ -82,10 +92,11 @@ pub struct Transaction {
 #[derive(Debug)]
 struct Open {
     transaction: Transaction,
-    /// A BDAT came.
-    chunked: bool,
+    /// Bytes of all chunks so far; `None` before the first BDAT.
+    chunked: Option<u64>,
 }
 
+const TOO_MANY: &str = "421 4.7.0 Too many commands without a message";
 const CHUNK_TAKEN: &str = "250 2.0.0 Chunk taken";
 const NO_RECIPIENTS: &str = "503 5.5.1 No valid recipients";
 
@@ -99,6 +110,9 @@ pub struct Protocol {
     /// What is said once a chunk is read.
     chunk_reply: &'static str,
     errors: u32,
+    in_vain: u32,
+    /// When the client said the first word of a transaction, or of what it thinks is one.
+    began: Option<Instant>,
     is_closed: bool,
 }
 
@@ -111,6 +125,8 @@ impl Protocol {
             open: None,
             chunk_reply: CHUNK_TAKEN,
             errors: 0,
+            in_vain: 0,
+            began: None,
             is_closed: false,
         };
         protocol.set(settings);
@@ -133,22 +149,21 @@ impl Protocol {
         format!("220 {} LMTP Onedrop\r\n", self.settings.host)
     }
 
-    /// Carries out one command line, given without its line end, and appends the replies to `out`.
-    pub fn line(&mut self, line: &[u8], admit: &mut dyn Admit, out: &mut Vec<u8>) -> Next {
+    /// Carries out one command line, given without its line end, at the time `now`, and appends the replies to `out`.
+    pub fn line(&mut self, line: &[u8], now: Instant, admit: &mut dyn Admit, out: &mut Vec<u8>) -> Next {
         if self.is_closed {
             return Next::Close;
         }
+        if self.is_too_slow(now) {
+            return self.hang_up("421 4.4.2 Transaction takes too long", out);
+        }
         // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no reason to let mail wait.
         let text = String::from_utf8_lossy(line);
-        let done = command::read(&text).and_then(|command| self.carry_out(command, admit, out));
+        let done = command::read(&text).and_then(|command| self.carry_out(command, now, admit, out));
         match done {
             Ok(next) => next,
             // Where a BDAT ends whose size cannot be read is unknown: what follows must not be taken for commands.
-            Err(refusal) if command::is_bdat(line) => {
-                self.is_closed = true;
-                self::line(out, refusal.text);
-                Next::Close
-            }
+            Err(refusal) if command::is_bdat(line) => self.hang_up(refusal.text, out),
             Err(refusal) => self.refuse(&refusal, out),
         }
     }
@@ -164,7 +179,7 @@ impl Protocol {
     /// The data is complete: gives its transaction out, and is ready for the next. The caller writes one reply for each
     /// recipient, in order.
     pub fn take(&mut self) -> Transaction {
-        self.errors = 0;
+        (self.errors, self.in_vain) = (0, 0);
         self.reset().unwrap_or_default()
     }
 
@@ -176,21 +191,50 @@ impl Protocol {
     /// Ends the transaction; the attributes that XFORWARD gave end with it.
     fn reset(&mut self) -> Option<Transaction> {
         self.forwarded = Forwarded::default();
+        self.began = None;
         self.open.take().map(|open| open.transaction)
     }
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut Vec<u8>) -> Next {
         self.errors += u32::from(refusal.counts);
         if self.errors > ERRORS {
-            self.is_closed = true;
-            line(out, "421 4.7.0 Too many errors");
-            return Next::Close;
+            return self.hang_up("421 4.7.0 Too many errors", out);
         }
         line(out, refusal.text);
         Next::Command
     }
 
-    fn carry_out(&mut self, command: Command, admit: &mut dyn Admit, out: &mut Vec<u8>) -> Result<Next, Refusal> {
+    fn hang_up(&mut self, text: &str, out: &mut Vec<u8>) -> Next {
+        self.is_closed = true;
+        line(out, text);
+        Next::Close
+    }
+
+    /// Chunks get the time that they may take to come in.
+    fn is_too_slow(&self, now: Instant) -> bool {
+        let bytes = self.open.as_ref().and_then(|open| open.chunked).unwrap_or(0);
+        let most = TRANSACTION + Duration::from_secs(bytes / SLOWEST);
+        self.began.is_some_and(|began| now.saturating_duration_since(began) > most)
+    }
+
+    /// Counts what brings no message nearer; true when that has been too much.
+    fn is_one_too_many(&mut self) -> bool {
+        self.in_vain += 1;
+        self.in_vain > IN_VAIN
+    }
+
+    fn carry_out(
+        &mut self,
+        command: Command,
+        now: Instant,
+        admit: &mut dyn Admit,
+        out: &mut Vec<u8>,
+    ) -> Result<Next, Refusal> {
+        if command.is_of_a_transaction() {
+            self.began.get_or_insert(now);
+        } else if command != Command::Quit && self.is_one_too_many() {
+            return Ok(self.hang_up(TOO_MANY, out));
+        }
         match command {
             Command::Lhlo(host) => self.hello(&host, out),
             Command::Mail(mail) => {
@@ -206,7 +250,7 @@ impl Protocol {
                 line(out, "354 End data with <CR><LF>.<CR><LF>");
                 return Ok(Next::Data);
             }
-            Command::Bdat { bytes, last } => return Ok(self.bdat(bytes, last)),
+            Command::Bdat { bytes, last } => return Ok(self.bdat(bytes, last, out)),
             Command::XForward(words) => {
                 self.xforward(&words)?;
                 line(out, "250 2.0.0 Attributes taken");
@@ -218,11 +262,7 @@ impl Protocol {
             Command::Noop => line(out, "250 2.0.0 Nothing done"),
             Command::Vrfy => line(out, "252 2.5.0 Send a message to find out"),
             Command::Help => line(out, "214 2.0.0 RFC 2033"),
-            Command::Quit => {
-                self.is_closed = true;
-                line(out, "221 2.0.0 Bye");
-                return Ok(Next::Close);
-            }
+            Command::Quit => return Ok(self.hang_up("221 2.0.0 Bye", out)),
         }
         Ok(Next::Command)
     }
@@ -255,13 +295,13 @@ impl Protocol {
             smtputf8: mail.smtputf8,
             eight_bit: mail.eight_bit,
         };
-        self.open = Some(Open { transaction, chunked: false });
+        self.open = Some(Open { transaction, chunked: None });
         Ok(())
     }
 
     fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<(), Refusal> {
         let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
-        if open.chunked {
+        if open.chunked.is_some() {
             return Err(Refusal::excused("503 5.5.1 The message has begun"));
         }
         let most = self.settings.recipients;
@@ -286,7 +326,7 @@ impl Protocol {
         match &self.open {
             None => Err(Refusal::excused("503 5.5.1 Say MAIL first")),
             // RFC 3030 section 2.
-            Some(open) if open.chunked => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
+            Some(open) if open.chunked.is_some() => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
             Some(open) if open.transaction.recipients.is_empty() => Err(Refusal::excused(NO_RECIPIENTS)),
             Some(_) => Ok(()),
         }
@@ -294,10 +334,11 @@ impl Protocol {
 
     /// The chunk follows its command without waiting for a reply, so it must be read also where it is refused (RFC 3030
     /// section 2).
-    fn bdat(&mut self, bytes: u64, last: bool) -> Next {
+    fn bdat(&mut self, bytes: u64, last: bool, out: &mut Vec<u8>) -> Next {
         self.chunk_reply = match &mut self.open {
             Some(open) => {
-                let first = !std::mem::replace(&mut open.chunked, true);
+                let first = open.chunked.is_none();
+                open.chunked = Some(open.chunked.unwrap_or(0).saturating_add(bytes));
                 if !open.transaction.recipients.is_empty() {
                     return Next::Chunk { bytes, first, last };
                 }
@@ -307,6 +348,9 @@ impl Protocol {
         };
         if last {
             self.reset();
+            if self.is_one_too_many() {
+                return self.hang_up(TOO_MANY, out);
+            }
         }
         Next::Discard { bytes }
     }

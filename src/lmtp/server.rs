@@ -2,6 +2,7 @@
 //! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use super::metrics::Metrics;
 use super::protocol::reply;
 use super::service::Service;
 use super::stream::{Listener, Stream};
-use crate::config::WhenFull;
+use crate::config::{Listen, WhenFull};
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
@@ -131,7 +132,7 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     }
     let (stop, stopping) = UnixStream::pair().map_err(setup)?;
     let signals = Signals::catch(&waker).map_err(setup)?;
-    let metrics_at = service.config().lmtp.metrics;
+    let (listens_at, metrics_at) = (service.config().lmtp.listen.clone(), service.config().lmtp.metrics);
     let shared = Arc::new(Shared {
         metrics: Arc::default(),
         service: RwLock::new(Arc::new(service)),
@@ -145,7 +146,7 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
         super::web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
-    let server = Server { shared, listeners, wakes, signals };
+    let server = Server { shared, listeners, wakes, signals, listens_at, metrics_at };
     tell_systemd(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     server.serve(reload);
@@ -178,6 +179,9 @@ struct Server {
     listeners: Vec<Listener>,
     wakes: UnixStream,
     signals: Signals,
+    /// What counted at the start, and counts until the end.
+    listens_at: Vec<Listen>,
+    metrics_at: Option<SocketAddr>,
 }
 
 impl Server {
@@ -216,6 +220,14 @@ impl Server {
     fn reload(&self, reload: &Reload) {
         match reload() {
             Ok(service) => {
+                let lmtp = &service.config().lmtp;
+                for (key, is_as_before) in
+                    [("lmtp.listen", lmtp.listen == self.listens_at), ("lmtp.metrics", lmtp.metrics == self.metrics_at)]
+                {
+                    if !is_as_before {
+                        tracing::warn!("{key} has changed: that counts from the next start");
+                    }
+                }
                 let mut current = self.shared.service.write().unwrap_or_else(PoisonError::into_inner);
                 let before = std::mem::replace(&mut *current, Arc::new(service));
                 drop(current);

@@ -6,13 +6,15 @@
 //! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such lines in a row.
 //! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
 //! - `X:` the connection is closed.
+//! - `wait: ` seconds that pass before the client goes on.
 //!
-//! `#` starts a comment.
+//! `C*5: ` stands for five such lines. `#` starts a comment.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use onedrop::lmtp::protocol::Settings;
 
@@ -21,6 +23,8 @@ use super::session::Directory;
 /// What the client sends at once, and what must have come of it.
 #[derive(Debug, Default)]
 pub struct Step {
+    /// What passes before.
+    pub wait: Duration,
     pub input: Vec<u8>,
     pub expected: Vec<String>,
 }
@@ -36,6 +40,18 @@ impl Dialog {
     /// Everything the client sends.
     pub fn input(&self) -> Vec<u8> {
         self.steps.iter().flat_map(|step| step.input.clone()).collect()
+    }
+
+    /// The same in parts, by the waits before them.
+    pub fn parts(&self) -> Vec<(Duration, Vec<u8>)> {
+        let mut parts = vec![(Duration::ZERO, Vec::new())];
+        for step in &self.steps {
+            if !step.wait.is_zero() {
+                parts.push((step.wait, Vec::new()));
+            }
+            parts.last_mut().unwrap().1.extend_from_slice(&step.input);
+        }
+        parts
     }
 }
 
@@ -58,19 +74,24 @@ fn parse(path: &Path) -> Dialog {
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (word, rest) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line}", dialog.name));
         let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        let (word, times) = word.split_once('*').map_or((word, 1), |(word, times)| (word, times.parse().unwrap()));
         match word {
             "known" => dialog.directory.known = rest.split(' ').map(str::to_owned).collect(),
             "later" => dialog.directory.later = rest.split(' ').map(str::to_owned).collect(),
             "recipients" => dialog.settings.recipients = rest.parse().unwrap(),
+            "wait" => dialog.steps.push(Step { wait: Duration::from_secs(rest.parse().unwrap()), ..Step::default() }),
             "C" | "c" => {
                 if dialog.steps.last().is_none_or(|step| !step.expected.is_empty()) {
                     dialog.steps.push(Step::default());
                 }
                 let step = dialog.steps.last_mut().unwrap();
-                step.input.extend(unescaped(rest));
-                step.input.extend(if word == "C" { &b"\r\n"[..] } else { b"" });
+                let end: &[u8] = if word == "C" { b"\r\n" } else { b"" };
+                step.input.extend([&unescaped(rest)[..], end].concat().repeat(times));
             }
-            "S" | "E" | "B" | "X" => dialog.steps.last_mut().unwrap().expected.push(line.to_owned()),
+            "S" | "E" | "B" | "X" => {
+                let line = if rest.is_empty() { format!("{word}:") } else { format!("{word}: {rest}") };
+                dialog.steps.last_mut().unwrap().expected.extend(std::iter::repeat_n(line, times));
+            }
             _ => panic!("{}: {line}", dialog.name),
         }
     }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::time::Instant;
+
 use onedrop::lmtp::data::{ChunkReader, DotReader};
 use onedrop::lmtp::protocol::{Admission, Admit, LONGEST_LINE, Next, Protocol, Settings, Transaction, reply};
 use onedrop::outcome::{Outcome, Status};
@@ -38,6 +40,8 @@ pub struct Session {
     line: Vec<u8>,
     chunks: ChunkReader,
     message: Vec<u8>,
+    /// What the time is.
+    pub now: Instant,
     /// `S: reply`, `E: envelope`, `B: message` and `X:` (closed), in order.
     pub transcript: Vec<String>,
 }
@@ -52,6 +56,7 @@ impl Session {
             line: Vec::new(),
             chunks: ChunkReader::new(),
             message: Vec::new(),
+            now: Instant::now(),
             transcript: Vec::new(),
         };
         let greeting = session.protocol.greeting();
@@ -114,7 +119,7 @@ impl Session {
 
     fn command(&mut self, line: &[u8]) {
         let mut out = Vec::new();
-        let next = self.protocol.line(line, &mut self.directory, &mut out);
+        let next = self.protocol.line(line, self.now, &mut self.directory, &mut out);
         assert!(out.len() <= 8 * 512);
         let replies = self.said(&out);
         let expected = if matches!(next, Next::Chunk { .. } | Next::Discard { .. }) { 0 } else { 1 };
@@ -140,7 +145,7 @@ impl Session {
             }
             Next::Close => {
                 self.close();
-                let again = self.protocol.line(b"NOOP", &mut self.directory, &mut out);
+                let again = self.protocol.line(b"NOOP", self.now, &mut self.directory, &mut out);
                 assert_eq!((again, self.protocol.line_too_long(&mut out)), (Next::Close, Next::Close));
             }
         }

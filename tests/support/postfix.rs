@@ -165,6 +165,15 @@ impl Postfix {
         Ok(queue_id)
     }
 
+    /// Submits a message on Postfix's own host, by sendmail(1).
+    pub fn submit(&self, from: &str, recipient: &str, message: &[u8]) {
+        let mut command = Command::new("/usr/sbin/sendmail");
+        command.args(["-i", "-f", from, recipient]).env("MAIL_CONFIG", self.config_directory());
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("sendmail");
+        child.stdin.take().expect("stdin").write_all(message).expect("a message");
+        assert!(child.wait().expect("end").success(), "{}", self.log());
+    }
+
     /// The whole log.
     pub fn log(&self) -> String {
         let bytes = fs::read(self.root.join("maillog")).unwrap_or_default();

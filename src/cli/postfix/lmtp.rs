@@ -63,7 +63,7 @@ fn line_length(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
 
 fn xforward(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
     let text = format!(
-        "{XFORWARD} is no: the server does not learn queue ids, and \"onedrop trace QUEUE-ID\" finds nothing; add \
+        "{XFORWARD} is no: the server reads queue ids from Received fields, and learns nothing about clients; add \
          -o {XFORWARD}=yes to the service"
     );
     (value(lmtp, XFORWARD) != "yes").then_some((Level::Ok, text))

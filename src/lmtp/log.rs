@@ -1,0 +1,36 @@
+//! What the log says of a delivery.
+
+use std::time::Duration;
+
+use super::delivery::{Ending, Parcel};
+
+/// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields those of the
+/// recipient's own.
+pub fn ended(parcel: &Parcel, recipient: usize, ending: &Ending) {
+    let envelope = parcel.envelope();
+    let message_id = parcel.message().identity().message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    let millis = |took: Duration| took.as_secs_f64() * 1000.0;
+    let (phases, outcome, own) = (&ending.phases, &ending.outcome, ending.own.as_ref());
+    let (_, uid, file) = own.map(|own| own.receipt.columns()).unwrap_or_default();
+    tracing::info!(
+        message_id = %message_id.escape_debug(),
+        queue_id = envelope.queue_id,
+        recipient = envelope.recipients[recipient],
+        sender = envelope.sender,
+        account = parcel.account(recipient),
+        mailbox = own.map(|own| own.destination.mailbox.as_str()),
+        uid,
+        file,
+        how = own.map(|own| own.how.name()),
+        outcome = outcome.name(),
+        status = %outcome.status(),
+        collision = ending.collision,
+        milliseconds = parcel.took().as_millis() as u64,
+        lock_ms = millis(phases.lock),
+        record_ms = millis(phases.record),
+        append_ms = millis(phases.append),
+        commit_ms = millis(phases.commit),
+        "{}",
+        outcome.text()
+    );
+}
