@@ -13,6 +13,9 @@
 //! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while a mail server takes its
 //! time. In doubt it takes a turn first (`take_turn`: the copy's lock, and the row re-read), which ends with `confirm`.
 //!
+//! A single copy's append may begin before the record: nothing of it is stored until its last bytes, so up to there a crash
+//! leaves what the record leaves.
+//!
 //! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is joined instead of
 //! waited for; then every copy takes a turn, and the copy's lock and the name exclude a second copy.
 //!

@@ -1,12 +1,13 @@
 //! The ledger in Postgres: the reference, shared by many hosts. It promises what [`Ledger`] says, with transaction-level
-//! advisory locks and rows re-read after them, and works through PgBouncer in transaction pooling: no prepared
-//! statements, no session state outside a transaction. It relies on READ COMMITTED (every statement sees what was
-//! committed before it began), on the server's clock for leases, and on `synchronous_commit` not being off, which each
+//! advisory locks and rows re-read after them, and works through PgBouncer in transaction pooling: no session state outside
+//! a transaction, and statements prepared only where `ledger.prepare` says so. The steps of a delivery are functions of the
+//! schema (`migrations/postgres/0003_functions.sql`). It relies on READ COMMITTED (every statement sees what was committed
+//! before it began), on the server's clock for leases, and on `synchronous_commit` not being off, which each
 //! writing transaction sees to. A crash at any point leaves no transaction and no lock, once the server has seen the
 //! connection close or `idle_in_transaction_session_timeout` has passed; committed leases run out by themselves.
 //!
-//! `session` bounds every wait, `metered` what may come in, `target` reads the URL and sets up TLS, `record` and `place`
-//! hold the SQL of a delivery in its order, `trace`, `verify`, `schema` and `account` that of everything else; `columns`
+//! `session` bounds every wait on a connection (`link`), `metered` what may come in, `target` reads the URL and sets up TLS,
+//! `record` and `place` call what a delivery needs in its order, `trace`, `verify`, `schema` and `account` that of everything else; `columns`
 //! and `text` turn values into columns.
 
 use std::time::Instant;

@@ -2,7 +2,7 @@
 //! tokio-postgres runs on a private single-threaded runtime that turns only while a call is waiting. A session that did
 //! not answer in time is dropped with its connection, and so are its transaction and its locks; it has to be opened
 //! again. Statements of one round trip are sent before the first answer is read; they go unnamed and with the types
-//! they have, so a pooler may put each transaction on another server connection.
+//! they have, so a pooler may put each transaction on another server connection, unless the target says otherwise.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -111,7 +111,7 @@ impl Session {
             Ok(in_one_go([begin, sent(link, statement)].into_iter()).await)
         })?;
         let outcome = match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
-            Ok(mut rows) => rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned())),
+            Ok(rows) => only(rows),
             Err(error) => Err(self.explain(&error)),
         };
         if outcome.is_err() {
@@ -135,8 +135,7 @@ impl Session {
                 Err(error) => return Err(self.explain(&error)),
             }
         }
-        let mut rows = self.commit(std::slice::from_ref(statement))?;
-        rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
+        self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
     /// As [`call`](Session::call), and where a transaction is open, in it and as its end.
@@ -144,8 +143,7 @@ impl Session {
         if !self.in_transaction {
             return self.call(statement);
         }
-        let mut rows = self.commit(std::slice::from_ref(statement))?;
-        rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
+        self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
     /// How long the server may wait for a lock, in milliseconds: a bit more than we wait ourselves. For what we left
@@ -306,6 +304,11 @@ impl Drop for Session {
             link.say_goodbye();
         }
     }
+}
+
+/// The rows of the last statement.
+fn only(mut rows: Vec<Vec<Row>>) -> Result<Vec<Row>, LedgerError> {
+    rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
 }
 
 /// What the schema's functions say in a transaction that is not READ COMMITTED.

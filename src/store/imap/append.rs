@@ -83,8 +83,13 @@ pub fn append(
     seen: bool,
     parts: &[Part<'_>],
 ) -> Result<Vec<Receipt>, AppendTrouble> {
-    let begun = begin(session, mailbox, seen, parts)?;
+    let begun = begin(session, mailbox, seen, parts, until(parts))?;
     complete(session, &begun, parts)
+}
+
+/// The first of their deadlines.
+fn until(parts: &[Part<'_>]) -> Instant {
+    parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now)
 }
 
 /// An APPEND up to the last bytes, which make it take effect.
@@ -92,17 +97,22 @@ pub struct Begun {
     tag: String,
 }
 
-/// Puts everything but the last bytes on the wire; small parts stay unsent.
+/// Puts everything but the last bytes on the wire, until `until`; small parts stay unsent.
 ///
 /// # Errors
 /// As for [`append`]; never in doubt.
-pub fn begin(session: &mut Session, mailbox: &str, seen: bool, parts: &[Part<'_>]) -> Result<Begun, AppendTrouble> {
+fn begin(
+    session: &mut Session,
+    mailbox: &str,
+    seen: bool,
+    parts: &[Part<'_>],
+    until: Instant,
+) -> Result<Begun, AppendTrouble> {
     let [first, others @ ..] = parts else { return Err(AppendTrouble::NotStored("nothing to append".to_owned())) };
     if let Some(limit) = session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit) {
         return Err(AppendTrouble::TooBig { size: first.size as u64, limit });
     }
     let plus = if waits_for_plus(session.capabilities(), first.size) { "" } else { "+" };
-    let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
     let tag = session.queue(&format!("APPEND {mailbox}{}", first.announced(seen, plus)), until)?;
     if plus.is_empty() {
         wait_for_plus(session, &tag)?;
@@ -116,25 +126,33 @@ pub fn begin(session: &mut Session, mailbox: &str, seen: bool, parts: &[Part<'_>
     Ok(Begun { tag })
 }
 
-/// Begins the append of one small message and sends what is not the last bytes, so that the server can be at it.
+/// Begins the append of one small message and sends what is not the last bytes, so that the server can be at it. Waits for
+/// no longer than `until`.
 ///
 /// # Errors
-/// As for [`begin`]; also where the server would have to be waited for.
-pub fn begin_ahead(session: &mut Session, mailbox: &str, seen: bool, part: &Part<'_>) -> Result<Begun, AppendTrouble> {
+/// As for [`append`], never in doubt; also where the server would have to be waited for.
+pub fn begin_ahead(
+    session: &mut Session,
+    mailbox: &str,
+    seen: bool,
+    part: &Part<'_>,
+    until: Instant,
+) -> Result<Begun, AppendTrouble> {
     if waits_for_plus(session.capabilities(), part.size) {
         return Err(AppendTrouble::NotStored("the server is to be waited for".to_owned()));
     }
-    let begun = begin(session, mailbox, seen, std::slice::from_ref(part))?;
+    let begun = begin(session, mailbox, seen, std::slice::from_ref(part), until)?;
     session.wire().send().map_err(|error| not_sent(session, &begun.tag, &error))?;
     Ok(begun)
 }
 
-/// Ends what [`begin`] began: looks at the clock, sends the last bytes and waits for the answer.
+/// Ends what was begun: looks at the clock, sends the last bytes and waits for the answer.
 ///
 /// # Errors
 /// As for [`append`].
 pub fn complete(session: &mut Session, begun: &Begun, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
     let tag = &begun.tag;
+    session.wire().wait_until(until(parts));
     // What is small goes out in one piece, and until then nothing has.
     if session.wire().has_sent() {
         session.wire().send().map_err(|error| not_sent(session, tag, &error))?;

@@ -2,7 +2,7 @@
 //! try where the first one certainly stored nothing because a kept session had ended; and the appends that are begun
 //! before it is decided whether they are to take effect.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::append::{self, AppendTrouble, Begun, Part};
 use super::login::NoSession;
@@ -11,6 +11,9 @@ use super::{ImapStore, Slot, refused, why};
 use crate::directory::Destination;
 use crate::lock_key::Hash;
 use crate::store::{Receipt, StoreError};
+
+/// A server that can be waited for takes a small message at once.
+const SOON: Duration = Duration::from_secs(1);
 
 /// An append that has begun, and what it is of.
 pub(super) struct Ahead {
@@ -35,8 +38,10 @@ impl ImapStore {
         if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
             return;
         }
-        let begun = self.with_session(&destination.account, part.deadline.end(), |session, _| {
-            append::begin_ahead(session, mailbox, destination.shared, part)
+        // It is a favour to whoever appends later, who may have more time to wait for this server.
+        let until = part.deadline.end().min(Instant::now() + SOON);
+        let begun = self.with_session(&destination.account, until, |session, _| {
+            append::begin_ahead(session, mailbox, destination.shared, part, until)
         });
         self.ahead = begun.ok().map(|begun| Ahead {
             destination: destination.clone(),
