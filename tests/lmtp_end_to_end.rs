@@ -42,15 +42,20 @@ both_ways!(
     odd_bytes_arrive_as_they_were_sent,
     a_message_just_below_the_limit_is_not_returned,
     mail_of_this_host_is_traced_by_its_queue_id,
+    addresses_beyond_ascii_need_no_smtputf8,
 );
 
 fn postfix(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>) -> Postfix {
+    postfix_with(lmtp, way, retry_secs, "")
+}
+
+fn postfix_with(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>, main_cf: &str) -> Postfix {
     let nexthop = match way {
         Way::Unix => format!("unix:{}", lmtp.socket().display()),
         Way::Tcp => format!("inet:127.0.0.1:{}", lmtp.port()),
     };
     let spec = PostfixSpec::new(onedrop_path());
-    Postfix::start(&PostfixSpec { delivery: Delivery::Lmtp(nexthop), retry_secs, ..spec })
+    Postfix::start(&PostfixSpec { delivery: Delivery::Lmtp(nexthop), retry_secs, main_cf: main_cf.to_owned(), ..spec })
 }
 
 fn welcome(id: &str) -> Vec<u8> {
@@ -210,5 +215,20 @@ fn mail_of_this_host_is_traced_by_its_queue_id(way: Way) {
         trace.contains("local@x") && trace.contains("delivered 2.0.0")
     });
     assert!(told, "{line}: {trace}");
-    assert!(lmtp.log().contains(&format!(" QUEUE_ID={queue_id} ")), "{}", lmtp.log());
+    let logged = wait_until(LONG, || lmtp.log().contains(&format!(" QUEUE_ID={queue_id} ")));
+    assert!(logged, "{}", lmtp.log());
+}
+
+fn addresses_beyond_ascii_need_no_smtputf8(way: Way) {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let postfix = postfix_with(&lmtp, way, None, "smtputf8_enable = no");
+    let message = b"Subject: x\nMessage-ID: <utf8@x>\n\nbody\n";
+    postfix.submit("l\u{ef}sa@mail.axial.net", "scuba+\u{f6}@mail.axial.net", message);
+    let line = postfix.wait_for_log(" status=", LONG);
+    assert!(line.contains(" status=sent "), "{line}");
+    let mails = world.dovecot.messages("scuba", "INBOX");
+    assert_eq!(mails.len(), 1, "{}", postfix.log());
+    let head = "Return-Path: <l\u{ef}sa@mail.axial.net>\r\nDelivered-To: scuba+\u{f6}@mail.axial.net\r\n";
+    assert!(mails[0].starts_with(head.as_bytes()), "{}", String::from_utf8_lossy(&mails[0]));
 }
