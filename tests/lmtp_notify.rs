@@ -111,10 +111,10 @@ fn it_is_ready_when_it_listens_and_alive_twice_in_the_watchdogs_time() {
         since = at;
     }
     let client = service.lmtp.client();
-    manager.wait_for(1, "STATUS=1 clients, 0 deliveries");
-    let nobody = manager.times_of("STATUS=0 clients, 0 deliveries").len();
+    manager.wait_for(1, "STATUS=1 clients, 0 deliveries, 0 overdue");
+    let nobody = manager.times_of("STATUS=0 clients, 0 deliveries, 0 overdue").len();
     client.quit();
-    manager.wait_for(nobody + 1, "STATUS=0 clients, 0 deliveries");
+    manager.wait_for(nobody + 1, "STATUS=0 clients, 0 deliveries, 0 overdue");
     assert_eq!(manager.states(), ["READY=1"]);
 }
 
@@ -148,7 +148,7 @@ fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
     ledger.execute_batch("BEGIN IMMEDIATE").expect("the ledger's write lock");
     let accepted = client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
     client.send(&support::lmtp_client::dot_stuffed(message)).and_then(|()| client.send(b".\r\n")).expect("a message");
-    service.manager.wait_for(1, "STATUS=1 clients, 1 deliveries");
+    service.manager.wait_for(1, "STATUS=1 clients, 1 deliveries, 0 overdue");
     service.lmtp.begin_to_stop();
     service.manager.wait_for(1, "STOPPING=1");
     let alive = service.manager.times_of("WATCHDOG=1").len();

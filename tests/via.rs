@@ -427,7 +427,10 @@ fn a_server_that_is_killed_with_the_message_costs_a_retry() {
     ledger.execute_batch("BEGIN IMMEDIATE").expect("lock");
     let (delivery, mut child) = world.begin(&["-d", SCUBA]);
     child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
-    assert!(wait_until(Duration::from_secs(20), || has_thread(&server, "delivery")), "nothing was handed over");
+    assert!(
+        wait_until(Duration::from_secs(20), || is_locked(&world.root.join("ledger.db-locks"))),
+        "nothing was handed over"
+    );
     server.kill_all();
     let output = child.wait_with_output().expect("end");
     assert_eq!(output.status.code(), Some(75), "{output:?}");
@@ -452,6 +455,12 @@ fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert_eq!(world.inbox("scuba").len(), 1);
     }
+}
+
+/// Whether anybody holds a lock in the file (proc_locks(5)): the message's, while it is recorded.
+fn is_locked(file: &Path) -> bool {
+    let inode = fs::metadata(file).map_or(0, |file| std::os::unix::fs::MetadataExt::ino(&file));
+    fs::read_to_string("/proc/locks").expect("/proc").contains(&format!(":{inode} "))
 }
 
 /// Whether a thread of the server has this name now.

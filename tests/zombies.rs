@@ -78,17 +78,17 @@ impl Freeze {
     fn find(self, calls: &[Call]) -> Option<usize> {
         let append = calls.iter().position(is_append)?;
         let crlf = calls.iter().position(is_final_crlf)?;
-        // Before each write to the mail server the socket is armed with the time left.
-        let armed = |end: usize| calls[..end].iter().rposition(|call| call.name == "setsockopt");
+        // Before each write to the mail server there must be room for it.
+        let room = |end: usize| calls[..end].iter().rposition(|call| call.name == "poll");
         match self {
             Freeze::Recorded => calls.iter().position(is_record),
             Freeze::InTurn => {
                 let turn = calls.iter().position(is_turn)?;
-                armed(turn + 1 + calls[turn + 1..].iter().position(|call| call.name == "sendto")?)
+                room(turn + 1 + calls[turn + 1..].iter().position(|call| call.name == "sendto")?)
             }
-            Freeze::Ready => armed(append),
-            Freeze::LiteralSent => Some(append),
-            Freeze::Checked => armed(crlf),
+            Freeze::Ready => room(append),
+            Freeze::LiteralSent => calls[..crlf].iter().rposition(|call| call.name == "sendto"),
+            Freeze::Checked => room(crlf),
             Freeze::LastBytesSent => Some(crlf),
         }
     }
@@ -102,21 +102,23 @@ impl Freeze {
             Freeze::Recorded => return calls.last().is_some_and(is_record),
             Freeze::InTurn => {
                 let asked = |turn| calls[turn + 1..].iter().any(|call: &Call| call.name == "sendto");
-                last == "setsockopt" && turn.is_some_and(|turn| !asked(turn))
+                last == "poll" && turn.is_some_and(|turn| !asked(turn))
             }
-            Freeze::Ready => !appended && last == "setsockopt",
-            Freeze::LiteralSent => calls.last().is_some_and(is_append),
-            Freeze::Checked => appended && last == "setsockopt" && !calls.iter().any(is_final_crlf),
+            Freeze::Ready => !appended && last == "poll",
+            Freeze::LiteralSent => appended && last == "sendto" && !calls.iter().any(is_final_crlf),
+            Freeze::Checked => appended && last == "poll" && !calls.iter().any(is_final_crlf),
             Freeze::LastBytesSent => calls.last().is_some_and(is_final_crlf),
         };
         here && turn.is_some() == in_doubt
     }
 }
 
+/// Large enough for its literal to go out by itself.
 fn message(id: &str) -> String {
+    let body = "body\n".repeat(20_000);
     format!(
         "Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\nFrom: from-{id}@mail.axial.net\n\
-         To: to-{id}@mail.axial.net\nSubject: zombie\nMessage-ID: <{id}@x>\n\nbody\n"
+         To: to-{id}@mail.axial.net\nSubject: zombie\nMessage-ID: <{id}@x>\n\n{body}"
     )
 }
 
@@ -138,9 +140,7 @@ impl Drop for Zombie {
 /// Starts a delivery under strace, of whose first thread alone the calls are counted.
 fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child {
     let mut command = Command::new("strace");
-    command
-        .args(["-s", "200", "-e", "trace=sendto,recvfrom,setsockopt", "-o"])
-        .arg(world.root.join(format!("{id}.trace")));
+    command.args(["-s", "200", "-e", "trace=sendto,recvfrom,poll", "-o"]).arg(world.root.join(format!("{id}.trace")));
     if let Some(inject) = inject {
         command.args(["-e", &format!("inject={inject}")]);
     }
