@@ -232,8 +232,7 @@ pub trait Ledger: Send {
     fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError>;
 
     /// Begins another use of a session that was idle: calls on it return before `until`. Where the session is seen to be
-    /// lost, it is opened again; that costs nothing, for nothing was begun. So it is where that shows in the first call only,
-    /// if this is [`take_turn`](Ledger::take_turn) or [`account_by_query`](Ledger::account_by_query).
+    /// lost, it is opened again; that costs nothing, for nothing was begun.
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError>;
 
     /// Drops the session and opens another; calls on it return before `until`.

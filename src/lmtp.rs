@@ -1,7 +1,8 @@
 //! The door for Postfix's lmtp(8): a long-running LMTP server (RFC 2033) over the same `deliver`, with sessions kept in pools.
 //!
 //! Read `protocol` (what is said), `data` (what a message's bytes are), `connection` (one client), `delivery` (one message for
-//! all its recipients), `service` (what they share), `server` (from the first listener to the last client).
+//! all its recipients), `lent` (the sessions it takes), `together` (with others for the same mailbox), `service` (what they
+//! share), `server` (from the first listener to the last client), `flights` (deliveries under way).
 
 mod command;
 mod connection;

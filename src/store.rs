@@ -246,6 +246,11 @@ pub trait Store: Send {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError>;
 
+    /// Whether [`append_all`](Store::append_all) is known to be one command for several small messages.
+    fn appends_together(&self) -> bool {
+        false
+    }
+
     /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append) is not called for the
     /// very same: it then has less to wait for. Any other call, or none, takes it back. Nothing is reported here; an error
     /// shows at the append.

@@ -134,3 +134,48 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
         assert_eq!(world.dovecot.count(&format!("v{client}"), "INBOX"), 5);
     }
 }
+
+/// Copies in doubt need a turn, and with it a session with the ledger for as long as the mail server takes: no more of them
+/// than there are sessions for the account.
+#[test]
+fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
+    const MANY: usize = 6;
+    let world = World::start();
+    let limits = "[lock]\nwait_secs = 1\nlease_secs = 30\n[limits]\ndeadline_secs = 20\nanswer_secs = 12\n";
+    let lmtp = Lmtp::start(&world.config("etc", &format!("{LETTERS}{limits}[pool]\nledger = 4\nper_account = 2\n")));
+    let doug = [address("doug")];
+    assert!(deliver(&lmtp, &doug, "first").0[0].is_ok());
+    let lock = hang(&world, "doug");
+    thread::scope(|scope| {
+        for number in 0..MANY {
+            let (lmtp, doug) = (&lmtp, &doug);
+            scope.spawn(move || assert_eq!(deliver(lmtp, doug, &format!("doubt.{number}")).0[0].code, 451));
+        }
+    });
+    let doubt = "in_doubt = true, leased_until = clock_timestamp() - interval '1 second'";
+    world.postgres.psql(&format!("UPDATE onedrop_copy SET {doubt} WHERE placed_at IS NULL"));
+    let put_off = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let (lmtp, doug, put_off) = (&lmtp, &doug, &put_off);
+        for number in 0..MANY {
+            scope.spawn(move || {
+                let code = deliver(lmtp, doug, &format!("doubt.{number}")).0[0].code;
+                put_off.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(code, 451);
+            });
+        }
+        let turns = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+        assert!(wait_until(Duration::from_secs(10), || world.postgres.psql(turns) == "2"), "{}", lmtp.log());
+        thread::scope(|scope| {
+            for client in 0..4 {
+                scope.spawn(move || {
+                    let (replies, _) = deliver(lmtp, &[address(&format!("v{client}"))], &format!("other.{client}"));
+                    assert!(replies[0].is_ok(), "{replies:?}");
+                });
+            }
+        });
+        assert_eq!(put_off.load(Ordering::SeqCst), 0, "all that before anybody was put off");
+        assert_eq!(world.postgres.psql(turns), "2", "the others wait without one");
+    });
+    fs::remove_file(&lock).expect("our lock");
+}

@@ -143,7 +143,7 @@ fn server(config: &Config, findings: &mut Findings) {
     if side_by_side > sessions {
         let text = format!(
             "lmtp.side_by_side ({side_by_side}) is more than pool.ledger ({sessions}): \
-             the recipients beyond that wait for a ledger session"
+             the recipients beyond that may wait for a ledger session"
         );
         doubtful(findings, &["lmtp.side_by_side", "pool.ledger"], text);
     }

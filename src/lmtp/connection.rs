@@ -298,6 +298,8 @@ impl Connection<'_> {
         };
         let service = Arc::clone(&self.accounts.service);
         let parcel = Arc::new(Parcel::new(service, Arc::clone(&self.shared.metrics), contents));
+        // Should the server answer in our place, nothing must stand before that.
+        self.flush()?;
         let (flight, answers) = self.shared.flight(&parcel, &self.input.stream);
         let news = delivery::begin(&parcel, flight);
         let mut told = answers.take();

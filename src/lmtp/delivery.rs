@@ -20,7 +20,7 @@ use crate::deliver::{self, End, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
-use crate::ledger::{Attempt, Ledger, Recorded};
+use crate::ledger::{Attempt, CopyState, Ledger, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
 use crate::outcome::{Failure, Outcome, OverQuota};
 
@@ -275,6 +275,20 @@ impl Parcel {
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let mut ledger = LentLedger::new(&self.service, self.deadline.end());
         let policy = &self.service.policy;
+        let needs_turn = match &recorded.copies[0] {
+            CopyState::Claimed(claim) => claim.in_doubt || self.service.joins,
+            CopyState::Busy => true,
+            CopyState::Placed(_) => false,
+        };
+        if needs_turn && let Err(error) = store.hold(&copy.destination.account, self.service.last_bytes(&self.deadline))
+        {
+            // Nothing was begun: the next try need not wait for the lease.
+            if let CopyState::Claimed(claim) = &recorded.copies[0] {
+                note(ledger.release(std::slice::from_ref(claim)));
+            }
+            let phases = Phases::default();
+            return deliver::Placing { ends: vec![Err(error.into())], end_recorded: false, phases };
+        }
         deliver::place(&job, policy, &recorded, &mut ledger, store, &self.deadline, &mut patience)
     }
 
@@ -320,8 +334,10 @@ pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> 
         });
         let _ = told.send(());
     });
-    if let (Err(error), true) = (spawned, copies != 1) {
-        parcel.fail(&Failure::Internal(format!("no thread for the delivery: {error}")));
+    match spawned {
+        Ok(_) => {}
+        Err(error) if copies == 1 => tracing::warn!(%error, "no thread to put on record how a delivery ended"),
+        Err(error) => parcel.fail(&Failure::Internal(format!("no thread for the delivery: {error}"))),
     }
     news
 }

@@ -1,11 +1,12 @@
 //! A delivery's ledger and store, out of the pools: a session is taken for each call and given back after it, so that
-//! nobody keeps one from others while it waits for something else. What had trouble is thrown away. A kept session that
-//! turns out to be dead costs nothing: its first call is made again in a new one.
+//! nobody keeps one from others while it waits for something else; only a turn keeps both, the store's first. What had
+//! trouble is thrown away. The first call in a kept session that turns out to be dead is made again in a new one; should
+//! the dead one have done it and only the answer be lost, a record finds its own lease and ends as contended.
 
 use std::time::Instant;
 
 use super::service::{LedgerSession, Service, StoreSession};
-use super::together::{Lead, SMALL};
+use super::together::{Begun, SMALL};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
@@ -165,13 +166,26 @@ impl Ledger for LentLedger<'_> {
 /// See the module.
 pub struct LentStore<'a> {
     service: &'a Service,
-    /// The session in which an append to that mailbox has begun, which nobody else may begin meanwhile.
-    ahead: Option<(Destination, StoreSession, Lead<'a>)>,
+    /// The session in which an append to that mailbox has begun.
+    ahead: Option<(Destination, StoreSession, Begun<'a>)>,
+    /// A session kept for a turn.
+    held: Option<StoreSession>,
 }
 
 impl<'a> LentStore<'a> {
     pub fn new(service: &'a Service) -> LentStore<'a> {
-        LentStore { service, ahead: None }
+        LentStore { service, ahead: None, held: None }
+    }
+
+    /// Takes the session that a turn in one of the account's mailboxes will need, and waits for it until `until`: whoever
+    /// waited for it in the turn, with a ledger session in hand, would keep that from everybody.
+    ///
+    /// # Errors
+    /// None came free.
+    pub fn hold(&mut self, account: &str, until: Instant) -> Result<(), StoreError> {
+        self.take_back();
+        self.held = Some(self.service.store(account, until)?);
+        Ok(())
     }
 
     /// Where many messages for one mailbox are better off together than each by itself.
@@ -181,45 +195,53 @@ impl<'a> LentStore<'a> {
 
     /// What has begun will not come to its end.
     fn take_back(&mut self) {
-        if let Some((_, mut session, _lead)) = self.ahead.take() {
+        if let Some((_, mut session, _begun)) = self.ahead.take() {
             session.throw_away();
         }
     }
 
     fn once<T>(
-        &self,
+        &mut self,
         destination: &Destination,
         until: Instant,
         work: impl FnOnce(&mut dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut store = self.service.store(&destination.account, until)?;
+        self.take_back();
+        let was_held = self.held.is_some();
+        let mut store = match self.held.take() {
+            Some(store) => store,
+            None => self.service.store(&destination.account, until)?,
+        };
         let result = work(store.as_mut());
-        if result.is_err() {
-            store.throw_away();
+        self.service.mailboxes.learn(store.appends_together());
+        match result {
+            Err(_) => store.throw_away(),
+            Ok(_) if was_held => self.held = Some(store),
+            Ok(_) => {}
         }
         result
     }
+}
 
-    /// With one session, none of whose calls goes beyond the deadlines.
-    fn append_now(
-        &self,
-        destination: &Destination,
-        until: Instant,
-        copies: &[(Copy<'_>, &Deadline)],
-    ) -> Vec<Result<Receipt, StoreError>> {
-        let mut store = match self.service.store(&destination.account, until) {
-            Ok(store) => store,
-            Err(error) => {
-                let why = error.to_string();
-                return copies.iter().map(|_| Err(StoreError::NotStored(why.clone()))).collect();
-            }
-        };
-        let appended = store.append_all(destination, copies);
-        if appended.iter().any(Result::is_err) {
-            store.throw_away();
+/// With one session, none of whose calls goes beyond the deadlines.
+fn append_now(
+    service: &Service,
+    destination: &Destination,
+    until: Instant,
+    copies: &[(Copy<'_>, &Deadline)],
+) -> Vec<Result<Receipt, StoreError>> {
+    let mut store = match service.store(&destination.account, until) {
+        Ok(store) => store,
+        Err(error) => {
+            let why = error.to_string();
+            return copies.iter().map(|_| Err(StoreError::NotStored(why.clone()))).collect();
         }
-        appended
+    };
+    let appended = store.append_all(destination, copies);
+    if appended.iter().any(Result::is_err) {
+        store.throw_away();
     }
+    appended
 }
 
 impl Drop for LentStore<'_> {
@@ -241,18 +263,17 @@ impl Store for LentStore<'_> {
         sought: &Sought<'_>,
         until: Instant,
     ) -> Result<Vec<Found>, StoreError> {
-        self.take_back();
         self.once(destination, until, |store| store.find(destination, sought, until))
     }
 
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
         // Only what need not be waited for.
         if self.together(copy)
-            && let Some(lead) = self.service.mailboxes.lead(destination)
+            && let Some(begun) = self.service.mailboxes.begin(destination)
             && let Ok(mut session) = self.service.store(&destination.account, Instant::now())
         {
             session.begin_append(destination, copy, deadline);
-            self.ahead = Some((destination.clone(), session, lead));
+            self.ahead = Some((destination.clone(), session, begun));
         }
     }
 
@@ -262,22 +283,20 @@ impl Store for LentStore<'_> {
         copy: &Copy<'_>,
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
-        if let Some((begun_to, mut session, _lead)) = self.ahead.take() {
-            if begun_to == *destination {
-                let appended = session.append(destination, copy, deadline);
-                if appended.is_err() {
-                    session.throw_away();
-                }
-                return appended;
+        if let Some((_, mut session, _begun)) = self.ahead.take_if(|(begun_to, ..)| begun_to == destination) {
+            let appended = session.append(destination, copy, deadline);
+            if appended.is_err() {
+                session.throw_away();
             }
-            session.throw_away();
+            return appended;
         }
         // Later than that no last bytes may go out.
         let until = self.service.last_bytes(deadline);
-        if !self.together(copy) {
+        if self.held.is_some() || !self.together(copy) || !self.service.mailboxes.go_together() {
             return self.once(destination, until, |store| store.append(destination, copy, deadline));
         }
-        let append = |copies: &[(Copy<'_>, &Deadline)]| self.append_now(destination, until, copies);
+        self.take_back();
+        let append = |copies: &[(Copy<'_>, &Deadline)]| append_now(self.service, destination, until, copies);
         self.service.mailboxes.append(destination, copy, deadline, until, append)
     }
 

@@ -3,6 +3,7 @@
 //! one for that. Whoever appends for others tells each its own outcome; who waited too long for its turn wrote nothing.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,7 +22,11 @@ type Appended = Result<Receipt, StoreError>;
 
 /// The mailboxes that somebody is appending to, by account and mailbox.
 #[derive(Default)]
-pub struct Mailboxes(Mutex<HashMap<(String, String), Arc<Queue>>>);
+pub struct Mailboxes {
+    queues: Mutex<HashMap<(String, String), Arc<Queue>>>,
+    /// The store was seen to take several messages in one command.
+    together: AtomicBool,
+}
 
 #[derive(Default)]
 struct Queue {
@@ -33,6 +38,8 @@ struct Queue {
 struct State {
     /// Somebody is appending.
     is_led: bool,
+    /// Somebody has begun to.
+    has_begun: bool,
     waiting: Vec<Arc<Waiting>>,
 }
 
@@ -48,16 +55,29 @@ struct Waiting {
 }
 
 impl Mailboxes {
-    /// The right to append to `destination` alone, for a while, if nobody has it or waits for it.
-    pub fn lead(&self, destination: &Destination) -> Option<Lead<'_>> {
+    /// Whether going together is worth the waiting.
+    pub fn go_together(&self) -> bool {
+        self.together.load(Ordering::Relaxed)
+    }
+
+    /// What a session with the store knows of that.
+    pub fn learn(&self, together: bool) {
+        if together {
+            self.together.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that somebody begins an append to `destination` that may come to its end later; nobody waits for that. `None`
+    /// where others are at it: then it is better to go together.
+    pub fn begin(&self, destination: &Destination) -> Option<Begun<'_>> {
         let place = self.place(destination);
         let mut state = unpoisoned(&place.queue.state);
-        if state.is_led || !state.waiting.is_empty() {
+        if state.is_led || state.has_begun || !state.waiting.is_empty() {
             return None;
         }
-        state.is_led = true;
+        state.has_begun = true;
         drop(state);
-        Some(Lead { place, others: Vec::new() })
+        Some(Begun(place))
     }
 
     /// Has `copy` appended to `destination` by `append`, perhaps with others, or by somebody else's. Waits for its turn
@@ -94,7 +114,7 @@ impl Mailboxes {
 
     fn place(&self, destination: &Destination) -> Place<'_> {
         let key = (destination.account.clone(), destination.mailbox.clone());
-        let queue = Arc::clone(unpoisoned(&self.0).entry(key.clone()).or_default());
+        let queue = Arc::clone(unpoisoned(&self.queues).entry(key.clone()).or_default());
         Place { mailboxes: self, key, queue }
     }
 }
@@ -108,7 +128,7 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut all = unpoisoned(&self.mailboxes.0);
+        let mut all = unpoisoned(&self.mailboxes.queues);
         // Ours and the map's: nobody else has it, and nobody can get it while the map is locked.
         if Arc::strong_count(&self.queue) == 2 {
             all.remove(&self.key);
@@ -156,8 +176,17 @@ impl Place<'_> {
     }
 }
 
+/// An append that was begun; over when dropped.
+pub struct Begun<'a>(Place<'a>);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        unpoisoned(&self.0.queue.state).has_begun = false;
+    }
+}
+
 /// The right to append. However it ends, who was taken along has an outcome and the next one may go on.
-pub struct Lead<'a> {
+struct Lead<'a> {
     place: Place<'a>,
     others: Vec<Arc<Waiting>>,
 }
@@ -211,7 +240,7 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::channel;
     use std::thread;
 
@@ -255,8 +284,9 @@ mod tests {
     }
 
     fn until_waiting(mailboxes: &Mailboxes, count: usize) {
-        let waiting =
-            || -> usize { unpoisoned(&mailboxes.0).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum() };
+        let waiting = || -> usize {
+            unpoisoned(&mailboxes.queues).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum()
+        };
         while waiting() != count {
             thread::sleep(Duration::from_millis(1));
         }
@@ -282,7 +312,7 @@ mod tests {
                 });
                 assert!(is_stored(&first, 1000), "{first:?}");
             });
-            while unpoisoned(&mailboxes.0).is_empty() {
+            while unpoisoned(&mailboxes.queues).is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
             for number in 1..=many {
@@ -296,7 +326,7 @@ mod tests {
         });
         assert_eq!(most.into_inner(), MOST);
         assert_eq!(calls.into_inner(), 1 + (many as usize).div_ceil(MOST));
-        assert!(unpoisoned(&mailboxes.0).is_empty(), "nothing is kept");
+        assert!(unpoisoned(&mailboxes.queues).is_empty(), "nothing is kept");
     }
 
     #[test]
@@ -312,7 +342,7 @@ mod tests {
                     by_number(copies)
                 })
             });
-            while unpoisoned(&mailboxes.0).is_empty() {
+            while unpoisoned(&mailboxes.queues).is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
             let late = append(mailboxes, 2, Duration::from_millis(50), |_| panic!("appended"));
@@ -334,7 +364,7 @@ mod tests {
                     by_number(copies)
                 })
             });
-            while unpoisoned(&mailboxes.0).is_empty() {
+            while unpoisoned(&mailboxes.queues).is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
             let both: Vec<_> = [2, 3]

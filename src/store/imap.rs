@@ -203,6 +203,11 @@ impl Store for ImapStore {
         Ok(receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
     }
 
+    fn appends_together(&self) -> bool {
+        let has = |slot: &Slot| matches!(slot, Slot::Open(session, _) if session.capabilities().has("MULTIAPPEND"));
+        self.sessions.values().any(has)
+    }
+
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
         if let Ok(mailbox) = mailbox(destination) {
             self.begin_part(destination, &mailbox, &Part::new(copy, deadline));

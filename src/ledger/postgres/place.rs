@@ -16,15 +16,15 @@ const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4)";
 const CONFIRM: &str = "SELECT * FROM onedrop_confirm($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// The rows are locked in the order in which claims lock them.
-const RELEASE: &str = "
+const RELEASE: &str = r#"
 UPDATE onedrop_copy c SET leased_until = NULL, in_doubt = c.prior_doubt
 FROM (
     SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bigint[]) AS ours (id, epoch) USING (id, epoch)
     WHERE c.placed_at IS NULL
-    ORDER BY c.account, c.mailbox
+    ORDER BY c.account COLLATE "C", c.mailbox COLLATE "C"
     FOR UPDATE OF c
 ) ours
-WHERE c.id = ours.id";
+WHERE c.id = ours.id"#;
 
 /// [`Ledger::take_turn`](crate::ledger::Ledger::take_turn).
 pub(super) fn take_turn(session: &mut Session, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {

@@ -16,8 +16,8 @@ use crate::ledger::{Attempt, AttemptEnd, Claim, CopyState, Entry, LeaseTerms, Le
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
-/// The parameters in their order: [`Session::patience_ms`], the version, the lock; the message (17, with its
-/// time and whether its bytes are kept); the attempt (5); the claims (6).
+/// The parameters in their order: [`Session::patience_ms`], the version, the lock; the message (its two hashes
+/// and 18); the attempt (5); the claims (6).
 const RECORD: &str = "
 SELECT * FROM onedrop_record($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
                              $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)";

@@ -22,6 +22,8 @@ pub(super) struct Ahead {
     recorded_at: SystemTime,
     size: usize,
     begun: Begun,
+    /// As for an idle session: what has waited for long may wait at a host that is gone.
+    since: Instant,
 }
 
 impl Ahead {
@@ -33,7 +35,7 @@ impl Ahead {
 }
 
 impl ImapStore {
-    /// Begins the append of a small message, if there is a session at hand: without one there is nothing to gain.
+    /// Begins the append of a small message, if there was a session at hand: without one there is nothing to gain.
     pub(super) fn begin_part(&mut self, destination: &Destination, mailbox: &str, part: &Part<'_>) {
         if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
             return;
@@ -49,6 +51,7 @@ impl ImapStore {
             recorded_at: part.copy.recorded_at,
             size: part.size,
             begun,
+            since: Instant::now(),
         });
     }
 
@@ -60,10 +63,12 @@ impl ImapStore {
         parts: &[Part<'_>],
     ) -> Result<Vec<Receipt>, AppendTrouble> {
         let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
-        let mut first = match self.ahead.take_if(|ahead| ahead.is_of(destination, parts)) {
-            Some(ahead) => self.append_rest(&ahead, parts),
-            None => self.append_once(destination, mailbox, parts, until),
-        };
+        let idle = self.idle;
+        let mut first =
+            match self.ahead.take_if(|ahead| ahead.since.elapsed() < idle && ahead.is_of(destination, parts)) {
+                Some(ahead) => self.append_rest(&ahead, parts),
+                None => self.append_once(destination, mailbox, parts, until),
+            };
         // A session that was kept may end in that very moment: with a new one it is as if there had been none.
         if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && Instant::now() < until {
             first = self.append_once(destination, mailbox, parts, until);
