@@ -137,9 +137,11 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     let held = site.hold(message.as_bytes());
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
     client.send(&dot_stuffed(message.as_bytes())).and_then(|()| client.send(b".\r\n")).expect("a message");
-    assert!(wait_until(LONG, || sessions(&scrape(&lmtp)) == expected([0, 1], [1, 0])), "{}", lmtp.metrics());
-    // So that it has waited for certain.
-    thread::sleep(Duration::from_millis(300));
+    // So that it has tried and waited for certain, of the 20 s that it may.
+    thread::sleep(Duration::from_secs(3));
+    // A session is taken for each try: nobody keeps one while he waits for somebody else.
+    let at_rest_meanwhile = || sessions(&scrape(&lmtp)) == expected([1, 0], [1, 0]);
+    assert!(wait_until(LONG, at_rest_meanwhile), "{}", lmtp.metrics());
     drop(held);
     assert!(client.finish(accepted).expect("a reply").iter().all(Reply::is_ok));
     let after = at_rest(&lmtp);

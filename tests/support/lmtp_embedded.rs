@@ -38,10 +38,7 @@ impl Embedded {
 
     /// The copies in an account's mailbox (its name in Maildir++: empty, or `.Sent`).
     pub fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
-        let maildir = self.root.join("var/mail").join(account).join("Maildir").join(mailbox);
-        let folders = ["new", "cur"].map(|name| maildir.join(name));
-        let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
-        files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
+        super::maildir_copies(&self.root.join("var/mail"), account, mailbox)
     }
 
     /// How many messages there are in an account's INBOX.

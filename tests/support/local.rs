@@ -94,10 +94,7 @@ impl Local {
 
     /// The copies in an account's mailbox, and their bytes.
     pub fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
-        let maildir = self.root.join("mail").join(account).join("Maildir").join(mailbox);
-        let folders = ["new", "cur"].map(|name| maildir.join(name));
-        let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
-        files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
+        super::maildir_copies(&self.root.join("mail"), account, mailbox)
     }
 
     pub fn inbox(&self, account: &str) -> Vec<Vec<u8>> {

@@ -178,6 +178,14 @@ pub fn fixture_text(path: impl AsRef<Path>) -> String {
     String::from_utf8(fixture(path)).expect("UTF-8")
 }
 
+/// The copies in a mailbox (its name in Maildir++: empty, or `.Sent`) of a Maildir under `root`, byte for byte.
+pub fn maildir_copies(root: &Path, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
+    let maildir = root.join(account).join("Maildir").join(mailbox);
+    let folders = ["new", "cur"].map(|name| maildir.join(name));
+    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
+}
+
 pub fn onedrop_path() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_onedrop"))
 }

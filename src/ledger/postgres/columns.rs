@@ -128,15 +128,6 @@ impl EndColumns {
     }
 }
 
-/// The columns of a receipt: UIDVALIDITY, UID, file name.
-pub(super) fn receipt_columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<&str>) {
-    match receipt {
-        Receipt::Uid { validity, uid } => (Some(i64::from(*validity)), Some(i64::from(*uid)), None),
-        Receipt::Name(name) => (None, None, Some(name)),
-        Receipt::Unnamed => (None, None, None),
-    }
-}
-
 /// The receipt in the columns of a placed copy; `None` if no version of this program writes such.
 pub(super) fn receipt_of(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Option<Receipt> {
     match (validity, uid, name) {
@@ -167,7 +158,7 @@ mod tests {
     #[test]
     fn receipts_survive_their_columns() {
         for one in [Receipt::Uid { validity: u32::MAX, uid: 1 }, Receipt::Name("1.M2".into()), Receipt::Unnamed] {
-            let (validity, uid, name) = receipt_columns(&one);
+            let (validity, uid, name) = one.columns();
             assert_eq!(receipt_of(validity, uid, name.map(str::to_owned)), Some(one));
         }
         assert_eq!(receipt_of(Some(1), None, None), None);

@@ -5,7 +5,7 @@
 use postgres::Row;
 use postgres::types::Type;
 
-use super::columns::{EndColumns, cell, receipt, receipt_columns};
+use super::columns::{EndColumns, cell, receipt};
 use super::session::{Session, Statement};
 use crate::ledger::{AttemptEnd, Claim, Confirmed, CopyFacts, LedgerError, Turn};
 use crate::lock_key::{Hash, advisory_key, name_hash};
@@ -65,7 +65,7 @@ pub(super) fn confirm(
     facts: CopyFacts,
     end: Option<(i64, &AttemptEnd)>,
 ) -> Result<Confirmed, LedgerError> {
-    let (validity, uid, name) = receipt_columns(ours);
+    let (validity, uid, name) = ours.columns();
     let attempt = end.map(|(attempt, _)| attempt);
     let ended = end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
     let patience = session.patience_ms();

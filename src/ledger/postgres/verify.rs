@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use postgres::Row;
 use postgres::types::Type;
 
-use super::columns::{cell, receipt, receipt_columns};
+use super::columns::{cell, receipt};
 use super::session::{Session, Statement};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
@@ -101,7 +101,7 @@ fn hash(row: &Row, at: usize) -> Result<Hash, LedgerError> {
 /// [`Ledger::settle`](crate::ledger::Ledger::settle).
 pub(super) fn settle(session: &mut Session, copy: &CopyOnRecord, is: &Receipt) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
-    let ((validity, uid, name), (was_validity, was_uid, was_name)) = (receipt_columns(is), receipt_columns(was));
+    let ((validity, uid, name), (was_validity, was_uid, was_name)) = (is.columns(), was.columns());
     let statement = Statement::new(SETTLE)
         .with(&copy.copy, Type::INT8)
         .with(&copy.epoch, Type::INT8)
