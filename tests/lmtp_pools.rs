@@ -4,13 +4,14 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use support::lmtp::Lmtp;
 use support::lmtp_client::Reply;
 use support::trial::LETTERS;
-use support::world::World;
+use support::world::{STORY, World};
 
 const ANN: &str = "ann@elsewhere.example";
 const MESSAGES: usize = 12;
@@ -44,6 +45,46 @@ fn messages_for_one_and_for_several_share_small_pools() {
     });
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 2 * clients * MESSAGES);
     assert_eq!(world.dovecot.count("doug", "INBOX"), clients * MESSAGES);
+}
+
+fn not_ok(replies: Vec<Reply>) -> Vec<String> {
+    replies.into_iter().filter(|reply| !reply.is_ok()).map(|reply| reply.text).collect()
+}
+
+/// Each recipient twice and one shared copy, all of it in transactions of its own: whoever waits for another's copy keeps
+/// no session from the one that writes it.
+#[test]
+fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
+    let world = World::start();
+    let small = format!("{STORY}[pool]\nledger = 4\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
+    let lmtp = Lmtp::start(&world.config("etc", &small));
+    let (clients, messages) = (8, 6);
+    let (barrier, put_off) = (Barrier::new(clients), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for client in 0..clients {
+            let (lmtp, barrier, put_off) = (&lmtp, &barrier, &put_off);
+            scope.spawn(move || {
+                let mut connection = lmtp.client();
+                for number in 0..messages {
+                    let letter = format!(
+                        "Authentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com\n\
+                         From: lisa@gmail.com\nSubject: shared\nMessage-ID: <shared.{number}@x>\n\nbody\n"
+                    );
+                    let recipient = format!("r{}@mail.axial.net", client / 2);
+                    barrier.wait();
+                    let replies = connection.deliver("lisa@gmail.com", &[&recipient], letter.as_bytes());
+                    // All go on, or the others would wait at the barrier.
+                    let bad = replies.map_or_else(|error| vec![error.to_string()], not_ok);
+                    put_off.lock().expect("nobody panics").extend(bad);
+                }
+            });
+        }
+    });
+    assert_eq!(put_off.into_inner().expect("nobody panicked"), [""; 0]);
+    assert_eq!(world.dovecot.count("lisa", "Sent"), messages);
+    for recipient in 0..clients / 2 {
+        assert_eq!(world.dovecot.count(&format!("r{recipient}"), "INBOX"), messages);
+    }
 }
 
 #[test]

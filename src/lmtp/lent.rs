@@ -194,7 +194,7 @@ impl<'a> LentStore<'a> {
     }
 
     /// What has begun will not come to its end.
-    fn take_back(&mut self) {
+    pub fn take_back(&mut self) {
         if let Some((_, mut session, _begun)) = self.ahead.take() {
             session.throw_away();
         }
