@@ -85,6 +85,26 @@ pub struct Attempt {
     pub pid: u32,
 }
 
+/// What [`Ledger::record`] is given, for [`Ledger::record_all`].
+#[derive(Debug, Clone, Copy)]
+pub struct ToRecord<'a> {
+    pub entry: Entry<'a>,
+    pub attempt: &'a Attempt,
+    pub destinations: &'a [Destination],
+}
+
+/// What [`Ledger::confirm`] is given, for [`Ledger::confirm_all`].
+#[derive(Debug, Clone, Copy)]
+pub struct ToConfirm<'a> {
+    pub claim: Claim,
+    pub receipt: &'a Receipt,
+    pub facts: CopyFacts,
+    pub end: Option<(i64, &'a AttemptEnd)>,
+}
+
+/// How many go into one call of [`Ledger::record_all`] or [`Ledger::confirm_all`] at most.
+pub const TOGETHER: usize = 8;
+
 /// How an attempt ended.
 #[derive(Debug, Clone)]
 pub struct AttemptEnd {
@@ -216,6 +236,33 @@ pub trait Ledger: Send {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError>;
+
+    /// Whether several records or receipts in one call cost less than each in its own.
+    fn works_together(&self) -> bool {
+        false
+    }
+
+    /// [`record`](Ledger::record) for several messages, each with its own outcome, in one transaction where
+    /// [`works_together`](Ledger::works_together) says so.
+    ///
+    /// # Errors
+    /// What kept all of them from being on record; where it is [`LedgerError::Unavailable`], nobody knows. Each may be tried
+    /// alone after any other.
+    fn record_all(
+        &mut self,
+        records: &[ToRecord<'_>],
+        terms: LeaseTerms,
+    ) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
+        Ok(records.iter().map(|one| self.record(&one.entry, one.attempt, one.destinations, terms)).collect())
+    }
+
+    /// [`confirm`](Ledger::confirm) for several copies that nobody has a turn for; as [`record_all`](Ledger::record_all).
+    ///
+    /// # Errors
+    /// As those of [`record_all`](Ledger::record_all).
+    fn confirm_all(&mut self, confirms: &[ToConfirm<'_>]) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
+        Ok(confirms.iter().map(|one| self.confirm(&one.claim, one.receipt, one.facts, one.end)).collect())
+    }
 
     /// Ends the turn, if there is one, without a change.
     fn leave(&mut self) -> Result<(), LedgerError>;

@@ -1,9 +1,10 @@
 //! The door for Postfix's lmtp(8): a long-running LMTP server (RFC 2033) over the same `deliver`, with sessions kept in pools.
 //!
 //! Read `protocol` (what is said), `data` (what a message's bytes are), `connection` (one client), `delivery` (one message for
-//! all its recipients), `lent` (the sessions it takes), `together` (with others for the same mailbox), `service` (what they
+//! all its recipients), `lent` (the sessions it takes), `calls` and `mailboxes` (with others at the same time: `together`), `service` (what they
 //! share), `server` (from the first listener to the last client), `flights` (deliveries under way).
 
+mod calls;
 mod command;
 mod connection;
 pub mod data;
@@ -12,6 +13,7 @@ mod flights;
 mod input;
 mod lent;
 mod log;
+mod mailboxes;
 mod metrics;
 pub mod protocol;
 mod queue_id;

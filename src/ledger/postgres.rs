@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Trace, Turn, Window,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -22,6 +22,7 @@ use crate::message::Identity;
 use crate::store::Receipt;
 
 mod account;
+mod calls;
 mod columns;
 mod errors;
 mod link;
@@ -62,7 +63,19 @@ impl Ledger for PostgresLedger {
         destinations: &[Destination],
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
-        record::record(&mut self.session, entry, attempt, destinations, terms)
+        calls::only(self.record_all(&[ToRecord { entry: *entry, attempt, destinations }], terms)?)
+    }
+
+    fn works_together(&self) -> bool {
+        true
+    }
+
+    fn record_all(
+        &mut self,
+        records: &[ToRecord<'_>],
+        terms: LeaseTerms,
+    ) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
+        record::record_all(&mut self.session, records, terms)
     }
 
     fn claim(
@@ -86,7 +99,11 @@ impl Ledger for PostgresLedger {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
-        place::confirm(&mut self.session, claim, receipt, facts, end)
+        calls::only(self.confirm_all(&[ToConfirm { claim: *claim, receipt, facts, end }])?)
+    }
+
+    fn confirm_all(&mut self, confirms: &[ToConfirm<'_>]) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
+        place::confirm_all(&mut self.session, confirms)
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

@@ -5,13 +5,14 @@
 
 use std::time::Instant;
 
+use super::mailboxes::{Begun, SMALL};
 use super::service::{LedgerSession, Service, StoreSession};
-use super::together::{Begun, SMALL};
+
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Trace, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -32,15 +33,23 @@ impl<'a> LentLedger<'a> {
 
     fn call<T>(
         &mut self,
+        work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>,
+    ) -> Result<(T, LedgerSession), LedgerError> {
+        self.call_until(self.until, work)
+    }
+
+    fn call_until<T>(
+        &mut self,
+        until: Instant,
         mut work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>,
     ) -> Result<(T, LedgerSession), LedgerError> {
         let (mut session, was_kept) = match self.held.take() {
             Some(session) => (session, false),
-            None => self.service.ledger(self.until)?,
+            None => self.service.ledger(until)?,
         };
         let mut result = work(session.as_mut());
-        if was_kept && matches!(result, Err(LedgerError::Unavailable(_))) && Instant::now() < self.until {
-            result = session.reopen(self.until).and_then(|()| work(session.as_mut()));
+        if was_kept && matches!(result, Err(LedgerError::Unavailable(_))) && Instant::now() < until {
+            result = session.reopen(until).and_then(|()| work(session.as_mut()));
         }
         match result {
             Ok(value) => Ok((value, session)),
@@ -66,7 +75,11 @@ impl Ledger for LentLedger<'_> {
         destinations: &[Destination],
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
-        self.once(|ledger| ledger.record(entry, attempt, destinations, terms))
+        let (service, until) = (self.service, self.until);
+        let together = service.calls.record(ToRecord { entry: *entry, attempt, destinations }, until, |all, until| {
+            self.call_until(until, |ledger| ledger.record_all(all, terms)).map(|(recorded, _)| recorded)
+        });
+        together.unwrap_or_else(|| self.once(|ledger| ledger.record(entry, attempt, destinations, terms)))
     }
 
     fn claim(
@@ -94,7 +107,15 @@ impl Ledger for LentLedger<'_> {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
-        self.once(|ledger| ledger.confirm(claim, receipt, facts, end))
+        let (service, until) = (self.service, self.until);
+        let together = match self.held {
+            // The turn's own session ends it.
+            Some(_) => None,
+            None => service.calls.confirm(ToConfirm { claim: *claim, receipt, facts, end }, until, |all, until| {
+                self.call_until(until, |ledger| ledger.confirm_all(all)).map(|(confirmed, _)| confirmed)
+            }),
+        };
+        together.unwrap_or_else(|| self.once(|ledger| ledger.confirm(claim, receipt, facts, end)))
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

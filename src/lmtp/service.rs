@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::calls::Calls;
 use super::lent::LentLedger;
+use super::mailboxes::Mailboxes;
 use super::metrics::Gauge;
-use super::together::Mailboxes;
 use crate::cli::{Adapters, StoreMaker};
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
@@ -42,6 +43,8 @@ pub struct Service {
     clock_ahead: AtomicI64,
     /// Who appends where.
     pub mailboxes: Mailboxes,
+    /// Who asks the ledger for what others ask for at the same time.
+    pub calls: Calls,
     /// Whether an append may be repeated, which leases then join.
     pub joins: bool,
     pub routing: Routing,
@@ -68,6 +71,7 @@ impl Service {
         Ok(Service {
             clock_ahead: AtomicI64::new(0),
             mailboxes: Mailboxes::default(),
+            calls: Calls::default(),
             joins: make_store().append_is_idempotent(),
             routing: Routing::new(config),
             policy: Policy::of(config),
@@ -101,6 +105,7 @@ impl Service {
             session.throw_away();
             return Err(error);
         }
+        self.calls.learn(session.works_together());
         Ok((session, was_kept))
     }
 

@@ -1,384 +1,147 @@
-//! Deliveries to one mailbox at the same time. A mail server lets one in at a time and syncs for each, so while one
-//! delivery appends the others wait, and the next of them takes along all that wait, in one command where the server has
-//! one for that. Whoever appends for others tells each its own outcome; who waited too long for its turn wrote nothing.
+//! What several deliveries do at the same time and costs less together: while one is at it the others wait, and the next
+//! of them takes along all that wait. Whoever works for others tells each its own outcome; who waited too long did nothing.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-use crate::deadline::Deadline;
-use crate::directory::Destination;
-use crate::lock_key::Hash;
-use crate::message::Identity;
-use crate::store::{Copy, Receipt, StoreError};
-
-/// How many messages go together at most.
-const MOST: usize = 16;
-/// Larger ones go alone, in bytes: their transfer costs more than the sync.
-pub const SMALL: usize = 64 * 1024;
-
-type Appended = Result<Receipt, StoreError>;
-
-/// The mailboxes that somebody is appending to, by account and mailbox.
-#[derive(Default)]
-pub struct Mailboxes {
-    queues: Mutex<HashMap<(String, String), Arc<Queue>>>,
-    /// The store was seen to take several messages in one command.
-    together: AtomicBool,
+/// Those who do jobs `J` together, each of which comes to an `R`.
+pub struct Group<J, R> {
+    /// How many are done together at most.
+    most: usize,
+    /// What one has come to that was taken along and told nothing: whoever led it panicked.
+    untold: fn() -> R,
+    state: Mutex<State<J, R>>,
 }
 
-#[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// Somebody is appending.
+struct State<J, R> {
+    /// Somebody is at it.
     is_led: bool,
-    /// Somebody has begun to.
-    has_begun: bool,
-    waiting: Vec<Arc<Waiting>>,
+    waiting: VecDeque<Arc<Waiting<J, R>>>,
 }
 
-/// A copy that somebody else may append.
-struct Waiting {
-    key: Hash,
-    head: Vec<u8>,
-    bytes: Vec<u8>,
-    identity: Identity,
-    recorded_at: SystemTime,
-    deadline: Deadline,
-    appended: OnceLock<Mutex<Option<Appended>>>,
-}
-
-impl Mailboxes {
-    /// Whether going together is worth the waiting.
-    pub fn go_together(&self) -> bool {
-        self.together.load(Ordering::Relaxed)
-    }
-
-    /// What a session with the store knows of that.
-    pub fn learn(&self, together: bool) {
-        if together {
-            self.together.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that somebody begins an append to `destination` that may come to its end later; nobody waits for that. `None`
-    /// where others are at it: then it is better to go together.
-    pub fn begin(&self, destination: &Destination) -> Option<Begun<'_>> {
-        let place = self.place(destination);
-        let mut state = unpoisoned(&place.queue.state);
-        if state.is_led || state.has_begun || !state.waiting.is_empty() {
-            return None;
-        }
-        state.has_begun = true;
-        drop(state);
-        Some(Begun(place))
-    }
-
-    /// Has `copy` appended to `destination` by `append`, perhaps with others, or by somebody else's. Waits for its turn
-    /// until `until`.
-    ///
-    /// # Errors
-    /// What `append` says of this copy, or that its turn did not come.
-    pub fn append(
-        &self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-        until: Instant,
-        append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
-    ) -> Appended {
-        let place = self.place(destination);
-        let lead = match place.wait(copy, deadline, until) {
-            Waited::Leads(others) => Lead { place, others },
-            Waited::Appended(appended) => return appended,
-            Waited::InVain => {
-                let why = format!("the appends to {destination} before this one take too long");
-                return Err(StoreError::NotStored(why));
-            }
-        };
-        let mut copies = vec![(*copy, deadline)];
-        copies.extend(lead.others.iter().map(|one| (one.copy(), &one.deadline)));
-        let mut appended = append(&copies).into_iter();
-        let own = appended.next().unwrap_or_else(|| Err(untold()));
-        for (one, appended) in lead.others.iter().zip(appended) {
-            one.tell(appended);
-        }
-        own
-    }
-
-    fn place(&self, destination: &Destination) -> Place<'_> {
-        let key = (destination.account.clone(), destination.mailbox.clone());
-        let queue = Arc::clone(unpoisoned(&self.queues).entry(key.clone()).or_default());
-        Place { mailboxes: self, key, queue }
-    }
-}
-
-/// A place at a mailbox' queue; nothing is kept of it when the last one leaves.
-struct Place<'a> {
-    mailboxes: &'a Mailboxes,
-    key: (String, String),
-    queue: Arc<Queue>,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut all = unpoisoned(&self.mailboxes.queues);
-        // Ours and the map's: nobody else has it, and nobody can get it while the map is locked.
-        if Arc::strong_count(&self.queue) == 2 {
-            all.remove(&self.key);
-        }
-    }
+/// A job that somebody else may do.
+pub struct Waiting<J, R> {
+    pub job: J,
+    thread: Thread,
+    told: OnceLock<Mutex<Option<R>>>,
 }
 
 /// What came of waiting for the turn.
-enum Waited {
-    /// It came, and these are taken along.
-    Leads(Vec<Arc<Waiting>>),
+pub enum Waited<'a, J, R> {
+    /// It came.
+    Leads(Lead<'a, J, R>),
     /// Somebody else's came.
-    Appended(Appended),
+    Told(R),
     InVain,
 }
 
-impl Place<'_> {
-    fn wait(&self, copy: &Copy<'_>, deadline: &Deadline, until: Instant) -> Waited {
-        let mut state = unpoisoned(&self.queue.state);
-        if state.is_led {
-            let mine = Arc::new(Waiting::of(copy, deadline));
-            state.waiting.push(Arc::clone(&mine));
-            loop {
-                if let Some(appended) = mine.taken() {
-                    return Waited::Appended(appended);
-                }
-                let place = state.waiting.iter().position(|one| Arc::ptr_eq(one, &mine));
-                if let (false, Some(place)) = (state.is_led, place) {
-                    state.waiting.remove(place);
-                    break;
-                }
-                let left = until.saturating_duration_since(Instant::now());
-                if let (true, Some(place)) = (left.is_zero(), place) {
-                    state.waiting.remove(place);
-                    return Waited::InVain;
-                }
-                // Whoever has taken it along tells the outcome, and waits for no answer for ever.
-                let left = if place.is_some() { left } else { Duration::from_secs(1) };
-                state = self.queue.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+impl<J, R> Group<J, R> {
+    pub fn new(most: usize, untold: fn() -> R) -> Group<J, R> {
+        let state = Mutex::new(State { is_led: false, waiting: VecDeque::new() });
+        Group { most, untold, state }
+    }
+
+    /// Whether somebody is at it, or about to be.
+    pub fn is_busy(&self) -> bool {
+        let state = self.state();
+        state.is_led || !state.waiting.is_empty()
+    }
+
+    /// Waits for the turn until `until`; `job` makes what another one needs to do it for us.
+    pub fn wait(&self, job: impl FnOnce() -> J, until: Instant) -> Waited<'_, J, R> {
+        if let Some(lead) = self.lead(self.state()) {
+            return Waited::Leads(lead);
+        }
+        let mine = Arc::new(Waiting { job: job(), thread: thread::current(), told: OnceLock::new() });
+        self.state().waiting.push_back(Arc::clone(&mine));
+        loop {
+            if let Some(told) = mine.taken() {
+                return Waited::Told(told);
             }
+            let mut state = self.state();
+            // Whoever has taken it along tells the outcome, and waits for no answer for ever.
+            let mut left = Duration::from_secs(1);
+            if let Some(place) = state.waiting.iter().position(|one| Arc::ptr_eq(one, &mine)) {
+                left = until.saturating_duration_since(Instant::now());
+                if !state.is_led || left.is_zero() {
+                    state.waiting.remove(place);
+                    return self.lead(state).map_or(Waited::InVain, Waited::Leads);
+                }
+            }
+            drop(state);
+            thread::park_timeout(left);
+        }
+    }
+
+    /// The turn, unless somebody has it.
+    fn lead(&self, mut state: MutexGuard<'_, State<J, R>>) -> Option<Lead<'_, J, R>> {
+        if state.is_led {
+            return None;
         }
         state.is_led = true;
-        let most = state.waiting.len().min(MOST - 1);
-        Waited::Leads(state.waiting.drain(..most).collect())
+        let along = state.waiting.len().min(self.most.saturating_sub(1));
+        Some(Lead { group: self, others: state.waiting.drain(..along).collect() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<J, R>> {
+        unpoisoned(&self.state)
+    }
+
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.state().waiting.len()
     }
 }
 
-/// An append that was begun; over when dropped.
-pub struct Begun<'a>(Place<'a>);
+/// The turn. However it ends, who was taken along has an outcome and the next one may go on.
+pub struct Lead<'a, J, R> {
+    group: &'a Group<J, R>,
+    others: Vec<Arc<Waiting<J, R>>>,
+}
 
-impl Drop for Begun<'_> {
-    fn drop(&mut self) {
-        unpoisoned(&self.0.queue.state).has_begun = false;
+impl<J, R> Lead<'_, J, R> {
+    /// The jobs of those who are taken along.
+    pub fn others(&self) -> impl Iterator<Item = &J> {
+        self.others.iter().map(|one| &one.job)
+    }
+
+    /// Tells them what they came to, in their order.
+    pub fn tell(&self, told: impl Iterator<Item = R>) {
+        for (one, told) in self.others.iter().zip(told) {
+            one.tell(told);
+        }
     }
 }
 
-/// The right to append. However it ends, who was taken along has an outcome and the next one may go on.
-struct Lead<'a> {
-    place: Place<'a>,
-    others: Vec<Arc<Waiting>>,
-}
-
-impl Drop for Lead<'_> {
+impl<J, R> Drop for Lead<'_, J, R> {
     fn drop(&mut self) {
         for one in &self.others {
-            one.tell(Err(untold()));
+            one.tell((self.group.untold)());
         }
-        unpoisoned(&self.place.queue.state).is_led = false;
-        self.place.queue.changed.notify_all();
+        let mut state = self.group.state();
+        state.is_led = false;
+        if let Some(next) = state.waiting.front() {
+            next.thread.unpark();
+        }
     }
 }
 
-fn untold() -> StoreError {
-    StoreError::InDoubt("whoever appended it did not tell the outcome".to_owned())
-}
-
-impl Waiting {
-    fn of(copy: &Copy<'_>, deadline: &Deadline) -> Waiting {
-        Waiting {
-            key: *copy.key,
-            head: copy.head.to_vec(),
-            bytes: copy.bytes.to_vec(),
-            identity: copy.identity.clone(),
-            recorded_at: copy.recorded_at,
-            deadline: deadline.clone(),
-            appended: OnceLock::new(),
-        }
-    }
-
-    fn copy(&self) -> Copy<'_> {
-        let Waiting { key, head, bytes, identity, recorded_at, .. } = self;
-        Copy { key, head, bytes, identity, recorded_at: *recorded_at }
-    }
-
+impl<J, R> Waiting<J, R> {
     /// The first word counts.
-    fn tell(&self, appended: Appended) {
-        let _ = self.appended.set(Mutex::new(Some(appended)));
+    fn tell(&self, told: R) {
+        if self.told.set(Mutex::new(Some(told))).is_ok() {
+            self.thread.unpark();
+        }
     }
 
-    fn taken(&self) -> Option<Appended> {
-        unpoisoned(self.appended.get()?).take()
+    fn taken(&self) -> Option<R> {
+        unpoisoned(self.told.get()?).take()
     }
 }
 
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that can panic is done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc::channel;
-    use std::thread;
-
-    use super::*;
-    use crate::message::{DedupBy, Message};
-
-    fn letter(number: u32) -> Message {
-        Message::new(format!("Message-ID: <{number}@x>\n\n").into_bytes(), DedupBy::Content)
-    }
-
-    /// Appends letter `number` by `append`.
-    fn append(
-        mailboxes: &Mailboxes,
-        number: u32,
-        wait: Duration,
-        append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
-    ) -> Appended {
-        let letter = letter(number);
-        let copy = Copy {
-            key: &[0; 32],
-            head: b"",
-            bytes: letter.own_copy(),
-            identity: letter.identity(),
-            recorded_at: SystemTime::UNIX_EPOCH,
-        };
-        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
-        mailboxes.append(&Destination::inbox("doug"), &copy, &deadline, Instant::now() + wait, append)
-    }
-
-    /// Each letter's number as its UID, as a store that looks at what it gets would say.
-    fn by_number(copies: &[(Copy<'_>, &Deadline)]) -> Vec<Appended> {
-        let uid = |bytes: &[u8]| {
-            let digits: Vec<u8> = bytes.iter().copied().filter(u8::is_ascii_digit).collect();
-            String::from_utf8(digits).unwrap().parse().unwrap()
-        };
-        copies.iter().map(|(copy, _)| Ok(Receipt::Uid { validity: 1, uid: uid(copy.bytes) })).collect()
-    }
-
-    fn is_stored(appended: &Appended, number: u32) -> bool {
-        matches!(appended, Ok(Receipt::Uid { uid, .. }) if *uid == number)
-    }
-
-    fn until_waiting(mailboxes: &Mailboxes, count: usize) {
-        let waiting = || -> usize {
-            unpoisoned(&mailboxes.queues).values().map(|queue| unpoisoned(&queue.state).waiting.len()).sum()
-        };
-        while waiting() != count {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    #[test]
-    fn who_waits_goes_together_and_each_hears_of_its_own() {
-        let mailboxes = Mailboxes::default();
-        let (calls, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (go, gone) = channel::<()>();
-        let count = |copies: &[(Copy<'_>, &Deadline)]| {
-            calls.fetch_add(1, Ordering::SeqCst);
-            most.fetch_max(copies.len(), Ordering::SeqCst);
-            by_number(copies)
-        };
-        let many = 40;
-        thread::scope(|scope| {
-            let (mailboxes, count) = (&mailboxes, &count);
-            scope.spawn(move || {
-                let first = append(mailboxes, 1000, Duration::from_secs(60), |copies| {
-                    gone.recv().unwrap();
-                    count(copies)
-                });
-                assert!(is_stored(&first, 1000), "{first:?}");
-            });
-            while unpoisoned(&mailboxes.queues).is_empty() {
-                thread::sleep(Duration::from_millis(1));
-            }
-            for number in 1..=many {
-                scope.spawn(move || {
-                    let stored = append(mailboxes, number, Duration::from_secs(60), count);
-                    assert!(is_stored(&stored, number), "{number}: {stored:?}");
-                });
-            }
-            until_waiting(mailboxes, many as usize);
-            go.send(()).unwrap();
-        });
-        assert_eq!(most.into_inner(), MOST);
-        assert_eq!(calls.into_inner(), 1 + (many as usize).div_ceil(MOST));
-        assert!(unpoisoned(&mailboxes.queues).is_empty(), "nothing is kept");
-    }
-
-    #[test]
-    fn whose_turn_does_not_come_has_written_nothing() {
-        let mailboxes = Mailboxes::default();
-        let (go, gone) = channel::<()>();
-        thread::scope(|scope| {
-            let mailboxes = &mailboxes;
-            scope.spawn(move || {
-                append(mailboxes, 1, Duration::from_secs(60), |copies| {
-                    gone.recv().unwrap();
-                    assert_eq!(copies.len(), 1);
-                    by_number(copies)
-                })
-            });
-            while unpoisoned(&mailboxes.queues).is_empty() {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let late = append(mailboxes, 2, Duration::from_millis(50), |_| panic!("appended"));
-            assert!(matches!(&late, Err(StoreError::NotStored(why)) if why.contains("account=doug")), "{late:?}");
-            until_waiting(mailboxes, 0);
-            go.send(()).unwrap();
-        });
-    }
-
-    #[test]
-    fn a_panic_leaves_those_taken_along_in_doubt_and_stops_nobody() {
-        let mailboxes = Mailboxes::default();
-        let (go, gone) = channel::<()>();
-        thread::scope(|scope| {
-            let mailboxes = &mailboxes;
-            let first = scope.spawn(move || {
-                append(mailboxes, 1, Duration::from_secs(60), |copies| {
-                    gone.recv().unwrap();
-                    by_number(copies)
-                })
-            });
-            while unpoisoned(&mailboxes.queues).is_empty() {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let both: Vec<_> = [2, 3]
-                .map(|number| {
-                    scope.spawn(move || append(mailboxes, number, Duration::from_secs(60), |_| panic!("told to")))
-                })
-                .into();
-            until_waiting(mailboxes, 2);
-            go.send(()).unwrap();
-            assert!(is_stored(&first.join().unwrap(), 1));
-            let ends: Vec<_> = both.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            assert_eq!(ends.iter().filter(|end| end.is_err()).count(), 1, "who led");
-            assert_eq!(ends.iter().filter(|end| matches!(end, Ok(Err(StoreError::InDoubt(_))))).count(), 1);
-            assert!(is_stored(&append(mailboxes, 4, Duration::from_secs(60), by_number), 4));
-        });
-    }
 }

@@ -5,15 +5,16 @@
 use postgres::Row;
 use postgres::types::Type;
 
+use super::calls::{Calls, patience_ms};
 use super::columns::{EndColumns, cell, receipt};
 use super::session::{Session, Statement};
-use crate::ledger::{AttemptEnd, Claim, Confirmed, CopyFacts, LedgerError, Turn};
+use crate::ledger::{Claim, Confirmed, LedgerError, ToConfirm, Turn};
 use crate::lock_key::{Hash, advisory_key, name_hash};
 use crate::store::Receipt;
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4)";
 
-const CONFIRM: &str = "SELECT * FROM onedrop_confirm($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+static CONFIRM: Calls = Calls::new("onedrop_confirm", 13);
 
 /// The rows are locked in the order in which claims lock them.
 const RELEASE: &str = r#"
@@ -57,40 +58,65 @@ fn no_copy(claim: &Claim) -> LedgerError {
     LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
-/// [`Ledger::confirm`](crate::ledger::Ledger::confirm).
-pub(super) fn confirm(
+/// [`Ledger::confirm_all`](crate::ledger::Ledger::confirm_all).
+pub(super) fn confirm_all(
     session: &mut Session,
-    claim: &Claim,
-    ours: &Receipt,
-    facts: CopyFacts,
-    end: Option<(i64, &AttemptEnd)>,
-) -> Result<Confirmed, LedgerError> {
-    let (validity, uid, name) = ours.columns();
-    let attempt = end.map(|(attempt, _)| attempt);
-    let ended = end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
-    let patience = session.patience_ms();
-    let statement = Statement::kept(CONFIRM)
-        .with(&patience, Type::INT8)
-        .with(&claim.copy, Type::INT8)
-        .with(&claim.epoch, Type::INT8)
-        .with(&validity, Type::INT8)
-        .with(&uid, Type::INT8)
-        .with(&name, Type::TEXT)
-        .with(&facts.nul_replaced, Type::BOOL)
-        .with(&facts.found_by_look, Type::BOOL)
-        .with(&attempt, Type::INT8);
-    let rows = session.commit_call(&ended.bind(statement))?;
+    confirms: &[ToConfirm<'_>],
+) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
+    let columns: Vec<ConfirmColumns<'_>> = confirms.iter().map(ConfirmColumns::of).collect();
+    let patience = patience_ms(session, confirms.len());
+    let statement = columns.iter().fold(Statement::kept(CONFIRM.sql(confirms.len())?), |statement, one| {
+        one.bind(statement.with(&patience, Type::INT8))
+    });
+    let rows = session.commit_call(&statement)?;
+    let answers = CONFIRM.answers(&rows, confirms.len())?;
+    Ok(confirms.iter().zip(answers).map(|(one, rows)| confirmed(session, one, rows)).collect())
+}
+
+struct ConfirmColumns<'a> {
+    of: &'a ToConfirm<'a>,
+    validity: Option<i64>,
+    uid: Option<i64>,
+    name: Option<&'a str>,
+    attempt: Option<i64>,
+    ended: EndColumns,
+}
+
+impl<'a> ConfirmColumns<'a> {
+    fn of(one: &'a ToConfirm<'a>) -> ConfirmColumns<'a> {
+        let (validity, uid, name) = one.receipt.columns();
+        let attempt = one.end.map(|(attempt, _)| attempt);
+        let ended = one.end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
+        ConfirmColumns { of: one, validity, uid, name, attempt, ended }
+    }
+
+    fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+        let statement = statement
+            .with(&self.of.claim.copy, Type::INT8)
+            .with(&self.of.claim.epoch, Type::INT8)
+            .with(&self.validity, Type::INT8)
+            .with(&self.uid, Type::INT8)
+            .with(&self.name, Type::TEXT)
+            .with(&self.of.facts.nul_replaced, Type::BOOL)
+            .with(&self.of.facts.found_by_look, Type::BOOL)
+            .with(&self.attempt, Type::INT8);
+        self.ended.bind(statement)
+    }
+}
+
+fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
+    let claim = &one.claim;
     let row = rows.first().ok_or_else(|| no_copy(claim))?;
-    if !cell(row, 0)? {
-        let Some(epoch) = cell::<Option<i64>>(row, 2)? else { return Err(no_copy(claim)) };
-        let recorded = if cell(row, 3)? { Some(receipt(row, 4)?) } else { None };
-        if !is_ours(claim, ours, epoch, recorded.as_ref()) {
+    if !cell(row, 1)? {
+        let Some(epoch) = cell::<Option<i64>>(row, 3)? else { return Err(no_copy(claim)) };
+        let recorded = if cell(row, 4)? { Some(receipt(row, 5)?) } else { None };
+        if !is_ours(claim, one.receipt, epoch, recorded.as_ref()) {
             return Ok(Confirmed::EpochGone { recorded });
         }
     }
     // The receipt is there, by another's hand: the end still has to be.
-    let has_ended: bool = cell(row, 1)?;
-    if let Some((attempt, end)) = end.filter(|_| !has_ended) {
+    let has_ended: bool = cell(row, 2)?;
+    if let Some((attempt, end)) = one.end.filter(|_| !has_ended) {
         super::record::finish(session, attempt, end)?;
     }
     Ok(Confirmed::Recorded)

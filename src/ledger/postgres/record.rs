@@ -5,24 +5,27 @@
 use std::time::{Duration, SystemTime};
 
 use postgres::Row;
-use postgres::types::{FromSql, Type};
+use postgres::types::Type;
 
+use super::calls::{Calls, only, patience_ms};
 use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt};
 use super::schema;
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
 use crate::directory::Destination;
-use crate::ledger::{Attempt, AttemptEnd, Claim, CopyState, Entry, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION};
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, CopyState, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION, ToRecord,
+};
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
 /// The parameters in their order: [`Session::patience_ms`], the version, the lock; the message (its two hashes
 /// and 18); the attempt (5); the claims (6).
-const RECORD: &str = "
-SELECT * FROM onedrop_record($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-                             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)";
+static RECORD: Calls = Calls::new("onedrop_record", 34);
 
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8)";
+
+const VERSION: i32 = SCHEMA_VERSION as i32;
 
 /// SQLSTATE undefined_function.
 const NO_FUNCTION: &str = "42883";
@@ -36,22 +39,16 @@ INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, h
 VALUES ((SELECT id FROM onedrop_message WHERE id_hash = $1 AND digest = $2), $1, $3, $4, $5, $6, $7,
         clock_timestamp() - $8 * interval '1 millisecond', $8, $9, $10, $11)";
 
-/// [`Ledger::record`](crate::ledger::Ledger::record).
-pub(super) fn record(
+/// [`Ledger::record_all`](crate::ledger::Ledger::record_all).
+pub(super) fn record_all(
     session: &mut Session,
-    entry: &Entry<'_>,
-    attempt: &Attempt,
-    destinations: &[Destination],
+    records: &[ToRecord<'_>],
     terms: LeaseTerms,
-) -> Result<Recorded, LedgerError> {
-    let columns = RecordColumns {
-        identity: entry.identity,
-        message: MessageColumns::of(entry, attempt),
-        who: AttemptColumns::of(attempt),
-        claims: Claims::new(destinations, attempt, terms),
-    };
+) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
+    let columns: Vec<RecordColumns<'_>> = records.iter().map(|one| RecordColumns::of(one, terms)).collect();
+    let all: Vec<&RecordColumns<'_>> = columns.iter().collect();
     // The bytes of a message that is on record already need not travel again.
-    let mut rows = match columns.call(session, entry.raw.is_some(), None) {
+    let mut recorded = match call(session, &all, false) {
         Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
             // An older schema has no functions.
             let found = schema::version(session)?;
@@ -61,62 +58,100 @@ pub(super) fn record(
                 LedgerError::Version { found }
             });
         }
-        rows => rows?,
+        recorded => recorded?,
     };
-    if first(&rows, 2)? == Some(true) {
-        rows = columns.call(session, true, entry.raw)?;
+    for (one, columns) in recorded.iter_mut().zip(&columns) {
+        if let Ok(Answer::WantsRaw) = one {
+            *one = only(call(session, &[columns], true)?);
+        }
     }
-    let found = first::<i32>(&rows, 0)?.map_or(0, i64::from);
-    if found != SCHEMA_VERSION {
-        return Err(LedgerError::Version { found });
-    }
-    if first(&rows, 1)? != Some(true) {
-        return Err(LedgerError::Contended);
-    }
-    let row = rows.first().ok_or_else(no_row)?;
-    let epoch_secs: i64 = cell(row, 4)?;
-    Ok(Recorded {
-        message: cell(row, 3)?,
-        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
-        is_new: cell(row, 5)?,
-        collision: cell(row, 6)?,
-        attempt: cell(row, 7)?,
-        copies: match destinations.is_empty() {
-            true => Vec::new(),
-            false => columns.claims.states(&rows, 8)?,
-        },
-    })
+    Ok(recorded.into_iter().map(|one| one?.into_recorded()).collect())
 }
 
-fn no_row() -> LedgerError {
-    LedgerError::Broken("a function without an answer".to_owned())
+/// What the function says of one message.
+enum Answer {
+    Recorded(Recorded),
+    WantsRaw,
 }
 
-/// A column of the first row, where it has a value.
-fn first<'r, T: FromSql<'r>>(rows: &'r [Row], at: usize) -> Result<Option<T>, LedgerError> {
-    cell(rows.first().ok_or_else(no_row)?, at)
+impl Answer {
+    fn into_recorded(self) -> Result<Recorded, LedgerError> {
+        match self {
+            Answer::Recorded(recorded) => Ok(recorded),
+            Answer::WantsRaw => Err(LedgerError::Broken("bytes wanted that were given".to_owned())),
+        }
+    }
+}
+
+/// Calls the function for all, in one transaction.
+fn call(
+    session: &mut Session,
+    all: &[&RecordColumns<'_>],
+    with_raw: bool,
+) -> Result<Vec<Result<Answer, LedgerError>>, LedgerError> {
+    let patience = patience_ms(session, all.len());
+    let statement = all.iter().fold(Statement::kept(RECORD.sql(all.len())?), |statement, one| {
+        one.bind(statement.with(&patience, Type::INT8).with(&VERSION, Type::INT4), with_raw)
+    });
+    let rows = session.call(&statement)?;
+    Ok(all.iter().zip(RECORD.answers(&rows, all.len())?).map(|(one, rows)| one.answer(rows)).collect())
 }
 
 struct RecordColumns<'a> {
-    identity: &'a Identity,
+    identity: [&'a [u8]; 2],
+    lock: i64,
     message: MessageColumns<'a>,
+    raw: [Option<&'a [u8]>; 2],
+    keeps_raw: bool,
     who: AttemptColumns,
     claims: Claims<'a>,
 }
 
-impl RecordColumns<'_> {
-    fn call(&self, session: &mut Session, keeps_raw: bool, raw: Option<&[u8]>) -> Result<Vec<Row>, LedgerError> {
-        let (id_hash, digest) = (&self.identity.id_hash.as_slice(), &self.identity.digest.as_slice());
-        let (patience, lock) = (session.patience_ms(), advisory_key(&self.identity.id_hash));
-        let version = i32::try_from(SCHEMA_VERSION).unwrap_or(i32::MAX);
-        let statement = Statement::kept(RECORD)
-            .with(&patience, Type::INT8)
-            .with(&version, Type::INT4)
-            .with(&lock, Type::INT8)
-            .with(id_hash, Type::BYTEA)
-            .with(digest, Type::BYTEA);
-        let statement = self.message.bind(statement, &keeps_raw, &raw);
-        session.call(&self.claims.bind(self.who.bind(statement)))
+impl<'a> RecordColumns<'a> {
+    fn of(one: &ToRecord<'a>, terms: LeaseTerms) -> RecordColumns<'a> {
+        let identity = one.entry.identity;
+        RecordColumns {
+            identity: [&identity.id_hash, &identity.digest],
+            lock: advisory_key(&identity.id_hash),
+            message: MessageColumns::of(&one.entry, one.attempt),
+            raw: [None, one.entry.raw],
+            keeps_raw: one.entry.raw.is_some(),
+            who: AttemptColumns::of(one.attempt),
+            claims: Claims::new(one.destinations, one.attempt, terms),
+        }
+    }
+
+    fn bind<'s>(&'s self, statement: Statement<'s>, with_raw: bool) -> Statement<'s> {
+        let [id_hash, digest] = &self.identity;
+        let statement = statement.with(&self.lock, Type::INT8).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
+        let statement = self.message.bind(statement, &self.keeps_raw, &self.raw[usize::from(with_raw)]);
+        self.claims.bind(self.who.bind(statement))
+    }
+
+    fn answer(&self, rows: &[Row]) -> Result<Answer, LedgerError> {
+        let row = rows.first().ok_or_else(|| LedgerError::Broken("a record without an answer".to_owned()))?;
+        let found = cell::<Option<i32>>(row, 1)?.map_or(0, i64::from);
+        if found != SCHEMA_VERSION {
+            return Err(LedgerError::Version { found });
+        }
+        if cell::<Option<bool>>(row, 2)? != Some(true) {
+            return Err(LedgerError::Contended);
+        }
+        if cell::<Option<bool>>(row, 3)? == Some(true) {
+            return Ok(Answer::WantsRaw);
+        }
+        let epoch_secs: i64 = cell(row, 5)?;
+        Ok(Answer::Recorded(Recorded {
+            message: cell(row, 4)?,
+            recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
+            is_new: cell(row, 6)?,
+            collision: cell(row, 7)?,
+            attempt: cell(row, 8)?,
+            copies: match self.claims.order.is_empty() {
+                true => Vec::new(),
+                false => self.claims.states(rows, 9)?,
+            },
+        }))
     }
 }
 
