@@ -3,6 +3,8 @@
 
 mod ports;
 mod support;
+#[path = "ledger/together.rs"]
+mod together;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -109,6 +111,10 @@ macro_rules! ledger_contract {
                 the_window_holds_what_is_recent_and_what_needs_a_second_look,
                 a_copy_is_settled_where_it_is_as_told,
                 a_named_lock_excludes_until_it_is_left,
+                several_messages_are_recorded_at_once,
+                one_that_is_contended_keeps_the_others_from_nothing,
+                as_many_as_may_go_together_do,
+                each_receipt_has_an_outcome_of_its_own,
                 of_twenty_that_want_one_copy_one_gets_it,
                 twenty_that_take_turns_are_never_two,
             }
@@ -248,6 +254,7 @@ fn hostile_texts() -> Vec<String> {
 
 mod suite {
     use super::*;
+    pub use crate::together::*;
 
     pub fn a_message_is_recorded_once(rig: &dyn Rig) {
         let mut session = Session::of(rig);
@@ -1396,6 +1403,26 @@ fn postgres_whose_default_is_another_isolation_level_works_the_same() {
     assert!(first.is_new);
     let again = Session::of(&rig).record(&mail("isolated"), &[inbox()]);
     assert_eq!((again.message, again.copies.as_slice()), (first.message, &[CopyState::Busy][..]));
+    suite::several_messages_are_recorded_at_once(&rig);
+}
+
+/// Whoever has to wait for a lock waits alone.
+#[test]
+fn postgres_a_locked_row_keeps_those_in_company_only_briefly() {
+    let rig = PostgresRig::direct(false);
+    let mut session = Session::of(&rig);
+    let claim = session.claim(&mail("locked"), &inbox());
+    let mut other = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut lock = other.transaction().expect("a transaction");
+    lock.execute("SELECT FROM onedrop_copy WHERE id = $1 FOR UPDATE", &[&claim.copy]).expect("the row");
+    let began = Instant::now();
+    let refused = suite::record_names(&mut session, &["before", "locked", "after"]);
+    assert!(matches!(refused, Err(LedgerError::Contended)), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "and not until the session's end");
+    assert!(session.trace("before@example.org").is_empty(), "all are on record or none is");
+    assert!(session.record(&mail("before"), &[inbox()]).is_new, "the session goes on");
+    lock.rollback().expect("rollback");
+    assert!(matches!(suite::record_names(&mut session, &["locked", "after"]).as_deref(), Ok([Ok(_), Ok(_)])));
 }
 
 #[test]

@@ -87,6 +87,54 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
     }
 }
 
+/// Records go to the ledger together: one that has to wait there waits alone.
+#[test]
+fn a_message_whose_row_is_locked_holds_up_no_other() {
+    let world = World::start();
+    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let old = b"Message-ID: <old@x>\n\nold\n";
+    let is_taken = |replies: std::io::Result<Vec<Reply>>| not_ok(replies.expect("replies")).is_empty();
+    let old_again = || is_taken(lmtp.client().deliver(ANN, &["doug@mail.axial.net"], old));
+    assert!(old_again());
+    let mut other = postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("a session");
+    let mut lock = other.transaction().expect("a transaction");
+    assert_eq!(lock.execute("SELECT FROM onedrop_message FOR UPDATE", &[]).expect("the row"), 1);
+    let clients = 5;
+    thread::scope(|scope| {
+        // Each meets those that come at its moment.
+        let waiting: Vec<_> = (0..4)
+            .map(|number| {
+                let old_again = &old_again;
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(40 * number));
+                    old_again()
+                })
+            })
+            .collect();
+        let others: Vec<_> = (0..clients)
+            .map(|number| {
+                let lmtp = &lmtp;
+                scope.spawn(move || {
+                    let recipient = format!("r{number}@mail.axial.net");
+                    (0..MESSAGES).all(|message| {
+                        let letter = format!("Message-ID: <{number}.{message}@x>\n\nnew\n");
+                        let replies = lmtp.client().deliver(ANN, &[&recipient], letter.as_bytes());
+                        replies.is_ok_and(|replies| not_ok(replies).is_empty())
+                    })
+                })
+            })
+            .collect();
+        assert!(others.into_iter().all(|other| other.join().expect("no panic")));
+        assert!(waiting.iter().all(|one| !one.is_finished()), "they still wait");
+        lock.rollback().expect("rollback");
+        assert!(waiting.into_iter().all(|one| one.join().expect("no panic")));
+    });
+    for number in 0..clients {
+        assert_eq!(world.dovecot.count(&format!("r{number}"), "INBOX"), MESSAGES);
+    }
+    assert_eq!(world.dovecot.count("doug", "INBOX"), 1);
+}
+
 #[test]
 fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_answers() {
     let world = World::start();

@@ -102,6 +102,10 @@ pub struct Lead<'a, J, R> {
 }
 
 impl<J, R> Lead<'_, J, R> {
+    pub fn is_alone(&self) -> bool {
+        self.others.is_empty()
+    }
+
     /// The jobs of those who are taken along.
     pub fn others(&self) -> impl Iterator<Item = &J> {
         self.others.iter().map(|one| &one.job)
