@@ -101,9 +101,10 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            self.ready(PollFlags::POLLOUT)?;
+            self.left()?;
             match send(self.tcp.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.ready(PollFlags::POLLOUT)?,
                 written => return Ok(written?),
             }
         }
