@@ -12,9 +12,9 @@ pub fn run() {
     let postgres = Postgres::start();
     let direct = bench.imap_config("socket", &postgres, &dovecot);
     bench.migrate(&direct);
-    let lmtp = Lmtp::start(&direct);
     let store = bench.imap_store(&dovecot);
     let ledger = format!("url = \"{}\"", postgres.url_socket());
+    let lmtp = Lmtp::start(&bench.config("lmtp", &format!("{ledger}\nprepare = true"), &store));
     let via = bench.config("via", &ledger, &format!("{store}\n[deliver]\nvia = \"{}\"", lmtp.socket().display()));
     let mut contenders = [
         Contender::new("onedrop deliver, via onedrop lmtp", bench.onedrop(&via, "scuba", STRANGER)),

@@ -1,5 +1,5 @@
 //! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open already. The call is
-//! made while the message is still being read.
+//! made before the message is read.
 //!
 //! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server is busy, drains, goes
 //! away or does not understand, the process delivers by itself ([`NotTaken`](Trouble::NotTaken)). After the dot the server
@@ -11,7 +11,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::sys::socket::{
@@ -44,29 +43,20 @@ pub(super) enum Trouble {
     Failed(Failure),
 }
 
-/// A call to the server, whose greeting may not have come yet.
-pub(super) struct Call {
-    hello: JoinHandle<Result<Conversation, Trouble>>,
-}
+/// A call to the server, which may not have said a word yet.
+pub(super) struct Call(Conversation);
 
 impl Call {
-    /// Calls the server at `path`; what is said there ends by the `deadline` of `deadline_secs`.
+    /// Calls the server at `path` and says hello without waiting for its greeting, which any server of ours lets pass: by
+    /// the time the message has been read it has answered. What is said there ends by the `deadline` of `deadline_secs`.
     ///
     /// # Errors
     /// Nobody is there, in words.
-    pub(super) fn start(path: &Path, host: String, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
+    pub(super) fn start(path: &Path, host: &str, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
         let name = path.display().to_string();
-        let stream = call(path).map_err(|error| format!("{name}: {error}"))?;
-        let mut conversation =
-            Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name };
-        let whole = deadline.clone();
-        let hello = thread::Builder::new().name("hello".to_owned()).spawn(move || {
-            conversation.deadline = Deadline::new(Duration::from_secs(CONNECT_SECS), Duration::ZERO);
-            conversation.hello(&host)?;
-            conversation.deadline = whole;
-            Ok(conversation)
-        });
-        hello.map(|hello| Call { hello }).map_err(|error| format!("no thread: {error}"))
+        let hello = |mut stream: UnixStream| stream.write_all(format!("LHLO {host}\r\n").as_bytes()).map(|()| stream);
+        let stream = call(path).and_then(hello).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Call(Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name }))
     }
 
     /// Hands the message over and waits for the replies.
@@ -74,7 +64,8 @@ impl Call {
     /// # Errors
     /// See [`Trouble`].
     pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Outcome, Trouble> {
-        let mut conversation = self.hello.join().map_err(|_| Trouble::NotTaken("panic".to_owned()))??;
+        let Call(mut conversation) = self;
+        conversation.greeted()?;
         let mut recipients: Vec<&str> = Vec::new();
         for recipient in &envelope.recipients {
             if !recipients.contains(&recipient.as_str()) {
@@ -152,13 +143,15 @@ struct Received {
 }
 
 impl Conversation {
-    fn hello(&mut self, host: &str) -> Result<(), Trouble> {
+    /// The greeting, and what the server offers.
+    fn greeted(&mut self) -> Result<(), Trouble> {
+        let whole = self.deadline.clone();
+        self.deadline = Deadline::new(Duration::from_secs(CONNECT_SECS), Duration::ZERO);
         let greeting = self.reply().map_err(|broken| self.before_hello(broken))?;
         self.expect(&greeting, 220)?;
-        let lhlo = format!("LHLO {host}\r\n");
-        self.write_all(lhlo.as_bytes()).map_err(|error| self.before_hello(error.into()))?;
         let offer = self.reply().map_err(|broken| self.before_hello(broken))?;
         self.expect(&offer, 250)?;
+        self.deadline = whole;
         let offers = |keyword: &str| {
             offer
                 .lines
