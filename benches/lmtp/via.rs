@@ -19,7 +19,7 @@ pub fn run() {
     let mut contenders = [
         Contender::new("onedrop deliver, via onedrop lmtp", bench.onedrop(&via, "scuba", STRANGER)),
         Contender::new("the same with a copy in Sent", bench.onedrop(&via, "doug", LISA)),
-        Contender::new("onedrop deliver, Postgres + IMAP by itself", bench.onedrop(&direct, "scuba", STRANGER)),
+        Contender::new("onedrop deliver, Postgres + IMAP by itself", bench.onedrop(&direct, "otto", STRANGER)),
         Contender::new("dovecot-lda", lda(dovecot.config_file(), "lda")),
     ];
     let lines = [
