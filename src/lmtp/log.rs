@@ -9,7 +9,8 @@ use super::delivery::{Ending, Parcel};
 pub fn ended(parcel: &Parcel, recipient: usize, ending: &Ending) {
     let envelope = parcel.envelope();
     let message_id = parcel.message().identity().message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-    let millis = |took: Duration| took.as_secs_f64() * 1000.0;
+    // To the microsecond.
+    let millis = |took: Duration| (took.as_secs_f64() * 1e6).round() / 1e3;
     let (phases, outcome, own) = (&ending.phases, &ending.outcome, ending.own.as_ref());
     let (_, uid, file) = own.map(|own| own.receipt.columns()).unwrap_or_default();
     tracing::info!(
