@@ -161,11 +161,7 @@ impl Delivery {
     /// Calls the server that is to take the message, if there is one.
     fn call(&self) -> Option<Call> {
         let path = self.loaded.config.deliver.via.as_ref()?;
-        let Request { envelope, sender_known, by_environment, .. } = &self.request;
-        // What is missing the message tells.
-        let envelope = (*sender_known && !by_environment).then_some(envelope);
-        let secs = self.loaded.config.limits.deadline_secs;
-        let call = Call::start(path, host_name(), envelope, &self.deadline, secs);
+        let call = Call::start(path, &host_name(), &self.deadline, self.loaded.config.limits.deadline_secs);
         call.inspect_err(|why| self.log_not_taken(why)).ok()
     }
 

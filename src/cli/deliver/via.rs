@@ -34,9 +34,6 @@ const MOST_LINES: usize = 100;
 /// What the server must offer, as ours does; another one may keep no ledger.
 const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", "XFORWARD"];
 
-/// No command of LMTP holds it, or the server would read another one.
-const CANNOT_SAY: &str = "LMTP cannot say it";
-
 /// Why the server did not deliver the message.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -47,56 +44,28 @@ pub(super) enum Trouble {
 }
 
 /// A call to the server, which may not have said a word yet.
-pub(super) struct Call {
-    conversation: Conversation,
-    host: String,
-    /// What has been said there.
-    said: Option<Said>,
-}
-
-/// Hello and the envelope, whose replies are to come.
-struct Said {
-    recipients: usize,
-    has_xforward: bool,
-}
+pub(super) struct Call(Conversation);
 
 impl Call {
-    /// Calls the server at `path`; what is said there ends by the `deadline` of `deadline_secs`. An `envelope` that is known
-    /// already is said at once, without waiting for the greeting, which any server of ours lets pass: by the time the
-    /// message has been read it has answered.
+    /// Calls the server at `path` and says hello without waiting for its greeting, which any server of ours lets pass: by
+    /// the time the message has been read it has answered. What is said there ends by the `deadline` of `deadline_secs`.
     ///
     /// # Errors
-    /// Nobody is there, or nothing can be said there, in words.
-    pub(super) fn start(
-        path: &Path,
-        host: String,
-        envelope: Option<&Envelope>,
-        deadline: &Deadline,
-        deadline_secs: u64,
-    ) -> Result<Call, String> {
+    /// Nobody is there, in words.
+    pub(super) fn start(path: &Path, host: &str, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
         let name = path.display().to_string();
-        let stream = call(path).map_err(|error| format!("{name}: {error}"))?;
-        let conversation = Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name };
-        let mut call = Call { conversation, host, said: None };
-        call.said = envelope.map(|envelope| call.say(envelope)).transpose()?;
-        Ok(call)
+        let hello = |mut stream: UnixStream| stream.write_all(format!("LHLO {host}\r\n").as_bytes()).map(|()| stream);
+        let stream = call(path).and_then(hello).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Call(Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name }))
     }
 
     /// Hands the message over and waits for the replies.
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub(super) fn hand_over(mut self, message: &Message, envelope: &Envelope) -> Result<Outcome, Trouble> {
-        let said = match self.said.take() {
-            Some(said) => said,
-            None => self.say(envelope).map_err(Trouble::NotTaken)?,
-        };
-        let pieces = message.to_hand_over().ok_or_else(|| Trouble::NotTaken(CANNOT_SAY.to_owned()))?;
-        self.conversation.greeted()?;
-        self.conversation.hand_over(&said, &pieces)
-    }
-
-    fn say(&mut self, envelope: &Envelope) -> Result<Said, String> {
+    pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Outcome, Trouble> {
+        let Call(mut conversation) = self;
+        conversation.greeted()?;
         let mut recipients: Vec<&str> = Vec::new();
         for recipient in &envelope.recipients {
             if !recipients.contains(&recipient.as_str()) {
@@ -104,12 +73,12 @@ impl Call {
             }
         }
         if recipients.is_empty() {
-            return Err("no recipient".to_owned());
+            return Err(Trouble::NotTaken("no recipient".to_owned()));
         }
-        let commands = wire::commands(envelope, &recipients).ok_or(CANNOT_SAY)?;
-        let bytes = [format!("LHLO {}\r\n", self.host).as_bytes(), &commands.bytes].concat();
-        self.conversation.write_all(&bytes).map_err(|error| format!("{}: {error}", self.conversation.name))?;
-        Ok(Said { recipients: recipients.len(), has_xforward: commands.has_xforward })
+        let cannot = || Trouble::NotTaken("LMTP cannot say it".to_owned());
+        let pieces = message.to_hand_over().ok_or_else(cannot)?;
+        let commands = wire::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
+        conversation.hand_over(&commands, &recipients, &pieces)
     }
 }
 
@@ -196,14 +165,20 @@ impl Conversation {
         }
     }
 
-    fn hand_over(&mut self, said: &Said, pieces: &[&[u8]]) -> Result<Outcome, Trouble> {
-        if said.has_xforward {
+    fn hand_over(
+        &mut self,
+        commands: &wire::Commands,
+        recipients: &[&str],
+        pieces: &[&[u8]],
+    ) -> Result<Outcome, Trouble> {
+        self.write_all(&commands.bytes).map_err(|error| self.before(error.into()))?;
+        if commands.has_xforward {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             self.expect(&reply, 250)?;
         }
         let reply = self.reply().map_err(|broken| self.before(broken))?;
         self.expect(&reply, 250)?;
-        let Received { accepted, mut outcomes } = self.recipients(said.recipients)?;
+        let Received { accepted, mut outcomes } = self.recipients(recipients)?;
         if accepted > 0 {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             self.expect(&reply, 354)?;
@@ -227,9 +202,9 @@ impl Conversation {
     }
 
     /// The replies to RCPT.
-    fn recipients(&mut self, count: usize) -> Result<Received, Trouble> {
+    fn recipients(&mut self, recipients: &[&str]) -> Result<Received, Trouble> {
         let (mut accepted, mut outcomes) = (0, Vec::new());
-        for _ in 0..count {
+        for _ in recipients {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             match reply.outcome() {
                 Outcome::Delivered(_) => accepted += 1,

@@ -17,11 +17,11 @@ const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
 
 /// The commands from the queue id to DATA, for all `recipients`; `None` for an envelope that LMTP cannot say, or not so
 /// that the server understands the same. Each but XFORWARD, which is left out without a queue id, has one reply.
-pub(super) fn commands(envelope: &Envelope, recipients: &[&str]) -> Option<Commands> {
+pub(super) fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<Commands> {
     let ident = Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
     let mut lines = Vec::new();
     lines.extend(ident.as_ref().map(|ident| format!("XFORWARD IDENT={ident}")));
-    lines.push(mail(envelope, recipients)?);
+    lines.push(mail(envelope, recipients, pieces)?);
     for recipient in recipients {
         lines.push(format!("RCPT TO:{}", path(recipient)?));
     }
@@ -38,14 +38,19 @@ pub(super) struct Commands {
     pub has_xforward: bool,
 }
 
-/// Says nothing of the message, which may not have been read yet: its size is judged when it is there.
-fn mail(envelope: &Envelope, recipients: &[&str]) -> Option<String> {
+fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<String> {
     let sender = match envelope.sender.as_str() {
         "" => "<>".to_owned(),
         sender if sender.eq_ignore_ascii_case(PIPES_NULL_SENDER) => "<>".to_owned(),
         sender => path(sender)?,
     };
-    let mut line = format!("MAIL FROM:{sender} BODY=8BITMIME");
+    // An estimate by RFC 1870 (section 6.1). With LF alone for a line's end it is what limits.message_bytes counts, so a
+    // message that passed the limit here passes it there.
+    let size: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut line = format!("MAIL FROM:{sender} SIZE={size}");
+    if !pieces.iter().all(|piece| piece.is_ascii()) {
+        line.push_str(" BODY=8BITMIME");
+    }
     if !envelope.sender.is_ascii() || recipients.iter().any(|recipient| !recipient.is_ascii()) {
         line.push_str(" SMTPUTF8");
     }
@@ -148,15 +153,12 @@ mod tests {
             sasl_username: "do ug+x@b".into(),
             ..Envelope::default()
         };
-        let said = commands(&envelope, &["doug@b.org", "a b@c.org"]).expect("commands");
-        let expected = "XFORWARD IDENT=4Q+3D\r\nMAIL FROM:<lé+sa@gmail.com> BODY=8BITMIME SMTPUTF8 AUTH=do+20ug+2Bx@b\r\n\
+        let said = commands(&envelope, &["doug@b.org", "a b@c.org"], &[b"X: y\n", b"\n\xe9\n"]).expect("commands");
+        let expected = "XFORWARD IDENT=4Q+3D\r\nMAIL FROM:<lé+sa@gmail.com> SIZE=8 BODY=8BITMIME SMTPUTF8 AUTH=do+20ug+2Bx@b\r\n\
                         RCPT TO:<doug@b.org>\r\nRCPT TO:<\"a b\"@c.org>\r\nDATA\r\n";
         assert_eq!(String::from_utf8_lossy(&said.bytes), expected);
-        let bounce = commands(&Envelope::default(), &["doug@b.org"]).expect("commands");
-        assert_eq!(
-            String::from_utf8_lossy(&bounce.bytes),
-            "MAIL FROM:<> BODY=8BITMIME\r\nRCPT TO:<doug@b.org>\r\nDATA\r\n"
-        );
+        let bounce = commands(&Envelope::default(), &["doug@b.org"], &[b"\n"]).expect("commands");
+        assert_eq!(String::from_utf8_lossy(&bounce.bytes), "MAIL FROM:<> SIZE=1\r\nRCPT TO:<doug@b.org>\r\nDATA\r\n");
     }
 
     #[test]
@@ -179,8 +181,8 @@ mod tests {
             assert_eq!(path(address).as_deref(), expected, "{address}");
         }
         let newline = Envelope { sender: "a\r\nRSET@b.org".into(), ..Envelope::default() };
-        assert!(commands(&newline, &["doug@b.org"]).is_none());
+        assert!(commands(&newline, &["doug@b.org"], &[]).is_none());
         let long = format!("{}@b.org", "x".repeat(LONGEST_COMMAND));
-        assert!(commands(&Envelope::default(), &[&long]).is_none());
+        assert!(commands(&Envelope::default(), &[&long], &[]).is_none());
     }
 }
