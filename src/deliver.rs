@@ -213,11 +213,13 @@ pub fn record(
     loop {
         let began = Instant::now();
         let recorded = ledger.record(&entry, job.attempt, job.destinations, terms);
-        let contended = matches!(recorded, Err(LedgerError::Contended));
-        if contended && patience.wait() {
-            phases.waits += 1;
-            phases.lock += began.elapsed();
-            continue;
+        if matches!(recorded, Err(LedgerError::Contended)) {
+            store.let_go();
+            if patience.wait() {
+                phases.waits += 1;
+                phases.lock += began.elapsed();
+                continue;
+            }
         }
         phases.record += began.elapsed();
         match recorded {

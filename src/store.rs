@@ -258,6 +258,19 @@ pub trait Store: Send {
         let _ = (destination, copy, deadline);
     }
 
+    /// Takes, before a turn for a copy of this account, what its placing will need, and waits for it no longer than last
+    /// bytes may go out: whoever waited for it in the turn would keep the ledger from others meanwhile.
+    ///
+    /// # Errors
+    /// It did not come free; nothing was written.
+    fn hold(&mut self, account: &str, deadline: &Deadline) -> Result<(), StoreError> {
+        let _ = (account, deadline);
+        Ok(())
+    }
+
+    /// Gives up what was begun ahead or is held: who waits for others keeps nothing from them.
+    fn let_go(&mut self) {}
+
     /// Appends several copies of different messages to one mailbox, in one go where the store can: each comes to what it
     /// would have come to alone, as [`append`](Store::append) tells it.
     fn append_all(

@@ -91,7 +91,8 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
 #[test]
 fn a_message_whose_row_is_locked_holds_up_no_other() {
     let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let patient = format!("{STORY}[lock]\nwait_secs = 35\n");
+    let lmtp = Lmtp::start(&world.config("etc", &patient));
     let old = b"Message-ID: <old@x>\n\nold\n";
     let is_taken = |replies: std::io::Result<Vec<Reply>>| not_ok(replies.expect("replies")).is_empty();
     let old_again = || is_taken(lmtp.client().deliver(ANN, &["doug@mail.axial.net"], old));

@@ -66,7 +66,11 @@ pub fn place(
     loop {
         delivery.place_claimed(ledger, store);
         let began = Instant::now();
-        if !delivery.is_waiting() || !patience.wait() {
+        if !delivery.is_waiting() {
+            break;
+        }
+        store.let_go();
+        if !patience.wait() {
             break;
         }
         delivery.phases.waits += 1;
@@ -110,12 +114,12 @@ impl Delivery<'_> {
     fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
         let destination = &self.job.destinations[index];
         let key = self.job.copy_key(destination);
-        let in_doubt = match self.turn(claim, &key, ledger, store) {
+        let in_doubt = match self.turn(destination, claim, &key, ledger, store) {
             Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
             Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
             Ok(Turn::EpochGone) => return Step::Busy,
-            Err(LedgerError::Contended) => return Step::Claimed(*claim),
-            Err(error) => return self.give_back(claim, error.into(), ledger),
+            Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
+            Err(failure) => return self.give_back(claim, failure, ledger),
         };
         let copy = self.job.copy(destination, &key, self.recorded.recorded_at);
         let began = Instant::now();
@@ -146,16 +150,20 @@ impl Delivery<'_> {
     /// the lease. So no transaction of the ledger is open while a mail server takes its time.
     fn turn(
         &mut self,
+        destination: &Destination,
         claim: &Claim,
         key: &Hash,
         ledger: &mut dyn Ledger,
-        store: &dyn Store,
-    ) -> Result<Turn, LedgerError> {
+        store: &mut dyn Store,
+    ) -> Result<Turn, Failure> {
         if !claim.in_doubt && !store.append_is_idempotent() {
             return Ok(Turn::Ours { in_doubt: false });
         }
         let began = Instant::now();
-        let turn = ledger.take_turn(claim, key);
+        let turn = match store.hold(&destination.account, self.deadline) {
+            Ok(()) => ledger.take_turn(claim, key).map_err(Failure::Ledger),
+            Err(error) => Err(error.into()),
+        };
         self.phases.lock += began.elapsed();
         turn
     }

@@ -12,10 +12,12 @@ use crate::ledger::{
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
 
-/// Who waits for longer than that goes alone: whoever is at it may have a session that hangs.
+/// While somebody is at it for longer than that, everybody goes alone: its session may hang.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Who has less time left than that goes alone: in company it would cut short the others' call.
-const LEAST: Duration = Duration::from_secs(5);
+/// A call in company takes no longer than that; then each goes alone.
+const IN_COMPANY: Duration = Duration::from_secs(10);
+/// Who has less time left than that goes alone at once.
+const LEAST: Duration = Duration::from_secs(20);
 
 /// What all together have come to, or what kept all of them from anything.
 type All<T> = Result<Vec<Result<T, LedgerError>>, LedgerError>;
@@ -51,7 +53,7 @@ impl Calls {
     }
 
     /// Has `one` recorded by `call`, perhaps with others, or by somebody else's; every call must end by the time it is
-    /// given. All have the same terms.
+    /// given, which is before `until`. All have the same terms.
     pub fn record(
         &self,
         one: ToRecord<'_>,
@@ -80,19 +82,12 @@ impl Calls {
 
 /// Calls of one kind.
 struct Shared<O, T> {
-    patience: Duration,
-    group: Group<Job<O>, Told<T>>,
-}
-
-/// A call that somebody else may make, and when it must have ended.
-struct Job<O> {
-    owned: O,
-    until: Instant,
+    group: Group<O, Told<T>>,
 }
 
 impl<O: Owned, T> Shared<O, T> {
     fn new(patience: Duration) -> Shared<O, T> {
-        Shared { patience, group: Group::new(TOGETHER, || None) }
+        Shared { group: Group::new(TOGETHER, Some(patience), || None) }
     }
 
     fn join(
@@ -101,38 +96,24 @@ impl<O: Owned, T> Shared<O, T> {
         until: Instant,
         call: impl FnOnce(&[O::Borrowed<'_>], Instant) -> All<T>,
     ) -> Told<T> {
-        match self.group.wait(|| Job { owned: O::of(&one), until }, Instant::now() + self.patience) {
+        match self.group.wait(|| O::of(&one), until) {
             Waited::Told(told) => told,
             Waited::InVain => None,
-            Waited::Leads(lead) if lead.is_alone() => told(call(&[one], until), 1).next().flatten(),
+            Waited::Leads(lead) if lead.is_alone() => match call(&[one], until) {
+                Ok(mut results) => results.pop(),
+                Err(error) => Some(Err(error)),
+            },
             Waited::Leads(lead) => {
                 let mine = O::of(&one);
-                let all: Vec<_> = [&mine].into_iter().chain(lead.others().map(|job| &job.owned)).collect();
-                let all: Vec<_> = all.into_iter().map(O::borrowed).collect();
-                let until = lead.others().map(|job| job.until).fold(until, Instant::min);
-                let mut told = told(call(&all, until), all.len());
+                let all: Vec<O::Borrowed<'_>> = [&mine].into_iter().chain(lead.others()).map(O::borrowed).collect();
+                // Who fails in company is told nothing: one may have kept the others from it, or the session been dead.
+                let mut told = call(&all, Instant::now() + IN_COMPANY).unwrap_or_default().into_iter().map(Some);
                 let own = told.next().flatten();
                 lead.tell(told);
                 own
             }
         }
     }
-}
-
-/// What each of `count` is told.
-fn told<T>(all: All<T>, count: usize) -> impl Iterator<Item = Told<T>> {
-    let (results, failure) = match all {
-        Ok(results) => (results, None),
-        Err(error) => (Vec::new(), Some(error)),
-    };
-    let failures = (0..if failure.is_some() { count } else { 0 }).map(move |_| match &failure {
-        Some(LedgerError::Unavailable(why)) => Some(Err(LedgerError::Unavailable(why.clone()))),
-        Some(LedgerError::Busy(why)) => Some(Err(LedgerError::Busy(why.clone()))),
-        Some(LedgerError::Version { found }) => Some(Err(LedgerError::Version { found: *found })),
-        // Nothing is on record. It may be one of them that does not go, or two that only do not go together.
-        Some(LedgerError::Contended | LedgerError::Refused(_) | LedgerError::Broken(_)) | None => None,
-    });
-    results.into_iter().map(Some).chain(failures)
 }
 
 /// What another thread needs to make a call for us.
@@ -231,12 +212,12 @@ mod tests {
         Ok(all.iter().map(|one| Ok(confirmed(one))).collect())
     }
 
-    /// What copies 1 to 4 come to when `call` is made for them while copy 0 is under way, until that many wait.
+    /// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what they came to.
     fn meanwhile(
         calls: &Calls,
-        wait: usize,
         call: impl Fn(&[ToConfirm<'_>], Instant) -> All<Confirmed> + Sync,
-    ) -> Vec<Told<Confirmed>> {
+        then: impl FnOnce(&dyn Fn() -> bool, &dyn Fn()),
+    ) -> Vec<thread::Result<Told<Confirmed>>> {
         let (begun, has_begun) = channel();
         let (go, gone) = channel::<()>();
         thread::scope(|scope| {
@@ -250,56 +231,79 @@ mod tests {
             has_begun.recv().unwrap();
             let call = &call;
             let others: Vec<_> = (1..5).map(|copy| scope.spawn(move || confirm(calls, copy, LATER, call))).collect();
-            while wait > 0 && calls.receipts.group.waiting() != wait {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let told = |others: Vec<thread::ScopedJoinHandle<'_, _>>| {
-                others.into_iter().map(|other| other.join().unwrap()).collect()
-            };
-            if wait == 0 {
-                let told = told(others);
-                go.send(()).unwrap();
-                return told;
-            }
-            go.send(()).unwrap();
+            then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| go.send(()).unwrap());
+            let told = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
             assert!(matches!(first.join().unwrap(), Some(Ok(_))));
-            told(others)
+            told
         })
+    }
+
+    /// As [`meanwhile`], with copies 1 to 4 in one call.
+    fn in_company(
+        call: impl Fn(&[ToConfirm<'_>], Instant) -> All<Confirmed> + Sync,
+    ) -> Vec<thread::Result<Told<Confirmed>>> {
+        let calls = calls(LATER);
+        meanwhile(&calls, call, |_, go| {
+            until(|| calls.receipts.group.waiting() == 4);
+            go();
+        })
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]
     fn each_hears_of_its_own() {
-        let told = meanwhile(&calls(LATER), 4, |all, _| by_number(all));
+        let told = in_company(|all, ends| {
+            assert_eq!(all.len(), 4);
+            assert!(ends <= Instant::now() + IN_COMPANY);
+            by_number(all)
+        });
         for (copy, told) in (1..).zip(told) {
+            let told = told.unwrap();
             let recorded = matches!(told, Some(Ok(Confirmed::Recorded)));
             assert!(told.is_some() && recorded == (copy % 2 == 1), "{copy}: {told:?}");
         }
     }
 
     #[test]
-    fn what_fails_for_all_is_tried_by_each_alone_unless_the_ledger_is_gone() {
-        let told = meanwhile(&calls(LATER), 4, |_, _| Err(LedgerError::Contended));
-        assert!(told.iter().all(Option::is_none), "{told:?}");
-        let told = meanwhile(&calls(LATER), 4, |_, _| Err(LedgerError::Unavailable("gone".to_owned())));
-        let gone = |one: &Told<_>| matches!(one, Some(Err(LedgerError::Unavailable(why))) if why == "gone");
-        assert!(told.iter().all(gone), "{told:?}");
+    fn what_fails_in_company_is_tried_by_each_alone() {
+        for told in in_company(|_, _| Err(LedgerError::Unavailable("gone".to_owned()))) {
+            assert!(told.unwrap().is_none());
+        }
+        let told = in_company(|_, _| panic!("told to"));
+        assert_eq!(told.iter().filter(|one| one.is_err()).count(), 1, "who led");
+        assert!(told.into_iter().flatten().all(|told| told.is_none()));
+    }
+
+    #[test]
+    fn a_call_for_one_alone_is_its_own() {
+        let failed = confirm(&calls(LATER), 1, LATER, |_, _| Err(LedgerError::Contended));
+        assert!(matches!(failed, Some(Err(LedgerError::Contended))), "{failed:?}");
     }
 
     #[test]
     fn nobody_waits_for_one_that_hangs() {
-        let told = meanwhile(&calls(Duration::from_millis(50)), 0, |_, _| panic!("it hangs"));
-        assert!(told.iter().all(Option::is_none), "{told:?}");
+        let calls = calls(Duration::from_millis(50));
+        let told = meanwhile(
+            &calls,
+            |_, _| panic!("it hangs"),
+            |all_ended, go| {
+                until(all_ended);
+                // Nor does who comes later.
+                assert!(confirm(&calls, 5, LATER, |_, _| panic!("it hangs")).is_none());
+                go();
+            },
+        );
+        assert!(told.into_iter().all(|told| told.unwrap().is_none()));
     }
 
     #[test]
-    fn who_has_little_time_goes_alone_and_who_goes_along_shortens_the_call() {
-        let calls = calls(LATER);
-        assert!(confirm(&calls, 1, LEAST / 2, |_, _| panic!("in company")).is_none());
-        let until = Instant::now() + LATER;
-        meanwhile(&calls, 4, |all, ends| {
-            assert!(ends >= until && ends < Instant::now() + LATER, "the first of theirs");
-            by_number(all)
-        });
+    fn who_has_little_time_goes_alone() {
+        assert!(confirm(&calls(LATER), 1, LEAST / 2, |_, _| panic!("in company")).is_none());
     }
 
     #[test]

@@ -20,10 +20,9 @@ use crate::deliver::{self, End, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
-use crate::ledger::{Attempt, CopyState, Ledger, Recorded};
+use crate::ledger::{Attempt, Ledger, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
 use crate::outcome::{Failure, Outcome, OverQuota};
-use crate::store::StoreError;
 
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const SLACK: Duration = Duration::from_millis(500);
@@ -276,37 +275,7 @@ impl Parcel {
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let mut ledger = LentLedger::new(&self.service, self.deadline.end());
         let policy = &self.service.policy;
-        if let Err(error) = self.get_ready(&copy.destination, &recorded.copies[0], &mut ledger, store) {
-            let phases = Phases::default();
-            return deliver::Placing { ends: vec![Err(error.into())], end_recorded: false, phases };
-        }
         deliver::place(&job, policy, &recorded, &mut ledger, store, &self.deadline, &mut patience)
-    }
-
-    /// What a copy's state asks of the store before it is placed: a session in hand for a turn, and none in the hand of who
-    /// waits for somebody else, who may need that very one.
-    fn get_ready(
-        &self,
-        destination: &Destination,
-        state: &CopyState,
-        ledger: &mut LentLedger<'_>,
-        store: &mut LentStore<'_>,
-    ) -> Result<(), StoreError> {
-        match state {
-            CopyState::Claimed(claim) if claim.in_doubt || self.service.joins => {
-                let held = store.hold(&destination.account, self.service.last_bytes(&self.deadline));
-                if held.is_err() {
-                    // Nothing was begun: the next try need not wait for the lease.
-                    note(ledger.release(std::slice::from_ref(claim)));
-                }
-                held
-            }
-            CopyState::Claimed(_) => Ok(()),
-            CopyState::Busy | CopyState::Placed(_) => {
-                store.take_back();
-                Ok(())
-            }
-        }
     }
 
     /// Puts on record how it ended for each recipient.

@@ -198,24 +198,13 @@ impl<'a> LentStore<'a> {
         LentStore { service, ahead: None, held: None }
     }
 
-    /// Takes the session that a turn in one of the account's mailboxes will need, and waits for it until `until`: whoever
-    /// waited for it in the turn, with a ledger session in hand, would keep that from everybody.
-    ///
-    /// # Errors
-    /// None came free.
-    pub fn hold(&mut self, account: &str, until: Instant) -> Result<(), StoreError> {
-        self.take_back();
-        self.held = Some(self.service.store(account, until)?);
-        Ok(())
-    }
-
     /// Where many messages for one mailbox are better off together than each by itself.
     fn together(&self, copy: &Copy<'_>) -> bool {
         !self.service.joins && copy.head.len() + copy.bytes.len() <= SMALL
     }
 
     /// What has begun will not come to its end.
-    pub fn take_back(&mut self) {
+    fn take_back(&mut self) {
         if let Some((_, mut session, _begun)) = self.ahead.take() {
             session.throw_away();
         }
@@ -248,9 +237,9 @@ impl<'a> LentStore<'a> {
 fn append_now(
     service: &Service,
     destination: &Destination,
-    until: Instant,
     copies: &[(Copy<'_>, &Deadline)],
 ) -> Vec<Result<Receipt, StoreError>> {
+    let until = copies.iter().map(|(_, deadline)| service.last_bytes(deadline)).min().unwrap_or_else(Instant::now);
     let mut store = match service.store(&destination.account, until) {
         Ok(store) => store,
         Err(error) => {
@@ -298,6 +287,17 @@ impl Store for LentStore<'_> {
         }
     }
 
+    fn hold(&mut self, account: &str, deadline: &Deadline) -> Result<(), StoreError> {
+        self.let_go();
+        self.held = Some(self.service.store(account, self.service.last_bytes(deadline))?);
+        Ok(())
+    }
+
+    fn let_go(&mut self) {
+        self.take_back();
+        self.held = None;
+    }
+
     fn append(
         &mut self,
         destination: &Destination,
@@ -317,7 +317,7 @@ impl Store for LentStore<'_> {
             return self.once(destination, until, |store| store.append(destination, copy, deadline));
         }
         self.take_back();
-        let append = |copies: &[(Copy<'_>, &Deadline)]| append_now(self.service, destination, until, copies);
+        let append = |copies: &[(Copy<'_>, &Deadline)]| append_now(self.service, destination, copies);
         self.service.mailboxes.append(destination, copy, deadline, until, append)
     }
 

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 pub struct Group<J, R> {
     /// How many are done together at most.
     most: usize,
+    /// Nobody waits for one that is at it for longer than that, if it says so.
+    patience: Option<Duration>,
     /// What one has come to that was taken along and told nothing: whoever led it panicked.
     untold: fn() -> R,
     state: Mutex<State<J, R>>,
 }
 
 struct State<J, R> {
-    /// Somebody is at it.
-    is_led: bool,
+    /// Since when somebody is at it.
+    led_since: Option<Instant>,
     waiting: VecDeque<Arc<Waiting<J, R>>>,
 }
 
@@ -38,18 +40,19 @@ pub enum Waited<'a, J, R> {
 }
 
 impl<J, R> Group<J, R> {
-    pub fn new(most: usize, untold: fn() -> R) -> Group<J, R> {
-        let state = Mutex::new(State { is_led: false, waiting: VecDeque::new() });
-        Group { most, untold, state }
+    pub fn new(most: usize, patience: Option<Duration>, untold: fn() -> R) -> Group<J, R> {
+        let state = Mutex::new(State { led_since: None, waiting: VecDeque::new() });
+        Group { most, patience, untold, state }
     }
 
     /// Whether somebody is at it, or about to be.
     pub fn is_busy(&self) -> bool {
         let state = self.state();
-        state.is_led || !state.waiting.is_empty()
+        state.led_since.is_some() || !state.waiting.is_empty()
     }
 
-    /// Waits for the turn until `until`; `job` makes what another one needs to do it for us.
+    /// Waits for the turn until `until`, or until whoever is at it takes too long; `job` makes what another one needs to do it
+    /// for us.
     pub fn wait(&self, job: impl FnOnce() -> J, until: Instant) -> Waited<'_, J, R> {
         if let Some(lead) = self.lead(self.state()) {
             return Waited::Leads(lead);
@@ -64,8 +67,10 @@ impl<J, R> Group<J, R> {
             // Whoever has taken it along tells the outcome, and waits for no answer for ever.
             let mut left = Duration::from_secs(1);
             if let Some(place) = state.waiting.iter().position(|one| Arc::ptr_eq(one, &mine)) {
-                left = until.saturating_duration_since(Instant::now());
-                if !state.is_led || left.is_zero() {
+                let now = Instant::now();
+                let too_long = state.led_since.zip(self.patience).map(|(since, patience)| since + patience);
+                left = too_long.map_or(until, |at| at.min(until)).saturating_duration_since(now);
+                if state.led_since.is_none() || left.is_zero() {
                     state.waiting.remove(place);
                     return self.lead(state).map_or(Waited::InVain, Waited::Leads);
                 }
@@ -77,10 +82,10 @@ impl<J, R> Group<J, R> {
 
     /// The turn, unless somebody has it.
     fn lead(&self, mut state: MutexGuard<'_, State<J, R>>) -> Option<Lead<'_, J, R>> {
-        if state.is_led {
+        if state.led_since.is_some() {
             return None;
         }
-        state.is_led = true;
+        state.led_since = Some(Instant::now());
         let along = state.waiting.len().min(self.most.saturating_sub(1));
         Some(Lead { group: self, others: state.waiting.drain(..along).collect() })
     }
@@ -125,7 +130,7 @@ impl<J, R> Drop for Lead<'_, J, R> {
             one.tell((self.group.untold)());
         }
         let mut state = self.group.state();
-        state.is_led = false;
+        state.led_since = None;
         if let Some(next) = state.waiting.front() {
             next.thread.unpark();
         }

@@ -62,7 +62,7 @@ pub(super) fn record_all(
     };
     for (one, columns) in recorded.iter_mut().zip(&columns) {
         if let Ok(Answer::WantsRaw) = one {
-            *one = only(call(session, &[columns], true)?);
+            *one = call(session, &[columns], true).and_then(only);
         }
     }
     Ok(recorded.into_iter().map(|one| one?.into_recorded()).collect())

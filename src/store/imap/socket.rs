@@ -101,10 +101,9 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            self.left()?;
+            self.ready(PollFlags::POLLOUT)?;
             match send(self.tcp.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => self.ready(PollFlags::POLLOUT)?,
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
                 written => return Ok(written?),
             }
         }
