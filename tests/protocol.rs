@@ -252,6 +252,10 @@ struct TestStore {
     after: Option<(&'static str, Hook)>,
     /// As an IMAP server without UIDPLUS.
     unnamed: bool,
+    /// What a turn needs does not come free.
+    holds_nothing: bool,
+    /// What was held and let go.
+    held: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl TestStore {
@@ -293,6 +297,18 @@ impl Store for TestStore {
 
     fn prepare(&mut self, account: &str, until: Instant) {
         self.inner.prepare(account, until);
+    }
+
+    fn hold(&mut self, _account: &str, _deadline: &Deadline) -> Result<(), StoreError> {
+        unpoisoned(&self.held).push("hold");
+        match self.holds_nothing {
+            true => Err(StoreError::NotStored("nothing came free".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn let_go(&mut self) {
+        unpoisoned(&self.held).push("let go");
     }
 
     fn find(
@@ -426,6 +442,8 @@ impl World {
                 before: None,
                 after: None,
                 unnamed: false,
+                holds_nothing: false,
+                held: Arc::default(),
             },
             wait: Duration::ZERO,
             deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
@@ -525,6 +543,11 @@ impl Delivery {
 
     fn unnamed(mut self) -> Delivery {
         self.store.unnamed = true;
+        self
+    }
+
+    fn holding_nothing(mut self) -> Delivery {
+        self.store.holds_nothing = true;
         self
     }
 
@@ -1250,6 +1273,29 @@ fn a_turn_is_taken_in_doubt_or_where_leases_are_joined() {
         assert_eq!(held.load(Ordering::SeqCst), takes_turn, "{before:?}, store {which}");
         assert_eq!(world.count(&inbox()), 1);
     }
+}
+
+/// Whoever waited for the store in the turn would keep the ledger from everybody.
+#[test]
+fn what_the_store_needs_is_held_before_the_turn_and_let_go_while_waiting() {
+    let mail = mail("m");
+    let world = World::like_imap();
+    Before::CopyWithoutReceipt.set_up(&world, &mail, &[inbox()]);
+    let ended = world.delivery().holding_nothing().run(&mail, &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.ledger_calls, ["record", "release", "finish"], "no turn");
+    assert_eq!(world.copies(&mail)[0].state, "in doubt", "as before");
+    assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Found]);
+
+    // Busy first, and in doubt when it is free.
+    let world = World::like_imap();
+    record(&mut world.ledger.clone(), &mail, &[inbox()], LEASE);
+    let late = world.clone();
+    let delivery = world.delivery().waiting(Duration::from_secs(30)).holding_nothing();
+    let held = Arc::clone(&delivery.store.held);
+    let ended = delivery.before_ledger("claim", move || late.expire_leases()).run(&mail, &[inbox()]);
+    assert_eq!(ended.expect_temp_fail().ledger_calls, ["record", "claim", "release", "finish"]);
+    assert_eq!(*unpoisoned(&held), ["let go", "hold"]);
+    assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Stored]);
 }
 
 #[test]
