@@ -11,15 +11,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::directory::Destination;
 use crate::lock_key::{self, Hash};
-use crate::message::{AddressFact, Facts, Identity, PartFact};
+use crate::message::{Facts, Identity};
 use crate::store::Receipt;
 
 pub mod memory;
 mod on_record;
 pub mod postgres;
 pub mod sqlite;
+mod told;
 
 pub use on_record::{CopyOnRecord, Standing, Window};
+pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
 pub const SCHEMA_VERSION: i64 = 3;
@@ -247,7 +249,7 @@ pub trait Ledger: Send {
     ///
     /// # Errors
     /// What kept all of them from being on record; where it is [`LedgerError::Unavailable`], nobody knows. Each may be tried
-    /// alone after any other.
+    /// alone after it.
     fn record_all(
         &mut self,
         records: &[ToRecord<'_>],
@@ -320,88 +322,6 @@ pub trait Ledger: Send {
     /// # Errors
     /// [`LedgerError::Contended`]: another session holds it.
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError>;
-}
-
-/// A message with its copies and attempts, as `onedrop trace` shows it.
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct Trace {
-    pub message: i64,
-    pub message_id: Option<String>,
-    pub digest: String,
-    pub recorded_at: String,
-    pub subject: Option<String>,
-    pub date: Option<String>,
-    pub size_bytes: i64,
-    pub in_reply_to: Option<String>,
-    pub references: Option<String>,
-    pub collision: bool,
-    pub raw_kept: bool,
-    pub addresses: Vec<TraceAddress>,
-    pub parts: Vec<TracePart>,
-    pub copies: Vec<TraceCopy>,
-    pub attempts: Vec<TraceAttempt>,
-}
-
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct TraceAddress {
-    pub role: String,
-    pub name: Option<String>,
-    pub address: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct TracePart {
-    pub path: String,
-    pub content_type: String,
-    pub name: Option<String>,
-    pub size_bytes: i64,
-}
-
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct TraceCopy {
-    pub account: String,
-    pub mailbox: String,
-    /// `placed`, `leased`, `in doubt` or `free`.
-    pub state: String,
-    pub receipt: Option<String>,
-    pub placed_at: Option<String>,
-    pub epoch: i64,
-    pub owner: String,
-    pub leased_until: Option<String>,
-    pub nul_replaced: bool,
-    pub found_by_look: bool,
-}
-
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct TraceAttempt {
-    pub started_at: String,
-    pub recipient: String,
-    pub sender: String,
-    pub queue_id: String,
-    pub host: String,
-    pub pid: i64,
-    /// `None`: no end is on record; the process is at work or was killed.
-    pub duration_ms: Option<i64>,
-    pub outcome: Option<String>,
-    pub status: Option<String>,
-    pub text: Option<String>,
-}
-
-impl From<&AddressFact> for TraceAddress {
-    fn from(fact: &AddressFact) -> Self {
-        TraceAddress { role: fact.role.to_owned(), name: fact.name.clone(), address: fact.address.clone() }
-    }
-}
-
-impl From<&PartFact> for TracePart {
-    fn from(fact: &PartFact) -> Self {
-        TracePart {
-            path: fact.path.clone(),
-            content_type: fact.content_type.clone(),
-            name: fact.name.clone(),
-            size_bytes: fact.size_bytes as i64,
-        }
-    }
 }
 
 /// The time to put on record of a new message ([`Entry::at`]), in seconds since 1970, by a ledger whose clock says `now`.

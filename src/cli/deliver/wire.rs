@@ -16,7 +16,7 @@ const BLOCK: usize = 64 * 1024;
 const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
 
 /// The commands from the queue id to DATA, for all `recipients`; `None` for an envelope that LMTP cannot say, or not so
-/// that the server understands the same. Each but XFORWARD, which is left out without a queue id, has one reply.
+/// that the server understands the same. XFORWARD is left out without a queue id. Each has one reply.
 pub(super) fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<Commands> {
     let ident = Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
     let mut lines = Vec::new();

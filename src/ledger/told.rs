@@ -1,0 +1,85 @@
+//! What is on record about a message, as it is told.
+
+use crate::message::{AddressFact, PartFact};
+
+/// A message with its copies and attempts, as `onedrop trace` shows it.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Trace {
+    pub message: i64,
+    pub message_id: Option<String>,
+    pub digest: String,
+    pub recorded_at: String,
+    pub subject: Option<String>,
+    pub date: Option<String>,
+    pub size_bytes: i64,
+    pub in_reply_to: Option<String>,
+    pub references: Option<String>,
+    pub collision: bool,
+    pub raw_kept: bool,
+    pub addresses: Vec<TraceAddress>,
+    pub parts: Vec<TracePart>,
+    pub copies: Vec<TraceCopy>,
+    pub attempts: Vec<TraceAttempt>,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceAddress {
+    pub role: String,
+    pub name: Option<String>,
+    pub address: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TracePart {
+    pub path: String,
+    pub content_type: String,
+    pub name: Option<String>,
+    pub size_bytes: i64,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceCopy {
+    pub account: String,
+    pub mailbox: String,
+    /// `placed`, `leased`, `in doubt` or `free`.
+    pub state: String,
+    pub receipt: Option<String>,
+    pub placed_at: Option<String>,
+    pub epoch: i64,
+    pub owner: String,
+    pub leased_until: Option<String>,
+    pub nul_replaced: bool,
+    pub found_by_look: bool,
+}
+
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct TraceAttempt {
+    pub started_at: String,
+    pub recipient: String,
+    pub sender: String,
+    pub queue_id: String,
+    pub host: String,
+    pub pid: i64,
+    /// `None`: no end is on record; the process is at work or was killed.
+    pub duration_ms: Option<i64>,
+    pub outcome: Option<String>,
+    pub status: Option<String>,
+    pub text: Option<String>,
+}
+
+impl From<&AddressFact> for TraceAddress {
+    fn from(fact: &AddressFact) -> Self {
+        TraceAddress { role: fact.role.to_owned(), name: fact.name.clone(), address: fact.address.clone() }
+    }
+}
+
+impl From<&PartFact> for TracePart {
+    fn from(fact: &PartFact) -> Self {
+        TracePart {
+            path: fact.path.clone(),
+            content_type: fact.content_type.clone(),
+            name: fact.name.clone(),
+            size_bytes: fact.size_bytes as i64,
+        }
+    }
+}
