@@ -106,8 +106,9 @@ impl<O: Owned, T> Shared<O, T> {
             Waited::Leads(lead) => {
                 let mine = O::of(&one);
                 let all: Vec<O::Borrowed<'_>> = [&mine].into_iter().chain(lead.others()).map(O::borrowed).collect();
+                let until = until.min(Instant::now() + IN_COMPANY);
                 // Who fails in company is told nothing: one may have kept the others from it, or the session been dead.
-                let mut told = call(&all, Instant::now() + IN_COMPANY).unwrap_or_default().into_iter().map(Some);
+                let mut told = call(&all, until).unwrap_or_default().into_iter().map(Some);
                 let own = told.next().flatten();
                 lead.tell(told);
                 own

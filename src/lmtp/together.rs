@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub struct Group<J, R> {
     /// How many are done together at most.
     most: usize,
-    /// Nobody waits for one that is at it for longer than that, if it says so.
+    /// Nobody waits any longer for one that has been at it for that long; `None`: as long as it takes.
     patience: Option<Duration>,
     /// What one has come to that was taken along and told nothing: whoever led it panicked.
     untold: fn() -> R,
