@@ -147,7 +147,8 @@ impl Delivery<'_> {
 
     /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt that nobody may join is
     /// a turn already: as long as it lives nobody else gets one, and the check of the clock before the last bytes is that of
-    /// the lease. So no transaction of the ledger is open while a mail server takes its time.
+    /// the lease. So no transaction of the ledger is open while a mail server takes its time. What a turn needs of the store
+    /// is held before it.
     fn turn(
         &mut self,
         destination: &Destination,

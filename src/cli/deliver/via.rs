@@ -54,8 +54,9 @@ impl Call {
     /// Nobody is there, in words.
     pub(super) fn start(path: &Path, host: &str, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
         let name = path.display().to_string();
-        let hello = |mut stream: UnixStream| stream.write_all(format!("LHLO {host}\r\n").as_bytes()).map(|()| stream);
-        let stream = call(path).and_then(hello).map_err(|error| format!("{name}: {error}"))?;
+        let mut stream = call(path).map_err(|error| format!("{name}: {error}"))?;
+        // A server that has gone again has said why, which is read instead of a greeting.
+        let _ = stream.write_all(format!("LHLO {host}\r\n").as_bytes());
         Ok(Call(Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name }))
     }
 
