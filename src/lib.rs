@@ -9,6 +9,7 @@
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease, nor, in doubt, without the
 //! copy's lock and a look; "delivered" is said only when every copy has a receipt on record.
 
+mod byte_lock;
 pub mod cli;
 pub mod config;
 pub mod deadline;

@@ -252,20 +252,28 @@ pub trait Store: Send {
     }
 
     /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append) is not called for the
-    /// very same: it then has less to wait for. Any other call, or none, takes it back. Nothing is reported here; an error
-    /// shows at the append.
+    /// very same: it then has less to wait for. Where copies have locks it takes this one's, if it is free. Any other call,
+    /// or none, takes it back. Nothing is reported here; an error shows at the append.
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
         let _ = (destination, copy, deadline);
     }
 
-    /// Takes, before a turn for a copy of this account, what its placing will need, and waits for it no longer than last
-    /// bytes may go out: whoever waited for it in the turn would keep the ledger from others meanwhile.
+    /// Whether the lock of the copy `key` is held, so that nobody else can look for it and append it.
+    fn holds(&self, key: &Hash) -> bool {
+        let _ = key;
+        false
+    }
+
+    /// Takes, before a turn for the copy `key`, what its placing will need, and waits for it no longer than last bytes may
+    /// go out: whoever waited for it in the turn would keep the ledger from others meanwhile. Where copies have locks this
+    /// one's is taken without waiting; `false`: another delivery has it. Kept until [`let_go`](Store::let_go), or until
+    /// another is held.
     ///
     /// # Errors
-    /// It did not come free; nothing was written.
-    fn hold(&mut self, account: &str, deadline: &Deadline) -> Result<(), StoreError> {
-        let _ = (account, deadline);
-        Ok(())
+    /// It did not come free, or cannot be had; nothing was written.
+    fn hold(&mut self, destination: &Destination, key: &Hash, deadline: &Deadline) -> Result<bool, StoreError> {
+        let _ = (destination, key, deadline);
+        Ok(true)
     }
 
     /// Gives up what was begun ahead or is held: who waits for others keeps nothing from them.

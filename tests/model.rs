@@ -49,6 +49,8 @@ pub struct Protocol {
 #[derive(Debug, Clone, Copy)]
 pub struct Layers {
     pub lock: bool,
+    /// The Maildir's own lock of a copy.
+    pub guard: bool,
     pub lease: bool,
     pub look: bool,
     pub check: bool,
@@ -63,7 +65,7 @@ pub struct Faults {
     pub lost_session: bool,
 }
 
-const ALL: Layers = Layers { lock: true, lease: true, look: true, check: true, epoch: true, undo: true };
+const ALL: Layers = Layers { lock: true, guard: true, lease: true, look: true, check: true, epoch: true, undo: true };
 const NO_FAULTS: Faults = Faults { crash: false, lost_session: false };
 const CRASH: Faults = Faults { crash: true, ..NO_FAULTS };
 const LOST_SESSION: Faults = Faults { lost_session: true, ..NO_FAULTS };
@@ -102,9 +104,14 @@ fn frozen_in_doubt(faults: Faults) -> Protocol {
     Protocol { in_doubt: true, ..frozen(faults) }
 }
 
-/// A Maildir, whose locks die with their process only.
+/// A Maildir, frozen processes and all.
 fn maildir() -> Protocol {
-    Protocol { join: true, freeze: None, faults: CRASH, ..two() }
+    Protocol { join: true, freeze: None, ..two() }
+}
+
+/// The same without its locks, which then is left with the ledger's.
+fn maildir_without_locks(faults: Faults) -> Protocol {
+    Protocol { layers: Layers { guard: false, ..ALL }, tries: 1, faults, ..maildir() }
 }
 
 /// Explores all there is. Exactly the properties in `broken` must break: none is lost, none is reported delivered without
@@ -201,27 +208,35 @@ fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
 
 #[test]
 fn a_maildir_holds_one_copy_whatever_its_reader_moves() {
-    check("Maildir", &maildir(), &[], &[FOUND, WAITS]);
+    check("Maildir", &maildir(), &[], &[FOUND, WAITS, ZOMBIE]);
+    let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], tries: 1, ..maildir() };
+    check("Maildir: two recipients, one Sent", &shared, &[], &[FOUND, WAITS, ZOMBIE]);
 }
 
 #[test]
-fn a_maildir_whose_lock_is_lost_with_a_session_may_hold_two() {
-    // Leases are joined, so only the lock keeps two writers apart; the name does so until a reader moves the first file.
-    let lost = Protocol { faults: LOST_SESSION, tries: 1, ..maildir() };
-    check("Maildir, session lost", &lost, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
+fn a_maildir_without_locks_may_hold_two_once_a_session_is_lost() {
+    // Leases are joined, so only the ledger's lock keeps two writers apart; the name does so until a reader moves the
+    // first file.
+    check("Maildir, no locks in it", &maildir_without_locks(CRASH), &[], &[FOUND, WAITS]);
+    let lost = maildir_without_locks(LOST_SESSION);
+    check("the same, session lost", &lost, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
     let by_epoch = Protocol { second_look_by_epoch: true, ..lost };
     let broken = [ONE_EVER, ONE_AT_END, SETTLED];
-    check("Maildir, session lost, second look by epoch", &by_epoch, &broken, &[FOUND, ZOMBIE]);
+    check("the same, second look by epoch", &by_epoch, &broken, &[FOUND, ZOMBIE]);
 }
 
 #[test]
-fn without_the_lock_a_freeze_in_doubt_or_a_maildir_costs_a_copy() {
+fn without_the_lock_a_freeze_in_doubt_costs_a_copy() {
     let layers = Layers { lock: false, ..ALL };
     // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting only.
     check("no lock", &Protocol { layers, ..two() }, &[], &[FOUND]);
     let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
     check("no lock: frozen, in doubt", &frozen, &[ONE_EVER, ONE_AT_END], &[UNDONE]);
-    check("no lock: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[ONE_EVER, ONE_AT_END], &[FOUND]);
+    // A Maildir has locks of its own, and is at a loss without any.
+    check("no lock: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[], &[FOUND]);
+    let layers = Layers { guard: false, ..layers };
+    let none = Protocol { layers, ..maildir_without_locks(CRASH) };
+    check("no lock, none in the Maildir", &none, &[ONE_EVER, ONE_AT_END], &[FOUND]);
 }
 
 #[test]
@@ -267,6 +282,7 @@ fn without_the_undo_a_thawed_process_leaves_its_late_copy() {
 
 #[test]
 fn without_any_layer_there_are_two_copies_and_still_nothing_is_lost() {
-    let layers = Layers { lock: false, lease: false, look: false, check: false, epoch: false, undo: false };
+    let layers =
+        Layers { lock: false, guard: false, lease: false, look: false, check: false, epoch: false, undo: false };
     check("no layer at all", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES, ZOMBIE]);
 }

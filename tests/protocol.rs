@@ -299,11 +299,11 @@ impl Store for TestStore {
         self.inner.prepare(account, until);
     }
 
-    fn hold(&mut self, _account: &str, _deadline: &Deadline) -> Result<(), StoreError> {
+    fn hold(&mut self, _: &Destination, _: &Hash, _: &Deadline) -> Result<bool, StoreError> {
         unpoisoned(&self.held).push("hold");
         match self.holds_nothing {
             true => Err(StoreError::NotStored("nothing came free".to_owned())),
-            false => Ok(()),
+            false => Ok(true),
         }
     }
 

@@ -23,11 +23,21 @@ pub fn run() {
         &bench.imap_store(&dovecot),
     );
     let pooled = bench.config("pooled", &format!("url = \"{}\"", pgbouncer.url()), &bench.imap_store(&dovecot));
+    let maildir = bench.config(
+        "maildir",
+        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
+        &format!("url = \"maildir://{}\"", dovecot.mail_root().display()),
+    );
     bench.migrate(&config);
-    let (ours, ours_pooled) = (Lmtp::start(&config), Lmtp::start(&pooled));
+    let (ours, ours_pooled, ours_maildir) = (Lmtp::start(&config), Lmtp::start(&pooled), Lmtp::start(&maildir));
     let peers = [
         Peer { name: "onedrop lmtp, Postgres (socket) + IMAP", socket: ours.socket(), tag: "ours" },
         Peer { name: "onedrop lmtp, PgBouncer (socket) + IMAP", socket: ours_pooled.socket(), tag: "pooled" },
+        Peer {
+            name: "onedrop lmtp, Postgres (socket) + the same Maildirs",
+            socket: ours_maildir.socket(),
+            tag: "maildir",
+        },
         Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" },
     ];
     println!("| connections | mailboxes | medians of {ROUNDS}, in turn | messages/s | of Dovecot's | target |");

@@ -145,10 +145,10 @@ impl Delivery<'_> {
         }
     }
 
-    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt that nobody may join is
-    /// a turn already: as long as it lives nobody else gets one, and the check of the clock before the last bytes is that of
-    /// the lease. So no transaction of the ledger is open while a mail server takes its time. What a turn needs of the store
-    /// is held before it.
+    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt is a turn already if
+    /// nobody may join it, or if the store has kept the copy for us since before we had the lease: nobody else gets as far
+    /// as this one's append, and the check of the clock before the last bytes is that of the lease. So no transaction of the
+    /// ledger is open while a store takes its time. What a turn needs of the store is held before it.
     fn turn(
         &mut self,
         destination: &Destination,
@@ -157,12 +157,13 @@ impl Delivery<'_> {
         ledger: &mut dyn Ledger,
         store: &mut dyn Store,
     ) -> Result<Turn, Failure> {
-        if !claim.in_doubt && !store.append_is_idempotent() {
+        if !claim.in_doubt && (!store.append_is_idempotent() || store.holds(key)) {
             return Ok(Turn::Ours { in_doubt: false });
         }
         let began = Instant::now();
-        let turn = match store.hold(&destination.account, self.deadline) {
-            Ok(()) => ledger.take_turn(claim, key).map_err(Failure::Ledger),
+        let turn = match store.hold(destination, key, self.deadline) {
+            Ok(true) => ledger.take_turn(claim, key).map_err(Failure::Ledger),
+            Ok(false) => Err(Failure::Ledger(LedgerError::Contended)),
             Err(error) => Err(error.into()),
         };
         self.phases.lock += began.elapsed();

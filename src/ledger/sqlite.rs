@@ -1,10 +1,9 @@
 //! The ledger in an SQLite file, for one host: nothing to install, created at the first use. Promises all of the port;
 //! `NOTIFY` has no counterpart here. Relies on a local file system (WAL and locks do not work over NFS).
 //!
-//! Locks are byte ranges of a file beside the database, one byte at the lock's key (open file description locks,
-//! fcntl(2)): they end with their process, leave nothing behind, and no SQLite transaction is open while the store
-//! works. WAL with synchronous=FULL: a commit is durable when it returns, and the names of the files are durable before
-//! the first one. The WAL is kept at close, since a delivery per process would otherwise pay for a checkpoint each.
+//! Locks are bytes of a file beside the database (`byte_lock`): no SQLite transaction is open while the store works. WAL
+//! with synchronous=FULL: a commit is durable when it returns, and the names of the files are durable before the first one.
+//! The WAL is kept at close, since a delivery per process would otherwise pay for a checkpoint each.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -12,8 +11,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -21,6 +18,7 @@ use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
     Recorded, Trace, Turn, Window,
 };
+use crate::byte_lock;
 use crate::directory::Destination;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
@@ -130,24 +128,22 @@ impl SqliteLedger {
         Ok(tables == 0)
     }
 
-    /// Tries for the lock at `key`; any byte offset that a file can have will do, so the sign is dropped.
+    /// Tries for the lock at `key`.
     fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
         self.unlock()?;
-        match fcntl(&self.locks, FcntlArg::F_OFD_SETLK(&range(key, libc::F_WRLCK))) {
-            Ok(_) => {
+        match byte_lock::try_lock(&self.locks, key) {
+            Ok(true) => {
                 self.holds = Some(key);
                 Ok(())
             }
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Err(LedgerError::Contended),
+            Ok(false) => Err(LedgerError::Contended),
             Err(error) => Err(LedgerError::Unavailable(format!("lock file: {error}"))),
         }
     }
 
     fn unlock(&mut self) -> Result<(), LedgerError> {
         let Some(key) = self.holds.take() else { return Ok(()) };
-        fcntl(&self.locks, FcntlArg::F_OFD_SETLK(&range(key, libc::F_UNLCK)))
-            .map(|_| ())
-            .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
+        byte_lock::unlock(&self.locks, key).map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
     /// A write transaction that has its write lock from the start.
@@ -190,17 +186,6 @@ fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerErro
             Ok(mode) => return Err(LedgerError::Unavailable(format!("no WAL on this file system (only {mode})"))),
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-fn range(key: i64, kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        // The last offset has no byte after it to end the range at.
-        l_start: (key & i64::MAX).min(i64::MAX - 1),
-        l_len: 1,
-        l_pid: 0,
     }
 }
 

@@ -188,13 +188,16 @@ pub struct LentStore<'a> {
     service: &'a Service,
     /// The session in which an append to that mailbox has begun.
     ahead: Option<(Destination, StoreSession, Begun<'a>)>,
+    /// A store that has begun an append and holds the copy's lock since: one of its own, for there is no session in it
+    /// that others could want.
+    own: Option<Box<dyn Store>>,
     /// A session kept for a turn.
     held: Option<StoreSession>,
 }
 
 impl<'a> LentStore<'a> {
     pub fn new(service: &'a Service) -> LentStore<'a> {
-        LentStore { service, ahead: None, held: None }
+        LentStore { service, ahead: None, own: None, held: None }
     }
 
     /// Where many messages for one mailbox are better off together than each by itself.
@@ -255,7 +258,7 @@ fn append_now(
 
 impl Drop for LentStore<'_> {
     fn drop(&mut self) {
-        self.take_back();
+        self.let_go();
     }
 }
 
@@ -276,6 +279,12 @@ impl Store for LentStore<'_> {
     }
 
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
+        if self.service.joins {
+            let mut own = self.service.own_store();
+            own.begin_append(destination, copy, deadline);
+            self.own = Some(own);
+            return;
+        }
         // Only what need not be waited for.
         if self.together(copy)
             && let Some(begun) = self.service.mailboxes.begin(destination)
@@ -286,15 +295,24 @@ impl Store for LentStore<'_> {
         }
     }
 
-    fn hold(&mut self, account: &str, deadline: &Deadline) -> Result<(), StoreError> {
+    fn holds(&self, key: &Hash) -> bool {
+        self.own.as_ref().is_some_and(|own| own.holds(key))
+    }
+
+    fn hold(&mut self, destination: &Destination, key: &Hash, deadline: &Deadline) -> Result<bool, StoreError> {
         self.let_go();
-        self.held = Some(self.service.store(account, self.service.last_bytes(deadline))?);
-        Ok(())
+        let mut store = self.service.store(&destination.account, self.service.last_bytes(deadline))?;
+        let is_held = store.hold(destination, key, deadline)?;
+        self.held = is_held.then_some(store);
+        Ok(is_held)
     }
 
     fn let_go(&mut self) {
         self.take_back();
-        self.held = None;
+        self.own = None;
+        if let Some(mut held) = self.held.take() {
+            held.let_go();
+        }
     }
 
     fn append(
@@ -303,6 +321,9 @@ impl Store for LentStore<'_> {
         copy: &Copy<'_>,
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
+        if let Some(own) = self.own.as_mut().filter(|own| own.holds(copy.key)) {
+            return own.append(destination, copy, deadline);
+        }
         if let Some((_, mut session, _begun)) = self.ahead.take_if(|(begun_to, ..)| begun_to == destination) {
             let appended = session.append(destination, copy, deadline);
             if appended.is_err() {

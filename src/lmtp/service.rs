@@ -119,7 +119,12 @@ impl Service {
             let why = format!("all {most} sessions of account={account} (pool.per_account)");
             StoreError::NotStored(format!("in use by other deliveries: {why}"))
         })?;
-        right.or_make(|| Ok((self.make_store)()))
+        right.or_make(|| Ok(self.own_store()))
+    }
+
+    /// A store that counts with nobody: for one without sessions.
+    pub fn own_store(&self) -> Box<dyn Store> {
+        (self.make_store)()
     }
 
     /// What the ledger's clock says, in whole seconds, as far as we know.

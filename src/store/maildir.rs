@@ -1,5 +1,7 @@
 //! Mailboxes as Maildirs: ROOT/ACCOUNT/Maildir is the INBOX, other mailboxes are Maildir++ folders in it. A copy's file
-//! is named after its key, so a second append of one copy finds the name taken: the append is idempotent by itself.
+//! is named after its key, so a second append of one copy finds the name taken: the append is idempotent by itself, until
+//! a reader renames the first. So whoever looks for a copy and appends it holds its lock from before it was read in the
+//! ledger until its receipt is on record there.
 //!
 //! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is synced: a crash before
 //! the link leaves nothing at all, one after it a whole message. Where the file system has no unnamed files, a name under
@@ -7,16 +9,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::libc;
-use nix::sys::stat::futimens;
-use nix::sys::time::TimeSpec;
 
 use super::utf7::modified_utf7;
 use super::{Copy, Found, Receipt, Sought, Store, StoreError};
@@ -25,26 +22,37 @@ use crate::directory::{Destination, is_account_name};
 use crate::lock_key::{self, Hash};
 
 use copies::{entries, is_named};
+use file::Unlinked;
+use lock::CopyLock;
 
 mod copies;
-
-/// Where this process' open files have names to link them by (proc(5)).
-const OPEN_FILES: &str = "/proc/self/fd";
+mod file;
+mod lock;
 
 /// Maildir++: tells a folder from an INBOX.
 const FOLDER_MARK: &str = "maildirfolder";
 
 /// Maildirs under one root.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct MaildirStore {
     root: PathBuf,
     create_mailboxes: bool,
+    held: Option<Held>,
+}
+
+/// A copy whose lock is held.
+#[derive(Debug)]
+struct Held {
+    key: Hash,
+    _lock: CopyLock,
+    /// Its file, as it was begun for that date.
+    begun: Option<(SystemTime, Unlinked)>,
 }
 
 impl MaildirStore {
     /// `create_mailboxes`: make a missing Maildir or folder, and subscribe to the folder.
     pub fn new(root: impl Into<PathBuf>, create_mailboxes: bool) -> MaildirStore {
-        MaildirStore { root: root.into(), create_mailboxes }
+        MaildirStore { root: root.into(), create_mailboxes, held: None }
     }
 
     /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
@@ -117,9 +125,15 @@ impl Store for MaildirStore {
         } else {
             folder.join("new").join(&name)
         };
-        let file = Unlinked::write(&folder, &name, copy).map_err(|error| not_stored(&folder, &error))?;
+        let held = self.held.as_mut().filter(|held| held.key == *copy.key);
+        let begun = held.and_then(|held| held.begun.take());
+        let file = match begun {
+            Some((date, file)) if date == copy.recorded_at => Ok(file),
+            _ => Unlinked::write(&folder, &name, copy),
+        };
+        let file = file.and_then(|file| file.sync().map(|()| file)).map_err(|error| not_stored(&folder, &error))?;
         deadline.pass_point_of_no_return().map_err(|error| StoreError::NotStored(error.to_string()))?;
-        match file.link(&target).or_else(|error| relink(error, &file, &folder, &name, copy, &target)) {
+        match file.link(&target, &folder, &name, copy) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             // Over NFS the answer may be lost and the link made; the caller will look.
@@ -131,6 +145,37 @@ impl Store for MaildirStore {
         let sub = target.parent().unwrap_or(&folder);
         sync_folder(sub).map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
         Ok(Receipt::Name(name))
+    }
+
+    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
+        self.let_go();
+        if let Ok(true) = self.hold(destination, copy.key, deadline)
+            && let Ok(folder) = self.folder(destination)
+            && let Some(held) = &mut self.held
+        {
+            let file = Unlinked::write(&folder, &file_name(copy.key, copy.recorded_at), copy);
+            held.begun = file.ok().map(|file| (copy.recorded_at, file));
+        }
+    }
+
+    fn holds(&self, key: &Hash) -> bool {
+        self.held.as_ref().is_some_and(|held| held.key == *key)
+    }
+
+    fn hold(&mut self, destination: &Destination, key: &Hash, _deadline: &Deadline) -> Result<bool, StoreError> {
+        if self.holds(key) {
+            return Ok(true);
+        }
+        self.let_go();
+        let folder = self.folder(destination)?;
+        self.ensure(&folder, destination)?;
+        let lock = CopyLock::try_take(&folder, key).map_err(|error| not_stored(&folder, &error))?;
+        self.held = lock.map(|lock| Held { key: *key, _lock: lock, begun: None });
+        Ok(self.held.is_some())
+    }
+
+    fn let_go(&mut self) {
+        self.held = None;
     }
 
     fn remove(&mut self, destination: &Destination, receipt: &Receipt, _until: Instant) -> Result<(), StoreError> {
@@ -181,89 +226,6 @@ impl Store for MaildirStore {
 fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
-}
-
-/// Where unnamed files cannot be linked (a hardened system, an odd file system), once more with a name under `tmp/`.
-fn relink(
-    error: io::Error,
-    file: &Unlinked,
-    folder: &Path,
-    name: &str,
-    copy: &Copy<'_>,
-    target: &Path,
-) -> io::Result<()> {
-    let cannot = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
-    if !(cannot && matches!(file, Unlinked::Unnamed(_))) {
-        return Err(error);
-    }
-    Unlinked::write_named(named_file(folder, name), copy)?.link(target)
-}
-
-fn named_file(folder: &Path, name: &str) -> PathBuf {
-    folder.join("tmp").join(format!("{name}.{}", std::process::id()))
-}
-
-/// A written and synced file that is in no mailbox yet.
-enum Unlinked {
-    Unnamed(File),
-    Named(PathBuf),
-}
-
-impl Unlinked {
-    fn write(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        let tmp = folder.join("tmp");
-        if !Path::new(OPEN_FILES).exists() {
-            return Unlinked::write_named(named_file(folder, name), copy);
-        }
-        let unnamed = OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(&tmp);
-        match unnamed {
-            Ok(mut file) => {
-                fill(&mut file, copy)?;
-                Ok(Unlinked::Unnamed(file))
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
-                Unlinked::write_named(named_file(folder, name), copy)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn write_named(path: PathBuf, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let unlinked = Unlinked::Named(path);
-        fill(&mut file, copy)?;
-        Ok(unlinked)
-    }
-
-    fn link(&self, target: &Path) -> io::Result<()> {
-        match self {
-            Unlinked::Unnamed(file) => {
-                // open(2), O_TMPFILE: without a capability a file is linked by way of /proc.
-                let source = Path::new(OPEN_FILES).join(file.as_raw_fd().to_string());
-                let follow = AtFlags::AT_SYMLINK_FOLLOW;
-                nix::unistd::linkat(AT_FDCWD, &source, AT_FDCWD, target, follow).map_err(io::Error::from)
-            }
-            Unlinked::Named(path) => fs::hard_link(path, target),
-        }
-    }
-}
-
-impl Drop for Unlinked {
-    fn drop(&mut self) {
-        if let Unlinked::Named(path) = self {
-            // What stays is litter under tmp/, which every Maildir reader clears away.
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-fn fill(file: &mut File, copy: &Copy<'_>) -> io::Result<()> {
-    file.write_all(copy.head)?;
-    file.write_all(copy.bytes)?;
-    let seconds = copy.recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let time = TimeSpec::new(i64::try_from(seconds).unwrap_or(0), 0);
-    futimens(&*file, &time, &time)?;
-    file.sync_all()
 }
 
 fn create_maildir(folder: &Path) -> io::Result<()> {

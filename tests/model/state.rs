@@ -31,7 +31,10 @@ pub struct Copy {
     pub leased: u8,
     pub in_doubt: bool,
     pub prior_doubt: bool,
+    /// The ledger's, which lives as long as a session.
     pub lock: Option<u8>,
+    /// The store's, which lives as long as a process: a Maildir's.
+    pub guard: Option<u8>,
     pub mailbox: Vec<Stored>,
     pub on_the_way: Vec<Append>,
 }
@@ -77,6 +80,8 @@ pub struct Process {
 pub enum At {
     /// Not running: not yet, or ended with 75.
     Record,
+    /// Has begun the append of its only copy, and holds the store's lock of it.
+    Begun,
     TakeTurn,
     Look,
     Check,
@@ -188,13 +193,14 @@ impl State {
         let rank = |index: &u8| {
             let p = &self.processes[usize::from(*index)];
             let waits = self.copies[0].on_the_way.iter().find(|append| append.sender == Some(*index));
-            let locks = self.copies[0].lock == Some(*index);
+            let locks = [self.copies[0].lock, self.copies[0].guard].map(|holder| holder == Some(*index));
             (p.at, p.steps, p.age, p.waited, p.session, p.patience, p.tries, p.receipt, waits.copied(), locks)
         };
         order.sort_by_cached_key(rank);
         let place = |index: u8| order.iter().position(|old| *old == index).unwrap_or(0) as u8;
         for copy in &mut self.copies {
             copy.lock = copy.lock.map(place);
+            copy.guard = copy.guard.map(place);
             for append in &mut copy.on_the_way {
                 append.sender = append.sender.map(place);
             }

@@ -34,6 +34,7 @@ pub enum Action {
 /// What a process does, or what happens to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
+    Begin,
     Record,
     TakeTurn,
     Look,
@@ -63,7 +64,17 @@ impl Protocol {
         match process.at {
             At::Delivered => return,
             At::Record if process.tries == 0 => return,
-            At::Record => return may(Doing::Record),
+            At::Record => {
+                let single = self.jobs[usize::from(index)].len() == 1;
+                if self.guards()
+                    && single
+                    && state.copies[usize::from(self.jobs[usize::from(index)][0])].guard.is_none()
+                {
+                    may(Doing::Begin);
+                }
+                return may(Doing::Record);
+            }
+            At::Begun => may(Doing::Record),
             At::TakeTurn => may(Doing::TakeTurn),
             At::Look => may(Doing::Look),
             At::Check => {
@@ -102,8 +113,14 @@ impl Protocol {
     pub fn does(&self, state: &mut State, index: u8, doing: Doing) {
         let me = usize::from(index);
         let job = &self.jobs[me];
-        if doing == Doing::Record {
-            return self.record(state, index);
+        match doing {
+            Doing::Begin => {
+                state.copies[usize::from(job[0])].guard = Some(index);
+                state.processes[me].at = At::Begun;
+                return;
+            }
+            Doing::Record => return self.record(state, index),
+            _ => {}
         }
         let process = &mut state.processes[me];
         let place = usize::from(process.place);
@@ -117,7 +134,7 @@ impl Protocol {
         };
         let ours = !self.layers.epoch || epoch == copy.epoch;
         match doing {
-            Doing::Record => {}
+            Doing::Begin | Doing::Record => {}
             Doing::TakeTurn => self.take_turn(state, index),
             Doing::Look => {
                 // The newest, as `Store::look` of the adapters.
@@ -177,6 +194,9 @@ impl Protocol {
         let process = &mut state.processes[me];
         process.tries -= 1;
         process.patience = 1;
+        if !process.session {
+            return end(state, index, &self.jobs[me], false);
+        }
         for (place, copy) in self.jobs[me].iter().enumerate() {
             process.steps[place] = self.claim(&mut state.copies[usize::from(*copy)]);
         }
@@ -201,17 +221,27 @@ impl Protocol {
         Step::Claimed { epoch: copy.epoch, in_doubt: copy.prior_doubt }
     }
 
-    /// `Ledger::take_turn`: the copy's lock, and the row re-read under it.
+    /// Whether copies have locks in the store.
+    fn guards(&self) -> bool {
+        self.join && self.layers.guard
+    }
+
+    /// `Store::hold` and `Ledger::take_turn`: the copy's locks, and the row re-read under them.
     fn take_turn(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let process = &mut state.processes[me];
         let place = usize::from(process.place);
         let copy = &mut state.copies[usize::from(self.jobs[me][place])];
         let Step::Claimed { epoch, in_doubt } = process.steps[place] else { return };
+        if self.guards() && copy.guard.is_some_and(|holder| holder != index) {
+            return self.next_place(state, index, place + 1);
+        }
+        copy.guard = self.guards().then_some(index);
         if !process.session {
             return self.give_back(state, index);
         }
         if self.layers.lock && copy.lock.is_some() {
+            unguard(copy, index);
             return self.next_place(state, index, place + 1);
         }
         if copy.receipt.is_some() {
@@ -242,6 +272,7 @@ impl Protocol {
         let me = usize::from(index);
         let place = usize::from(state.processes[me].place);
         unlock(&mut state.copies[usize::from(self.jobs[me][place])], index);
+        unguard(&mut state.copies[usize::from(self.jobs[me][place])], index);
         state.processes[me].steps[place] = step;
         self.next_place(state, index, place + 1);
     }
@@ -254,7 +285,8 @@ impl Protocol {
         let steps = &process.steps[..job.len()];
         let next = (from..job.len()).find(|place| matches!(steps[*place], Step::Claimed { .. }));
         if let Some(next) = next {
-            (process.at, process.place) = (self.begins_with(steps[next]), next as u8);
+            let is_ours = state.copies[usize::from(job[next])].guard == Some(index);
+            (process.at, process.place) = (self.begins_with(steps[next], is_ours), next as u8);
         } else if steps.iter().all(|step| *step == Step::Placed) {
             end(state, index, job, true);
         } else if process.patience > 0 && steps.iter().any(|step| !matches!(step, Step::Placed | Step::Failed)) {
@@ -269,10 +301,10 @@ impl Protocol {
         }
     }
 
-    /// A lease without doubt that nobody may join is a turn already.
-    fn begins_with(&self, claimed: Step) -> At {
+    /// A lease without doubt that nobody may join is a turn already, and so is one of a copy that `is_ours` in the store.
+    fn begins_with(&self, claimed: Step, is_ours: bool) -> At {
         match claimed {
-            Step::Claimed { in_doubt: false, .. } if !self.join => At::Check,
+            Step::Claimed { in_doubt: false, .. } if !self.join || is_ours => At::Check,
             _ => At::TakeTurn,
         }
     }
@@ -316,6 +348,12 @@ fn unlock(copy: &mut Copy, index: u8) {
     }
 }
 
+fn unguard(copy: &mut Copy, index: u8) {
+    if copy.guard == Some(index) {
+        copy.guard = None;
+    }
+}
+
 fn hang_up(copy: &mut Copy, index: u8) {
     for append in &mut copy.on_the_way {
         if append.sender == Some(index) {
@@ -334,6 +372,7 @@ fn end(state: &mut State, index: u8, job: &[u8], delivered: bool) {
     for copy in job {
         let copy = &mut state.copies[usize::from(*copy)];
         unlock(copy, index);
+        unguard(copy, index);
         hang_up(copy, index);
     }
     let process = &mut state.processes[usize::from(index)];

@@ -199,6 +199,7 @@ pub fn words(action: Action) -> String {
         Action::Does(index, doing) => {
             let name = char::from(b'A' + index);
             let what = match doing {
+                Doing::Begin => "begin",
                 Doing::Record => "record",
                 Doing::TakeTurn => "take_turn",
                 Doing::Look => "look",
