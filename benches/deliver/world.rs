@@ -78,7 +78,12 @@ impl Bench {
 
     pub fn maildir_config(&self, dovecot: &Dovecot) -> PathBuf {
         let ledger = format!("url = \"sqlite://{}\"", self.home.join("ledger.db").display());
-        self.config("sqlite-maildir", &ledger, &format!("url = \"maildir://{}\"", dovecot.mail_root().display()))
+        self.config("sqlite-maildir", &ledger, &self.maildir_store(dovecot))
+    }
+
+    /// The mailboxes that Dovecot serves, as files.
+    pub fn maildir_store(&self, dovecot: &Dovecot) -> String {
+        format!("url = \"maildir://{}\"", dovecot.mail_root().display())
     }
 
     /// Postgres by its Unix socket and IMAP on loopback without TLS.

@@ -23,43 +23,47 @@ pub fn run() {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
     let postgres = Postgres::start();
-    let config = bench.config(
-        "socket",
-        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
-        &bench.imap_store(&dovecot),
-    );
-    bench.migrate(&config);
-    let lmtp = Lmtp::start(&config);
-    let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: "phases" };
-    let target = Target::Many(peer.tag.to_owned());
+    let direct = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
+    let imap = bench.config("imap", &direct, &bench.imap_store(&dovecot));
+    let maildir = bench.config("maildir", &direct, &bench.maildir_store(&dovecot));
+    bench.migrate(&imap);
+    for (store, config) in [("IMAP", &imap), ("Maildir", &maildir)] {
+        let lmtp = Lmtp::start(config);
+        let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: store };
+        phases(store, &peer, &lmtp, &postgres, &dovecot);
+    }
+    dovecots_own(&dovecot);
+}
+
+fn phases(store: &str, peer: &Peer, lmtp: &Lmtp, postgres: &Postgres, dovecot: &Dovecot) {
+    let target = Target::Many(peer.tag.to_lowercase());
     println!(
-        "| connections | messages/s | {} | commits a message | processor ms: ours | Postgres | Dovecot |",
+        "\n| {store}, connections | messages/s | {} | commits a message | processor ms: ours | Postgres | Dovecot | idle |",
         PHASES.map(|name| format!("{name} ms")).join(" | ")
     );
-    println!("|---:|---:|{}---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
-    let cpu = || [lmtp.cpu(), postgres.cpu(), dovecot.cpu()];
+    println!("|---:|---:|{}---:|---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
+    let cpu = || [lmtp.cpu(), postgres.cpu(), dovecot.cpu(), idle()];
     for sessions in [1, 4, 10] {
-        load::send(&peer, &dovecot, &target, sessions, MAILBOXES);
-        let (before, committed) = (PHASES.map(|phase| seconds(&lmtp, phase)), commits(&postgres));
+        load::send(peer, dovecot, &target, sessions, MAILBOXES);
+        let (before, committed) = (PHASES.map(|phase| seconds(lmtp, phase)), commits(postgres));
         let used = cpu();
-        let took = load::send(&peer, &dovecot, &target, sessions, MESSAGES);
+        let took = load::send(peer, dovecot, &target, sessions, MESSAGES);
         let used = cpu().into_iter().zip(used).map(|(now, before)| now.saturating_sub(before).as_secs_f64());
         let used: Vec<String> = used.map(|spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64)).collect();
         let cells: Vec<String> = PHASES
             .iter()
             .zip(before)
             .map(|(phase, before)| {
-                let spent = seconds(&lmtp, phase).zip(before).map(|(now, before)| now - before);
+                let spent = seconds(lmtp, phase).zip(before).map(|(now, before)| now - before);
                 spent.map_or("-".to_owned(), |spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64))
             })
             .collect();
-        let commits = (commits(&postgres) - committed) as f64 / MESSAGES as f64;
+        let commits = (commits(postgres) - committed) as f64 / MESSAGES as f64;
         let rate = MESSAGES as f64 / took.as_secs_f64();
         println!("| {sessions} | {rate:.0} | {} | {commits:.2} | {} |", cells.join(" | "), used.join(" | "));
     }
-    dovecots_own(&dovecot);
-    println!("\n| {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
-    for (name, calls) in system_calls(&lmtp, || load::send(&peer, &dovecot, &target, 4, TRACED)) {
+    println!("\n| {store}, {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
+    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, 4, TRACED)) {
         println!("| {name} | {:.1} |", calls as f64 / TRACED as f64);
     }
 }
@@ -81,6 +85,13 @@ fn dovecots_own(dovecot: &Dovecot) {
 /// Seconds that all messages together have spent in a phase.
 fn seconds(lmtp: &Lmtp, phase: &str) -> Option<f64> {
     lmtp.metric(&format!("onedrop_phase_seconds_sum{{phase=\"{phase}\"}}"))
+}
+
+/// How long the processors together had nothing to do (proc_stat(5): `idle`, `iowait`, in ticks of 10 ms).
+fn idle() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
+    let fields = text.lines().next().expect("a line").split_ascii_whitespace().skip(4).take(2);
+    Duration::from_millis(fields.map(|field| field.parse::<u64>().expect("ticks") * 10).sum())
 }
 
 /// Transactions committed in the ledger's database. Sessions report theirs with up to a second's delay.
@@ -121,6 +132,6 @@ fn system_calls<T>(lmtp: &Lmtp, work: impl FnOnce() -> T) -> Vec<(String, u64)> 
     let mut rows: Vec<(String, u64)> = text.lines().filter_map(row).collect();
     assert!(!rows.is_empty(), "strace saw nothing: {text}");
     rows.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
-    rows.truncate(11);
+    rows.truncate(16);
     rows
 }

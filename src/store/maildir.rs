@@ -24,13 +24,30 @@ use crate::lock_key::{self, Hash};
 use copies::{entries, is_named};
 use file::Unlinked;
 use lock::CopyLock;
+use sync::Syncing;
 
 mod copies;
 mod file;
 mod lock;
+mod sync;
 
 /// Maildir++: tells a folder from an INBOX.
 const FOLDER_MARK: &str = "maildirfolder";
+
+/// A file that was written ahead, for that date, and is being synced.
+#[derive(Debug)]
+struct Begun {
+    recorded_at: SystemTime,
+    file: Unlinked,
+    syncing: Syncing,
+}
+
+impl Begun {
+    fn end(self) -> io::Result<Unlinked> {
+        self.syncing.end()?;
+        Ok(self.file)
+    }
+}
 
 /// Maildirs under one root.
 #[derive(Debug)]
@@ -45,8 +62,7 @@ pub struct MaildirStore {
 struct Held {
     key: Hash,
     _lock: CopyLock,
-    /// Its file, as it was begun for that date.
-    begun: Option<(SystemTime, Unlinked)>,
+    begun: Option<Begun>,
 }
 
 impl MaildirStore {
@@ -117,7 +133,9 @@ impl Store for MaildirStore {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
         let folder = self.folder(destination)?;
-        self.ensure(&folder, destination)?;
+        if !self.holds(copy.key) {
+            self.ensure(&folder, destination)?;
+        }
         let name = file_name(copy.key, copy.recorded_at);
         // New mail goes to new/; a file with flags belongs in cur/.
         let target = if destination.shared {
@@ -126,12 +144,12 @@ impl Store for MaildirStore {
             folder.join("new").join(&name)
         };
         let held = self.held.as_mut().filter(|held| held.key == *copy.key);
-        let begun = held.and_then(|held| held.begun.take());
+        let begun = held.and_then(|held| held.begun.take()).filter(|begun| begun.recorded_at == copy.recorded_at);
         let file = match begun {
-            Some((date, file)) if date == copy.recorded_at => Ok(file),
-            _ => Unlinked::write(&folder, &name, copy),
+            Some(begun) => begun.end(),
+            None => Unlinked::write(&folder, &name, copy).and_then(|file| file.sync().map(|()| file)),
         };
-        let file = file.and_then(|file| file.sync().map(|()| file)).map_err(|error| not_stored(&folder, &error))?;
+        let file = file.map_err(|error| not_stored(&folder, &error))?;
         deadline.pass_point_of_no_return().map_err(|error| StoreError::NotStored(error.to_string()))?;
         match file.link(&target, &folder, &name, copy) {
             Ok(()) => {}
@@ -154,7 +172,8 @@ impl Store for MaildirStore {
             && let Some(held) = &mut self.held
         {
             let file = Unlinked::write(&folder, &file_name(copy.key, copy.recorded_at), copy);
-            held.begun = file.ok().map(|file| (copy.recorded_at, file));
+            held.begun =
+                file.ok().map(|file| Begun { recorded_at: copy.recorded_at, syncing: file.begin_sync(), file });
         }
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 use std::time::UNIX_EPOCH;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -12,6 +13,7 @@ use nix::libc;
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 
+use super::sync::Syncing;
 use crate::store::Copy;
 
 /// Where this process' open files have names to link them by (proc(5)).
@@ -20,7 +22,7 @@ const OPEN_FILES: &str = "/proc/self/fd";
 /// A file with a copy's content and date that is in no mailbox yet.
 #[derive(Debug)]
 pub struct Unlinked {
-    file: File,
+    file: Arc<File>,
     /// Its name under `tmp/`, if it has one.
     path: Option<PathBuf>,
 }
@@ -31,12 +33,13 @@ impl Unlinked {
     /// # Errors
     /// What the file system says.
     pub fn write(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        if !Path::new(OPEN_FILES).exists() {
+        static HAVE_NAMES: LazyLock<bool> = LazyLock::new(|| Path::new(OPEN_FILES).exists());
+        if !*HAVE_NAMES {
             return Unlinked::write_named(folder, name, copy);
         }
         let unnamed = OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder.join("tmp"));
         match unnamed {
-            Ok(file) => Unlinked { file, path: None }.filled(copy),
+            Ok(file) => Unlinked { file: Arc::new(file), path: None }.filled(copy),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
                 Unlinked::write_named(folder, name, copy)
             }
@@ -47,15 +50,16 @@ impl Unlinked {
     fn write_named(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
         let path = folder.join("tmp").join(format!("{name}.{}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Unlinked { file, path: Some(path) }.filled(copy)
+        Unlinked { file: Arc::new(file), path: Some(path) }.filled(copy)
     }
 
-    fn filled(mut self, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        self.file.write_all(copy.head)?;
-        self.file.write_all(copy.bytes)?;
+    fn filled(self, copy: &Copy<'_>) -> io::Result<Unlinked> {
+        let mut file = &*self.file;
+        file.write_all(copy.head)?;
+        file.write_all(copy.bytes)?;
         let seconds = copy.recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let time = TimeSpec::new(i64::try_from(seconds).unwrap_or(0), 0);
-        futimens(&self.file, &time, &time)?;
+        futimens(file, &time, &time)?;
         Ok(self)
     }
 
@@ -65,6 +69,11 @@ impl Unlinked {
     /// What the file system says.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+
+    /// The same beside what the caller does meanwhile.
+    pub fn begin_sync(&self) -> Syncing {
+        Syncing::begin(&self.file)
     }
 
     /// Gives it its name in the mailbox. `copy` is what it was written from: where unnamed files cannot be linked (a
