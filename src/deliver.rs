@@ -17,9 +17,11 @@
 //! leaves what the record leaves.
 //!
 //! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is joined instead of
-//! waited for; then every copy takes a turn, and the copy's lock and the name exclude a second copy.
+//! waited for. Then the store's own lock of the copy keeps others out, held from before the row was read until the receipt
+//! is on record: from before the turn (`hold`), or from before the record (`begin`), which makes a claim without doubt a
+//! turn already. That lock ends with its process, not with the ledger's session.
 //!
-//! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `record`, `take_turn`, `look`,
+//! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `begin`, `record`, `take_turn`, `look`,
 //! `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;

@@ -7,7 +7,8 @@
 //! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease, nor, in doubt, without the
-//! copy's lock and a look; "delivered" is said only when every copy has a receipt on record.
+//! copy's lock and a look, nor into a Maildir without its lock of the copy; "delivered" is said only when every copy has a
+//! receipt on record.
 
 mod byte_lock;
 pub mod cli;
