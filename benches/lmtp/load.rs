@@ -13,6 +13,15 @@ pub const MAILBOXES: usize = 200;
 /// Addresses for Dovecot's LMTP are accounts without their domain, as for us.
 pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
 
+/// How a load comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Clients {
+    /// Connections at a time.
+    pub sessions: usize,
+    /// The next message goes over the same connection, as Postfix does it under load; else each has one of its own.
+    pub kept: bool,
+}
+
 /// Where a load goes.
 #[derive(Clone, Debug)]
 pub enum Target {
@@ -40,18 +49,18 @@ pub struct Peer {
     pub tag: &'static str,
 }
 
-/// Sends `messages` (with many mailboxes: a multiple of their number) over `sessions` connections and returns how long
-/// that took; panics unless each is in its mailbox.
-pub fn send(peer: &Peer, dovecot: &Dovecot, target: &Target, sessions: usize, messages: usize) -> Duration {
+/// Sends `messages` (with many mailboxes: a multiple of their number) and returns how long that took; panics unless each is
+/// in its mailbox.
+pub fn send(peer: &Peer, dovecot: &Dovecot, target: &Target, clients: Clients, messages: usize) -> Duration {
     let before = target.count(dovecot);
     let began = Instant::now();
     match target {
-        Target::One(account) => smtp_source(&peer.socket, sessions, messages, account, false),
+        Target::One(account) => smtp_source(&peer.socket, clients, messages, account, false),
         // It counts its recipients from 1 in every run and has no other way to choose among them.
         Target::Many(name) => {
             assert_eq!(messages % MAILBOXES, 0, "as many messages for each mailbox");
             for _ in 0..messages / MAILBOXES {
-                smtp_source(&peer.socket, sessions, MAILBOXES, name, true);
+                smtp_source(&peer.socket, clients, MAILBOXES, name, true);
             }
         }
     }
@@ -60,11 +69,14 @@ pub fn send(peer: &Peer, dovecot: &Dovecot, target: &Target, sessions: usize, me
     took
 }
 
-fn smtp_source(socket: &Path, sessions: usize, messages: usize, account: &str, numbered: bool) {
+fn smtp_source(socket: &Path, clients: Clients, messages: usize, account: &str, numbered: bool) {
     let mut command = Command::new("/usr/sbin/smtp-source");
     // -L: LMTP; -d: the next message over the same connection; -N: a number before the recipient.
-    command.args(["-L", "-d", "-M", "bench.example", "-f", STRANGER]);
-    command.args(["-s", &sessions.to_string(), "-m", &messages.to_string(), "-l", &MESSAGE_BYTES.to_string()]);
+    command.args(["-L", "-M", "bench.example", "-f", STRANGER]);
+    if clients.kept {
+        command.arg("-d");
+    }
+    command.args(["-s", &clients.sessions.to_string(), "-m", &messages.to_string(), "-l", &MESSAGE_BYTES.to_string()]);
     command.args(["-t", &format!("{account}@{DOMAIN}")]);
     if numbered {
         command.arg("-N");

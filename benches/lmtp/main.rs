@@ -1,6 +1,7 @@
 //! `onedrop lmtp` beside Dovecot's own LMTP server, both with the same Dovecot's mailboxes: the same settings, the same
-//! format, the same syncs. The load is Postfix's smtp-source(1), which speaks LMTP over connections that it keeps and
-//! gives every message a Message-ID of its own (process, connection, number), so that no two are one message for us.
+//! format, the same syncs. The load is Postfix's smtp-source(1), which speaks LMTP, over connections that it keeps or over
+//! one for each message, and gives every message a Message-ID of its own (process, connection, number), so that no two are
+//! one message for us.
 //! Results are ratios of medians; what was sent must have arrived or nothing is printed. No target is asserted: one that
 //! is missed is printed as missed.
 //!

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::thread;
 
-use crate::load::{self, LOCAL_PARTS, Peer, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, Peer, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::{Lmtp, Resident};
 use crate::support::lmtp_client::LmtpClient;
@@ -37,7 +37,8 @@ pub fn run() {
     drop(idle);
     let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: "busy" };
     let target = Target::Many(peer.tag.to_owned());
-    let (_, most) = lmtp.resident_during(|| load::send(&peer, &dovecot, &target, BUSY, 2000));
+    let clients = Clients { sessions: BUSY, kept: true };
+    let (_, most) = lmtp.resident_during(|| load::send(&peer, &dovecot, &target, clients, 2000));
     line(&format!("{BUSY} busy connections, at most"), most);
     line("nothing to do after that", lmtp.resident());
     drop(lmtp);

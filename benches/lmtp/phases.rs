@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::load::{self, LOCAL_PARTS, MAILBOXES, Peer, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Lmtp;
 use crate::support::postgres::Postgres;
@@ -44,10 +44,10 @@ fn phases(store: &str, peer: &Peer, lmtp: &Lmtp, postgres: &Postgres, dovecot: &
     println!("|---:|---:|{}---:|---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
     let cpu = || [lmtp.cpu(), postgres.cpu(), dovecot.cpu(), idle()];
     for sessions in [1, 4, 10] {
-        load::send(peer, dovecot, &target, sessions, MAILBOXES);
+        load::send(peer, dovecot, &target, kept(sessions), MAILBOXES);
         let (before, committed) = (PHASES.map(|phase| seconds(lmtp, phase)), commits(postgres));
         let used = cpu();
-        let took = load::send(peer, dovecot, &target, sessions, MESSAGES);
+        let took = load::send(peer, dovecot, &target, kept(sessions), MESSAGES);
         let used = cpu().into_iter().zip(used).map(|(now, before)| now.saturating_sub(before).as_secs_f64());
         let used: Vec<String> = used.map(|spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64)).collect();
         let cells: Vec<String> = PHASES
@@ -63,7 +63,7 @@ fn phases(store: &str, peer: &Peer, lmtp: &Lmtp, postgres: &Postgres, dovecot: &
         println!("| {sessions} | {rate:.0} | {} | {commits:.2} | {} |", cells.join(" | "), used.join(" | "));
     }
     println!("\n| {store}, {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
-    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, 4, TRACED)) {
+    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, kept(4), TRACED)) {
         println!("| {name} | {:.1} |", calls as f64 / TRACED as f64);
     }
 }
@@ -74,12 +74,16 @@ fn dovecots_own(dovecot: &Dovecot) {
     let peer = Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" };
     let target = Target::Many(peer.tag.to_owned());
     for sessions in [1, 4, 10] {
-        load::send(&peer, dovecot, &target, sessions, MAILBOXES);
+        load::send(&peer, dovecot, &target, kept(sessions), MAILBOXES);
         let used = dovecot.cpu();
-        let took = load::send(&peer, dovecot, &target, sessions, MESSAGES);
+        let took = load::send(&peer, dovecot, &target, kept(sessions), MESSAGES);
         let spent = dovecot.cpu().saturating_sub(used).as_secs_f64() * 1000.0 / MESSAGES as f64;
         println!("| {sessions} | {:.0} | {spent:.2} |", MESSAGES as f64 / took.as_secs_f64());
     }
+}
+
+fn kept(sessions: usize) -> Clients {
+    Clients { sessions, kept: true }
 }
 
 /// Seconds that all messages together have spent in a phase.

@@ -1,9 +1,8 @@
 //! Messages a second, beside Dovecot's own LMTP server: few and many connections, one and many mailboxes.
 
-use crate::load::{self, LOCAL_PARTS, MAILBOXES, Peer, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Lmtp;
-use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::Postgres;
 use crate::table::Times;
 use crate::world::Bench;
@@ -16,40 +15,30 @@ pub fn run() {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
     let postgres = Postgres::start();
-    let pgbouncer = PgBouncer::start(&postgres);
-    let config = bench.config(
-        "socket",
-        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
-        &bench.imap_store(&dovecot),
-    );
-    let pooled = bench.config("pooled", &format!("url = \"{}\"", pgbouncer.url()), &bench.imap_store(&dovecot));
-    let maildir = bench.config(
-        "maildir",
-        &format!("url = \"{}\"\nprepare = true", postgres.url_socket()),
-        &format!("url = \"maildir://{}\"", dovecot.mail_root().display()),
-    );
-    bench.migrate(&config);
-    let (ours, ours_pooled, ours_maildir) = (Lmtp::start(&config), Lmtp::start(&pooled), Lmtp::start(&maildir));
+    let ledger = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
+    let imap = bench.config("imap", &ledger, &bench.imap_store(&dovecot));
+    let maildir = bench.config("maildir", &ledger, &bench.maildir_store(&dovecot));
+    bench.migrate(&imap);
+    let (by_imap, by_maildir) = (Lmtp::start(&imap), Lmtp::start(&maildir));
     let peers = [
-        Peer { name: "onedrop lmtp, Postgres (socket) + IMAP", socket: ours.socket(), tag: "ours" },
-        Peer { name: "onedrop lmtp, PgBouncer (socket) + IMAP", socket: ours_pooled.socket(), tag: "pooled" },
-        Peer {
-            name: "onedrop lmtp, Postgres (socket) + the same Maildirs",
-            socket: ours_maildir.socket(),
-            tag: "maildir",
-        },
+        Peer { name: "onedrop lmtp, Postgres + Dovecot's Maildirs", socket: by_maildir.socket(), tag: "maildir" },
+        Peer { name: "onedrop lmtp, Postgres + IMAP", socket: by_imap.socket(), tag: "imap" },
         Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" },
     ];
     println!("| connections | mailboxes | medians of {ROUNDS}, in turn | messages/s | of Dovecot's | target |");
-    println!("|---:|---:|---|---:|---:|---|");
-    for (sessions, messages) in LOADS {
-        one_load(&peers, &dovecot, sessions, messages, 1);
-        one_load(&peers, &dovecot, sessions, messages, MAILBOXES);
+    println!("|---|---:|---|---:|---:|---|");
+    for kept in [true, false] {
+        for (sessions, messages) in LOADS {
+            for mailboxes in [1, MAILBOXES] {
+                one_load(&peers, &dovecot, Clients { sessions, kept }, messages, mailboxes);
+            }
+        }
     }
 }
 
 /// All peers in turn, every other round backwards; the last one is who the others are compared with.
-fn one_load(peers: &[Peer], dovecot: &Dovecot, sessions: usize, messages: usize, mailboxes: usize) {
+fn one_load(peers: &[Peer], dovecot: &Dovecot, clients: Clients, messages: usize, mailboxes: usize) {
+    let Clients { sessions, kept } = clients;
     let mut times = vec![Vec::with_capacity(ROUNDS); peers.len()];
     // The first round makes mailboxes and does not count.
     for round in 0..=ROUNDS {
@@ -61,15 +50,15 @@ fn one_load(peers: &[Peer], dovecot: &Dovecot, sessions: usize, messages: usize,
             let peer = &peers[at];
             let target = match mailboxes {
                 // A mailbox that has grown makes everybody slower.
-                1 => Target::One(format!("{}-{sessions}-{round}", peer.tag)),
+                1 => Target::One(format!("{}-{sessions}-{kept}-{round}", peer.tag)),
                 _ => Target::Many(peer.tag.to_owned()),
             };
             let warm = if mailboxes == 1 { 2 * sessions } else { MAILBOXES };
-            load::send(peer, dovecot, &target, sessions, warm);
+            load::send(peer, dovecot, &target, clients, warm);
             // What the warming left to be written is nobody's to pay.
             nix::unistd::sync();
             if round > 0 {
-                times[at].push(load::send(peer, dovecot, &target, sessions, messages));
+                times[at].push(load::send(peer, dovecot, &target, clients, messages));
             }
         }
     }
@@ -78,8 +67,9 @@ fn one_load(peers: &[Peer], dovecot: &Dovecot, sessions: usize, messages: usize,
     let peer_rate = rates.last().copied().unwrap_or(f64::NAN);
     for (at, (peer, rate)) in peers.iter().zip(&rates).enumerate() {
         let ratio = rate / peer_rate;
-        let judged = if at == 0 { verdict(ratio, mailboxes) } else { "none".to_owned() };
-        println!("| {sessions} | {mailboxes} | {} | {rate:.0} | {ratio:.2} | {judged} |", peer.name);
+        let judged = if at + 1 < peers.len() { verdict(ratio, mailboxes) } else { "none".to_owned() };
+        let how = if kept { "kept" } else { "one a message" };
+        println!("| {sessions}, {how} | {mailboxes} | {} | {rate:.0} | {ratio:.2} | {judged} |", peer.name);
     }
 }
 
