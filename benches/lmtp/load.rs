@@ -42,16 +42,16 @@ impl Target {
 }
 
 /// A server under load.
-pub struct Peer {
-    pub name: &'static str,
+pub struct Peer<'a> {
+    pub name: &'a str,
     pub socket: PathBuf,
     /// A part of the names of its accounts: nobody's mailbox is another's.
-    pub tag: &'static str,
+    pub tag: &'a str,
 }
 
 /// Sends `messages` (with many mailboxes: a multiple of their number) and returns how long that took; panics unless each is
 /// in its mailbox.
-pub fn send(peer: &Peer, dovecot: &Dovecot, target: &Target, clients: Clients, messages: usize) -> Duration {
+pub fn send(peer: &Peer<'_>, dovecot: &Dovecot, target: &Target, clients: Clients, messages: usize) -> Duration {
     let before = target.count(dovecot);
     let began = Instant::now();
     match target {

@@ -35,7 +35,7 @@ pub fn run() {
     dovecots_own(&dovecot);
 }
 
-fn phases(store: &str, peer: &Peer, lmtp: &Lmtp, postgres: &Postgres, dovecot: &Dovecot) {
+fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, dovecot: &Dovecot) {
     let target = Target::Many(peer.tag.to_lowercase());
     println!(
         "\n| {store}, connections | messages/s | {} | commits a message | processor ms: ours | Postgres | Dovecot | idle |",
