@@ -7,12 +7,14 @@ mod support;
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::lock_key::Hash;
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
@@ -47,6 +49,11 @@ trait Rig: Sync {
 
     /// Does what a mail reader does to delete each message of a mailbox, but for taking it out.
     fn mark_deleted(&self, account: &str, mailbox: &str);
+
+    /// Whether each copy has a lock.
+    fn has_locks(&self) -> bool {
+        false
+    }
 
     /// Panics if anything was written where no mailbox is.
     fn assert_nothing_outside(&self) {}
@@ -87,6 +94,10 @@ macro_rules! store_contract {
                 many_append_to_one_mailbox_at_once,
                 many_make_one_mailbox_at_once,
                 a_copy_appended_by_many_at_once_is_as_the_store_says,
+                a_copy_that_is_held_is_nobody_elses,
+                an_append_that_has_begun_stores_nothing_before_it_ends,
+                an_append_that_has_begun_without_its_lock_is_not_in_the_way,
+                an_append_takes_its_own_date_whatever_it_began_with,
                 preparing_changes_nothing,
                 a_check_writes_no_message,
             }
@@ -119,6 +130,20 @@ fn with_copy<T>(mail: &Message, destination: &Destination, with: impl FnOnce(&Co
     let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
     with(&Copy { key: &key, head: b"", bytes, identity: mail.identity(), recorded_at: recorded_at() })
+}
+
+fn key_of(mail: &Message, destination: &Destination) -> Hash {
+    mail.identity().copy_key(&destination.account, &destination.mailbox)
+}
+
+fn hold(store: &mut dyn Store, destination: &Destination, mail: &Message) -> bool {
+    let is_held = store.hold(destination, &key_of(mail, destination), &ample()).expect("hold");
+    assert!(is_held || !store.holds(&key_of(mail, destination)));
+    is_held
+}
+
+fn begin(store: &mut dyn Store, destination: &Destination, mail: &Message) {
+    with_copy(mail, destination, |copy| store.begin_append(destination, copy, &ample()));
 }
 
 fn try_append(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Result<Receipt, StoreError> {
@@ -817,6 +842,102 @@ mod suite {
         assert!(look(rig.store().as_mut(), &sent(), &mail("one")).is_some());
     }
 
+    pub fn a_copy_that_is_held_is_nobody_elses(rig: &dyn Rig) {
+        let is_free = !rig.has_locks();
+        let [one, other] = ["one", "other"].map(mail);
+        for destination in [inbox(), sent()] {
+            let (mut first, mut second) = (rig.store(), rig.store());
+            for _ in 0..2 {
+                assert!(hold(first.as_mut(), &destination, &one), "{destination}: nobody has it, or we have");
+                assert_eq!(first.holds(&key_of(&one, &destination)), rig.has_locks());
+                assert_eq!(hold(second.as_mut(), &destination, &one), is_free, "{destination}");
+            }
+            assert!(!first.holds(&key_of(&other, &destination)));
+            assert!(hold(second.as_mut(), &destination, &other), "{destination}: another copy");
+            assert!(hold(second.as_mut(), &Destination::inbox("zoe"), &one), "the same message elsewhere");
+            first.let_go();
+            assert!(!first.holds(&key_of(&one, &destination)));
+            assert!(hold(second.as_mut(), &destination, &one), "{destination}: let go");
+            assert_eq!(hold(first.as_mut(), &destination, &one), is_free, "{destination}: taken since");
+            drop(second);
+            assert!(hold(first.as_mut(), &destination, &one), "{destination}: dropped");
+            assert!(hold(first.as_mut(), &destination, &other));
+            assert!(!first.holds(&key_of(&one, &destination)), "whoever holds another gives up the first");
+            assert!(hold(rig.store().as_mut(), &destination, &one), "{destination}: given up");
+            assert!(subjects(rig, &destination).is_empty());
+        }
+        rig.assert_nothing_outside();
+    }
+
+    pub fn an_append_that_has_begun_stores_nothing_before_it_ends(rig: &dyn Rig) {
+        for destination in [inbox(), sent()] {
+            let (mut store, mut other) = (rig.store(), rig.store());
+            append(store.as_mut(), &destination, &mail("a"));
+            let key = key_of(&mail("begun"), &destination);
+            begin(store.as_mut(), &destination, &mail("begun"));
+            assert_eq!(store.holds(&key), rig.has_locks(), "{destination}");
+            assert_eq!(hold(other.as_mut(), &destination, &mail("begun")), !rig.has_locks(), "{destination}");
+            assert_eq!(subjects(rig, &destination), ["a"], "{destination}");
+            assert_eq!(look(other.as_mut(), &destination, &mail("begun")), None);
+            let receipt = append(store.as_mut(), &destination, &mail("begun"));
+            assert_eq!(store.holds(&key), rig.has_locks(), "{destination}: its receipt is not on record yet");
+            assert_eq!(hold(other.as_mut(), &destination, &mail("begun")), !rig.has_locks(), "{destination}");
+            store.let_go();
+            assert!(!store.holds(&key));
+            assert!(hold(other.as_mut(), &destination, &mail("begun")));
+            assert_eq!(subjects(rig, &destination), ["a", "begun"], "{destination}");
+            assert_eq!(look(other.as_mut(), &destination, &mail("begun")), Some(receipt));
+            let messages = rig.messages(&destination.account, &destination.mailbox);
+            let expected = (rig.stored_form(mail("begun").own_copy()), destination.shared);
+            assert!(messages.contains(&expected), "{destination}: its bytes and flags");
+            if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
+                assert_eq!(dates, [recorded_at(); 2], "{destination}");
+            }
+
+            // And those that come to no end.
+            begin(store.as_mut(), &destination, &mail("let go"));
+            store.let_go();
+            begin(store.as_mut(), &destination, &mail("in the way"));
+            append(store.as_mut(), &destination, &mail("c"));
+            let mut store = rig.store();
+            begin(store.as_mut(), &destination, &mail("dropped"));
+            drop(store);
+            assert_eq!(subjects(rig, &destination), ["a", "begun", "c"], "{destination}");
+        }
+        rig.assert_nothing_outside();
+    }
+
+    pub fn an_append_that_has_begun_without_its_lock_is_not_in_the_way(rig: &dyn Rig) {
+        let (mut first, mut second) = (rig.store(), rig.store());
+        assert!(hold(first.as_mut(), &inbox(), &mail("held")));
+        begin(second.as_mut(), &inbox(), &mail("held"));
+        assert!(!second.holds(&key_of(&mail("held"), &inbox())));
+        drop(second);
+        append(first.as_mut(), &inbox(), &mail("held"));
+        assert_eq!(subjects(rig, &inbox()), ["held"]);
+        drop(first);
+        rig.assert_nothing_outside();
+    }
+
+    pub fn an_append_takes_its_own_date_whatever_it_began_with(rig: &dyn Rig) {
+        for destination in [inbox(), sent()] {
+            let mut store = rig.store();
+            with_copy(&mail("dated"), &destination, |copy| {
+                let recorded_at = recorded_at() + Duration::from_secs(2);
+                store.begin_append(&destination, &Copy { recorded_at, ..*copy }, &ample());
+            });
+            let receipt = append(store.as_mut(), &destination, &mail("dated"));
+            store.let_go();
+            assert_eq!(subjects(rig, &destination), ["dated"], "{destination}");
+            if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
+                assert_eq!(dates, [recorded_at()], "{destination}");
+            }
+            let found = find(rig.store().as_mut(), &destination, &mail("dated"), None);
+            assert_eq!(found.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&receipt], "{destination}: its name");
+        }
+        rig.assert_nothing_outside();
+    }
+
     pub fn preparing_changes_nothing(rig: &dyn Rig) {
         let mut store = rig.store();
         for account in ["doug", "../etc", "", "lisa", "doug"] {
@@ -866,6 +987,9 @@ impl Rig for MemoryRig {
 
     fn read(&self, _account: &str, _mailbox: &str) {}
 }
+
+/// The file of a Maildir's locks.
+const LOCKS: &str = "onedrop.lock";
 
 /// A root between two folders that nobody may write to.
 struct MaildirRig {
@@ -941,6 +1065,10 @@ impl Rig for MaildirRig {
         }
     }
 
+    fn has_locks(&self) -> bool {
+        true
+    }
+
     fn assert_nothing_outside(&self) {
         assert_eq!(list(self.folder.path()), [self.root()], "beside the root");
         for account in list(&self.root()) {
@@ -948,7 +1076,7 @@ impl Rig for MaildirRig {
             for entry in list(&account.join("Maildir")) {
                 let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
                 let is_part = ["new", "cur", "tmp"].contains(&name.as_str());
-                let is_known = is_part || name.starts_with('.') || name == "subscriptions";
+                let is_known = is_part || name.starts_with('.') || ["subscriptions", LOCKS].contains(&name.as_str());
                 assert!(is_known, "{} in a Maildir", entry.display());
                 if is_part {
                     assert!(list(&entry).iter().all(|path| path.is_file()), "a folder in {}", entry.display());
@@ -1162,4 +1290,60 @@ fn maildir_a_folder_that_cannot_be_written_or_read_is_no_missing_mailbox() {
     fs::rename(&aside, &new).expect("a rename");
     append(store.as_mut(), &inbox(), &mail("refused"));
     assert_eq!(subjects(&rig, &inbox()), ["refused", "there"]);
+}
+
+#[test]
+fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_mut(), &inbox(), &mail("there"));
+    let locks = rig.folder("doug", "INBOX").join(LOCKS);
+    let outside = tempfile::tempdir().expect("a folder");
+    let (missing, victim) = (outside.path().join("missing"), outside.path().join("victim"));
+    fs::write(&victim, "untouched").expect("a file");
+    let plant_link = |target: &Path| std::os::unix::fs::symlink(target, &locks).expect("a link");
+    let plants: [(&str, &dyn Fn()); 4] = [
+        ("a link to nothing", &|| plant_link(&missing)),
+        ("a link to a file", &|| plant_link(&victim)),
+        ("a pipe", &|| nix::unistd::mkfifo(&locks, nix::sys::stat::Mode::S_IRWXU).expect("a pipe")),
+        ("a folder", &|| fs::create_dir(&locks).expect("a folder")),
+    ];
+    for (what, plant) in plants {
+        let _ = fs::remove_file(&locks);
+        plant();
+        let (mut store, (done, is_done)) = (rig.store(), channel());
+        // Whoever waits at a pipe waits for ever.
+        thread::spawn(move || {
+            let held = store.hold(&inbox(), &key_of(&mail("held"), &inbox()), &ample());
+            begin(store.as_mut(), &inbox(), &mail("held"));
+            let _ = done.send((held, store.holds(&key_of(&mail("held"), &inbox()))));
+        });
+        let (held, holds) =
+            is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what}: it hangs"));
+        let error = held.expect_err(what);
+        assert!(matches!(error, StoreError::NotStored(_)) && error.to_string().contains("doug"), "{what}: {error}");
+        assert!(!holds, "{what}");
+        assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
+        assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");
+        assert_eq!(subjects(&rig, &inbox()), ["there"], "{what}");
+        assert!(list(&rig.folder("doug", "INBOX").join("tmp")).is_empty(), "{what}");
+    }
+    fs::remove_dir(&locks).expect("removal");
+    assert!(hold(rig.store().as_mut(), &inbox(), &mail("held")), "as soon as it is gone");
+}
+
+#[test]
+fn maildir_no_lock_is_taken_where_no_mailbox_may_be_made() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_mut(), &Destination::inbox("lisa"), &mail("there"));
+    let mut store = rig.store_that_makes_nothing().expect("a store");
+    for destination in [inbox(), sent()] {
+        let refused = store.hold(&destination, &key_of(&mail("refused"), &destination), &ample());
+        let error = refused.expect_err("no mailbox");
+        assert!(error.certainly_not_stored() && error.to_string().contains("create_mailboxes"), "{error}");
+        begin(store.as_mut(), &destination, &mail("refused"));
+        assert!(!store.holds(&key_of(&mail("refused"), &destination)));
+    }
+    assert_eq!(list(&rig.root()), [rig.root().join("lisa")]);
+    assert!(!rig.folder("lisa", "Sent").exists());
+    assert!(hold(store.as_mut(), &Destination::inbox("lisa"), &mail("refused")), "where there is one");
 }
