@@ -3,11 +3,12 @@
 
 mod ports;
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::deadline::Deadline;
 use onedrop::deliver::{self, How, Job, Policy, Report};
@@ -254,11 +255,32 @@ struct TestStore {
     unnamed: bool,
     /// What a turn needs does not come free.
     holds_nothing: bool,
-    /// What was held and let go.
+    /// What was begun, held and let go.
     held: Arc<Mutex<Vec<&'static str>>>,
+    /// The locks of its copies, if they have any: the keys of those that somebody has, and the one that we have.
+    locks: Option<Locks>,
+    locked: Option<Hash>,
 }
 
+type Locks = Arc<Mutex<HashSet<Hash>>>;
+
 impl TestStore {
+    fn lock(&mut self, key: &Hash) -> bool {
+        if self.locks.is_none() || self.locked == Some(*key) {
+            return true;
+        }
+        self.unlock();
+        let is_free = self.locks.as_ref().is_some_and(|locks| unpoisoned(locks).insert(*key));
+        self.locked = is_free.then_some(*key);
+        is_free
+    }
+
+    fn unlock(&mut self) {
+        if let (Some(locks), Some(key)) = (&self.locks, self.locked.take()) {
+            unpoisoned(locks).remove(&key);
+        }
+    }
+
     fn call<T>(
         &mut self,
         name: &'static str,
@@ -290,6 +312,13 @@ impl TestStore {
     }
 }
 
+impl Drop for TestStore {
+    /// As with a process that ends, however it does.
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
 impl Store for TestStore {
     fn append_is_idempotent(&self) -> bool {
         self.inner.append_is_idempotent()
@@ -299,16 +328,26 @@ impl Store for TestStore {
         self.inner.prepare(account, until);
     }
 
-    fn hold(&mut self, _: &Destination, _: &Hash, _: &Deadline) -> Result<bool, StoreError> {
+    fn begin_append(&mut self, _: &Destination, copy: &Copy<'_>, _: &Deadline) {
+        unpoisoned(&self.held).push("begin");
+        self.lock(copy.key);
+    }
+
+    fn holds(&self, key: &Hash) -> bool {
+        self.locked == Some(*key)
+    }
+
+    fn hold(&mut self, _: &Destination, key: &Hash, _: &Deadline) -> Result<bool, StoreError> {
         unpoisoned(&self.held).push("hold");
         match self.holds_nothing {
             true => Err(StoreError::NotStored("nothing came free".to_owned())),
-            false => Ok(true),
+            false => Ok(self.lock(key)),
         }
     }
 
     fn let_go(&mut self) {
         unpoisoned(&self.held).push("let go");
+        self.unlock();
     }
 
     fn find(
@@ -371,6 +410,8 @@ struct Delivery {
     wait: Duration,
     deadline: Deadline,
     over_quota: OverQuota,
+    /// When the message was received, if that is told: then a single copy's append begins before the record.
+    at: Option<SystemTime>,
 }
 
 /// What became of a delivery.
@@ -380,6 +421,7 @@ struct Ended {
     ledger_calls: Vec<&'static str>,
     store_calls: Vec<&'static str>,
     appended: Vec<Destination>,
+    held: Vec<&'static str>,
 }
 
 impl Ended {
@@ -444,10 +486,13 @@ impl World {
                 unnamed: false,
                 holds_nothing: false,
                 held: Arc::default(),
+                locks: None,
+                locked: None,
             },
             wait: Duration::ZERO,
             deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
             over_quota: OverQuota::Defer,
+            at: None,
         }
     }
 
@@ -551,6 +596,13 @@ impl Delivery {
         self
     }
 
+    /// With a store whose copies have these locks, and a message of which is told when it was received.
+    fn with_locks(mut self, locks: &Locks) -> Delivery {
+        self.store.locks = Some(Arc::clone(locks));
+        self.at = Some(SystemTime::now());
+        self
+    }
+
     /// Takes the session's locks away while it does not look, as a server does with one that fell silent.
     fn lose_locks(&self) -> impl FnOnce() + Send + use<> {
         let inner = Arc::clone(&self.ledger.inner);
@@ -567,7 +619,7 @@ impl Delivery {
             attempt: &attempt,
             destinations,
             started: Instant::now(),
-            at: None,
+            at: self.at,
             is_part: false,
         };
         let over_quota = self.over_quota;
@@ -586,6 +638,7 @@ impl Delivery {
             ledger_calls: unpoisoned(&self.ledger.calls).clone(),
             store_calls: unpoisoned(&self.store.calls).clone(),
             appended: unpoisoned(&self.store.appended).clone(),
+            held: unpoisoned(&self.store.held).clone(),
         }
     }
 }
@@ -1296,6 +1349,121 @@ fn what_the_store_needs_is_held_before_the_turn_and_let_go_while_waiting() {
     assert_eq!(ended.expect_temp_fail().ledger_calls, ["record", "claim", "release", "finish"]);
     assert_eq!(*unpoisoned(&held), ["let go", "hold"]);
     assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Stored]);
+}
+
+#[test]
+fn a_copy_whose_lock_is_held_since_before_the_record_takes_no_turn() {
+    let (world, locks) = (World::like_maildir(), Locks::default());
+    let is_locked = || {
+        let (locks, key) = (Arc::clone(&locks), inbox_key());
+        move || assert!(unpoisoned(&locks).contains(&key), "nobody else may look for it and append it")
+    };
+    let delivery = world.delivery().with_locks(&locks).before_store("append", is_locked());
+    let ended = delivery.before_ledger("confirm", is_locked()).run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!((ended.ledger_calls, ended.store_calls), (vec!["record", "confirm"], vec!["append"]));
+    assert_eq!(ended.held, ["begin"]);
+    assert_eq!((world.count(&inbox()), unpoisoned(&locks).len()), (1, 0));
+
+    // In doubt it takes one all the same, with the lock that it has.
+    let world = World::like_maildir();
+    Before::CopyWithoutReceipt.set_up(&world, &mail("m"), &[inbox()]);
+    let delivery = world.delivery().with_locks(&locks).before_store("look", is_locked());
+    let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!((ended.hows(), ended.ledger_calls), (vec![How::Found], TURN_TAKEN.to_vec()));
+
+    // Of several copies none begins ahead.
+    let ended = world.delivery().with_locks(&locks).run(&mail("n"), &[inbox(), sent()]).expect_delivered();
+    assert_eq!(ended.ledger_calls, ["record", "take_turn", "confirm", "take_turn", "confirm"]);
+    assert_eq!(ended.held, ["hold", "hold"]);
+}
+
+#[test]
+fn a_copy_whose_lock_was_not_to_be_had_before_the_record_takes_a_turn() {
+    let (world, locks) = (World::like_maildir(), Locks::default());
+    // Another has it when the append begins, and not any more when the message is on record.
+    unpoisoned(&locks).insert(inbox_key());
+    let others = Arc::clone(&locks);
+    let delivery = world.delivery().with_locks(&locks).before_ledger("record", move || {
+        unpoisoned(&others).remove(&inbox_key());
+    });
+    let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!((ended.ledger_calls, ended.held), (TURN_TAKEN.to_vec(), vec!["begin", "hold"]));
+    assert_eq!(world.count(&inbox()), 1);
+
+    // Or it was let go, to wait for the message's lock.
+    let (world, message_lock) = (World::like_maildir(), mail("m").identity().id_hash);
+    let mut other = world.ledger.clone();
+    let CopyState::Claimed(claim) = record(&mut other, &mail("other"), &[inbox()], JOIN).copies[0] else {
+        panic!("a claim")
+    };
+    other.take_turn(&claim, &message_lock).expect("a turn");
+    let delivery = world.delivery().with_locks(&locks).waiting(Duration::from_secs(60));
+    let held = Arc::clone(&delivery.store.held);
+    let waiting = thread::spawn(move || {
+        wait_for("let go", &held);
+        other.leave().expect("no lock any more");
+    });
+    let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+    waiting.join().expect("it let go");
+    assert!(ended.ledger_calls.ends_with(TURN_TAKEN), "{:?}", ended.ledger_calls);
+    assert_eq!((ended.held.first(), ended.held.last()), (Some(&"begin"), Some(&"hold")));
+    assert_eq!((world.count(&inbox()), unpoisoned(&locks).len()), (1, 0));
+}
+
+#[test]
+fn whoever_gets_no_lock_of_a_copy_writes_nothing_and_gives_back_its_claim() {
+    let (world, locks) = (World::like_maildir(), Locks::default());
+    // The lock of another copy may be the same byte.
+    unpoisoned(&locks).insert(inbox_key());
+    let ended = world.delivery().with_locks(&locks).run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert!(ended.outcome.text().contains("another delivery"), "{:?}", ended.outcome);
+    assert_eq!(ended.ledger_calls, ["record", "release", "finish"]);
+    assert_eq!((ended.store_calls, ended.held), (vec![], vec!["begin", "hold", "let go"]));
+    assert_eq!((world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())), ("free", 0));
+    unpoisoned(&locks).clear();
+
+    // While another is about to write: whoever comes then has joined its lease, and spoils nothing.
+    let (other, others) = (world.clone(), Arc::clone(&locks));
+    let first = world.delivery().with_locks(&locks).before_store("append", move || {
+        let ended = other.delivery().with_locks(&others).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!((ended.ledger_calls, ended.store_calls), (vec!["record", "release", "finish"], vec![]));
+        assert_eq!(other.copies(&mail("m"))[0].state, "in doubt", "somebody has written or will");
+    });
+    assert_eq!(first.run(&mail("m"), &[inbox()]).expect_delivered().ledger_calls, ["record", "confirm"]);
+    assert_eq!((world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())), ("placed", 1));
+}
+
+#[test]
+fn whoever_gets_no_lock_of_a_copy_waits_and_sees_it_placed() {
+    let (world, locks, (tell, told)) = (World::like_maildir(), Locks::default(), mpsc::channel());
+    let second = world.delivery().with_locks(&locks).waiting(Duration::from_secs(60));
+    let held = Arc::clone(&second.store.held);
+    let first = world.delivery().with_locks(&locks).before_store("append", move || {
+        thread::spawn(move || tell.send(second.run(&mail("m"), &[inbox()])).expect("a listener"));
+        wait_for("let go", &held);
+    });
+    assert_eq!(first.run(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Stored]);
+    let ended = told.recv().expect("an end").expect_delivered();
+    assert_eq!((ended.hows(), ended.store_calls), (vec![How::AlreadyThere], vec![]));
+    assert_eq!(ended.ledger_calls, ["record", "take_turn", "finish"], "no turn without the lock");
+    assert!(ended.held.starts_with(&["begin", "hold", "let go", "hold"]), "{:?}", ended.held);
+    let waits_with_it = ended.held.windows(2).any(|two| two == ["hold", "hold"]);
+    assert!(!waits_with_it, "it is let go before each wait: {:?}", ended.held);
+    assert_eq!((world.count(&inbox()), unpoisoned(&locks).len()), (1, 0));
+}
+
+/// The key of the copy of `mail("m")` in doug's INBOX.
+fn inbox_key() -> Hash {
+    mail("m").identity().copy_key("doug", "INBOX")
+}
+
+/// Waits until this was done, by another thread.
+fn wait_for(what: &'static str, done: &Mutex<Vec<&'static str>>) {
+    let begun = Instant::now();
+    while !unpoisoned(done).contains(&what) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no {what:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
