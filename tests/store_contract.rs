@@ -1320,7 +1320,7 @@ fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
         let (held, holds) =
             is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what}: it hangs"));
         let error = held.expect_err(what);
-        assert!(matches!(error, StoreError::NotStored(_)) && error.to_string().contains("doug"), "{what}: {error}");
+        assert!(matches!(error, StoreError::NotStored(_)) && error.to_string().contains(LOCKS), "{what}: {error}");
         assert!(!holds, "{what}");
         assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
         assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");

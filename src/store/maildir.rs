@@ -23,7 +23,7 @@ use crate::lock_key::{self, Hash};
 
 use copies::{entries, is_named};
 use file::Unlinked;
-use lock::CopyLock;
+use lock::{CopyLock, LOCKS};
 use sync::Syncing;
 
 mod copies;
@@ -188,7 +188,7 @@ impl Store for MaildirStore {
         self.let_go();
         let folder = self.folder(destination)?;
         self.ensure(&folder, destination)?;
-        let lock = CopyLock::try_take(&folder, key).map_err(|error| not_stored(&folder, &error))?;
+        let lock = CopyLock::try_take(&folder, key).map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
         self.held = lock.map(|lock| Held { key: *key, _lock: lock, begun: None });
         Ok(self.held.is_some())
     }

@@ -11,8 +11,8 @@ use nix::libc;
 use crate::byte_lock;
 use crate::lock_key::{self, Hash};
 
-/// No Maildir reader minds it.
-const LOCKS: &str = "onedrop.lock";
+/// The file in a mailbox' folder. No Maildir reader minds it.
+pub const LOCKS: &str = "onedrop.lock";
 
 /// A copy's lock, held until it is dropped.
 #[derive(Debug)]
