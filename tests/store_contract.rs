@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
@@ -1329,6 +1330,18 @@ fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
     }
     fs::remove_dir(&locks).expect("removal");
     assert!(hold(rig.store().as_mut(), &inbox(), &mail("held")), "as soon as it is gone");
+}
+
+#[test]
+fn maildir_the_file_of_its_locks_is_its_owners_though_root_made_it() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_mut(), &inbox(), &mail("there"));
+    let (folder, owner) = (rig.folder("doug", "INBOX"), 65534);
+    let _ = fs::remove_file(folder.join(LOCKS));
+    std::os::unix::fs::chown(&folder, Some(owner), Some(owner)).expect("chown");
+    assert!(hold(rig.store().as_mut(), &inbox(), &mail("held")));
+    let made = fs::metadata(folder.join(LOCKS)).expect("a file");
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (owner, owner, 0o600));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The lock of a copy: a byte of a file in its mailbox' folder. It ends with the process that holds it, whatever becomes of
 //! the ledger's session, and costs nothing to leave behind.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
 use nix::libc;
+use nix::unistd::geteuid;
 
 use crate::byte_lock;
 use crate::lock_key::{self, Hash};
@@ -24,10 +25,34 @@ impl CopyLock {
     /// # Errors
     /// What the file system says.
     pub fn try_take(folder: &Path, key: &Hash) -> io::Result<Option<CopyLock>> {
-        // The folder is its owner's: neither a link to elsewhere nor a pipe that nobody reads is followed.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).mode(0o600).custom_flags(flags).open(folder.join(LOCKS))?;
+        let path = folder.join(LOCKS);
+        let file = match options().open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(folder, &path)?,
+            opened => opened?,
+        };
         Ok(byte_lock::try_lock(&file, lock_key::advisory_key(key))?.then_some(CopyLock(file)))
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // The folder is its owner's: neither a link to elsewhere nor a pipe that nobody reads is followed.
+    options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+fn make(folder: &Path, path: &Path) -> io::Result<File> {
+    match options().create_new(true).open(path) {
+        Ok(file) => {
+            // What root has tried once must not shut the mailbox for those who deliver to it.
+            if geteuid().is_root() {
+                let folder = fs::metadata(folder)?;
+                fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+            }
+            Ok(file)
+        }
+        // Another was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options().open(path),
+        Err(error) => Err(error),
     }
 }
