@@ -19,10 +19,11 @@
 //! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is joined instead of
 //! waited for. Then the store's own lock of the copy keeps others out, held from before the row was read until the receipt
 //! is on record: from before the turn (`hold`), or from before the record (`begin`), which makes a claim without doubt a
-//! turn already. That lock ends with its process, not with the ledger's session.
+//! turn already. That lock ends with its process, not with the ledger's session. What hangs before the record, a mailbox'
+//! disk say, leaves no trace in the ledger.
 //!
-//! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `begin`, `record`, `take_turn`, `look`,
-//! `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
+//! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `begin`, `record`, `take_turn`,
+//! `look`, `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant, SystemTime};

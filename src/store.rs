@@ -252,13 +252,13 @@ pub trait Store: Send {
     }
 
     /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append) is not called for the
-    /// very same: it then has less to wait for. Where copies have locks it takes this one's, if it is free. Any other call,
-    /// or none, takes it back. Nothing is reported here; an error shows at the append.
+    /// very same: it then has less to wait for. Where copies have locks it takes this one's, if it is free. `let_go` or the
+    /// end of the store takes it back, at the latest. Nothing is reported here; an error shows at the append.
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
         let _ = (destination, copy, deadline);
     }
 
-    /// Whether the lock of the copy `key` is held, so that nobody else can look for it and append it.
+    /// Whether the lock of the copy `key` is known to be held: nobody else can look for the copy and append it.
     fn holds(&self, key: &Hash) -> bool {
         let _ = key;
         false

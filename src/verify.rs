@@ -3,11 +3,11 @@
 //! stand; here each placed copy that was leased more than once gets its second look, after its last lease.
 //!
 //! Relies on the ledger's rows alone, and has no message's bytes: it never writes a copy. A doubt is settled as a delivery
-//! would settle it (a lease that nobody has, the copy's lock, the look, the receipt), so that the two cannot meet. What is
-//! too many goes only if it is ours: another than the copy on record, equal by identity, not older than the day before
-//! the message was recorded, with exactly the date that our append sets, not marked as deleted, and while the copy that
-//! stays is in its mailbox, not marked as deleted either, which the store looks at again at the removal. Where the UID on
-//! record has become another message nothing goes. A crash leaves less to do for the next run.
+//! would settle it (a lease that nobody has, the ledger's lock of the copy, the look, the receipt), so that the two cannot
+//! meet. What is too many goes only if it is ours: another than the copy on record, equal by identity, not older than the
+//! day before the message was recorded, with exactly the date that our append sets, not marked as deleted, and while the
+//! copy that stays is in its mailbox, not marked as deleted either, which the store looks at again at the removal. Where
+//! the UID on record has become another message nothing goes. A crash leaves less to do for the next run.
 
 use std::time::{Duration, Instant};
 

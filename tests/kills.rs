@@ -308,3 +308,43 @@ fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
 fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
     kill_at_every_step(&Servers::start(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
 }
+
+/// Whoever linked it may have been killed before the folder's sync, and the ledger may be on another disk.
+#[test]
+fn a_copy_found_in_a_maildir_is_on_disk_before_it_is_on_record() {
+    let root = TempRoot::new();
+    let config = root.write(
+        "onedrop.toml",
+        format!(
+            "[ledger]\nurl = \"sqlite://{0}/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
+             domains = [\"mail.axial.net\"]\n",
+            root.display()
+        ),
+    );
+    let message = root.write("message", "From: ann@elsewhere.example\nMessage-ID: <found@x>\n\nbody\n");
+    let log = root.join("strace");
+    let run = || {
+        let output = strace(None, &log, &config, "scuba@mail.axial.net", &message);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run();
+    let ledger = rusqlite::Connection::open(root.join("ledger.db")).expect("ledger");
+    let in_doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, leased_until = NULL, in_doubt = 1";
+    assert_eq!(ledger.execute(in_doubt, []).expect("update"), 1);
+    drop(ledger);
+    let said = run();
+    assert!(said.starts_with("found "), "{said}");
+    let calls = fs::read_to_string(&log).expect("what strace saw");
+    // The system calls between the last opening of the folder and the receipt's sync.
+    let number = |line: &str| Some(line.rsplit_once("= ")?.1.trim().to_owned());
+    let lines: Vec<&str> = calls.lines().collect();
+    let synced = lines.iter().enumerate().find_map(|(at, line)| {
+        let opened = line.contains("openat") && line.contains("Maildir/new\"");
+        let sync = format!("fsync({})", number(line)?);
+        lines.get(at + 1).filter(|next| opened && next.contains(&sync)).map(|_| at + 1)
+    });
+    let synced = synced.unwrap_or_else(|| panic!("the folder is not synced:\n{calls}"));
+    let recorded = lines.iter().rposition(|line| line.contains("sync(")).expect("a sync");
+    assert!(synced < recorded, "the receipt comes after it:\n{calls}");
+}

@@ -166,6 +166,9 @@ impl Delivery<'_> {
             Ok(false) => Err(Failure::Ledger(LedgerError::Contended)),
             Err(error) => Err(error.into()),
         };
+        if !matches!(turn, Ok(Turn::Ours { .. })) {
+            store.let_go();
+        }
         self.phases.lock += began.elapsed();
         turn
     }

@@ -1,7 +1,8 @@
 //! A delivery's ledger and store, out of the pools: a session is taken for each call and given back after it, so that
 //! nobody keeps one from others while it waits for something else; only a turn keeps both, the store's first. Records and
-//! receipts go to the ledger with those of others (`calls`). What had trouble is thrown away. The first call in a kept session that turns out to be dead is made again in a new one; should
-//! the dead one have done it and only the answer be lost, a record finds its own lease and ends as contended.
+//! receipts go to the ledger with those of others (`calls`). What had trouble is thrown away. The first call in a kept
+//! session that turns out to be dead is made again in a new one; should the dead one have done it and only the answer be
+//! lost, a record finds its own lease and ends as contended.
 
 use std::time::Instant;
 

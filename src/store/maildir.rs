@@ -61,8 +61,9 @@ pub struct MaildirStore {
 #[derive(Debug)]
 struct Held {
     key: Hash,
-    _lock: CopyLock,
     begun: Option<Begun>,
+    /// Given up after the file.
+    _lock: CopyLock,
 }
 
 impl MaildirStore {
@@ -97,7 +98,7 @@ impl MaildirStore {
             let text = format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
             return Err(StoreError::NotStored(text));
         }
-        create_maildir(folder).map_err(|error| at(folder, &error))?;
+        create_maildir(folder).map_err(|error| not_stored(folder, &error))?;
         match folder.parent() {
             Some(inbox) if !is_inbox => {
                 self.ensure(inbox, &Destination::inbox(&destination.account))?;
@@ -189,7 +190,7 @@ impl Store for MaildirStore {
         let folder = self.folder(destination)?;
         self.ensure(&folder, destination)?;
         let lock = CopyLock::try_take(&folder, key).map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
-        self.held = lock.map(|lock| Held { key: *key, _lock: lock, begun: None });
+        self.held = lock.map(|lock| Held { key: *key, begun: None, _lock: lock });
         Ok(self.held.is_some())
     }
 
@@ -236,6 +237,10 @@ impl Store for MaildirStore {
         let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
         writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;
+        if exists && !CopyLock::keeps_others_out(&inbox).map_err(|error| at(&inbox.join(LOCKS), &error))? {
+            let text = format!("{}: locks keep nobody out (NFS without locking?)", inbox.join(LOCKS).display());
+            return Err(StoreError::NotStored(text));
+        }
         let state = if exists { "exists" } else { "will be made at the first delivery" };
         Ok(vec![format!("{} {state}; {} is writable", inbox.display(), nearest.display())])
     }

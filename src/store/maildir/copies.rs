@@ -5,11 +5,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{at, sync_folder};
 use crate::store::{Found, Proof, Receipt, Sought, StoreError};
+
+/// A change of a folder older than that is on the disk.
+const WRITTEN_BACK: Duration = Duration::from_secs(3600);
 
 /// How often to list a folder in which others rename what is listed.
 const LISTINGS: usize = 5;
@@ -25,7 +29,11 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
     for _ in 0..LISTINGS {
         let mut standing = Vec::new();
         let mut is_settled = true;
+        let mut newly_named = BTreeSet::new();
         for (sub, entry) in files(folder, name)? {
+            if is_newly_named(&folder.join(sub).join(&entry)) {
+                newly_named.insert(sub);
+            }
             match modified(&folder.join(sub).join(&entry))? {
                 Some(date) => standing.push(Found {
                     has_our_date: date == sought.recorded_at,
@@ -42,6 +50,10 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
             if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
                 let keeper = standing.remove(at);
                 standing.push(Found { receipt: Receipt::Name(name.to_owned()), ..keeper });
+            }
+            // Whoever hears of a copy may put it on record, and who linked it may not have come to syncing its name.
+            for sub in newly_named {
+                sync_folder(&folder.join(sub)).map_err(|error| at(&folder.join(sub), &error))?;
             }
             // Whoever wants one wants the name that lasts.
             let skip = standing.len().saturating_sub(sought.at_most);
@@ -124,6 +136,14 @@ fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(at(path, &error)),
     }
+}
+
+/// Whether the file has had its name for less than an hour, after which every system has written it back; also where that
+/// cannot be told.
+fn is_newly_named(path: &Path) -> bool {
+    let changed = fs::metadata(path).ok().and_then(|file| u64::try_from(file.ctime()).ok());
+    let since = changed.and_then(|secs| (SystemTime::UNIX_EPOCH + Duration::from_secs(secs)).elapsed().ok());
+    since.is_none_or(|since| since < WRITTEN_BACK)
 }
 
 /// File names in a folder; a folder that does not exist has none.

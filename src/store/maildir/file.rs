@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
@@ -48,9 +49,22 @@ impl Unlinked {
     }
 
     fn write_named(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        let path = folder.join("tmp").join(format!("{name}.{}", std::process::id()));
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Unlinked { file: Arc::new(file), path: Some(path) }.filled(copy)
+        // A crash leaves its file, and the next process may have its number: the time tells them apart.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (number, now) = (NEXT.fetch_add(1, Ordering::Relaxed), SystemTime::now());
+        let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let unique = format!("{name}.{}.{nanos}.{number}", std::process::id());
+        Unlinked::create(folder.join("tmp").join(unique))?.filled(copy)
+    }
+
+    fn create(path: PathBuf) -> io::Result<Unlinked> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| match error.kind() {
+            // Only of the name in the mailbox may be said that it is taken: then the copy is there.
+            io::ErrorKind::AlreadyExists => io::Error::other(format!("{}: {error}", path.display())),
+            _ => error,
+        })?;
+        Ok(Unlinked { file: Arc::new(file), path: Some(path) })
     }
 
     fn filled(self, copy: &Copy<'_>) -> io::Result<Unlinked> {
@@ -105,5 +119,21 @@ impl Drop for Unlinked {
             // What stays is litter under tmp/, which every Maildir reader clears away.
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_taken_under_tmp_is_no_copy_in_the_mailbox() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("name");
+        fs::write(&path, "left by a crash").unwrap();
+        let error = Unlinked::create(path.clone()).unwrap_err();
+        assert_ne!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        assert!(error.to_string().contains("name"), "{error}");
+        assert!(path.exists(), "not ours to remove");
     }
 }

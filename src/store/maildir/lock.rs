@@ -15,6 +15,9 @@ use crate::lock_key::{self, Hash};
 /// The file in a mailbox' folder. No Maildir reader minds it.
 pub const LOCKS: &str = "onedrop.lock";
 
+/// How often to open it where others remove it.
+const OPENINGS: usize = 5;
+
 /// A copy's lock, held until it is dropped.
 #[derive(Debug)]
 pub struct CopyLock(#[expect(dead_code, reason = "the lock ends when the file is closed")] File);
@@ -26,11 +29,31 @@ impl CopyLock {
     /// What the file system says.
     pub fn try_take(folder: &Path, key: &Hash) -> io::Result<Option<CopyLock>> {
         let path = folder.join(LOCKS);
-        let file = match options().open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(folder, &path)?,
-            opened => opened?,
-        };
-        Ok(byte_lock::try_lock(&file, lock_key::advisory_key(key))?.then_some(CopyLock(file)))
+        for _ in 0..OPENINGS {
+            let file = match options().open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => make(folder, &path)?,
+                opened => opened?,
+            };
+            if !byte_lock::try_lock(&file, lock_key::advisory_key(key))? {
+                return Ok(None);
+            }
+            // Somebody may have cleared the file away meanwhile: others would lock a new one.
+            let standing = fs::symlink_metadata(&path);
+            if standing.is_ok_and(|standing| file.metadata().is_ok_and(|ours| ours.ino() == standing.ino())) {
+                return Ok(Some(CopyLock(file)));
+            }
+        }
+        Err(io::Error::other("it is being removed all the time"))
+    }
+
+    /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking they do not.
+    ///
+    /// # Errors
+    /// As for [`try_take`](CopyLock::try_take).
+    pub fn keeps_others_out(folder: &Path) -> io::Result<bool> {
+        let key = lock_key::name_hash("onedrop check");
+        let _first = CopyLock::try_take(folder, &key)?;
+        Ok(CopyLock::try_take(folder, &key)?.is_none())
     }
 }
 
@@ -46,8 +69,10 @@ fn make(folder: &Path, path: &Path) -> io::Result<File> {
         Ok(file) => {
             // What root has tried once must not shut the mailbox for those who deliver to it.
             if geteuid().is_root() {
-                let folder = fs::metadata(folder)?;
-                fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+                let given = fs::metadata(folder).and_then(|of| fchown(&file, Some(of.uid()), Some(of.gid())));
+                given.inspect_err(|_| {
+                    let _ = fs::remove_file(path);
+                })?;
             }
             Ok(file)
         }

@@ -44,7 +44,9 @@ impl Syncing {
     pub fn end(self) -> io::Result<()> {
         match self.done.map(|done| done.recv()) {
             Some(Ok(synced)) => synced,
-            Some(Err(_)) | None => self.file.sync_all(),
+            // Whatever it heard is not said again.
+            Some(Err(_)) => Err(io::Error::other("the thread that synced it is gone")),
+            None => self.file.sync_all(),
         }
     }
 }
