@@ -104,6 +104,12 @@ fn nothing_is_changed() {
     let before = site.files();
     assert!(site.told(&site.check(&[]).stdout).contains("ledger.db-locks will be made by the next delivery"));
     assert_eq!(site.files(), before);
+
+    // Another mail program's Maildir has none.
+    fs::remove_file(site.folder().join("mail/lisa/Maildir/onedrop.lock")).expect("the locks' file");
+    let before = site.files();
+    assert!(site.told(&site.check(&[]).stdout).contains("onedrop.lock will be made by the next delivery"));
+    assert_eq!(site.files(), before);
 }
 
 #[test]

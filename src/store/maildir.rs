@@ -237,12 +237,18 @@ impl Store for MaildirStore {
         let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
         writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;
-        if exists && !CopyLock::keeps_others_out(&inbox).map_err(|error| at(&inbox.join(LOCKS), &error))? {
-            let text = format!("{}: locks keep nobody out (NFS without locking?)", inbox.join(LOCKS).display());
-            return Err(StoreError::NotStored(text));
-        }
         let state = if exists { "exists" } else { "will be made at the first delivery" };
-        Ok(vec![format!("{} {state}; {} is writable", inbox.display(), nearest.display())])
+        let folder = format!("{} {state}; {} is writable", inbox.display(), nearest.display());
+        let path = inbox.join(LOCKS);
+        match CopyLock::keeps_others_out(&inbox).map_err(|error| at(&path, &error))? {
+            Some(true) => Ok(vec![folder, format!("locks in {} exclude each other", path.display())]),
+            Some(false) => {
+                let text = format!("{}: locks keep nobody out (NFS without locking?)", path.display());
+                Err(StoreError::NotStored(text))
+            }
+            None if exists => Ok(vec![folder, format!("{} will be made by the next delivery", path.display())]),
+            None => Ok(vec![folder]),
+        }
     }
 }
 

@@ -46,14 +46,21 @@ impl CopyLock {
         Err(io::Error::other("it is being removed all the time"))
     }
 
-    /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking they do not.
+    /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking they do not. `None`: there
+    /// is no file for them yet, and none is made.
     ///
     /// # Errors
-    /// As for [`try_take`](CopyLock::try_take).
-    pub fn keeps_others_out(folder: &Path) -> io::Result<bool> {
-        let key = lock_key::name_hash("onedrop check");
-        let _first = CopyLock::try_take(folder, &key)?;
-        Ok(CopyLock::try_take(folder, &key)?.is_none())
+    /// What the file system says.
+    pub fn keeps_others_out(folder: &Path) -> io::Result<Option<bool>> {
+        let open = || options().open(folder.join(LOCKS));
+        let first = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let key = lock_key::advisory_key(&lock_key::name_hash("onedrop check"));
+        // Whether it is ours or another's: it is taken.
+        byte_lock::try_lock(&first, key)?;
+        Ok(Some(!byte_lock::try_lock(&open()?, key)?))
     }
 }
 
