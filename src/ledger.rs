@@ -24,7 +24,7 @@ pub use on_record::{CopyOnRecord, Standing, Window};
 pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 3;
+pub const SCHEMA_VERSION: i64 = 4;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -87,15 +87,16 @@ pub struct Attempt {
     pub pid: u32,
 }
 
-/// What [`Ledger::record`] is given, for [`Ledger::record_all`].
+/// What [`Ledger::record`] is given, for [`Ledger::together`].
 #[derive(Debug, Clone, Copy)]
 pub struct ToRecord<'a> {
     pub entry: Entry<'a>,
     pub attempt: &'a Attempt,
     pub destinations: &'a [Destination],
+    pub terms: LeaseTerms,
 }
 
-/// What [`Ledger::confirm`] is given, for [`Ledger::confirm_all`].
+/// What [`Ledger::confirm`] is given, for [`Ledger::together`].
 #[derive(Debug, Clone, Copy)]
 pub struct ToConfirm<'a> {
     pub claim: Claim,
@@ -104,8 +105,15 @@ pub struct ToConfirm<'a> {
     pub end: Option<(i64, &'a AttemptEnd)>,
 }
 
-/// How many go into one call of [`Ledger::record_all`] or [`Ledger::confirm_all`] at most.
+/// How many records and receipts go into one call of [`Ledger::together`] at most.
 pub const TOGETHER: usize = 8;
+
+/// What came of [`Ledger::together`], for each in its order.
+#[derive(Debug, Default)]
+pub struct Together {
+    pub recorded: Vec<Result<Recorded, LedgerError>>,
+    pub confirmed: Vec<Result<Confirmed, LedgerError>>,
+}
 
 /// How an attempt ended.
 #[derive(Debug, Clone)]
@@ -239,31 +247,23 @@ pub trait Ledger: Send {
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError>;
 
-    /// Whether several records or receipts in one call cost less than each in its own.
+    /// Whether several records and receipts in one call cost less than each in its own.
     fn works_together(&self) -> bool {
         false
     }
 
-    /// [`record`](Ledger::record) for several messages, each with its own outcome, in one transaction where
-    /// [`works_together`](Ledger::works_together) says so.
+    /// [`record`](Ledger::record) for several messages, and then [`confirm`](Ledger::confirm) for several copies that nobody
+    /// has a turn for, each with its own outcome; in one transaction where [`works_together`](Ledger::works_together) says
+    /// so.
     ///
     /// # Errors
     /// What kept all of them from being on record; where it is [`LedgerError::Unavailable`], nobody knows. Each may be tried
     /// alone after it.
-    fn record_all(
-        &mut self,
-        records: &[ToRecord<'_>],
-        terms: LeaseTerms,
-    ) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
-        Ok(records.iter().map(|one| self.record(&one.entry, one.attempt, one.destinations, terms)).collect())
-    }
-
-    /// [`confirm`](Ledger::confirm) for several copies that nobody has a turn for; as [`record_all`](Ledger::record_all).
-    ///
-    /// # Errors
-    /// As those of [`record_all`](Ledger::record_all).
-    fn confirm_all(&mut self, confirms: &[ToConfirm<'_>]) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
-        Ok(confirms.iter().map(|one| self.confirm(&one.claim, one.receipt, one.facts, one.end)).collect())
+    fn together(&mut self, records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Result<Together, LedgerError> {
+        let recorded = records.iter().map(|one| self.record(&one.entry, one.attempt, one.destinations, one.terms));
+        let recorded = recorded.collect();
+        let confirmed = receipts.iter().map(|one| self.confirm(&one.claim, one.receipt, one.facts, one.end)).collect();
+        Ok(Together { recorded, confirmed })
     }
 
     /// Ends the turn, if there is one, without a change.

@@ -115,6 +115,8 @@ macro_rules! ledger_contract {
                 one_that_is_contended_keeps_the_others_from_nothing,
                 as_many_as_may_go_together_do,
                 each_receipt_has_an_outcome_of_its_own,
+                records_and_receipts_go_in_one_call,
+                a_message_that_is_taken_out_takes_everything_along,
                 of_twenty_that_want_one_copy_one_gets_it,
                 twenty_that_take_turns_are_never_two,
             }
@@ -1007,6 +1009,32 @@ mod suite {
         session.trace_one("kept@example.org");
     }
 
+    pub fn a_message_that_is_taken_out_takes_everything_along(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let first = session.record(&mail("first"), &[inbox(), sent()]);
+        session.record(&mail("second"), &[inbox()]);
+        let left = |rows: u32| {
+            ["address", "part", "copy", "attempt"].map(|table| {
+                format!(
+                    "CREATE TABLE left_{table}_{rows} (n INTEGER CHECK (n = {rows}));
+                     INSERT INTO left_{table}_{rows} SELECT count(*) FROM onedrop_{table}
+                     WHERE message_id = {};",
+                    first.message
+                )
+            })
+        };
+        if !rig.sql(&left(1)[..2].concat()) {
+            return;
+        }
+        rig.sql(&format!("DELETE FROM onedrop_message WHERE id = {}", first.message));
+        rig.sql(&left(0).concat());
+        assert!(session.trace("first@example.org").is_empty());
+        let kept = session.trace_one("second@example.org");
+        assert_eq!((kept.addresses.len(), kept.parts.len(), kept.copies.len(), kept.attempts.len()), (1, 1, 1, 1));
+        let again = session.record(&mail("first"), &[inbox()]);
+        assert!(again.is_new && again.message != first.message, "it counts as never seen");
+    }
+
     pub fn a_ledger_without_a_schema_says_so(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         if !rig.forget_schema() {
@@ -1067,7 +1095,7 @@ mod suite {
         assert_eq!(session.0.schema_version().expect("a version"), 1);
         let refused = session.try_record(&mail("refused"), &[inbox()], LEASE);
         assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
-        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled", "0003_functions"]);
+        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled", "0003_functions", "0004_lighter"]);
         assert!(session.record(&mail("refused"), &[inbox()]).is_new);
         assert_eq!(session.record(&mail("before"), &[inbox()]).message, before.message, "nothing was lost");
         assert_eq!(session.copies(&ALL).len(), 2);
@@ -1380,7 +1408,7 @@ ledger_contract!(postgres_through_pgbouncer, PostgresRig::pooled());
 fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
     const DROP: &str =
         "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
-                        LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$;";
+                        LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$;";
     let rig = PostgresRig::direct(false);
     let mut session = Session::of(&rig);
     rig.sql(DROP);
@@ -1389,8 +1417,75 @@ fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
     rig.sql("DELETE FROM onedrop_schema WHERE version > 2");
     let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
-    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions"]);
+    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions", "0004_lighter"]);
     assert!(session.record(&mail("no function"), &[inbox()]).is_new);
+}
+
+/// Alone it takes the rest along only with CASCADE, because of foreign keys.
+#[test]
+fn postgres_messages_that_are_truncated_take_everything_along() {
+    for truncate in [
+        "TRUNCATE onedrop_message CASCADE",
+        "TRUNCATE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_address, onedrop_part",
+    ] {
+        let rig = PostgresRig::direct(false);
+        let mut session = Session::of(&rig);
+        session.record(&mail("first"), &[inbox()]);
+        rig.sql(truncate);
+        let rows = "SELECT (SELECT count(*) FROM onedrop_address) + (SELECT count(*) FROM onedrop_part)
+                    + (SELECT count(*) FROM onedrop_copy) + (SELECT count(*) FROM onedrop_attempt)";
+        assert_eq!(rig.postgres.psql(rows), "0", "{truncate}");
+        assert!(session.record(&mail("first"), &[inbox()]).is_new);
+    }
+}
+
+/// Whoever may delete messages need not be allowed to delete what belongs to them; and nobody gets more rights by that.
+#[test]
+fn postgres_messages_are_taken_out_by_who_may_take_out_messages() {
+    let rig = PostgresRig::direct(false);
+    let mut session = Session::of(&rig);
+    session.record(&mail("first"), &[inbox()]);
+    rig.sql(
+        "CREATE ROLE cleaner; GRANT SELECT, DELETE ON onedrop_message TO cleaner; SET ROLE cleaner;
+         DELETE FROM onedrop_message; RESET ROLE;",
+    );
+    assert_eq!(rig.postgres.psql("SELECT count(*) FROM onedrop_address"), "0");
+    rig.sql(
+        "SET ROLE cleaner;
+         CREATE TEMP TABLE own (id bigint);
+         DO $$ BEGIN
+             CREATE TRIGGER own AFTER DELETE ON own REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
+                 EXECUTE FUNCTION onedrop_message_gone();
+             RAISE EXCEPTION 'a trigger with its owner''s rights';
+         EXCEPTION WHEN insufficient_privilege THEN NULL; END $$;",
+    );
+}
+
+/// A program that reads for long, a dump say, keeps nobody but the migration waiting.
+#[test]
+fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
+    let rig = PostgresRig::direct(false);
+    let mut session = Session::of(&rig);
+    rig.sql("DELETE FROM onedrop_schema WHERE version > 3");
+    let mut reader = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut transaction = reader.transaction().expect("a transaction");
+    transaction.query("SELECT count(*) FROM onedrop_message", &[]).expect("rows");
+    std::thread::scope(|scope| {
+        let migrated = scope.spawn(|| Session::of(&rig).0.migrate());
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
+                     AND pid <> pg_backend_pid()";
+        while rig.postgres.psql(waits) == "0" {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // As a delivery's statement, which stands in line behind the migration's at most for a moment.
+        for _ in 0..5 {
+            rig.sql("SET statement_timeout = '5s'; UPDATE onedrop_message SET subject = '' WHERE false");
+        }
+        assert!(!migrated.is_finished());
+        transaction.commit().expect("the reader's end");
+        assert_eq!(migrated.join().expect("no panic").expect("migrated"), ["0004_lighter"]);
+    });
+    assert!(session.record(&mail("after"), &[inbox()]).is_new);
 }
 
 /// A server whose own transactions see the past: a row re-read under a lock would be that of before the lock.

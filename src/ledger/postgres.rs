@@ -1,20 +1,20 @@
 //! The ledger in Postgres: the reference, shared by many hosts. It promises what [`Ledger`] says, with transaction-level
 //! advisory locks and rows re-read after them, and works through PgBouncer in transaction pooling: no session state outside
 //! a transaction, and statements prepared only where `ledger.prepare` says so. The steps of a delivery are functions of the
-//! schema (`migrations/postgres/0003_functions.sql`). It relies on READ COMMITTED (every statement sees what was committed
+//! schema (`migrations/postgres/`). It relies on READ COMMITTED (every statement sees what was committed
 //! before it began), on the server's clock for leases, and on `synchronous_commit` not being off, which each
 //! writing transaction sees to. A crash at any point leaves no transaction and no lock, once the server has seen the
 //! connection close or `idle_in_transaction_session_timeout` has passed; committed leases run out by themselves.
 //!
 //! `session` bounds every wait on a connection (`link`), `metered` what may come in, `target` reads the URL and sets up TLS,
-//! `record` and `place` call what a delivery needs in its order, `trace`, `verify`, `schema` and `account` that of everything else; `columns`
-//! and `text` turn values into columns.
+//! `record` and `place` ask what a delivery needs in its order, several deliveries `together`; `trace`, `verify`, `schema`
+//! and `account` what everything else does; `columns` and `text` turn values into columns.
 
 use std::time::Instant;
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -22,7 +22,6 @@ use crate::message::Identity;
 use crate::store::Receipt;
 
 mod account;
-mod calls;
 mod columns;
 mod errors;
 mod link;
@@ -33,6 +32,7 @@ mod schema;
 mod session;
 mod target;
 mod text;
+mod together;
 mod trace;
 mod verify;
 
@@ -63,19 +63,15 @@ impl Ledger for PostgresLedger {
         destinations: &[Destination],
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
-        calls::only(self.record_all(&[ToRecord { entry: *entry, attempt, destinations }], terms)?)
+        together::only(self.together(&[ToRecord { entry: *entry, attempt, destinations, terms }], &[])?.recorded)
     }
 
     fn works_together(&self) -> bool {
         true
     }
 
-    fn record_all(
-        &mut self,
-        records: &[ToRecord<'_>],
-        terms: LeaseTerms,
-    ) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
-        record::record_all(&mut self.session, records, terms)
+    fn together(&mut self, records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Result<Together, LedgerError> {
+        together::together(&mut self.session, records, receipts)
     }
 
     fn claim(
@@ -99,11 +95,7 @@ impl Ledger for PostgresLedger {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
-        calls::only(self.confirm_all(&[ToConfirm { claim: *claim, receipt, facts, end }])?)
-    }
-
-    fn confirm_all(&mut self, confirms: &[ToConfirm<'_>]) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
-        place::confirm_all(&mut self.session, confirms)
+        together::only(self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed)
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

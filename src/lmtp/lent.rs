@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -62,6 +62,16 @@ impl<'a> LentLedger<'a> {
         }
     }
 
+    /// A call for ourselves and others.
+    fn made(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+        until: Instant,
+    ) -> Result<Together, LedgerError> {
+        self.call_until(until, |ledger| ledger.together(records, receipts)).map(|(made, _)| made)
+    }
+
     fn once<T>(&mut self, work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
         self.call(work).map(|(value, _)| value)
     }
@@ -76,9 +86,8 @@ impl Ledger for LentLedger<'_> {
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
         let (service, until) = (self.service, self.until);
-        let together = service.calls.record(ToRecord { entry: *entry, attempt, destinations }, until, |all, until| {
-            self.call_until(until, |ledger| ledger.record_all(all, terms)).map(|(recorded, _)| recorded)
-        });
+        let one = ToRecord { entry: *entry, attempt, destinations, terms };
+        let together = service.calls.record(one, until, |records, receipts, until| self.made(records, receipts, until));
         together.unwrap_or_else(|| self.once(|ledger| ledger.record(entry, attempt, destinations, terms)))
     }
 
@@ -111,9 +120,10 @@ impl Ledger for LentLedger<'_> {
         let together = match self.held {
             // The turn's own session ends it.
             Some(_) => None,
-            None => service.calls.confirm(ToConfirm { claim: *claim, receipt, facts, end }, until, |all, until| {
-                self.call_until(until, |ledger| ledger.confirm_all(all)).map(|(confirmed, _)| confirmed)
-            }),
+            None => {
+                let one = ToConfirm { claim: *claim, receipt, facts, end };
+                service.calls.confirm(one, until, |records, receipts, until| self.made(records, receipts, until))
+            }
         };
         together.unwrap_or_else(|| self.once(|ledger| ledger.confirm(claim, receipt, facts, end)))
     }

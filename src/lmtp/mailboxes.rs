@@ -111,7 +111,7 @@ impl Mailboxes {
 
 impl Mailbox {
     fn new() -> Mailbox {
-        Mailbox { appends: Group::new(MOST, None, untold), has_begun: AtomicBool::new(false) }
+        Mailbox { appends: Group::new(1, MOST, None, untold), has_begun: AtomicBool::new(false) }
     }
 }
 

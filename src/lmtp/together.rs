@@ -1,5 +1,6 @@
-//! What several deliveries do at the same time and costs less together: while one is at it the others wait, and the next
-//! of them takes along all that wait. Whoever works for others tells each its own outcome; who waited too long did nothing.
+//! What several deliveries do at the same time and costs less together: while as many are at it as may be, the others wait,
+//! and the next of them takes along all that wait. Whoever works for others tells each its own outcome; who waited too long
+//! did nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,9 +9,11 @@ use std::time::{Duration, Instant};
 
 /// Those who do jobs `J` together, each of which comes to an `R`.
 pub struct Group<J, R> {
+    /// How many may be at it at the same time. Beside another, one goes for two or more only.
+    leaders: usize,
     /// How many are done together at most.
     most: usize,
-    /// Nobody waits any longer for one that has been at it for that long; `None`: as long as it takes.
+    /// Whoever has been at it for that long no longer counts: nobody waits for it any more. `None`: as long as it takes.
     patience: Option<Duration>,
     /// What one has come to that was taken along and told nothing: whoever led it panicked.
     untold: fn() -> R,
@@ -18,8 +21,8 @@ pub struct Group<J, R> {
 }
 
 struct State<J, R> {
-    /// Since when somebody is at it.
-    led_since: Option<Instant>,
+    /// Since when each of them is at it who is.
+    led_since: Vec<Instant>,
     waiting: VecDeque<Arc<Waiting<J, R>>>,
 }
 
@@ -40,19 +43,18 @@ pub enum Waited<'a, J, R> {
 }
 
 impl<J, R> Group<J, R> {
-    pub fn new(most: usize, patience: Option<Duration>, untold: fn() -> R) -> Group<J, R> {
-        let state = Mutex::new(State { led_since: None, waiting: VecDeque::new() });
-        Group { most, patience, untold, state }
+    pub fn new(leaders: usize, most: usize, patience: Option<Duration>, untold: fn() -> R) -> Group<J, R> {
+        let state = Mutex::new(State { led_since: Vec::new(), waiting: VecDeque::new() });
+        Group { leaders, most, patience, untold, state }
     }
 
     /// Whether somebody is at it, or about to be.
     pub fn is_busy(&self) -> bool {
         let state = self.state();
-        state.led_since.is_some() || !state.waiting.is_empty()
+        !state.led_since.is_empty() || !state.waiting.is_empty()
     }
 
-    /// Waits for the turn until `until`, or until whoever is at it takes too long; `job` makes what another one needs to do it
-    /// for us.
+    /// Waits for the turn until `until`; `job` makes what another one needs to do it for us.
     pub fn wait(&self, job: impl FnOnce() -> J, until: Instant) -> Waited<'_, J, R> {
         if let Some(lead) = self.lead(self.state()) {
             return Waited::Leads(lead);
@@ -68,9 +70,10 @@ impl<J, R> Group<J, R> {
             let mut left = Duration::from_secs(1);
             if let Some(place) = state.waiting.iter().position(|one| Arc::ptr_eq(one, &mine)) {
                 let now = Instant::now();
-                let too_long = state.led_since.zip(self.patience).map(|(since, patience)| since + patience);
-                left = too_long.map_or(until, |at| at.min(until)).saturating_duration_since(now);
-                if state.led_since.is_none() || left.is_zero() {
+                let next_counts_no_more =
+                    self.who_count(&state, now).filter_map(|since| self.counts_until(since)).min();
+                left = next_counts_no_more.map_or(until, |at| at.min(until)).saturating_duration_since(now);
+                if self.may_lead(&state, state.waiting.len() - 1) || left.is_zero() {
                     state.waiting.remove(place);
                     return self.lead(state).map_or(Waited::InVain, Waited::Leads);
                 }
@@ -80,14 +83,35 @@ impl<J, R> Group<J, R> {
         }
     }
 
-    /// The turn, unless somebody has it.
+    /// Whether somebody may go ahead, beside whom `others` wait.
+    fn may_lead(&self, state: &State<J, R>, others: usize) -> bool {
+        let at_it = self.who_count(state, Instant::now()).count();
+        at_it == 0 || at_it < self.leaders && others > 0
+    }
+
+    /// Those who are at it, and for whom it is worth waiting.
+    fn who_count<'s>(&'s self, state: &'s State<J, R>, now: Instant) -> impl Iterator<Item = Instant> + 's {
+        state.led_since.iter().copied().filter(move |since| self.counts_until(*since).is_none_or(|until| now < until))
+    }
+
+    fn counts_until(&self, since: Instant) -> Option<Instant> {
+        self.patience.map(|patience| since + patience)
+    }
+
+    /// The turn, unless it is others'.
     fn lead(&self, mut state: MutexGuard<'_, State<J, R>>) -> Option<Lead<'_, J, R>> {
-        if state.led_since.is_some() {
+        if !self.may_lead(&state, state.waiting.len()) {
             return None;
         }
-        state.led_since = Some(Instant::now());
+        let since = Instant::now();
+        state.led_since.push(since);
         let along = state.waiting.len().min(self.most.saturating_sub(1));
-        Some(Lead { group: self, others: state.waiting.drain(..along).collect() })
+        let others = state.waiting.drain(..along).collect();
+        // There may be room for those who are left.
+        if let Some(next) = state.waiting.front().filter(|_| self.may_lead(&state, state.waiting.len() - 1)) {
+            next.thread.unpark();
+        }
+        Some(Lead { group: self, since, others })
     }
 
     fn state(&self) -> MutexGuard<'_, State<J, R>> {
@@ -103,6 +127,7 @@ impl<J, R> Group<J, R> {
 /// The turn. However it ends, who was taken along has an outcome and the next one may go on.
 pub struct Lead<'a, J, R> {
     group: &'a Group<J, R>,
+    since: Instant,
     others: Vec<Arc<Waiting<J, R>>>,
 }
 
@@ -130,7 +155,9 @@ impl<J, R> Drop for Lead<'_, J, R> {
             one.tell((self.group.untold)());
         }
         let mut state = self.group.state();
-        state.led_since = None;
+        if let Some(own) = state.led_since.iter().position(|since| *since == self.since) {
+            state.led_since.swap_remove(own);
+        }
         if let Some(next) = state.waiting.front() {
             next.thread.unpark();
         }

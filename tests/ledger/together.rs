@@ -21,12 +21,12 @@ fn one(mail: Message, destinations: &[Destination]) -> One {
 fn to_record(one: &One) -> ToRecord<'_> {
     let size_bytes = one.mail.own_copy().len() as u64;
     let entry = Entry { identity: one.mail.identity(), facts: &one.facts, size_bytes, raw: one.raw, at: None };
-    ToRecord { entry, attempt: &one.attempt, destinations: &one.destinations }
+    ToRecord { entry, attempt: &one.attempt, destinations: &one.destinations, terms: LEASE }
 }
 
 fn record_all(session: &mut Session, all: &[One]) -> Vec<Result<Recorded, LedgerError>> {
     let all: Vec<ToRecord<'_>> = all.iter().map(to_record).collect();
-    let recorded = session.0.record_all(&all, LEASE).expect("a transaction");
+    let recorded = session.0.together(&all, &[]).expect("a transaction").recorded;
     assert_eq!(recorded.len(), all.len());
     recorded
 }
@@ -34,7 +34,7 @@ fn record_all(session: &mut Session, all: &[One]) -> Vec<Result<Recorded, Ledger
 /// Records messages of these names for one mailbox.
 pub fn record_names(session: &mut Session, names: &[&str]) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
     let all: Vec<One> = names.iter().map(|name| one(mail(name), &[inbox()])).collect();
-    session.0.record_all(&all.iter().map(to_record).collect::<Vec<_>>(), LEASE)
+    session.0.together(&all.iter().map(to_record).collect::<Vec<_>>(), &[]).map(|made| made.recorded)
 }
 
 fn to_confirm<'a>(state: &CopyState, receipt: &'a Receipt, end: Option<(i64, &'a AttemptEnd)>) -> ToConfirm<'a> {
@@ -98,7 +98,7 @@ pub fn as_many_as_may_go_together_do(rig: &dyn Rig) {
         .zip(&receipts)
         .map(|(one, receipt)| to_confirm(&one.copies[0], receipt, Some((one.attempt, &end))))
         .collect();
-    let confirmed = session.0.confirm_all(&confirms).expect("a transaction");
+    let confirmed = session.0.together(&[], &confirms).expect("a transaction").confirmed;
     assert_eq!(confirmed.len(), TOGETHER);
     for (n, (one, receipt)) in all.iter().zip(&receipts).enumerate() {
         assert!(matches!(confirmed[n], Ok(Confirmed::Recorded)), "{:?}", confirmed[n]);
@@ -123,7 +123,12 @@ pub fn each_receipt_has_an_outcome_of_its_own(rig: &dyn Rig) {
         .map(|(one, receipt)| to_confirm(&one.copies[0], receipt, Some((one.attempt, &end))))
         .collect();
     let confirmed: Vec<Confirmed> =
-        a.0.confirm_all(&confirms).expect("a transaction").into_iter().map(|one| one.expect("an outcome")).collect();
+        a.0.together(&[], &confirms)
+            .expect("a transaction")
+            .confirmed
+            .into_iter()
+            .map(|one| one.expect("an outcome"))
+            .collect();
     let gone = |recorded| Confirmed::EpochGone { recorded };
     assert_eq!(confirmed, [gone(None), gone(Some(uid(11))), Confirmed::Recorded, Confirmed::Recorded]);
     let ended = mails.map(|mail| {
@@ -131,4 +136,36 @@ pub fn each_receipt_has_an_outcome_of_its_own(rig: &dyn Rig) {
         a.trace_one(&id).attempts.iter().filter(|one| one.outcome.is_some()).count()
     });
     assert_eq!(ended, [0, 0, 1, 1], "an end is on record only with the receipt");
+}
+
+pub fn records_and_receipts_go_in_one_call(rig: &dyn Rig) {
+    let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+    let [first, second] = ["first", "second"].map(|name| a.record(&mail(name), &[inbox()]));
+    let all = [one(mail("third"), &[inbox(), sent()]), one(mail("nobody's"), &[]), one(mail("first"), &[inbox()])];
+    let (receipts, end) = ([1, 2].map(uid), delivered());
+    let lost = Claim { epoch: 7, ..claimed(&second.copies[0]) };
+    let confirms = [
+        to_confirm(&first.copies[0], &receipts[0], Some((first.attempt, &end))),
+        ToConfirm {
+            claim: lost,
+            receipt: &receipts[1],
+            facts: CopyFacts::default(),
+            end: Some((second.attempt, &end)),
+        },
+    ];
+    let made = b.0.together(&all.iter().map(to_record).collect::<Vec<_>>(), &confirms).expect("a transaction");
+    let recorded: Vec<Recorded> = made.recorded.into_iter().map(|one| one.expect("recorded")).collect();
+    let [third, none, again] = &recorded[..] else { panic!("{recorded:?}") };
+    assert!(third.is_new && none.is_new && none.copies.is_empty());
+    assert!(third.copies.iter().all(|state| matches!(state, CopyState::Claimed(_))) && third.copies.len() == 2);
+    assert_eq!((again.is_new, &again.copies[..]), (false, &[CopyState::Busy][..]), "recorded before the receipt");
+    let confirmed: Vec<Confirmed> = made.confirmed.into_iter().map(|one| one.expect("an outcome")).collect();
+    assert_eq!(confirmed, [Confirmed::Recorded, Confirmed::EpochGone { recorded: None }]);
+    assert_eq!(a.record(&mail("first"), &[inbox()]).copies, [CopyState::Placed(uid(1))]);
+    assert_eq!(a.record(&mail("second"), &[inbox()]).copies, [CopyState::Busy]);
+    let ends = |session: &mut Session, name: &str| {
+        let trace = session.trace_one(&format!("{name}@example.org"));
+        trace.attempts.iter().filter(|one| one.outcome.is_some()).count()
+    };
+    assert_eq!((ends(&mut a, "first"), ends(&mut a, "second")), (1, 0));
 }

@@ -25,7 +25,7 @@ const AMPLE: Duration = Duration::from_secs(60);
 #[test]
 fn a_good_set_up_has_no_errors_and_a_line_per_end() {
     let told = told(&check(adapters(|_, _| fake(|_| {})), Some("lisa"), AMPLE));
-    let expected = "ok      ledger: postgres://db/onedrop, schema version 3\n\
+    let expected = "ok      ledger: postgres://db/onedrop, schema version 4\n\
                     ok      lock: two sessions exclude each other\n\
                     ok      store: maildir:///nowhere, account lisa: in memory";
     assert_eq!(told, expected);

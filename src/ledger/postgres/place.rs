@@ -5,7 +5,6 @@
 use postgres::Row;
 use postgres::types::Type;
 
-use super::calls::{Calls, patience_ms};
 use super::columns::{EndColumns, cell, receipt};
 use super::session::{Session, Statement};
 use crate::ledger::{Claim, Confirmed, LedgerError, ToConfirm, Turn};
@@ -14,7 +13,13 @@ use crate::store::Receipt;
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4)";
 
-static CONFIRM: Calls = Calls::new("onedrop_confirm", 13);
+/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (2), the receipt (3), the facts (2), the end (5).
+pub(super) const PARAMETERS: usize = 13;
+
+/// What `onedrop_confirm` says, among the columns of `onedrop_record`.
+pub(super) const AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, NULL::bigint, NULL::boolean, \
+     NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, \
+     f.file_name";
 
 /// The rows are locked in the order in which claims lock them.
 const RELEASE: &str = r#"
@@ -58,22 +63,8 @@ fn no_copy(claim: &Claim) -> LedgerError {
     LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
-/// [`Ledger::confirm_all`](crate::ledger::Ledger::confirm_all).
-pub(super) fn confirm_all(
-    session: &mut Session,
-    confirms: &[ToConfirm<'_>],
-) -> Result<Vec<Result<Confirmed, LedgerError>>, LedgerError> {
-    let columns: Vec<ConfirmColumns<'_>> = confirms.iter().map(ConfirmColumns::of).collect();
-    let patience = patience_ms(session, confirms.len());
-    let statement = columns.iter().fold(Statement::kept(CONFIRM.sql(confirms.len())?), |statement, one| {
-        one.bind(statement.with(&patience, Type::INT8))
-    });
-    let rows = session.commit_call(&statement)?;
-    let answers = CONFIRM.answers(&rows, confirms.len())?;
-    Ok(confirms.iter().zip(answers).map(|(one, rows)| confirmed(session, one, rows)).collect())
-}
-
-struct ConfirmColumns<'a> {
+/// One receipt's parameters, but for the first.
+pub(super) struct ConfirmColumns<'a> {
     of: &'a ToConfirm<'a>,
     validity: Option<i64>,
     uid: Option<i64>,
@@ -83,14 +74,14 @@ struct ConfirmColumns<'a> {
 }
 
 impl<'a> ConfirmColumns<'a> {
-    fn of(one: &'a ToConfirm<'a>) -> ConfirmColumns<'a> {
+    pub fn of(one: &'a ToConfirm<'a>) -> ConfirmColumns<'a> {
         let (validity, uid, name) = one.receipt.columns();
         let attempt = one.end.map(|(attempt, _)| attempt);
         let ended = one.end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
         ConfirmColumns { of: one, validity, uid, name, attempt, ended }
     }
 
-    fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
+    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
         let statement = statement
             .with(&self.of.claim.copy, Type::INT8)
             .with(&self.of.claim.epoch, Type::INT8)
@@ -104,18 +95,19 @@ impl<'a> ConfirmColumns<'a> {
     }
 }
 
-fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
+/// What `onedrop_confirm` says of one receipt, and what is left to do.
+pub(super) fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
     let claim = &one.claim;
     let row = rows.first().ok_or_else(|| no_copy(claim))?;
-    if !cell(row, 1)? {
-        let Some(epoch) = cell::<Option<i64>>(row, 3)? else { return Err(no_copy(claim)) };
-        let recorded = if cell(row, 4)? { Some(receipt(row, 5)?) } else { None };
+    if !cell(row, 2)? {
+        let Some(epoch) = cell::<Option<i64>>(row, 11)? else { return Err(no_copy(claim)) };
+        let recorded = if cell(row, 13)? { Some(receipt(row, 14)?) } else { None };
         if !is_ours(claim, one.receipt, epoch, recorded.as_ref()) {
             return Ok(Confirmed::EpochGone { recorded });
         }
     }
     // The receipt is there, by another's hand: the end still has to be.
-    let has_ended: bool = cell(row, 2)?;
+    let has_ended: bool = cell(row, 3)?;
     if let Some((attempt, end)) = one.end.filter(|_| !has_ended) {
         super::record::finish(session, attempt, end)?;
     }

@@ -1,15 +1,14 @@
 //! The record of a delivery, in one round trip: the function `onedrop_record` does it all, from the message's lock to the
-//! claims. A crash before its commit leaves nothing, one after it a message row and leases that run out. Without the lock
-//! (a fail-over lost it, say) the unique keys still hold: a second message row or copy row cannot come to be.
+//! claims (`together` calls it). A crash before its commit leaves nothing, one after it a message row and leases that run
+//! out. Without the lock (a fail-over lost it, say) the unique keys still hold: a second message row or copy row cannot come
+//! to be.
 
 use std::time::{Duration, SystemTime};
 
 use postgres::Row;
 use postgres::types::Type;
 
-use super::calls::{Calls, only, patience_ms};
 use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt};
-use super::schema;
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
 use crate::directory::Destination;
@@ -19,16 +18,13 @@ use crate::ledger::{
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
-/// The parameters in their order: [`Session::patience_ms`], the version, the lock; the message (its two hashes
-/// and 18); the attempt (5); the claims (6).
-static RECORD: Calls = Calls::new("onedrop_record", 34);
+/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two hashes and 18); the attempt
+/// (5); the claims (6).
+pub(super) const PARAMETERS: usize = 34;
 
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8)";
 
 const VERSION: i32 = SCHEMA_VERSION as i32;
-
-/// SQLSTATE undefined_function.
-const NO_FUNCTION: &str = "42883";
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1 RETURNING id";
@@ -39,65 +35,14 @@ INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, h
 VALUES ((SELECT id FROM onedrop_message WHERE id_hash = $1 AND digest = $2), $1, $3, $4, $5, $6, $7,
         clock_timestamp() - $8 * interval '1 millisecond', $8, $9, $10, $11)";
 
-/// [`Ledger::record_all`](crate::ledger::Ledger::record_all).
-pub(super) fn record_all(
-    session: &mut Session,
-    records: &[ToRecord<'_>],
-    terms: LeaseTerms,
-) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
-    let columns: Vec<RecordColumns<'_>> = records.iter().map(|one| RecordColumns::of(one, terms)).collect();
-    let all: Vec<&RecordColumns<'_>> = columns.iter().collect();
-    // The bytes of a message that is on record already need not travel again.
-    let mut recorded = match call(session, &all, false) {
-        Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
-            // An older schema has no functions.
-            let found = schema::version(session)?;
-            return Err(if found == SCHEMA_VERSION {
-                LedgerError::Refused(why)
-            } else {
-                LedgerError::Version { found }
-            });
-        }
-        recorded => recorded?,
-    };
-    for (one, columns) in recorded.iter_mut().zip(&columns) {
-        if let Ok(Answer::WantsRaw) = one {
-            *one = call(session, &[columns], true).and_then(only);
-        }
-    }
-    Ok(recorded.into_iter().map(|one| one?.into_recorded()).collect())
-}
-
-/// What the function says of one message.
-enum Answer {
+/// What `onedrop_record` says of one message.
+pub(super) enum Answer {
     Recorded(Recorded),
     WantsRaw,
 }
 
-impl Answer {
-    fn into_recorded(self) -> Result<Recorded, LedgerError> {
-        match self {
-            Answer::Recorded(recorded) => Ok(recorded),
-            Answer::WantsRaw => Err(LedgerError::Broken("bytes wanted that were given".to_owned())),
-        }
-    }
-}
-
-/// Calls the function for all, in one transaction.
-fn call(
-    session: &mut Session,
-    all: &[&RecordColumns<'_>],
-    with_raw: bool,
-) -> Result<Vec<Result<Answer, LedgerError>>, LedgerError> {
-    let patience = patience_ms(session, all.len());
-    let statement = all.iter().fold(Statement::kept(RECORD.sql(all.len())?), |statement, one| {
-        one.bind(statement.with(&patience, Type::INT8).with(&VERSION, Type::INT4), with_raw)
-    });
-    let rows = session.call(&statement)?;
-    Ok(all.iter().zip(RECORD.answers(&rows, all.len())?).map(|(one, rows)| one.answer(rows)).collect())
-}
-
-struct RecordColumns<'a> {
+/// One record's parameters, but for the first.
+pub(super) struct RecordColumns<'a> {
     identity: [&'a [u8]; 2],
     lock: i64,
     message: MessageColumns<'a>,
@@ -108,7 +53,7 @@ struct RecordColumns<'a> {
 }
 
 impl<'a> RecordColumns<'a> {
-    fn of(one: &ToRecord<'a>, terms: LeaseTerms) -> RecordColumns<'a> {
+    pub fn of(one: &ToRecord<'a>) -> RecordColumns<'a> {
         let identity = one.entry.identity;
         RecordColumns {
             identity: [&identity.id_hash, &identity.digest],
@@ -117,18 +62,20 @@ impl<'a> RecordColumns<'a> {
             raw: [None, one.entry.raw],
             keeps_raw: one.entry.raw.is_some(),
             who: AttemptColumns::of(one.attempt),
-            claims: Claims::new(one.destinations, one.attempt, terms),
+            claims: Claims::new(one.destinations, one.attempt, one.terms),
         }
     }
 
-    fn bind<'s>(&'s self, statement: Statement<'s>, with_raw: bool) -> Statement<'s> {
+    /// `with_raw`: with the bytes, where they are to be kept.
+    pub fn bind<'s>(&'s self, statement: Statement<'s>, with_raw: bool) -> Statement<'s> {
+        let statement = statement.with(&VERSION, Type::INT4);
         let [id_hash, digest] = &self.identity;
         let statement = statement.with(&self.lock, Type::INT8).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
         let statement = self.message.bind(statement, &self.keeps_raw, &self.raw[usize::from(with_raw)]);
         self.claims.bind(self.who.bind(statement))
     }
 
-    fn answer(&self, rows: &[Row]) -> Result<Answer, LedgerError> {
+    pub fn answer(&self, rows: &[Row]) -> Result<Answer, LedgerError> {
         let row = rows.first().ok_or_else(|| LedgerError::Broken("a record without an answer".to_owned()))?;
         let found = cell::<Option<i32>>(row, 1)?.map_or(0, i64::from);
         if found != SCHEMA_VERSION {

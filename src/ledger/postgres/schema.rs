@@ -17,10 +17,11 @@ struct Migration {
 }
 
 /// In their order; the last one makes [`SCHEMA_VERSION`].
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 4] = [
     Migration { version: 1, name: "0001_ledger", sql: include_str!("../migrations/postgres/0001_ledger.sql") },
     Migration { version: 2, name: "0002_settled", sql: include_str!("../migrations/postgres/0002_settled.sql") },
     Migration { version: 3, name: "0003_functions", sql: include_str!("../migrations/postgres/0003_functions.sql") },
+    Migration { version: 4, name: "0004_lighter", sql: include_str!("../migrations/postgres/0004_lighter.sql") },
 ];
 
 /// Not a migration: it records them.

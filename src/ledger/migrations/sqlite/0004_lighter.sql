@@ -1,0 +1,1 @@
+-- What another engine does less for a record is none of this one.

@@ -1,0 +1,134 @@
+//! What one or several deliveries put on record in one statement, and so in one transaction: one round trip, one commit. The
+//! functions are volatile: each call sees what was committed before it began, and what the calls before it did.
+//!
+//! Every row begins with the number of its call, from 0, and goes on with the columns of `onedrop_record`; those of
+//! `onedrop_confirm` stand in the columns of the same kind ([`place`]).
+
+use std::sync::OnceLock;
+
+use postgres::Row;
+use postgres::types::Type;
+
+use super::columns::cell;
+use super::place::{self, ConfirmColumns};
+use super::record::{self, Answer, RecordColumns};
+use super::schema;
+use super::session::{Session, Statement};
+use crate::ledger::{LedgerError, SCHEMA_VERSION, TOGETHER, ToConfirm, ToRecord, Together};
+
+/// In company nobody waits for longer than that for a lock of others, in milliseconds; alone one may. Longer than a commit
+/// takes on a slow disk: those that announce messages come one after the other (NOTIFY's lock). Two that wait for each
+/// other's rows are parted by `deadlock_timeout`, or by this.
+const IN_COMPANY_MS: i64 = 2000;
+
+/// SQLSTATE undefined_function.
+const NO_FUNCTION: &str = "42883";
+
+/// [`Ledger::together`](crate::ledger::Ledger::together). A receipt alone ends the turn.
+pub(super) fn together(
+    session: &mut Session,
+    records: &[ToRecord<'_>],
+    receipts: &[ToConfirm<'_>],
+) -> Result<Together, LedgerError> {
+    if !records.is_empty() {
+        session.rollback()?;
+    }
+    let columns: Vec<RecordColumns<'_>> = records.iter().map(RecordColumns::of).collect();
+    let all: Vec<&RecordColumns<'_>> = columns.iter().collect();
+    // The bytes of a message that is on record already need not travel again.
+    let rows = match call(session, &all, false, receipts) {
+        Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
+            // An older schema has no functions.
+            let found = schema::version(session)?;
+            return Err(if found == SCHEMA_VERSION {
+                LedgerError::Refused(why)
+            } else {
+                LedgerError::Version { found }
+            });
+        }
+        rows => rows?,
+    };
+    let answers = answers(&rows, all.len() + receipts.len())?;
+    let (of_records, of_receipts) = answers.split_at(all.len());
+    let recorded = columns.iter().zip(of_records).map(|(one, rows)| match one.answer(rows)? {
+        Answer::Recorded(recorded) => Ok(recorded),
+        Answer::WantsRaw => match one.answer(&call(session, &[one], true, &[])?)? {
+            Answer::Recorded(recorded) => Ok(recorded),
+            Answer::WantsRaw => Err(LedgerError::Broken("bytes wanted that were given".to_owned())),
+        },
+    });
+    let recorded = recorded.collect();
+    let confirmed = receipts.iter().zip(of_receipts).map(|(one, rows)| place::confirmed(session, one, rows)).collect();
+    Ok(Together { recorded, confirmed })
+}
+
+fn call(
+    session: &mut Session,
+    records: &[&RecordColumns<'_>],
+    with_raw: bool,
+    receipts: &[ToConfirm<'_>],
+) -> Result<Vec<Row>, LedgerError> {
+    let patience = match records.len() + receipts.len() {
+        1 => session.patience_ms(),
+        _ => session.patience_ms().min(IN_COMPANY_MS),
+    };
+    let receipts: Vec<ConfirmColumns<'_>> = receipts.iter().map(ConfirmColumns::of).collect();
+    let mut statement = Statement::kept(text(records.len(), receipts.len())?);
+    for one in records {
+        statement = one.bind(statement.with(&patience, Type::INT8), with_raw);
+    }
+    for one in &receipts {
+        statement = one.bind(statement.with(&patience, Type::INT8));
+    }
+    session.commit_call(&statement)
+}
+
+/// The statement for so many records, and so many receipts behind them.
+fn text(records: usize, receipts: usize) -> Result<&'static str, LedgerError> {
+    static TEXTS: [[OnceLock<String>; TOGETHER + 1]; TOGETHER + 1] =
+        [const { [const { OnceLock::new() }; TOGETHER + 1] }; TOGETHER + 1];
+    let calls = records + receipts;
+    let text = TEXTS.get(records).and_then(|texts| texts.get(receipts)).filter(|_| (1..=TOGETHER).contains(&calls));
+    let text = text.ok_or_else(|| LedgerError::Broken(format!("{calls} calls in one, {TOGETHER} at most")))?;
+    Ok(text.get_or_init(|| {
+        let mut used = 0;
+        let mut parameters = |count: usize| {
+            let numbers = (used + 1..=used + count).map(|number| format!("${number}")).collect::<Vec<_>>();
+            used += count;
+            numbers.join(", ")
+        };
+        let records = (0..records).map(|number| {
+            let parameters = parameters(record::PARAMETERS);
+            format!("SELECT {number}, f.* FROM onedrop_record({parameters}) f")
+        });
+        let mut calls: Vec<String> = records.collect();
+        let before = calls.len();
+        calls.extend((0..receipts).map(|number| {
+            let (number, parameters) = (before + number, parameters(place::PARAMETERS));
+            format!("SELECT {number}, {} FROM onedrop_confirm({parameters}) f", place::AS_RECORD)
+        }));
+        calls.join(" UNION ALL ")
+    }))
+}
+
+/// The rows of each of `count` calls.
+fn answers(rows: &[Row], count: usize) -> Result<Vec<&[Row]>, LedgerError> {
+    let mut answers: Vec<&[Row]> = vec![&[]; count];
+    let mut rest = rows;
+    while let Some(row) = rest.first() {
+        let number = |row: &Row| cell::<i32>(row, 0).ok().and_then(|number| usize::try_from(number).ok());
+        let own = number(row);
+        let many = rest.iter().take_while(|row| number(row) == own).count();
+        let (rows, others) = rest.split_at(many);
+        let answer = own.and_then(|own| answers.get_mut(own));
+        *answer.ok_or_else(|| LedgerError::Broken("an answer to no call".to_owned()))? = rows;
+        rest = others;
+    }
+    Ok(answers)
+}
+
+/// What came of the only one.
+pub(super) fn only<T>(all: Vec<Result<T, LedgerError>>) -> Result<T, LedgerError> {
+    let missing = || Err(LedgerError::Broken("a call without an answer".to_owned()));
+    all.into_iter().next().unwrap_or_else(missing)
+}
