@@ -38,6 +38,12 @@ impl Deadline {
         Deadline { end: Instant::now() + total, end_awake, answer, answering: Arc::default() }
     }
 
+    /// One that passed while the machine was suspended, which the other clock does not show.
+    #[cfg(test)]
+    pub fn overslept(total: Duration, answer: Duration) -> Deadline {
+        Deadline { end_awake: since_boot(), ..Deadline::new(total, answer) }
+    }
+
     /// Nothing of this delivery runs past this, except waiting for an answer to last bytes that were sent in time.
     pub fn end(&self) -> Instant {
         self.end
@@ -46,6 +52,12 @@ impl Deadline {
     /// Time left; zero when the deadline has passed.
     pub fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Until when last bytes may be sent. What only leads up to them is given up here: then there is still time to give
+    /// the lease back and to say what hung.
+    pub fn last_bytes(&self) -> Instant {
+        self.end.checked_sub(self.answer).unwrap_or_else(Instant::now)
     }
 
     /// To be called right before the last bytes of an append; after them the caller waits for the answer until
@@ -98,12 +110,12 @@ mod tests {
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
         assert!(deadline.pass_point_of_no_return().is_ok());
         assert!(deadline.is_answering());
+        assert_eq!(deadline.end() - deadline.last_bytes(), Duration::from_secs(20));
     }
 
     #[test]
     fn no_last_bytes_after_the_machine_was_suspended_past_the_deadline() {
-        let awake = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
-        let slept = Deadline { end_awake: since_boot(), ..awake };
+        let slept = Deadline::overslept(Duration::from_secs(60), Duration::from_secs(20));
         assert!(slept.pass_point_of_no_return().is_err());
     }
 }

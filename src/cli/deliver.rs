@@ -171,7 +171,7 @@ impl Delivery {
         let mut store = (self.adapters.open_store)(&self.loaded)?();
         for recipient in &self.request.envelope.recipients {
             if let Known::Account(account) = self.routing.known(recipient) {
-                store.prepare(&account, self.deadline.end());
+                store.prepare(&account, self.deadline.last_bytes());
             }
         }
         Ok(Connections { ledger, store })

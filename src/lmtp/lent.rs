@@ -252,7 +252,7 @@ fn append_now(
     destination: &Destination,
     copies: &[(Copy<'_>, &Deadline)],
 ) -> Vec<Result<Receipt, StoreError>> {
-    let until = copies.iter().map(|(_, deadline)| service.last_bytes(deadline)).min().unwrap_or_else(Instant::now);
+    let until = copies.iter().map(|(_, deadline)| deadline.last_bytes()).min().unwrap_or_else(Instant::now);
     let mut store = match service.store(&destination.account, until) {
         Ok(store) => store,
         Err(error) => {
@@ -312,7 +312,7 @@ impl Store for LentStore<'_> {
 
     fn hold(&mut self, destination: &Destination, key: &Hash, deadline: &Deadline) -> Result<bool, StoreError> {
         self.let_go();
-        let mut store = self.service.store(&destination.account, self.service.last_bytes(deadline))?;
+        let mut store = self.service.store(&destination.account, deadline.last_bytes())?;
         let is_held = store.hold(destination, key, deadline)?;
         self.held = is_held.then_some(store);
         Ok(is_held)
@@ -343,7 +343,7 @@ impl Store for LentStore<'_> {
             return appended;
         }
         // Later than that no last bytes may go out.
-        let until = self.service.last_bytes(deadline);
+        let until = deadline.last_bytes();
         if self.held.is_some() || !self.together(copy) || !self.service.mailboxes.go_together() {
             return self.once(destination, until, |store| store.append(destination, copy, deadline));
         }

@@ -140,12 +140,6 @@ impl Service {
         }
     }
 
-    /// Until when an append may wait for its turn.
-    pub fn last_bytes(&self, deadline: &Deadline) -> Instant {
-        let answer = Duration::from_secs(self.config().limits.answer_secs);
-        deadline.end().checked_sub(answer).unwrap_or_else(Instant::now)
-    }
-
     /// The account of a recipient; `None` when nobody has the address.
     ///
     /// # Errors

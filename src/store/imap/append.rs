@@ -87,9 +87,9 @@ pub fn append(
     complete(session, &begun, parts)
 }
 
-/// The first of their deadlines.
-fn until(parts: &[Part<'_>]) -> Instant {
-    parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now)
+/// Until when the last bytes of all may be sent.
+pub fn until(parts: &[Part<'_>]) -> Instant {
+    parts.iter().map(|part| part.deadline.last_bytes()).min().unwrap_or_else(Instant::now)
 }
 
 /// An APPEND up to the last bytes, which make it take effect.

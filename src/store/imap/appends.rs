@@ -41,7 +41,7 @@ impl ImapStore {
             return;
         }
         // It is a favour to whoever appends later, who may have more time to wait for this server.
-        let until = part.deadline.end().min(Instant::now() + SOON);
+        let until = part.deadline.last_bytes().min(Instant::now() + SOON);
         let begun = self.with_session(&destination.account, until, |session, _| {
             append::begin_ahead(session, mailbox, destination.shared, part, until)
         });
@@ -62,7 +62,7 @@ impl ImapStore {
         mailbox: &str,
         parts: &[Part<'_>],
     ) -> Result<Vec<Receipt>, AppendTrouble> {
-        let until = parts.iter().map(|part| part.deadline.end()).min().unwrap_or_else(Instant::now);
+        let until = append::until(parts);
         let idle = self.idle;
         let mut first =
             match self.ahead.take_if(|ahead| ahead.since.elapsed() < idle && ahead.is_of(destination, parts)) {

@@ -361,7 +361,7 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
             }
             assert!(peer.rest().is_empty());
         });
-        let deadline = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
+        let deadline = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
         let message = Message::new(bytes, DedupBy::Content);
         let error = world.store.append(&inbox(), &copy_of(&message), &deadline).unwrap_err();
         assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");

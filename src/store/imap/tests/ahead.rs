@@ -89,7 +89,7 @@ fn a_session_that_ends_before_the_last_bytes_costs_nothing() {
 #[test]
 fn too_late_it_does_not_take_effect() {
     let (mut world, _) = begun(|_, mut peer, _| assert!(peer.rest().is_empty()));
-    let late = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
+    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
     let error = world.append_within(&inbox(), &late).unwrap_err();
     assert!(is_not_stored(&error) && !late.is_answering(), "{error}");
     world.end();

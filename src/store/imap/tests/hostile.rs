@@ -127,6 +127,25 @@ fn a_silent_server_is_given_up_in_time() {
 }
 
 #[test]
+fn what_hangs_before_the_last_bytes_leaves_the_time_for_an_answer() {
+    let greeted = |listener: TcpListener| drop(Peer::accept(&listener).rest());
+    let waits_for_plus = |listener: TcpListener| {
+        let mut peer = Peer::accept(&listener);
+        peer.log_in("IMAP4rev1 SASL-IR");
+        peer.append_to("\"INBOX\"", "");
+        peer.rest();
+    };
+    for script in [greeted as fn(TcpListener), waits_for_plus as fn(TcpListener)] {
+        let mut world = World::new(script);
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_millis(59_500));
+        let error = world.append_within(&inbox(), &deadline).unwrap_err();
+        assert!(is_not_stored(&error), "{error}");
+        assert!(deadline.left() > Duration::from_secs(53), "only {:?} left", deadline.left());
+        world.end();
+    }
+}
+
+#[test]
 fn a_login_in_the_background_is_not_waited_for_beyond_the_deadline() {
     let mut world = World::new(|listener| drop(Peer::accept(&listener).rest()));
     world.store.prepare("doug", Instant::now() + Duration::from_millis(600));

@@ -83,7 +83,7 @@ fn one_that_is_too_late_keeps_no_other_back() {
         one(&mut again, "OK [APPENDUID 7 42] done");
         assert!(again.rest().is_empty());
     });
-    let late = Deadline::new(Duration::from_millis(1500), Duration::from_secs(2));
+    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
     let stored = append_two(&mut world, [&deadline(), &late]);
     assert!(matches!(stored.as_slice(), [Ok(a), Err(StoreError::NotStored(_))] if *a == uid(42)), "{stored:?}");
     assert!(!late.is_answering());
