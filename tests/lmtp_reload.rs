@@ -90,6 +90,23 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
     assert_eq!(site.embedded.count("scuba"), 2 + cases.len());
 }
 
+#[test]
+fn what_works_but_is_hardly_meant_is_told_at_the_start_and_at_a_reload() {
+    let doubtful = format!("{OLD}[pool]\nper_account = 60\nledger = 50\n");
+    let embedded = Embedded::new();
+    let lmtp = Lmtp::start(&embedded.config(&doubtful));
+    let mut site = Site { embedded, lmtp };
+    let told = || site.lmtp.records().matches("pool.per_account (60) is not less than pool.ledger (50)").count();
+    assert!(wait_until(Duration::from_secs(20), || told() == 1), "{}", site.lmtp.records());
+    site.reload(&doubtful);
+    let told = || site.lmtp.records().matches("pool.per_account (60) is not less than pool.ledger (50)").count();
+    assert!(wait_until(Duration::from_secs(20), || told() == 2), "{}", site.lmtp.records());
+    let log = site.lmtp.records();
+    assert!(log.contains("onedrop.toml:"), "its place is told: {log}");
+    site.reload(OLD);
+    assert_eq!(site.lmtp.records().matches("pool.per_account").count(), 2);
+}
+
 /// In each place between two messages that a connection may be in: greeted, after LHLO, after a message, after RSET.
 #[test]
 fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open() {

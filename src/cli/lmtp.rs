@@ -30,6 +30,9 @@ pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) ->
 }
 
 fn service_of(loaded: Loaded, adapters: Adapters) -> Result<Service, String> {
+    for warning in &loaded.warnings {
+        tracing::warn!("configuration: {warning}");
+    }
     Service::new(Arc::new(loaded), adapters, host_name())
 }
 

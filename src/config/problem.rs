@@ -31,7 +31,7 @@ pub struct Problem {
     pub text: String,
 }
 
-/// Something that works but is probably not meant; `onedrop check` prints these.
+/// Something that works but is probably not meant; `onedrop check` prints these, `onedrop lmtp` logs them.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Warning(pub Problem);
 
