@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -230,6 +231,24 @@ fn domains_that_share_accounts_are_told() {
     let expected = "lisa@a.example and lisa@b.example share one";
     assert!(told("a.example,b.example").contains(expected));
     assert!(!told("a.example").contains("share one"));
+}
+
+#[test]
+fn a_ledger_whose_copies_were_written_another_way_is_told() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    site.deliver_once();
+    site.write("password", b"secret\n");
+    fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
+    let expected = "warning ledger: the copy account=lisa mailbox=INBOX was written into a Maildir, and store.url writes by IMAP: ";
+    let told = |store: &str| {
+        let mut command = site.command();
+        command.env("ONEDROP__STORE__URL", store).env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
+        let output = command.output().expect("onedrop");
+        site.told(&output.stdout)
+    };
+    let by_imap = told("imap://127.0.0.1:1");
+    assert!(by_imap.lines().any(|line| line.starts_with(expected)), "{by_imap}");
+    assert!(!told(&format!("maildir://{}", site.path("mail"))).contains("was written"));
 }
 
 #[test]

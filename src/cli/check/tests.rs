@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::*;
 use crate::cli::OpenLedger;
@@ -12,10 +12,10 @@ use crate::directory::Destination;
 use crate::ledger::memory::MemoryLedger;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, SCHEMA_VERSION, Trace, Turn, Window,
+    Recorded, SCHEMA_VERSION, Standing, Trace, Turn, Window,
 };
 use crate::lock_key::Hash;
-use crate::message::Identity;
+use crate::message::{DedupBy, Identity, Message};
 use crate::store::memory::MemoryStore;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
 
@@ -116,6 +116,24 @@ fn an_account_is_asked_for_when_the_directory_names_none() {
     assert_eq!(findings[0].level, Level::Error);
 }
 
+/// The configuration is one for Maildirs.
+#[test]
+fn a_copy_that_another_way_wrote_today_is_told() {
+    const UID: Receipt = Receipt::Uid { validity: 7, uid: 42 };
+    let findings = check(adapters(|_, _| fake(|fake| fake.placed = Some((UID, Duration::from_secs(9))))), None, AMPLE);
+    let [_, other] = findings.iter().filter(|finding| finding.topic == "ledger").collect::<Vec<_>>()[..] else {
+        panic!("{findings:?}")
+    };
+    assert_eq!(other.level, Level::Warning);
+    assert!(other.text.contains("account=lisa mailbox=INBOX was written by IMAP"), "{other:?}");
+    let long_ago: OpenLedger = |_, _| fake(|fake| fake.placed = Some((UID, Duration::from_secs(25 * 60 * 60))));
+    let our_way: OpenLedger =
+        |_, _| fake(|fake| fake.placed = Some((Receipt::Name("1.onedrop".to_owned()), Duration::from_secs(9))));
+    for fine in [long_ago, our_way] {
+        only(&check(adapters(fine), None, AMPLE), "ledger");
+    }
+}
+
 #[test]
 fn the_verdict_counts() {
     let of = |levels: &[Level]| {
@@ -174,10 +192,11 @@ struct Fake {
     keeps: bool,
     refuses: bool,
     holds: Option<String>,
+    placed: Option<(Receipt, Duration)>,
 }
 
 fn fake(change: fn(&mut Fake)) -> Result<Box<dyn Ledger>, LedgerError> {
-    let mut fake = Fake { version: SCHEMA_VERSION, keeps: false, refuses: false, holds: None };
+    let mut fake = Fake { version: SCHEMA_VERSION, keeps: false, refuses: false, holds: None, placed: None };
     change(&mut fake);
     Ok(Box::new(fake))
 }
@@ -254,7 +273,20 @@ impl Ledger for Fake {
         _: Option<&CopyOnRecord>,
         _: u32,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        unimplemented!("{UNUSED}")
+        let copies = self.placed.iter().cloned().map(|(receipt, ago)| CopyOnRecord {
+            copy: 1,
+            message: 1,
+            identity: Message::new(b"Message-ID: <a@b>\n\n".to_vec(), DedupBy::Content).identity().clone(),
+            size_bytes: 1,
+            recorded_at: UNIX_EPOCH,
+            destination: Destination::inbox("lisa"),
+            epoch: 1,
+            owner: String::new(),
+            standing: Standing::Placed { receipt, ago },
+            settled: false,
+            may_be_double: false,
+        });
+        Ok(copies.collect())
     }
 
     fn settle(&mut self, _: &CopyOnRecord, _: &Receipt) -> Result<bool, LedgerError> {
