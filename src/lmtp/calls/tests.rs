@@ -1,0 +1,204 @@
+//! Records and receipts told at the same time, with closures in place of a ledger.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use super::*;
+use crate::message::{DedupBy, Message};
+
+const LATER: Duration = Duration::from_secs(60);
+
+fn calls(at_once: usize, patience: Duration) -> Calls {
+    let calls = Calls::with(at_once, patience);
+    calls.learn(true);
+    calls
+}
+
+/// Confirms copy `copy` by `call`, in `left`.
+fn confirm(
+    calls: &Calls,
+    copy: i64,
+    left: Duration,
+    call: impl FnOnce(&[ToConfirm<'_>], Instant) -> Made,
+) -> Option<Result<Confirmed, LedgerError>> {
+    let claim = Claim { copy, epoch: 1, in_doubt: false };
+    let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
+    calls.confirm(one, Instant::now() + left, |_, receipts, until| call(receipts, until))
+}
+
+/// Odd copies are on record, even ones are gone.
+fn by_number(all: &[ToConfirm<'_>]) -> Made {
+    let confirmed = |one: &ToConfirm<'_>| match one.claim.copy % 2 {
+        1 => Confirmed::Recorded,
+        _ => Confirmed::EpochGone { recorded: None },
+    };
+    let confirmed = all.iter().map(|one| Ok(confirmed(one))).collect();
+    Ok(Together { recorded: Vec::new(), confirmed })
+}
+
+/// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what they came to.
+fn meanwhile(
+    calls: &Calls,
+    call: impl Fn(&[ToConfirm<'_>], Instant) -> Made + Sync,
+    then: impl FnOnce(&dyn Fn() -> bool, &dyn Fn()),
+) -> Vec<thread::Result<Option<Result<Confirmed, LedgerError>>>> {
+    let (begun, has_begun) = channel();
+    let (go, gone) = channel::<()>();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || {
+            confirm(calls, 0, LATER, |all, _| {
+                begun.send(()).unwrap();
+                gone.recv().unwrap();
+                by_number(all)
+            })
+        });
+        has_begun.recv().unwrap();
+        let call = &call;
+        let others: Vec<_> = (1..5).map(|copy| scope.spawn(move || confirm(calls, copy, LATER, call))).collect();
+        then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| go.send(()).unwrap());
+        let told = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        assert!(matches!(first.join().unwrap(), Some(Ok(_))));
+        told
+    })
+}
+
+/// As [`meanwhile`], with copies 1 to 4 in one call.
+fn in_company(
+    call: impl Fn(&[ToConfirm<'_>], Instant) -> Made + Sync,
+) -> Vec<thread::Result<Option<Result<Confirmed, LedgerError>>>> {
+    let calls = calls(1, LATER);
+    meanwhile(&calls, call, |_, go| {
+        until(|| calls.group.waiting() == 4);
+        go();
+    })
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn each_hears_of_its_own() {
+    let told = in_company(|all, ends| {
+        assert_eq!(all.len(), 4);
+        assert!(ends <= Instant::now() + IN_COMPANY);
+        by_number(all)
+    });
+    for (copy, told) in (1..).zip(told) {
+        let told = told.unwrap();
+        let recorded = matches!(told, Some(Ok(Confirmed::Recorded)));
+        assert!(told.is_some() && recorded == (copy % 2 == 1), "{copy}: {told:?}");
+    }
+}
+
+#[test]
+fn what_fails_in_company_is_tried_by_each_alone() {
+    for told in in_company(|_, _| Err(LedgerError::Unavailable("gone".to_owned()))) {
+        assert!(told.unwrap().is_none());
+    }
+    let told = in_company(|_, _| panic!("told to"));
+    assert_eq!(told.iter().filter(|one| one.is_err()).count(), 1, "who led");
+    assert!(told.into_iter().flatten().all(|told| told.is_none()));
+}
+
+#[test]
+fn a_call_for_one_alone_is_its_own() {
+    let failed = confirm(&calls(AT_ONCE, LATER), 1, LATER, |_, _| Err(LedgerError::Contended));
+    assert!(matches!(failed, Some(Err(LedgerError::Contended))), "{failed:?}");
+}
+
+#[test]
+fn nobody_waits_for_one_that_hangs() {
+    let calls = calls(1, Duration::from_millis(50));
+    let told = meanwhile(
+        &calls,
+        |all, _| by_number(all),
+        |all_ended, go| {
+            until(all_ended);
+            // Nor does who comes later.
+            let later = confirm(&calls, 5, LATER, |all, _| by_number(all));
+            assert!(matches!(later, Some(Ok(Confirmed::Recorded))), "{later:?}");
+            go();
+        },
+    );
+    assert!(told.into_iter().all(|told| matches!(told.unwrap(), Some(Ok(_)))));
+}
+
+#[test]
+fn of_those_who_wait_two_go_ahead_beside_one_that_takes_its_time() {
+    let calls = calls(AT_ONCE, LATER);
+    let (confirmed, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let told = meanwhile(
+        &calls,
+        |all, _| {
+            assert!(all.len() > 1 || is_over.load(Ordering::SeqCst), "one waits for company");
+            confirmed.fetch_add(all.len(), Ordering::SeqCst);
+            by_number(all)
+        },
+        |_, go| {
+            until(|| confirmed.load(Ordering::SeqCst) > 1);
+            is_over.store(true, Ordering::SeqCst);
+            go();
+        },
+    );
+    assert_eq!(told.into_iter().filter(|told| matches!(told, Ok(Some(Ok(_))))).count(), 4);
+}
+
+#[test]
+fn records_and_receipts_go_together_and_each_hears_of_its_own() {
+    let calls = calls(1, LATER);
+    let made_for = Mutex::new(Vec::new());
+    // A message's row is its size; see `by_number`.
+    let made = |records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>], _: Instant| {
+        made_for.lock().unwrap().push((records.len(), receipts.len()));
+        let recorded = records.iter().map(|one| {
+            let (recorded_at, copies) = (SystemTime::UNIX_EPOCH, Vec::new());
+            let message = i64::try_from(one.entry.size_bytes).unwrap();
+            Ok(Recorded { message, recorded_at, is_new: true, collision: false, attempt: 1, copies })
+        });
+        Ok(Together { recorded: recorded.collect(), ..by_number(receipts)? })
+    };
+    let record = |size_bytes: u64| {
+        let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
+        let (facts, attempt) = (message.facts(), Attempt::default());
+        let entry = Entry { identity: message.identity(), facts: &facts, size_bytes, raw: None, at: None };
+        let terms = LeaseTerms { lease: LATER, join: false };
+        let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
+        calls.record(one, Instant::now() + LATER, made)
+    };
+    let confirm = |copy: i64| {
+        let claim = Claim { copy, epoch: 1, in_doubt: false };
+        let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
+        calls.confirm(one, Instant::now() + LATER, made)
+    };
+    let first = calls.group.wait(|| panic!("it is the first"), Instant::now());
+    thread::scope(|scope| {
+        let (record, confirm) = (&record, &confirm);
+        let recorded = [7, 8].map(|row| (row, scope.spawn(move || record(row))));
+        let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(copy)));
+        until(|| calls.group.waiting() == 4);
+        drop(first);
+        for (row, told) in recorded {
+            let told = told.join().unwrap();
+            assert!(matches!(&told, Some(Ok(one)) if one.message == row as i64), "{row}: {told:?}");
+        }
+        let [one, two] = confirmed.map(|told| told.join().unwrap());
+        assert!(matches!(one, Some(Ok(Confirmed::Recorded))), "{one:?}");
+        assert!(matches!(two, Some(Ok(Confirmed::EpochGone { .. }))), "{two:?}");
+    });
+    assert_eq!(*made_for.lock().unwrap(), [(2, 2)]);
+}
+
+#[test]
+fn who_has_little_time_goes_alone() {
+    assert!(confirm(&calls(AT_ONCE, LATER), 1, LEAST / 2, |_, _| panic!("in company")).is_none());
+}
+
+#[test]
+fn a_ledger_that_does_not_work_together_is_left_alone() {
+    assert!(confirm(&Calls::default(), 1, LATER, |_, _| panic!("in company")).is_none());
+}
