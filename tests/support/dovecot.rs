@@ -25,6 +25,15 @@ const USER_PASSWORD: &str = "user-secret";
 const DEFAULT_PROCESSES: &str = "service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
      service imap {\n  service_count = 1\n  process_min_avail = 0\n}\n";
 
+/// See [`Dovecot::lock_mailbox`].
+pub struct MailboxLock(PathBuf);
+
+impl Drop for MailboxLock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
 pub struct Dovecot {
     // Declared first: dropped before its folder goes.
     server: Server,
@@ -52,6 +61,11 @@ impl Dovecot {
     /// As `start_high_performance`, with `extra_conf` at the end of dovecot.conf.
     pub fn start_high_performance_with(extra_conf: &str) -> Self {
         Self::configure(extra_conf)
+    }
+
+    /// As `start_high_performance`, with another time to wait for a mailbox's lock; 0: Dovecot's own two minutes and more.
+    pub fn start_that_waits_for_locks(secs: u32) -> Self {
+        Self::configure(&format!("protocol imap {{\n  mail_max_lock_timeout = {secs} s\n}}\n"))
     }
 
     /// As `start_high_performance`, on these addresses as well as on 127.0.0.1.
@@ -135,6 +149,15 @@ impl Dovecot {
     /// For `doveadm -c` and `dovecot-lda -c`, readable by everybody.
     pub fn config_file(&self) -> PathBuf {
         self.root.join("dovecot.conf")
+    }
+
+    /// Holds the account's INBOX as somebody's mail program would, until the guard is dropped: Dovecot waits for its lock,
+    /// whose holder lives. The mailbox must be there.
+    pub fn lock_mailbox(&self, account: &str) -> MailboxLock {
+        let lock = self.maildir(account).join("dovecot-uidlist.lock");
+        let host = nix::unistd::gethostname().expect("our name");
+        fs::write(&lock, format!("{}:{}", std::process::id(), host.to_string_lossy())).expect("a lock");
+        MailboxLock(lock)
     }
 
     /// Where the account's Maildir is, or will be after its first use.
