@@ -23,9 +23,16 @@ type Appended = Result<Receipt, StoreError>;
 /// The mailboxes that somebody is appending to, by account and mailbox.
 #[derive(Default)]
 pub struct Mailboxes {
-    all: Mutex<HashMap<(String, String), Arc<Mailbox>>>,
+    all: Mutex<HashMap<(String, String), Held>>,
     /// The store was seen to take several messages in one command.
     together: AtomicBool,
+}
+
+/// A mailbox, and how many have a place at it.
+#[derive(Default)]
+struct Held {
+    places: usize,
+    mailbox: Arc<Mailbox>,
 }
 
 struct Mailbox {
@@ -99,18 +106,20 @@ impl Mailboxes {
 
     fn place(&self, destination: &Destination) -> Place<'_> {
         let key = (destination.account.clone(), destination.mailbox.clone());
-        let mailbox = Arc::clone(self.all().entry(key.clone()).or_insert_with(|| Arc::new(Mailbox::new())));
-        Place { mailboxes: self, key, mailbox }
+        let mut all = self.all();
+        let held = all.entry(key.clone()).or_default();
+        held.places += 1;
+        Place { mailboxes: self, key, mailbox: Arc::clone(&held.mailbox) }
     }
 
-    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Arc<Mailbox>>> {
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Held>> {
         // Nothing that can panic is done under this lock.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Mailbox {
-    fn new() -> Mailbox {
+impl Default for Mailbox {
+    fn default() -> Mailbox {
         Mailbox { appends: Group::new(1, MOST, None, untold), has_begun: AtomicBool::new(false) }
     }
 }
@@ -129,8 +138,11 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut all = self.mailboxes.all();
-        // Ours and the map's: nobody else has it, and nobody can get it while the map is locked.
-        if Arc::strong_count(&self.mailbox) == 2 {
+        let left = all.get_mut(&self.key).map(|held| {
+            held.places -= 1;
+            held.places
+        });
+        if left == Some(0) {
             all.remove(&self.key);
         }
     }
@@ -210,7 +222,7 @@ mod tests {
     }
 
     fn until_waiting(mailboxes: &Mailboxes, count: usize) {
-        let waiting = || -> usize { mailboxes.all().values().map(|mailbox| mailbox.appends.waiting()).sum() };
+        let waiting = || -> usize { mailboxes.all().values().map(|held| held.mailbox.appends.waiting()).sum() };
         while waiting() != count {
             thread::sleep(Duration::from_millis(1));
         }
@@ -236,7 +248,7 @@ mod tests {
                 });
                 assert!(is_stored(&first, 1000), "{first:?}");
             });
-            while !mailboxes.all().values().any(|mailbox| mailbox.appends.is_busy()) {
+            while !mailboxes.all().values().any(|held| held.mailbox.appends.is_busy()) {
                 thread::sleep(Duration::from_millis(1));
             }
             for number in 1..=many {
@@ -266,7 +278,7 @@ mod tests {
                     by_number(copies)
                 })
             });
-            while !mailboxes.all().values().any(|mailbox| mailbox.appends.is_busy()) {
+            while !mailboxes.all().values().any(|held| held.mailbox.appends.is_busy()) {
                 thread::sleep(Duration::from_millis(1));
             }
             let late = append(mailboxes, 2, Duration::from_millis(50), |_| panic!("appended"));
@@ -288,7 +300,7 @@ mod tests {
                     by_number(copies)
                 })
             });
-            while !mailboxes.all().values().any(|mailbox| mailbox.appends.is_busy()) {
+            while !mailboxes.all().values().any(|held| held.mailbox.appends.is_busy()) {
                 thread::sleep(Duration::from_millis(1));
             }
             let both: Vec<_> = [2, 3]
