@@ -307,6 +307,9 @@ pub trait Ledger: Send {
         limit: u32,
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
+    /// The newest copies that are placed, the latest first, at most `limit`: where they are, and by which receipt.
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError>;
+
     /// Puts on record that a look after the last lease found one copy at most, and `receipt` in place of the one on
     /// record, durably. False, and nothing changed, where the row is no longer as `copy` told it, or not placed.
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError>;

@@ -110,6 +110,7 @@ macro_rules! ledger_contract {
                 a_copy_to_verify_is_told_as_it_stands,
                 the_window_holds_what_is_recent_and_what_needs_a_second_look,
                 a_copy_is_settled_where_it_is_as_told,
+                the_latest_copies_are_those_placed_of_the_newest_rows,
                 a_named_lock_excludes_until_it_is_left,
                 several_messages_are_recorded_at_once,
                 one_that_is_contended_keeps_the_others_from_nothing,
@@ -1132,6 +1133,23 @@ mod suite {
         }
     }
 
+    pub fn the_latest_copies_are_those_placed_of_the_newest_rows(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        assert_eq!(session.0.latest_copies(10).expect("the latest"), []);
+        let receipts = [uid(1), Receipt::Name("2.onedrop".to_owned()), Receipt::Unnamed];
+        let all = ["zoe", "doug", "lisa", "never"].map(Destination::inbox);
+        for (number, destination) in all.iter().enumerate() {
+            let claim = session.claim(&mail(&format!("latest{number}")), destination);
+            if let Some(receipt) = receipts.get(number) {
+                session.confirm(&claim, receipt);
+            }
+        }
+        let mut expected: Vec<_> = all.into_iter().zip(receipts).collect();
+        expected.reverse();
+        assert_eq!(session.0.latest_copies(10).expect("the latest"), expected);
+        assert_eq!(session.0.latest_copies(2).expect("the latest"), expected[..2]);
+    }
+
     fn accounts_differ(two: &[CopyOnRecord]) -> bool {
         two[0].destination.account != two[1].destination.account
     }
@@ -1474,7 +1492,7 @@ fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
         let migrated = scope.spawn(|| Session::of(&rig).0.migrate());
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
                      AND pid <> pg_backend_pid()";
-        while rig.postgres.psql(waits) == "0" {
+        while rig.postgres.psql(waits) == "0" && !migrated.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
         }
         // As a delivery's statement, which stands in line behind the migration's at most for a moment.

@@ -200,6 +200,10 @@ impl Ledger for TestLedger {
         self.call("copies_to_verify", |inner| inner.copies_to_verify(window, after, limit))
     }
 
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        self.call("latest_copies", |inner| inner.latest_copies(limit))
+    }
+
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         self.call("settle", |inner| inner.settle(copy, receipt))
     }

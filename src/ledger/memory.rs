@@ -393,6 +393,10 @@ impl Ledger for MemoryLedger {
         Ok(self.shared().copies_to_verify(window, after, limit))
     }
 
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        Ok(self.shared().latest_copies(limit))
+    }
+
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         self.shared().settle(copy, receipt)
     }

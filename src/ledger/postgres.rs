@@ -139,6 +139,10 @@ impl Ledger for PostgresLedger {
         verify::copies(&mut self.session, window, after, limit)
     }
 
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        verify::latest(&mut self.session, limit)
+    }
+
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         verify::settle(&mut self.session, copy, receipt)
     }

@@ -324,6 +324,10 @@ impl Ledger for SqliteLedger {
         verify::copies(&self.connection, window, after, limit)
     }
 
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        verify::latest(&self.connection, limit)
+    }
+
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         let tx = self.begin()?;
         let settled = verify::settle(&tx, copy, receipt)?;

@@ -175,6 +175,10 @@ impl Ledger for LentLedger<'_> {
         self.once(|ledger| ledger.copies_to_verify(window, after, limit))
     }
 
+    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        self.once(|ledger| ledger.latest_copies(limit))
+    }
+
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         self.once(|ledger| ledger.settle(copy, receipt))
     }
@@ -252,7 +256,8 @@ fn append_now(
     destination: &Destination,
     copies: &[(Copy<'_>, &Deadline)],
 ) -> Vec<Result<Receipt, StoreError>> {
-    let until = copies.iter().map(|(_, deadline)| deadline.last_bytes()).min().unwrap_or_else(Instant::now);
+    // As long as the first of them may wait, which does it for all; a later one that has less time is refused alone.
+    let until = copies.first().map_or_else(Instant::now, |(_, deadline)| deadline.last_bytes());
     let mut store = match service.store(&destination.account, until) {
         Ok(store) => store,
         Err(error) => {

@@ -1,7 +1,8 @@
 //! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions through the configured
 //! path exclude each other. The proof: A takes a lock, B is told that it is contended, A leaves, B gets it. A pool or
 //! balancer that leads the two sessions to different servers fails it. A ledger in a file is opened only when it is
-//! there, because opening makes what is missing. What it has on record of the last day tells of hosts that write another way.
+//! there, because opening makes what is missing. The latest copies on record tell of
+//! hosts that write another way.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,16 +15,14 @@ use nix::unistd::{AccessFlags, access};
 use super::{Finding, Level, bounded};
 use crate::cli::Adapters;
 use crate::config::{LedgerUrl, Loaded, StoreUrl};
-use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION, Standing, Window};
+use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION};
 use crate::store::Receipt;
 
 /// Sessions end their calls by themselves at the time given; a step gets this much more before it is given up.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Copies placed so long ago tell nothing of how hosts write today.
-const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many copies are looked at for how they were written.
-const SAMPLE: u32 = 200;
+const LATEST: u32 = 1000;
 
 /// A session, and how to open another.
 struct Ends {
@@ -72,31 +71,24 @@ impl Ends {
 
     /// Under one ledger all must write by IMAP or all into Maildirs: nothing keeps one way from the other.
     fn written_otherwise(&self) -> Option<Finding> {
-        let since = SystemTime::now().checked_sub(RECENT).unwrap_or(UNIX_EPOCH);
-        let read = self.open().and_then(|mut session| {
-            let window = Window { since, account: None };
-            self.bounded(move || session.copies_to_verify(&window, None, SAMPLE))?
-        });
+        let read = self.open().and_then(|mut session| self.bounded(move || session.latest_copies(LATEST))?);
         let copies = match read {
             Ok(copies) => copies,
             Err(error) => {
-                let text = format!("it cannot be read how copies were written: {error}");
+                let text = format!("it cannot be read how the latest copies were written: {error}");
                 return Some(Finding::new(Level::Warning, "ledger", text));
             }
         };
         let into_maildirs = matches!(self.loaded.config.store.kind(), StoreUrl::Maildir { .. });
-        let other = copies.iter().find(|copy| match &copy.standing {
-            Standing::Placed { receipt, ago } => *ago < RECENT && matches!(receipt, Receipt::Name(_)) != into_maildirs,
-            _ => false,
-        })?;
+        let is_other = |receipt: &Receipt| matches!(receipt, Receipt::Name(_)) != into_maildirs;
+        let (destination, _) = copies.iter().find(|(_, receipt)| is_other(receipt))?;
         let (was, is) = match into_maildirs {
             true => ("by IMAP", "into Maildirs"),
             false => ("into a Maildir", "by IMAP"),
         };
         let text = format!(
-            "the copy {} was written {was}, and store.url writes {is}: under one ledger all hosts must write the same way, \
-             or a copy may stand twice (told for a day after store.url was changed on all of them)",
-            other.destination
+            "the copy {destination} was written {was}, and store.url writes {is}: under one ledger all hosts must write the \
+             same way, or a copy may stand twice (told as long as it is one of the latest {LATEST})"
         );
         Some(Finding::new(Level::Warning, "ledger", text))
     }

@@ -1,6 +1,7 @@
-//! What `onedrop verify` asks of a ledger in memory.
+//! What `onedrop verify` asks of a ledger in memory, and the newest copies, for `onedrop check`.
 
 use super::{CopyRow, Shared};
+use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
 use crate::store::Receipt;
@@ -22,6 +23,11 @@ impl Shared {
         copies.sort_by(|a, b| (&a.destination.account, a.copy).cmp(&(&b.destination.account, b.copy)));
         copies.truncate(limit as usize);
         copies
+    }
+
+    pub(super) fn latest_copies(&self, limit: u32) -> Vec<(Destination, Receipt)> {
+        let placed = self.copies.iter().rev().filter_map(|row| Some((row.destination.clone(), row.receipt.clone()?)));
+        placed.take(limit as usize).collect()
     }
 
     fn on_record(&self, copy: i64, row: &CopyRow, window: &Window<'_>) -> Option<CopyOnRecord> {

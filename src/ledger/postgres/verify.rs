@@ -1,4 +1,5 @@
-//! What `onedrop verify` asks: a page of copies, in one transaction that sees one state, and the end of a second look.
+//! What `onedrop verify` asks: a page of copies, in one transaction that sees one state, and the end of a second look; and the
+//! newest copies, for `onedrop check`.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,6 +38,10 @@ ORDER BY c.account, c.id LIMIT $5";
 const PAGE: &str = "($2::text IS NULL OR c.account = $2) AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
      ORDER BY c.account, c.id LIMIT $5";
 
+const LATEST: &str = "
+SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy WHERE placed_at IS NOT NULL
+ORDER BY id DESC LIMIT $1";
+
 /// Where the row is as it was told.
 const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
@@ -65,6 +70,18 @@ pub(super) fn copies(
         .with(&copy, Type::INT8)
         .with(&limit, Type::INT8);
     session.read(&[statement])?.into_iter().flatten().map(|row| on_record(&row)).collect()
+}
+
+/// [`Ledger::latest_copies`](crate::ledger::Ledger::latest_copies).
+pub(super) fn latest(session: &mut Session, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+    let limit = i64::from(limit);
+    let statement = Statement::new(LATEST).with(&limit, Type::INT8);
+    let rows = session.read(&[statement])?.into_iter().flatten();
+    rows.map(|row| {
+        let destination = Destination { account: cell(&row, 0)?, mailbox: cell(&row, 1)?, shared: cell(&row, 2)? };
+        Ok((destination, receipt(&row, 3)?))
+    })
+    .collect()
 }
 
 fn on_record(row: &Row) -> Result<CopyOnRecord, LedgerError> {

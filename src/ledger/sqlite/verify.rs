@@ -1,4 +1,4 @@
-//! What `onedrop verify` asks of an SQLite ledger.
+//! What `onedrop verify` asks of an SQLite ledger, and the newest copies, for `onedrop check`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,6 +21,10 @@ WHERE (m.recorded_at >= ?1 OR c.placed_at IS NULL AND c.leased_until >= ?1
   AND (?2 IS NULL OR c.account = ?2) AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
 
+const LATEST: &str = "
+SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy WHERE placed_at IS NOT NULL
+ORDER BY id DESC LIMIT ?1";
+
 pub(super) fn copies(
     connection: &Connection,
     window: &Window<'_>,
@@ -31,6 +35,15 @@ pub(super) fn copies(
     let (account, copy) = (after.map(|last| &last.destination.account), after.map(|last| last.copy));
     let mut statement = connection.prepare(COPIES)?;
     let rows = statement.query_map(params![since, window.account, account, copy, limit], on_record)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn latest(connection: &Connection, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+    let mut statement = connection.prepare(LATEST)?;
+    let rows = statement.query_map([limit], |row| {
+        let destination = Destination { account: row.get(0)?, mailbox: row.get(1)?, shared: row.get(2)? };
+        Ok((destination, Receipt::from_columns(row.get(3)?, row.get(4)?, row.get(5)?)))
+    })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
