@@ -60,6 +60,11 @@ impl Deadline {
         self.end.checked_sub(self.answer).unwrap_or_else(Instant::now)
     }
 
+    /// Until when may be looked for a copy: one that is found needs no append, only its record.
+    pub fn look_until(&self) -> Instant {
+        self.last_bytes() + self.answer / 2
+    }
+
     /// To be called right before the last bytes of an append; after them the caller waits for the answer until
     /// [`answer_until`](Deadline::answer_until).
     ///

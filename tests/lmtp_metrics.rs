@@ -21,7 +21,7 @@ use support::world::World;
 
 const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 fn letter(name: &str, body: &str) -> String {
     format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\n{body}\n")
@@ -188,7 +188,7 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     let proxy = Proxy::start(Upstream::Imap(world.dovecot.imap_port()));
     let ledger = format!("url = \"{}\"", world.postgres.url_socket());
     let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
-    let short = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+    let short = "[lock]\nwait_secs = 1\nlease_secs = 14\n[limits]\ndeadline_secs = 12\nanswer_secs = 6\n";
     let lmtp = Lmtp::start(&world.config_by("etc", &ledger, &store, &format!("{LETTERS}{short}")));
     let mut client = lmtp.client();
     proxy.plan(Stage::Answer, Fault::Hold);

@@ -339,6 +339,6 @@ fn look(
     deadline: &Deadline,
 ) -> Result<Option<Receipt>, StoreError> {
     store
-        .look(destination, copy, deadline.last_bytes())
+        .look(destination, copy, deadline.look_until())
         .map_err(|error| StoreError::NotStored(format!("looking for an earlier copy: {error}")))
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, UNACKNOWLEDGED};
 use crate::directory::Destination;
 use crate::message::DedupBy;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
@@ -92,6 +92,9 @@ enum Slot {
 /// whose last bytes went to a host that is gone would be in doubt.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// A login in the background that has the same time gets this much more to say what it waited for.
+const TO_SAY_WHY: Duration = Duration::from_millis(200);
+
 impl ImapStore {
     /// A store on the server that `settings` name; connects to nothing yet.
     pub fn new(settings: ImapSettings) -> ImapStore {
@@ -132,10 +135,12 @@ impl ImapStore {
         let at_hand = match self.sessions.remove(account) {
             Some(Slot::Open(mut session, since)) => {
                 is_used = true;
-                (since.elapsed() < self.idle || session.answers(until)).then_some(session)
+                let soon = until.min(Instant::now() + UNACKNOWLEDGED);
+                (since.elapsed() < self.idle || session.answers(soon)).then_some(session)
             }
             Some(Slot::Opening(opening)) => {
-                match opening.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                let told = until + TO_SAY_WHY;
+                match opening.recv_timeout(told.saturating_duration_since(Instant::now())) {
                     Ok(opened) => Some(Box::new(opened?)),
                     Err(RecvTimeoutError::Timeout) => {
                         self.sessions.insert(account.to_owned(), Slot::Opening(opening));

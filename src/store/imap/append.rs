@@ -164,10 +164,7 @@ pub fn complete(session: &mut Session, begun: &Begun, parts: &[Part<'_>]) -> Res
             return Err(AppendTrouble::NotStored(session.close(too_late)));
         }
     }
-    let outcome = match parts.first() {
-        Some(first) => finish(session, tag, first.deadline, parts.len()),
-        None => Ok(Vec::new()),
-    };
+    let outcome = finish(session, tag, parts);
     if !matches!(outcome, Ok(_) | Err(AppendTrouble::InDoubt(_))) {
         parts.iter().for_each(|part| part.deadline.answered());
     }
@@ -230,13 +227,16 @@ fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTroubl
     Err(trouble)
 }
 
-/// Sends the last bytes and waits for the answer.
-fn finish(session: &mut Session, tag: &str, deadline: &Deadline, count: usize) -> Result<Vec<Receipt>, AppendTrouble> {
+/// Sends the last bytes and waits for the answer. They have the time that is kept for it, so that what was in time when the
+/// clock was looked at is not cut off in the middle; one whose deadline has passed by now is not sent.
+fn finish(session: &mut Session, tag: &str, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+    let first = |ends: fn(&Deadline) -> Instant| parts.iter().map(|part| ends(part.deadline)).min();
+    session.wire().wait_until(first(Deadline::end).unwrap_or_else(Instant::now));
     let sent = session.wire().put(b"\r\n").and_then(|()| session.wire().send());
-    session.wire().wait_until(deadline.answer_until());
+    session.wire().wait_until(first(Deadline::answer_until).unwrap_or_else(Instant::now));
     let event = sent.map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
-        Ok(Event::Done(answer)) => Ok(receipts(&answer, count)),
+        Ok(Event::Done(answer)) => Ok(receipts(&answer, parts.len())),
         Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
         Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(session.close("the server wants more of a complete command"))),
         Err(why) => Err(AppendTrouble::InDoubt(session.close(why))),

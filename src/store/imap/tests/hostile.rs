@@ -137,7 +137,7 @@ fn what_hangs_before_the_last_bytes_leaves_the_time_for_an_answer() {
     };
     for script in [greeted as fn(TcpListener), waits_for_plus as fn(TcpListener)] {
         let mut world = World::new(script);
-        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_millis(59_500));
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_millis(58_500));
         let error = world.append_within(&inbox(), &deadline).unwrap_err();
         assert!(is_not_stored(&error), "{error}");
         assert!(deadline.left() > Duration::from_secs(53), "only {:?} left", deadline.left());
@@ -148,10 +148,10 @@ fn what_hangs_before_the_last_bytes_leaves_the_time_for_an_answer() {
 #[test]
 fn a_login_in_the_background_is_not_waited_for_beyond_the_deadline() {
     let mut world = World::new(|listener| drop(Peer::accept(&listener).rest()));
-    world.store.prepare("doug", Instant::now() + Duration::from_millis(600));
+    world.store.prepare("doug", Instant::now() + Duration::from_secs(8));
     let start = Instant::now();
     let error = world.store.check("doug", start + Duration::from_millis(100)).unwrap_err();
-    assert!(is_not_stored(&error) && start.elapsed() < Duration::from_millis(500), "{error}");
+    assert!(is_not_stored(&error) && start.elapsed() < Duration::from_secs(4), "{error}");
     world.end();
 }
 
