@@ -321,7 +321,7 @@ fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
         let deliver =
             if shell_between { format!("sh -c '{deliver}; true'") } else { format!("exec sh -c '{deliver}'") };
         let script = format!(
-            "import os, signal, subprocess, sys, time\nr, w = os.pipe()\np = subprocess.Popen(['sh', '-c', {deliver:?}], stdin=r, start_new_session=True)\nos.close(r)\nos.write(w, open({half:?}, 'rb').read())\ntime.sleep(0.3)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+            "import os, signal, subprocess, sys, time\nr, w = os.pipe()\np = subprocess.Popen(['sh', '-c', {deliver:?}], stdin=r, start_new_session=True)\nos.close(r)\nos.write(w, open({half:?}, 'rb').read())\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)\n"
         );
         let status = Command::new("python3")
             .args(["-c", &script])
