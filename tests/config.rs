@@ -96,14 +96,14 @@ fn the_shipped_file_parses_with_its_commented_keys() {
     assert_eq!(config.lmtp.metrics, "127.0.0.1:9725".parse().ok());
 }
 
-/// Whoever answers within that time has not left an append behind that comes to its end later.
+/// Three locks may have to be waited for. Whoever answers in time has left no append behind that comes to its end later.
 #[test]
 fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {
     let shipped = include_str!("../conf/dovecot/onedrop.conf");
     let secs =
         shipped.lines().find_map(|line| line.trim().strip_prefix("mail_max_lock_timeout = ")?.strip_suffix(" secs"));
     let secs: u64 = secs.and_then(|secs| secs.parse().ok()).expect("seconds");
-    assert!(secs > 0 && secs < Config::default().limits.answer_secs, "{secs} s");
+    assert!(secs > 0 && 3 * secs < Config::default().limits.answer_secs, "{secs} s");
 }
 
 #[test]

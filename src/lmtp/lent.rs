@@ -256,8 +256,7 @@ fn append_now(
     destination: &Destination,
     copies: &[(Copy<'_>, &Deadline)],
 ) -> Vec<Result<Receipt, StoreError>> {
-    // As long as the first of them may wait, which does it for all; a later one that has less time is refused alone.
-    let until = copies.first().map_or_else(Instant::now, |(_, deadline)| deadline.last_bytes());
+    let until = copies.iter().map(|(_, deadline)| deadline.last_bytes()).min().unwrap_or_else(Instant::now);
     let mut store = match service.store(&destination.account, until) {
         Ok(store) => store,
         Err(error) => {

@@ -227,6 +227,10 @@ fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTroubl
     Err(trouble)
 }
 
+/// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed behind the point where the message
+/// stands: Dovecot says SERVERBUG where a lock does not come free, also the one that it takes last.
+const UNSURE: [&str; 3] = ["SERVERBUG", "INUSE", "UNAVAILABLE"];
+
 /// Sends the last bytes and waits for the answer. They have the time that is kept for it, so that what was in time when the
 /// clock was looked at is not cut off in the middle; one whose deadline has passed by now is not sent.
 fn finish(session: &mut Session, tag: &str, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
@@ -237,6 +241,9 @@ fn finish(session: &mut Session, tag: &str, parts: &[Part<'_>]) -> Result<Vec<Re
     let event = sent.map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
         Ok(Event::Done(answer)) => Ok(receipts(&answer, parts.len())),
+        Ok(Event::Refused(refusal)) if UNSURE.contains(&refusal.code.as_str()) => {
+            Err(AppendTrouble::InDoubt(refusal.text))
+        }
         Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
         Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(session.close("the server wants more of a complete command"))),
         Err(why) => Err(AppendTrouble::InDoubt(session.close(why))),

@@ -60,6 +60,18 @@ fn a_refusal_after_the_last_bytes_is_certain() {
 }
 
 #[test]
+fn a_server_in_trouble_may_have_stored_what_it_refuses_after_the_last_bytes() {
+    for code in ["SERVERBUG", "INUSE", "UNAVAILABLE"] {
+        let error = refused_append(move |peer| {
+            let tag = peer.append();
+            peer.last_bytes();
+            peer.say(format!("{tag} NO [{code}] Timeout while waiting for lock\r\n"));
+        });
+        assert!(is_in_doubt(&error) && error.to_string().contains("waiting for lock"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_no_answer_after_the_last_bytes_leaves_doubt() {
     for answer in ["a99 OK wrong tag", "a2OK", "+ more", "a2 PREAUTH", "\0\0", "a2"] {
         let error = refused_append(move |peer| {
