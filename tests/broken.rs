@@ -264,10 +264,11 @@ fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
         }
         world.dovecot.doveadm(&args);
         proxy.release();
-        // Dovecot may say that the mailbox is not there, or that it is at its wits' end: then Postfix comes again.
+        // Dovecot may say that the mailbox is not there, or that it is at its wits' end, which is a doubt: then Postfix comes
+        // again.
         let end = run.end();
         if end.status.code() != Some(0) {
-            end.is(75, "4.3.0 store: appending to ");
+            end.is(75, "4.3.0 store: ").says("appending to ");
             letter.deliver_in_the_end(&plain);
         }
         letter.stands_once(&world);
