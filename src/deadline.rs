@@ -54,7 +54,7 @@ impl Deadline {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Until when last bytes may be sent. What only leads up to them is given up here: then there is still time to give
+    /// Until when it may be decided to send last bytes. What only leads up to them is given up here: then there is still time to give
     /// the lease back and to say what hung.
     pub fn last_bytes(&self) -> Instant {
         self.end.checked_sub(self.answer).unwrap_or_else(Instant::now)

@@ -367,7 +367,7 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
     for end in &first {
         end.is(75, "4.").within(5);
     }
-    assert!(first.iter().any(|end| end.out.contains("lock")), "no append came to the lock: {first:?}");
+    assert!(first.iter().any(|end| end.out.contains("waiting for lock")), "no append came to the lock: {first:?}");
     thread::sleep(Duration::from_secs(6));
     let again = try_all();
     thread::sleep(Duration::from_millis(700));

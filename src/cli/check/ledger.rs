@@ -1,8 +1,7 @@
 //! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions through the configured
 //! path exclude each other. The proof: A takes a lock, B is told that it is contended, A leaves, B gets it. A pool or
 //! balancer that leads the two sessions to different servers fails it. A ledger in a file is opened only when it is
-//! there, because opening makes what is missing. The latest copies on record tell of
-//! hosts that write another way.
+//! there, because opening makes what is missing. The latest copies on record tell of hosts that write another way.
 
 use std::fs::{self, File};
 use std::io::Read;
