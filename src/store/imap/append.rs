@@ -1,6 +1,7 @@
 //! APPEND, with its point of no return. The command and the literal go out first; the CRLF that ends the command makes
 //! the server execute it (RFC 3501 section 6.3.11), so up to there certainly nothing is stored: whatever happens, the
-//! connection is closed and the literal with it. From there on only a tagged answer tells; all else is in doubt.
+//! connection is closed and the literal with it. From there on only a tagged answer tells; all else is in doubt, and so
+//! is a NO by a server that is in trouble itself.
 //! A large message is announced and waits for the server's `+`, also where LITERAL+ would spare the round trip: a
 //! missing mailbox or a full one is then known before the upload. The message is streamed from the caller's bytes; what
 //! is small goes out in one piece with its last bytes, after the look at the clock. Several small ones for one mailbox
@@ -22,7 +23,7 @@ const LITERAL_MINUS_BYTES: usize = 4096;
 /// Why a copy was not appended.
 #[derive(Debug)]
 pub enum AppendTrouble {
-    /// Certainly not stored: the server answered NO or BAD.
+    /// Certainly not stored: the server answered NO or BAD, and was not itself in trouble.
     Refused(Refusal),
     /// Certainly not stored.
     NotStored(String),
