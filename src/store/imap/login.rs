@@ -24,8 +24,9 @@ const LOGIN_BYTES: usize = 64 * 1024;
 /// Opens sessions; shared with the threads that do it in the background.
 pub struct Door {
     pub settings: ImapSettings,
-    /// Reading the system's root certificates takes some milliseconds: once, by whoever needs them first.
-    tls: OnceLock<Result<Arc<ClientConfig>, String>>,
+    /// Reading the system's root certificates takes some milliseconds: once, by the first that needs them. What could not
+    /// be read is read again by the next.
+    tls: OnceLock<Arc<ClientConfig>>,
 }
 
 /// Why there is no session, in words.
@@ -113,7 +114,14 @@ impl Door {
     }
 
     fn start_tls(&self, wire: &Wire) -> Result<(), String> {
-        let config = self.tls.get_or_init(|| tls_config(self.settings.ca_file.as_deref())).clone()?;
+        let config = match self.tls.get() {
+            Some(config) => config,
+            None => {
+                let config = tls_config(self.settings.ca_file.as_deref())?;
+                self.tls.get_or_init(|| config)
+            }
+        };
+        let config = Arc::clone(config);
         let host = self.settings.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(|error| format!("TLS: {error}"))?;
         wire.start_tls(config, name).map_err(|error| format!("TLS: {error}"))
