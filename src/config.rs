@@ -241,7 +241,7 @@ impl Default for DirectorySettings {
 
 impl Default for SentSettings {
     fn default() -> Self {
-        Self { trust: Trust::Authenticated, authserv_id: String::new(), mailbox: "Sent".to_owned() }
+        Self { trust: Trust::Never, authserv_id: String::new(), mailbox: "Sent".to_owned() }
     }
 }
 

@@ -1,6 +1,7 @@
-//! Whose Sent mailbox a message belongs in. A From field is text that anyone can write, so by default it counts only if
-//! our own Authentication-Results (RFC 8601) says dmarc=pass for its domain, or if Postfix names an authenticated SASL
-//! user who owns the same account. Values only; whose account an address is, the caller resolves.
+//! Whose Sent mailbox a message belongs in. A From field is text that anyone can write, so with
+//! `sent.trust = "authenticated"` it counts only if our own Authentication-Results (RFC 8601) says
+//! dmarc=pass for its domain, or if Postfix names an authenticated SASL user who owns the same
+//! account. Values only; whose account an address is, the caller resolves.
 
 use crate::envelope::Envelope;
 use crate::message::{Message, from_addresses};
@@ -10,9 +11,9 @@ use crate::message::{Message, from_addresses};
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     #[default]
+    Never,
     Authenticated,
     Header,
-    Never,
 }
 
 /// Whose Sent a message may belong in: the account of `address`, under one condition.

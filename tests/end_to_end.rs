@@ -135,7 +135,7 @@ fn users_may_live_in_a_table_of_the_ledgers_database() {
     let world = World::start();
     world.postgres.psql("CREATE TABLE users (address text, login text); GRANT SELECT ON users TO onedrop");
     world.postgres.psql("INSERT INTO users VALUES ('scuba@mail.axial.net', 'u17'), ('lisa@gmail.com', 'u18')");
-    let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\nauthserv_id = \"mail.axial.net\"\n";
+    let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
     let postfix = Postfix::start(&spec(&world, asked));
     let queue_id = postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &welcome("table"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
@@ -189,7 +189,7 @@ fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
 fn whose_sent_is_a_matter_of_trust() {
     let world = World::start();
     let forged = |id: &str| format!("From: Doug <doug@mail.axial.net>\nMessage-ID: <{id}@x>\n\nbody\n").into_bytes();
-    let trust = |how: &str| STORY.replace("[sent]", &format!("[sent]\ntrust = \"{how}\""));
+    let trust = |how: &str| STORY.replace("\"authenticated\"", &format!("\"{how}\""));
     for (how, copies) in [("never", 0), ("authenticated", 0), ("header", 1)] {
         let config = world.config(how, &trust(how));
         support::world::delivered(&config, &["-d", "scuba@mail.axial.net", "--sasl-username", ""], &forged(how));

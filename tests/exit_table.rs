@@ -41,7 +41,7 @@ impl World {
         let store = store.replace("$PASSWORD", &password.display().to_string());
         let ledger = ledger.replace("$PASSWORD", &password.display().to_string());
         let text = format!(
-            "[ledger]\n{ledger}\n[store]\n{store}\n[directory]\ndomains = [\"mail.axial.net\"]\naccounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\nauthserv_id = \"mail.axial.net\"\n{more}\n"
+            "[ledger]\n{ledger}\n[store]\n{store}\n[directory]\ndomains = [\"mail.axial.net\"]\naccounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n{more}\n"
         );
         fs::write(dir.path().join("onedrop.toml"), text).expect("configuration");
         World { dir }

@@ -26,7 +26,7 @@ const AT_ONCE_PER_HOST: usize = 4;
 const KILLS_PER_HUNDRED: u64 = 40;
 const LATEST_KILL: Duration = Duration::from_millis(800);
 const LIMIT: Duration = Duration::from_secs(150);
-const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\nauthserv_id = \"axial.net\"\n\
+const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"axial.net\"\n\
     [lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
 
 /// Sebastiano Vigna's SplitMix64: enough for choices that can be repeated.

@@ -61,7 +61,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "directory.recipient_delimiter", kind: Kind::Text(delimiter) },
     Key { full: "directory.accounts", kind: Kind::Accounts },
     Key { full: "directory.query", kind: Kind::OptionalText(query) },
-    Key { full: "sent.trust", kind: Kind::Choice(&["authenticated", "header", "never"]) },
+    Key { full: "sent.trust", kind: Kind::Choice(&["never", "authenticated", "header"]) },
     Key { full: "sent.authserv_id", kind: Kind::Text(one_line) },
     Key { full: "sent.mailbox", kind: Kind::Text(mailbox) },
     Key { full: "dedup.by", kind: Kind::Choice(&["content", "message-id"]) },

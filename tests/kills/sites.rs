@@ -39,7 +39,7 @@ impl Site for Embedded {
         let at = self.at(id);
         let text = format!(
             "[ledger]\nurl = \"sqlite://{0}/ledger/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
-             domains = [\"mail.axial.net\"]\n[sent]\nauthserv_id = \"mail.axial.net\"\n{TIMES}",
+             domains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n{TIMES}",
             at.display()
         );
         (self.0.write(&format!("{id}/onedrop.toml"), text), format!("to-{id}@mail.axial.net"))
@@ -108,7 +108,7 @@ pub struct Servers {
 impl Servers {
     pub fn start() -> Servers {
         let world = World::start();
-        let directory = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\nauthserv_id = \"mail.axial.net\"\n";
+        let directory = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
         let more = format!("{directory}{TIMES}");
         let (config, ledger) = (world.config("host", &more), format!("url = \"{}\"", world.postgres.url_socket()));
         let nobody = "url = \"imap://127.0.0.1:1\"\nstarttls = false";

@@ -28,7 +28,7 @@ impl Local {
     pub fn config(&self, name: &str, ledger: &Path, store: &Path, more: &str) -> PathBuf {
         let text = format!(
             "[ledger]\nurl = \"sqlite://{}\"\n[store]\nurl = \"maildir://{}\"\n[directory]\ndomains = [\"mail.axial.net\"]\n\
-             accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\nauthserv_id = \"mail.axial.net\"\n{more}\n",
+             accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n{more}\n",
             ledger.display(),
             store.display()
         );

@@ -15,6 +15,7 @@ pub const STORY: &str = r#"
 domains = ["mail.axial.net"]
 accounts = { "lisa@gmail.com" = "lisa" }
 [sent]
+trust = "authenticated"
 authserv_id = "mail.axial.net"
 "#;
 
