@@ -10,6 +10,7 @@ mod facts;
 mod fields;
 mod head;
 mod identity;
+mod nul;
 mod parts;
 
 pub use bytes::Bytes;
@@ -17,6 +18,7 @@ pub use facts::{AddressFact, Facts, from_addresses};
 pub use fields::{Field, fields, split, unfold};
 pub use head::{Passage, trace_head};
 pub use identity::{DedupBy, Identity};
+pub use nul::{Mismatch, NulRun, NulRuns, NulRunsError};
 pub use parts::PartFact;
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
@@ -111,6 +113,11 @@ impl Message {
         memchr::memchr(0, self.own_copy()).is_some()
     }
 
+    /// Where its NUL bytes stand; `None` without one. Costs a scan, and at most about 500 KB.
+    pub fn nul_runs(&self) -> Option<NulRuns> {
+        NulRuns::of(self.own_copy())
+    }
+
     /// The header block's fields, top to bottom.
     pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
         fields(split(self.own_copy()).0)
@@ -128,14 +135,17 @@ impl Message {
     }
 }
 
-/// Length of a leading mbox `From ` line (local(8) writes one), 0 without.
+/// Length of a leading mbox `From ` line, 0 without. local(8) writes one before a message: it ends in LF, holds no CR but
+/// perhaps right before that, and is never all there is. Whatever else begins with `From ` is a message's own text.
 fn mbox_line(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.strip_prefix(b"From ") else { return 0 };
     // "From : lisa@..." is a header field in RFC 5322's obsolete syntax (section 4.5).
     if rest.iter().find(|byte| **byte != b' ') == Some(&b':') {
         return 0;
     }
-    memchr::memchr(b'\n', bytes).map_or(bytes.len(), |end| end + 1)
+    let Some(end) = memchr::memchr(b'\n', bytes) else { return 0 };
+    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+    if memchr::memchr(b'\r', line).is_some() || end + 1 == bytes.len() { 0 } else { end + 1 }
 }
 
 /// Length of the leading run of per-recipient fields.
@@ -176,7 +186,7 @@ mod tests {
         // The second line would be taken for an mbox line.
         // The others would continue a field of the server's, or get a line end.
         for odd in
-            [&b"Return-Path: <>\nFrom here on\n"[..], b" A: 1\n\nbody\n", b"\tA: 1\n\nbody\n", b"A: 1\n\nbody", b""]
+            [&b"Return-Path: <>\nFrom here on\nx\n"[..], b" A: 1\n\nbody\n", b"\tA: 1\n\nbody\n", b"A: 1\n\nbody", b""]
         {
             assert_eq!(Message::new(odd.to_vec(), DedupBy::Content).to_hand_over(), None);
         }
@@ -185,7 +195,25 @@ mod tests {
     #[test]
     fn a_from_field_in_obsolete_syntax_is_no_mbox_line() {
         assert_eq!(mbox_line(b"From : lisa@gmail.com\n\n"), 0);
-        assert_eq!(mbox_line(b"From lisa"), 9);
+        assert_eq!(mbox_line(b"From lisa\n\n"), 10);
+    }
+
+    #[test]
+    fn what_local_never_prepends_is_the_messages_own() {
+        assert_eq!(mbox_line(b"From lisa\r\nA: 1\r\n"), 11);
+        for own in [
+            &b"From lisa"[..],
+            b"From lisa\n",
+            b"From lisa\r\n",
+            b"From lisa\rA: 1\r\rbody\r",
+            b"From lisa\rA: 1\r\rbody\nmore\n",
+            b"from lisa\n\n",
+            b"From",
+            b"",
+        ] {
+            let message = Message::new(own.to_vec(), DedupBy::Content);
+            assert_eq!((message.own_copy(), message.shared_copy()), (own, own));
+        }
     }
 
     #[test]

@@ -47,7 +47,11 @@ fn own_copy(input: &[u8]) -> &[u8] {
     match input.strip_prefix(b"From ") {
         // "From : ..." is a field in RFC 5322's obsolete syntax (section 4.5).
         Some(rest) if !rest.trim_ascii_start().starts_with(b":") => {
-            &input[input.iter().position(|byte| *byte == b'\n').map_or(input.len(), |at| at + 1)..]
+            let end = input.iter().position(|byte| *byte == b'\n').map_or(input.len(), |at| at + 1);
+            let (line, behind) = input.split_at(end);
+            // Alone, or with CRs in it, it is the message's own.
+            let is_own = behind.is_empty() || line.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
+            if is_own { input } else { behind }
         }
         _ => input,
     }

@@ -4,6 +4,7 @@ mod support;
 
 use std::path::PathBuf;
 
+use support::local::Local;
 use support::world::{STORY, World, delivered, run};
 
 fn site() -> (World, PathBuf) {
@@ -154,4 +155,31 @@ fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
     let answer = session.command("FETCH 1 INTERNALDATE").expect("fetch");
     let text: String = answer.untagged.iter().map(|line| line.text.as_str()).collect();
     assert!(text.contains("01-Mar-2026 12:34:56 +0000"), "{text}");
+}
+
+/// local(8) prepends a line and has a message behind it; whatever else begins with `From ` is the message itself.
+#[test]
+fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
+    let local = Local::new();
+    let config = local.server_config("");
+    let own: [&[u8]; 6] = [
+        b"From here",
+        b"From here\n",
+        b"From here\r\n",
+        b"From here\rMessage-ID: <cr@x>\r\rbody\r",
+        b"From here\rMessage-ID: <cr-lf@x>\r\rbody\nmore\n",
+        b"From : lisa@gmail.com\n\nbody\n",
+    ];
+    for (n, message) in own.into_iter().enumerate() {
+        let account = format!("own{n}");
+        assert!(give(&config, &account, message).starts_with("stored "));
+        assert!(give(&config, &account, message).starts_with("already there "));
+        assert_eq!(local.inbox(&account), [message], "{}", message.escape_ascii());
+    }
+    for (n, line) in ["From lisa@gmail.com  Sun Nov 22 10:00:00 2026\n", "From lisa@gmail.com\r\n"].iter().enumerate() {
+        let account = format!("mbox{n}");
+        let message = format!("Message-ID: <mbox{n}@x>\n\nbody\n");
+        give(&config, &account, format!("{line}{message}").as_bytes());
+        assert_eq!(local.inbox(&account), [message.as_bytes()]);
+    }
 }

@@ -125,7 +125,7 @@ fn content_digest(header: &[u8], body: &[u8], is_separated: bool, is_anonymous: 
 }
 
 /// Whether a Received field is one that this program prepended, which each try does anew.
-fn is_our_own(received: &Field<'_>) -> bool {
+pub(super) fn is_our_own(received: &Field<'_>) -> bool {
     memchr::memmem::find(&received.unfolded(), head::OUR_RECEIVED).is_some()
 }
 
