@@ -228,6 +228,7 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
     let row = format!("SELECT placed_at IS NULL, epoch FROM onedrop_copy WHERE account = 'to-{id}'");
     let epoch = if in_doubt { "t|2" } else { "t|1" };
     assert!(wait_until(Duration::from_secs(5), || world.postgres.psql(&row) == epoch), "{name}: not recorded");
+    let lease = world.postgres.psql(&format!("SELECT leased_until FROM onedrop_copy WHERE account = 'to-{id}'"));
 
     let began = Instant::now();
     let (mut tries, mut said) = (0, String::new());
@@ -243,8 +244,12 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
     // Only a copy whose last bytes are out may be there before the first is thawed.
     let how = if freeze == Freeze::LastBytesSent { "found account=to-" } else { "stored account=to-" };
     assert!(said.starts_with(how), "{name}: {said}");
-    assert!(took_over >= Duration::from_secs(3), "{name}: before the lease had run out");
-    assert_eq!(world.dovecot.count(&format!("to-{id}"), "INBOX"), 1, "{name}, before the thaw");
+    // By the ledger's clock, which is the leases'.
+    let late = format!("SELECT placed_at > '{lease}' FROM onedrop_copy WHERE account = 'to-{id}'");
+    assert_eq!(world.postgres.psql(&late), "t", "{name}: before the lease had run out");
+    let copy = message(&id).replace('\n', "\r\n").into_bytes();
+    let is_one_copy = |account: &str, mailbox: &str| world.dovecot.messages(account, mailbox) == [copy.as_slice()];
+    assert!(is_one_copy(&format!("to-{id}"), "INBOX"), "{name}, before the thaw");
 
     assert!(matches!(zombie.strace.try_wait(), Ok(None)), "{name}: it was not frozen");
     kill(zombie.pid, Signal::SIGCONT).expect("thaw");
@@ -268,7 +273,9 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
             "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
              WHERE account = '{account}' AND mailbox = '{mailbox}'"
         ));
-        assert_eq!(uids.len(), 1, "{name}: {account}/{mailbox}: {uids:?}; ledger {row}; the first said {late}");
+        let state = format!("{name}: {account}/{mailbox}: {uids:?}; ledger {row}; the first said {late}");
+        assert_eq!(uids.len(), 1, "{state}");
+        assert!(is_one_copy(&account, mailbox), "other bytes: {state}");
         assert_eq!(row, format!("{}|f|t|t", uids[0]), "{name}: {account}/{mailbox}");
     }
     late

@@ -21,6 +21,7 @@ pub mod postfix;
 pub mod postgres;
 pub mod proxy;
 pub mod server;
+pub mod start_line;
 pub mod stream;
 pub mod trial;
 pub mod world;
