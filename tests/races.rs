@@ -14,7 +14,7 @@ use support::{TempRoot, maildir_copies};
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.
 const PATIENT: &str = "[lock]\nwait_secs = 80\nlease_secs = 180\n[limits]\ndeadline_secs = 110\n";
-/// Whoever meets another ends with 75.
+/// Whoever meets another ends with 75, which may be all of them: into a Maildir one may hold the copy and another the message.
 const STRICT: &str = "[lock]\nwait_secs = 0\n";
 
 /// Where the deliveries go, by two configurations each.
@@ -103,7 +103,6 @@ fn race(site: &dyn Site, id: &str, accounts: &[String], times: &str) -> usize {
             other => panic!("{id}: {other:?}: {said}"),
         }
     }
-    assert!(deferred.len() < PROCESSES, "{id}: nobody won");
     for n in &deferred {
         delivered(
             &configs[n % 2],
