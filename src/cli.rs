@@ -1,19 +1,18 @@
 //! The command line: argv to a command, and its end. A word that is not understood ends in 75, because Postfix returns
-//! the mail for most other statuses; and a command that delivers nothing must not eat a message that was piped into it by
-//! mistake, so where standard input is a pipe that is not at its end it ends in 75 as well.
+//! the mail for most other statuses. A command that delivers nothing must not eat a message that a transport pipes into
+//! it by mistake: where Postfix started it (pipe(8) and local(8) set MAIL_CONFIG) and standard input is a pipe, it does
+//! nothing and ends in 75. Everywhere else standard input is none of its business: it is not read, whatever it is.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::stat::{SFlag, fstat};
 
 use crate::config::{Config, ConfigErrors, Listen, Loaded};
-use crate::exit;
+use crate::exit::{self, Verdict};
 use crate::ledger::{Ledger, LedgerError};
 use crate::outcome::{Failure, Outcome, OverQuota};
 use crate::store::{Store, StoreError};
@@ -26,11 +25,6 @@ mod migrate;
 mod postfix;
 mod trace;
 mod verify;
-
-use verify::Verdict;
-
-/// How long to wait for the first byte, or the end, of a pipe that a non-delivering command was given.
-const PIPE_WAIT_MILLIS: u16 = 1000;
 
 /// A session with the ledger, or why there is none.
 pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
@@ -53,7 +47,7 @@ pub struct Adapters {
 
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs to.
 #[derive(Debug, Parser)]
-#[command(name = "onedrop", version, disable_help_subcommand = true)]
+#[command(name = "onedrop", version, arg_required_else_help = true)]
 struct Cli {
     /// Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]
     #[arg(long, global = true, value_name = "FILE")]
@@ -72,7 +66,7 @@ enum Command {
     Migrate,
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per finding
     Check(CheckArgs),
-    /// Show what is on record: the message, its copies, every attempt
+    /// Show what is on record: the message, its copies, every attempt; ends in 1 when nothing is found
     Trace(TraceArgs),
     /// Compare ledger and mailboxes, a line per finding; ends in 0 (nothing left to mend), 1 (something is) or 75 (failed)
     Verify(VerifyArgs),
@@ -124,13 +118,13 @@ struct CheckArgs {
 #[derive(Debug, Args)]
 struct TraceArgs {
     /// Message-ID, queue id, recipient or account
-    #[arg(value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT", allow_hyphen_values = true)]
+    #[arg(value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT")]
     wanted: String,
     /// Print as JSON
     #[arg(long)]
     json: bool,
     /// Show at most this many messages, the newest first
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
@@ -152,66 +146,77 @@ struct VerifyArgs {
 
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
-    let cli = match Cli::try_parse_from(argv) {
-        Ok(cli) => cli,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            end_without_delivery(Ok(error.to_string()))
-        }
-        Err(error) => exit::end(&setup_failure(format!("usage: {}", usage_problem(&error)))),
-    };
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    let cli = Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
-    match cli.command {
-        Command::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
-        Command::Lmtp(args) => {
-            // Before it serves for months: a message that was meant for deliver would wait as long.
-            refuse_a_piped_message("lmtp");
-            exit::end_command(lmtp::run(&args, config, adapters))
-        }
-        Command::Migrate => {
-            let result = load(config).and_then(|loaded| migrate::run(&loaded, adapters));
-            end_without_delivery(result)
-        }
-        Command::Check(args) => {
-            let report = check::run(&args, config, adapters);
-            refuse_a_piped_message(report.verdict.as_deref().unwrap_or("nothing is wrong"));
-            exit::end_report(&report.text, report.verdict.as_deref())
-        }
-        Command::Trace(args) => {
-            let result = load(config).and_then(|loaded| trace::run(&args, &loaded, adapters));
-            end_without_delivery(result)
-        }
-        Command::Verify(args) => {
-            // Before anything is done: it may take long, and 1 would return a mail to its sender.
-            refuse_a_piped_message("verify");
-            match load(config).map(|loaded| verify::run(&args, &loaded, adapters)) {
-                Ok(Verdict::Clean(text)) => exit::end_verified(&text, true),
-                Ok(Verdict::Findings(text)) => exit::end_verified(&text, false),
-                Ok(Verdict::Failed(text)) | Err(text) => exit::end_command(Err(text)),
-            }
-        }
+    if let Command::Deliver(args) = cli.command {
+        exit::end(&deliver::run(args, config, adapters));
+    }
+    // Before anything is done: it may take long, and its ending may be one that returns a mail to its sender.
+    if is_fed_by_postfix() {
+        exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
+    }
+    let said = match cli.command {
+        Command::Deliver(_) => unreachable!("it has ended"),
+        Command::Lmtp(args) => lmtp::run(&args, config, adapters).map(|()| Said::done(String::new())),
+        Command::Migrate => load(config).and_then(|loaded| migrate::run(&loaded, adapters)).map(Said::done),
+        Command::Check(args) => Ok(check::run(&args, config, adapters).into()),
+        Command::Trace(args) => load(config).and_then(|loaded| trace::run(&args, &loaded, adapters)),
+        Command::Verify(args) => load(config).map(|loaded| verify::run(&args, &loaded, adapters)),
+    };
+    let Said { out, err, verdict } = said.unwrap_or_else(Said::failed);
+    exit::end_command(&out, &err, verdict)
+}
+
+/// What a command that delivers nothing has to say at its end.
+struct Said {
+    /// For standard output.
+    out: String,
+    /// For standard error.
+    err: String,
+    verdict: Verdict,
+}
+
+impl Said {
+    fn done(out: String) -> Said {
+        Said { out, err: String::new(), verdict: Verdict::Done }
+    }
+
+    fn failed(err: String) -> Said {
+        Said { out: String::new(), err, verdict: Verdict::Failed }
     }
 }
 
-/// What a command that delivers nothing has to say; `Err` for one that failed or found something.
-type Said = Result<String, String>;
+impl From<check::Report> for Said {
+    fn from(report: check::Report) -> Said {
+        let verdict = if report.verdict.is_some() { Verdict::Failed } else { Verdict::Done };
+        Said { out: report.text, err: report.verdict.unwrap_or_default(), verdict }
+    }
+}
 
 fn load(config: Option<&std::path::Path>) -> Result<Loaded, String> {
     Config::load(config).map_err(|errors: ConfigErrors| errors.to_string())
 }
 
-fn end_without_delivery(said: Said) -> ! {
-    let (Ok(text) | Err(text)) = &said;
-    refuse_a_piped_message(text);
-    exit::end_command(said)
-}
+/// What a transport hears that calls another command than the one that delivers.
+const DELIVERS_NOTHING: &str = "this command delivers nothing, and Postfix gave it a message: MAIL_CONFIG is set and \
+                                standard input is a pipe; transports call `onedrop deliver` (a script: use </dev/null)";
 
-/// Ends the process as a failed delivery if it may have been one; the first line of `said` comes with it.
-fn refuse_a_piped_message(said: &str) {
-    if is_fed_through_a_pipe() {
-        let first = said.lines().next().unwrap_or_default();
-        exit::end(&setup_failure(format!(
-            "this command delivers nothing, and standard input is a pipe that may hold a message (else use </dev/null): {first}"
-        )));
+/// Ends the process where the command line asks for help, or makes no sense. `deliver`, and whatever Postfix started, says
+/// in one line what is wrong, behind the status; an administrator gets all of it, with the usage, on standard error.
+fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
+    let asks = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    let text = error.to_string();
+    match (asks, is_fed_by_postfix()) {
+        (true, true) => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
+        (true, false) => exit::end_command(&text, "", Verdict::Done),
+        (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {
+            exit::end(&setup_failure(format!("usage: {}", usage_problem(error))))
+        }
+        (false, _) => exit::end_command("", &text, Verdict::Failed),
     }
 }
 
@@ -219,24 +224,40 @@ fn setup_failure(text: String) -> Outcome {
     Outcome::of(&Failure::Setup(text), OverQuota::Defer)
 }
 
-/// The first line of clap's error, without its `error: `.
+/// clap's error with its tips in one line, without the usage behind it.
 fn usage_problem(error: &clap::Error) -> String {
     let text = error.to_string();
-    let line = text.lines().next().unwrap_or("not understood");
-    format!("{}; see onedrop --help", line.trim_start_matches("error: "))
+    let what = text.split("\n\nUsage:").next().unwrap_or_default();
+    let what = what.split("\n\nFor more information").next().unwrap_or_default();
+    let parts = what.trim_start_matches("error: ").split("\n\n");
+    let parts: Vec<String> = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    format!("{}; see onedrop --help", parts.join("; "))
 }
 
-/// Whether standard input is a pipe or socket that holds something or may still get something.
-fn is_fed_through_a_pipe() -> bool {
-    let stdin = std::io::stdin();
-    let kind = fstat(&stdin).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
-    if !matches!(kind, Ok(SFlag::S_IFIFO | SFlag::S_IFSOCK)) {
-        return false;
+/// Whether Postfix started this process and standard input is a pipe, which holds a message then.
+fn is_fed_by_postfix() -> bool {
+    let kind = fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+    std::env::var_os("MAIL_CONFIG").is_some() && matches!(kind, Ok(SFlag::S_IFIFO | SFlag::S_IFSOCK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_not_understood_is_told_in_one_line_with_what_was_probably_meant() {
+        let told = |argv: &[&str]| usage_problem(&Cli::try_parse_from(argv).expect_err("an error"));
+        assert_eq!(
+            told(&["onedrop", "trace", "--jsno", "x"]),
+            "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'; see onedrop --help"
+        );
+        assert_eq!(
+            told(&["onedrop", "delivr"]),
+            "unrecognized subcommand 'delivr'; tip: a similar subcommand exists: 'deliver'; see onedrop --help"
+        );
+        assert_eq!(
+            told(&["onedrop", "deliver", "-d"]),
+            "a value is required for '-d <RECIPIENT>' but none was supplied; see onedrop --help"
+        );
     }
-    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    let polled = poll(&mut fds, PIPE_WAIT_MILLIS);
-    let hung_up_and_empty = fds[0]
-        .revents()
-        .is_some_and(|events| events.contains(PollFlags::POLLHUP) && !events.contains(PollFlags::POLLIN));
-    !(matches!(polled, Ok(n) if n > 0) && hung_up_and_empty)
 }

@@ -1,7 +1,7 @@
 //! How a process ends, as Postfix reads it (pipe(8); global/pipe_command.c, global/sys_exits.c). Only 71 and 75 defer;
 //! every other non-zero status returns the mail to its sender, also a panic's 101 and an argument parser's 2. So all
-//! endings meet here: 0, 67, 69 by an explicit decision of `outcome.rs`, and 75 for everything else (1 for what `verify`
-//! found, which is no delivery).
+//! endings meet here: 0, 67, 69 by an explicit decision of `outcome.rs`, and 75 for everything else. Commands that deliver
+//! nothing end in 0, in 75, or in 1 for an answer in the negative.
 //!
 //! On failure the first bytes written are `x.y.z text`, which overrides the exit status in Postfix; on success one line,
 //! of which Postfix logs 100 characters. A pipe that is full, closed or gone changes nothing and blocks nobody.
@@ -60,36 +60,45 @@ pub fn end(outcome: &Outcome) -> ! {
     std::process::exit(status(outcome) as i32)
 }
 
-/// Ends a command that delivers nothing: what it has to say goes to standard output, why it failed to standard error.
-pub fn end_command(said: Result<String, String>) -> ! {
-    let (text, code) = match &said {
-        Ok(text) => (text, ExitCode::Ok),
-        Err(text) => (text, ExitCode::TempFail),
-    };
-    let text = format!("{}\n", text.trim_end());
-    // A reader that went away (`| head`) is no failure of the command.
-    let _ = match said {
-        Ok(_) => std::io::stdout().write_all(text.as_bytes()),
-        Err(_) => std::io::stderr().write_all(text.as_bytes()),
-    };
-    std::process::exit(code as i32)
+/// How a command ends that delivers nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// 0: done.
+    Done,
+    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend. Never the ending of a process
+    /// that may have been given a message: Postfix would return it.
+    No,
+    /// 75: not done, or something is wrong.
+    Failed,
 }
 
-/// Ends a command that reports findings: the report goes to standard output whatever it says; with a verdict, which goes
-/// to standard error, the command has failed.
-pub fn end_report(report: &str, verdict: Option<&str>) -> ! {
-    // Readers that went away do not change the result.
-    let _ = std::io::stdout().write_all(format!("{}\n", report.trim_end()).as_bytes());
-    let Some(verdict) = verdict else { std::process::exit(ExitCode::Ok as i32) };
-    let _ = std::io::stderr().write_all(format!("{verdict}\n").as_bytes());
-    std::process::exit(ExitCode::TempFail as i32)
+/// Ends a command that delivers nothing: `out` goes to standard output, then `err` to standard error. What could not be
+/// written to standard output was not done; a reader that went away (`| head`) needs no words about it.
+pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
+    let written = print(out);
+    let mut errors = std::io::stderr();
+    // Nobody is left to tell of an error.
+    if let Err(error) = &written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        let _ = writeln!(errors, "standard output: {error}");
+    }
+    if !err.is_empty() {
+        let _ = writeln!(errors, "{}", err.trim_end());
+    }
+    std::process::exit(match (written, verdict) {
+        (Err(_), _) | (Ok(()), Verdict::Failed) => ExitCode::TempFail as i32,
+        (Ok(()), Verdict::No) => 1,
+        (Ok(()), Verdict::Done) => ExitCode::Ok as i32,
+    })
 }
 
-/// Ends `verify`, whose findings are told already: 0 with nothing left to mend, else 1. The only ending in 1, and never
-/// one of a process that may have been given a message: Postfix would return it.
-pub fn end_verified(summary: &str, clean: bool) -> ! {
-    let _ = std::io::stderr().write_all(format!("{summary}\n").as_bytes());
-    std::process::exit(i32::from(!clean))
+fn print(out: &str) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    if !out.is_empty() {
+        stdout.write_all(format!("{}\n", out.trim_end()).as_bytes())?;
+    }
+    stdout.flush()
 }
 
 /// Runs `f`; a panic in it is a temporary failure.

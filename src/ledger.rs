@@ -41,6 +41,9 @@ pub enum LedgerError {
     /// None of the sessions that are shared came free in time.
     #[error("in use by other deliveries: {0}")]
     Busy(String),
+    /// The ledger is there, but what it was asked took longer than there was time; what, in words.
+    #[error("{0} took too long")]
+    TookTooLong(String),
     /// The ledger answered with an error to a statement; nothing of the transaction holds.
     #[error("{0}")]
     Refused(String),

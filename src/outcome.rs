@@ -137,6 +137,7 @@ impl Outcome {
                 LedgerError::Contended
                 | LedgerError::Unavailable(_)
                 | LedgerError::Busy(_)
+                | LedgerError::TookTooLong(_)
                 | LedgerError::Refused(_)
                 | LedgerError::Broken(_),
             )

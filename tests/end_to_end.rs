@@ -145,6 +145,19 @@ fn users_may_live_in_a_table_of_the_ledgers_database() {
     assert!(attempts.contains("dsn=5.1.1"), "{attempts}");
 }
 
+/// A directory.query that takes its time is not a ledger that is down.
+#[test]
+fn a_slow_query_is_named() {
+    let world = World::start();
+    let asked = "[directory]\nquery = \"SELECT 'scuba' FROM pg_sleep(60) WHERE $1 <> ''\"\n\
+                 [limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nwait_secs = 0\n";
+    let config = world.config("slow", asked);
+    let output = support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert_eq!(said, "4.3.0 ledger: directory.query took too long\n");
+}
+
 #[test]
 fn local_delivers_by_mailbox_command() {
     let world = World::start();

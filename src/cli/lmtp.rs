@@ -1,18 +1,26 @@
 //! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else `[lmtp] listen`), serves.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::unistd::{AccessFlags, access};
 
 use super::deliver::host_name;
-use super::{Adapters, LmtpArgs, Said};
-use crate::config::{Config, Listen, Loaded};
+use super::{Adapters, LmtpArgs};
+use crate::config::{Config, Listen, Loaded, StoreUrl};
+use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lmtp::{self, Listener, Made, Service};
 
-pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Said {
+/// How long ledger and store may take to show at the start that they are there.
+const FIRST_LOOK: Duration = Duration::from_secs(15);
+
+pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {
     // Before the log, which has a thread.
     let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
@@ -23,17 +31,64 @@ pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) ->
     if !has_listeners {
         listeners = listen(&loaded.config.lmtp.listen)?;
     }
-    let service = service_of(loaded, adapters)?;
-    let reload: lmtp::Reload = Box::new(move || service_of(read()?, adapters));
-    lmtp::run(service, listeners, &reload)?;
-    Ok(String::new())
+    let loaded = Arc::new(loaded);
+    let service = service_of(Arc::clone(&loaded), adapters)?;
+    begin_to_look_at_both_ends(loaded, adapters);
+    let reload: lmtp::Reload = Box::new(move || service_of(Arc::new(read()?), adapters));
+    lmtp::run(service, listeners, &reload)
 }
 
-fn service_of(loaded: Loaded, adapters: Adapters) -> Result<Service, String> {
+fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, String> {
     for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
-    Service::new(Arc::new(loaded), adapters, host_name())
+    Service::new(loaded, adapters, host_name())
+}
+
+/// Logs which end cannot be reached. The server serves all the same: what it cannot deliver stays in Postfix' queue.
+fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
+    let look = move || {
+        if let Err(error) = ledger_answers(&loaded, adapters) {
+            tracing::error!("ledger: {error}; until that is mended all mail is deferred");
+        }
+        let store = loaded.config.store.kind();
+        if let Err(error) = store_answers(&store) {
+            tracing::error!("store: {store} cannot be reached: {error}; until that is mended all mail is deferred");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("first look".to_owned()).spawn(look) {
+        tracing::warn!(%error, "no thread to look whether ledger and store are there");
+    }
+}
+
+fn ledger_answers(loaded: &Loaded, adapters: Adapters) -> Result<(), LedgerError> {
+    match (adapters.open_ledger)(loaded, Instant::now() + FIRST_LOOK)?.schema_version()? {
+        SCHEMA_VERSION => Ok(()),
+        found => Err(LedgerError::Version { found }),
+    }
+}
+
+/// Whether somebody listens there, or the folder may be written: no login, no mailbox.
+fn store_answers(store: &StoreUrl) -> std::io::Result<()> {
+    match store {
+        StoreUrl::Maildir { root } => {
+            let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
+            if !there.is_dir() {
+                return Err(std::io::ErrorKind::NotADirectory.into());
+            }
+            Ok(access(there, AccessFlags::W_OK | AccessFlags::X_OK)?)
+        }
+        StoreUrl::Imap { host, port, .. } => {
+            let mut last = std::io::ErrorKind::AddrNotAvailable.into();
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&address, FIRST_LOOK) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        }
+    }
 }
 
 /// The configuration, with what systemd and the command line say in its place.

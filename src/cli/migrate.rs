@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Adapters, Said};
+use super::Adapters;
 use crate::config::Loaded;
 use crate::ledger::SCHEMA_VERSION;
 
 /// A migration may rewrite a large table.
 const TIME: Duration = Duration::from_secs(3600);
 
-pub(super) fn run(loaded: &Loaded, adapters: Adapters) -> Said {
+pub(super) fn run(loaded: &Loaded, adapters: Adapters) -> Result<String, String> {
     let mut ledger =
         (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
     let applied = ledger.migrate().map_err(|error| format!("ledger: {error}"))?;

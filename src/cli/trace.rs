@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use super::{Adapters, Said, TraceArgs};
 use crate::config::Loaded;
 use crate::directory::Known;
+use crate::exit::Verdict;
 use crate::ledger::{Trace, TraceAttempt, TraceCopy};
 use crate::routing::Routing;
 
 const TIME: Duration = Duration::from_secs(60);
 
-pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Said {
+pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Result<Said, String> {
     let mut ledger =
         (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
     let mut find = |wanted: &str| ledger.trace(wanted, args.limit).map_err(|error| format!("ledger: {error}"));
@@ -22,13 +23,14 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Said
     {
         traces = find(&account)?;
     }
-    if args.json {
-        return serde_json::to_string_pretty(&traces).map_err(|error| error.to_string());
-    }
+    let out = match args.json {
+        true => serde_json::to_string_pretty(&traces).map_err(|error| error.to_string())?,
+        false => traces.iter().map(told).collect::<Vec<_>>().join("\n"),
+    };
     if traces.is_empty() {
-        return Err(format!("nothing on record for {}", args.wanted));
+        return Ok(Said { out, err: format!("nothing on record for {}", safe(&args.wanted)), verdict: Verdict::No });
     }
-    Ok(traces.iter().map(told).collect::<Vec<_>>().join("\n"))
+    Ok(Said::done(out))
 }
 
 /// Nothing from a message may move a terminal's cursor.

@@ -1,33 +1,24 @@
 //! `onedrop verify`: what the comparison of ledger and mailboxes found, a line per finding as it is found, and how it
 //! ended: 0 with nothing left to mend, 1 with something left, 75 where not everything could be compared.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::check::{counted, one_line};
 use super::deliver::host_name;
-use super::{Adapters, VerifyArgs};
+use super::{Adapters, Said, VerifyArgs};
 use crate::config::Loaded;
+use crate::exit::Verdict;
 use crate::ledger::{Attempt, Window};
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 
 /// Between two progress lines.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
-/// What came of it, in the order of weight.
-pub(super) enum Verdict {
-    /// Nothing is left to mend.
-    Clean(String),
-    /// Something is.
-    Findings(String),
-    /// Not everything could be compared.
-    Failed(String),
-}
-
-pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Verdict {
+pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Said {
     let Some(since) = verify::since(&args.since, SystemTime::now()) else {
         let text = format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", one_line(&args.since));
-        return Verdict::Failed(text);
+        return Said::failed(text);
     };
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
     let plan = Plan {
@@ -38,21 +29,23 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Ver
     };
     let mut ledger = match (adapters.open_ledger)(loaded, Instant::now() + LEDGER_TIME) {
         Ok(ledger) => ledger,
-        Err(error) => return Verdict::Failed(format!("ledger: {error}")),
+        Err(error) => return Said::failed(format!("ledger: {error}")),
     };
     let mut telling = Telling::new(args.json);
     let outcome =
         verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded).map(|make| make()), &mut |news| {
             telling.tell(news);
         });
-    telling.end();
-    match outcome {
-        Ok(tally) => verdict(&tally),
-        Err(error) => Verdict::Failed(format!("ledger: {error}")),
+    let written = telling.end();
+    match (outcome, written) {
+        (Ok(tally), Ok(())) => ended(&tally),
+        (Ok(tally), Err(error)) => Said::failed(format!("{}, standard output: {error}", ended(&tally).err)),
+        (Err(error), _) => Said::failed(format!("ledger: {error}")),
     }
 }
 
-fn verdict(tally: &Tally) -> Verdict {
+/// How it ended, in the order of weight.
+fn ended(tally: &Tally) -> Said {
     let copies = if tally.copies == 1 { "copy" } else { "copies" };
     let mut text = format!("{} {copies} compared", tally.copies);
     let counts = [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
@@ -63,9 +56,10 @@ fn verdict(tally: &Tally) -> Verdict {
         text.push_str(&format!(", {}", counted(usize::try_from(tally.errors).unwrap_or(usize::MAX), "error")));
     }
     if tally.failed > 0 {
-        return Verdict::Failed(format!("{text}, {} not compared", tally.failed));
+        return Said::failed(format!("{text}, {} not compared", tally.failed));
     }
-    if tally.errors > 0 { Verdict::Findings(text) } else { Verdict::Clean(text) }
+    let verdict = if tally.errors > 0 { Verdict::No } else { Verdict::Done };
+    Said { out: String::new(), err: text, verdict }
 }
 
 /// Findings on standard output, failures and progress on standard error.
@@ -74,12 +68,14 @@ struct Telling {
     findings: u64,
     progress: Option<Instant>,
     is_line_open: bool,
+    /// The first error of standard output. It does not change what is done, but how it ends.
+    written: io::Result<()>,
 }
 
 impl Telling {
     fn new(json: bool) -> Telling {
-        let progress = std::io::stderr().is_terminal().then(Instant::now);
-        Telling { json, findings: 0, progress, is_line_open: false }
+        let progress = io::stderr().is_terminal().then(Instant::now);
+        Telling { json, findings: 0, progress, is_line_open: false, written: Ok(()) }
     }
 
     fn tell(&mut self, news: News<'_>) {
@@ -90,7 +86,7 @@ impl Telling {
             News::Failed { destination, why } => {
                 self.clear_line();
                 let text = one_line(&why.to_string());
-                let _ = writeln!(std::io::stderr(), "failed   account={}: {text}", one_line(&destination.account));
+                let _ = writeln!(io::stderr(), "failed   account={}: {text}", one_line(&destination.account));
             }
             News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
         }
@@ -98,16 +94,22 @@ impl Telling {
 
     fn found(&mut self, finding: &Finding) {
         self.clear_line();
-        // A reader that went away does not change what is done.
-        let mut out = std::io::stdout();
-        let _ = if self.json {
+        let mut out = io::stdout();
+        let written = if self.json {
             let opening = if self.findings == 0 { "[\n" } else { ",\n" };
             let text = serde_json::to_string(finding).unwrap_or_default();
             write!(out, "{opening}{text}")
         } else {
             writeln!(out, "{}", told(finding))
         };
+        self.note(written);
         self.findings += 1;
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        if self.written.is_ok() {
+            self.written = written;
+        }
     }
 
     fn progress(&mut self, account: &str, tally: &Tally) {
@@ -117,21 +119,27 @@ impl Telling {
             self.is_line_open = true;
             let found = tally.errors + tally.repaired;
             let account = one_line(account);
-            let _ = write!(std::io::stderr(), "\r\x1b[K{} compared, {found} found, at {account:.40}", tally.copies);
+            let _ = write!(io::stderr(), "\r\x1b[K{} compared, {found} found, at {account:.40}", tally.copies);
         }
     }
 
     fn clear_line(&mut self) {
         if std::mem::take(&mut self.is_line_open) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    fn end(&mut self) {
+    /// # Errors
+    /// Not all that was found could be written.
+    fn end(mut self) -> io::Result<()> {
         self.clear_line();
         if self.json {
-            let _ = writeln!(std::io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
+            let written = writeln!(io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
+            self.note(written);
         }
+        let flushed = io::stdout().flush();
+        self.note(flushed);
+        self.written
     }
 }
 

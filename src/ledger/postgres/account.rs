@@ -5,6 +5,7 @@
 use postgres::types::Type;
 
 use super::columns::cell;
+use super::errors::is_late;
 use super::session::{Session, Statement};
 use crate::ledger::LedgerError;
 
@@ -34,6 +35,7 @@ fn explained(error: LedgerError) -> LedgerError {
         LedgerError::Refused(text) if text.contains("must return only one column") => {
             LedgerError::Refused("the directory's query must return one column, the account".to_owned())
         }
+        late if is_late(&late) => LedgerError::TookTooLong("directory.query".to_owned()),
         // A standby says the same of every writing statement; here the transaction is read-only by our own will.
         LedgerError::Unavailable(text) if text.starts_with("25006") => {
             LedgerError::Refused(format!("the directory's query must not write: {text}"))

@@ -33,8 +33,16 @@ pub(super) fn no_answer(after: Duration) -> LedgerError {
     LedgerError::Unavailable(no_answer_text(after))
 }
 
+/// Whether the session was there and an answer did not come in time: ours to wait for it, or the server's by
+/// `statement_timeout`, which we set (57014, query_canceled).
+pub(super) fn is_late(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Unavailable(text) if text.starts_with("57014") || text.starts_with(NO_ANSWER))
+}
+
+const NO_ANSWER: &str = "no answer within ";
+
 pub(super) fn no_answer_text(after: Duration) -> String {
-    format!("no answer within {:.1} s", after.as_secs_f64())
+    format!("{NO_ANSWER}{:.1} s", after.as_secs_f64())
 }
 
 /// SQLSTATE and message, or the chain of causes; one line, bounded.
