@@ -6,6 +6,7 @@
 use std::io::Read;
 
 mod bytes;
+mod date;
 mod facts;
 mod fields;
 mod head;

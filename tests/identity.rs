@@ -64,8 +64,8 @@ fn messages_that_are_one() {
         (
             "trace",
             &[
-                b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\n\nbody\n",
-                b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\nX-Spam-Score: 5\nMessage-ID: <t@x>\n\nbody\n",
+                b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
+                b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\nX-Spam-Score: 5\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
             ],
         ),
         ("two-ids", &[b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n", b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n"]),
@@ -181,5 +181,41 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
         let message = format!("Message-ID: <mbox{n}@x>\n\nbody\n");
         give(&config, &account, format!("{line}{message}").as_bytes());
         assert_eq!(local.inbox(&account), [message.as_bytes()]);
+    }
+}
+
+/// A machine that says the same each time it has something to say: with a constant Message-ID and no Date, or the other
+/// way round, or a clock that was never set.
+#[test]
+fn each_alarm_arrives_though_it_reads_like_the_last_one() {
+    let local = Local::new();
+    let config = local.server_config("");
+    for (n, constant) in [
+        "Subject: on battery\n",
+        "Message-ID: <alarm@ups>\n",
+        "Date: Sun, 22 Nov 2026 10:00:00 +0000\n",
+        "Message-ID: <alarm@ups>\nDate: Thu, 01 Jan 1970 00:00:07 +0000\n",
+        "Message-ID: <alarm@ups>\nDate: Wed, 01 Jan 2098 00:00:07 +0000\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let account = format!("alarm{n}");
+        let came_in = |id: &str| {
+            format!(
+                "Received: from ups by mx (Postfix)\n\tid {id}; Sun, 22 Nov 2026 10:00:05 +0000\n{constant}\non battery\n"
+            )
+        };
+        let [first, second] = ["A1", "B2"].map(came_in);
+        for (message, said) in [(&first, "stored "), (&second, "stored "), (&first, "already "), (&second, "already ")]
+        {
+            assert!(give(&config, &account, message.as_bytes()).starts_with(said), "{constant}{said}");
+        }
+        // Sent in again on this host: its own Received is on top, and the message is the one that is there.
+        let again = format!("Received: by mx (Postfix) id C3; Sun, 22 Nov 2026 11:00:00 +0000\n{first}");
+        assert!(give(&config, &account, again.as_bytes()).starts_with("already "), "{constant}");
+        let mut copies = local.inbox(&account);
+        copies.sort_unstable();
+        assert_eq!(copies, [first.as_bytes(), second.as_bytes()], "{constant}");
     }
 }

@@ -1,13 +1,15 @@
-//! Who a message is: the raw first Message-ID, and a digest over what its author wrote.
+//! Who a message is: the raw first Message-ID, and a digest over what its author wrote. Both are part of the ledger's
+//! format: a change of one byte delivers everything in flight a second time. `fixtures/identity` holds them.
 
 use sha2::{Digest, Sha256};
 
 use super::fields::{Field, fields, split};
-use super::head;
+use super::{date, head};
 use crate::lock_key::{self, Hash};
 
-/// Fields whose content the author chose, or who sent it again (besides `content-*` and `resent-*`).
-const AUTHORED: [&[u8]; 11] = [
+/// Fields whose content the author chose, besides [`AUTHORED_KINDS`]. The last five direct answers, keys and receipts:
+/// without them, a text that is known could be sent ahead of its author's message with another's in them.
+const AUTHORED: [&[u8]; 16] = [
     b"from",
     b"sender",
     b"reply-to",
@@ -19,7 +21,24 @@ const AUTHORED: [&[u8]; 11] = [
     b"in-reply-to",
     b"references",
     b"mime-version",
+    b"mail-followup-to",
+    b"mail-reply-to",
+    b"autocrypt",
+    b"disposition-notification-to",
+    b"return-receipt-to",
 ];
+
+/// What the names of fields about the body, and of those about who sent it again, begin with.
+const AUTHORED_KINDS: [&[u8]; 2] = [b"content-", b"resent-"];
+
+/// The exceptions: software that stores mail counts the body, and only some recipients see who got a blind copy.
+const NOT_AUTHORED: [&[u8]; 2] = [b"content-length", b"resent-bcc"];
+
+/// 1990-01-01 00:00 UTC. An earlier Date is that of a clock that was never set.
+const FIRST_DATE: i64 = 631_152_000;
+
+/// How much later than the oldest Received a Date may be, in seconds: time zones given wrongly, and clocks a day off.
+const LATEST_DATE: i64 = 2 * 86_400;
 
 /// A Message-ID longer than this is not usable as one; RFC 5322 allows 998 bytes a line.
 const LONGEST_MESSAGE_ID: usize = 4096;
@@ -60,7 +79,8 @@ impl Identity {
         let (header, body) = split(bytes);
         let message_id = first_message_id(header);
         let is_separated = header.len() + body.len() < bytes.len();
-        let digest = content_digest(header, body, is_separated, message_id.is_none());
+        let received = received_that_counts(header, message_id.is_some());
+        let digest = content_digest(header, body, is_separated, received.as_ref());
         let id_hash = match &message_id {
             Some(id) => lock_key::message_hash(id),
             None => lock_key::content_hash(&digest),
@@ -89,19 +109,35 @@ fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     (!id.is_empty() && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
 }
 
-/// SHA-256 over the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), and the body with line
-/// ends as CRLF, NUL as 0x80 and without trailing empty lines. CRs before a line's end count as part of it.
-///
-/// A message with neither Message-ID nor Date is no message of its own by what its author wrote: an alarm reads the same
-/// each time. There the top-most Received counts as well, which Postfix wrote, once for all recipients.
-fn content_digest(header: &[u8], body: &[u8], is_separated: bool, is_anonymous: bool) -> Hash {
+/// The oldest (bottom-most) Received that is not ours, where Message-ID or Date says nothing. An alarm without an id or
+/// with a constant one, from a machine without a clock, reads the same each time and is meant each time; what tells them
+/// apart is the first server's Received, one for all recipients and tries. What is sent on gets its fields above that.
+fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>> {
+    let oldest = fields(header).filter(|field| field.is(b"received") && !is_our_own(field)).last()?;
+    (!has_message_id || !has_date(header, &oldest)).then_some(oldest)
+}
+
+/// Whether the first Date tells one message from another: it can be read, and no wrong clock explains it. Where the
+/// Received has no date that can be read, no Date is too late.
+fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
+    let Some(field) = fields(header).find(|field| field.is(b"date")) else { return false };
+    let Some(date) = date::seconds(&field.unfolded()) else { return false };
+    let received = oldest.unfolded();
+    // RFC 5322 section 3.6.7: the date follows the last semicolon.
+    let received = memchr::memrchr(b';', &received).and_then(|at| date::seconds(&received[at + 1..]));
+    date >= FIRST_DATE && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
+}
+
+/// SHA-256 over the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), then `received`, and the
+/// body with line ends as CRLF, NUL as 0x80 and without trailing empty lines. CRs before a line's end count as part of
+/// it.
+fn content_digest(header: &[u8], body: &[u8], is_separated: bool, received: Option<&Field<'_>>) -> Hash {
     let mut digest = CanonicalDigest { sha: Sha256::new(), buffer: Vec::with_capacity(BUFFER) };
     for field in fields(header).filter(is_authored) {
         digest.put_field(&field);
     }
-    if is_anonymous && !fields(header).any(|field| field.is(b"date")) {
-        let received = fields(header).find(|field| field.is(b"received") && !is_our_own(field));
-        received.iter().for_each(|field| digest.put_field(field));
+    if let Some(received) = received {
+        digest.put_field(received);
     }
     // Without the empty line a mail reader may take the body's start for header fields.
     digest.put(if is_separated || body.is_empty() { b"\r\n" } else { b"\n" });
@@ -126,12 +162,13 @@ fn content_digest(header: &[u8], body: &[u8], is_separated: bool, is_anonymous: 
 
 /// Whether a Received field is one that this program prepended, which each try does anew.
 pub(super) fn is_our_own(received: &Field<'_>) -> bool {
-    memchr::memmem::find(&received.unfolded(), head::OUR_RECEIVED).is_some()
+    memchr::memmem::find(&received.relaxed(), head::OUR_RECEIVED).is_some()
 }
 
 fn is_authored(field: &Field<'_>) -> bool {
     let name = field.name_lower();
-    AUTHORED.contains(&name.as_slice()) || name.starts_with(b"content-") || name.starts_with(b"resent-")
+    let is_of_a_kind = AUTHORED_KINDS.iter().any(|kind| name.starts_with(kind));
+    (is_of_a_kind && !NOT_AUTHORED.contains(&name.as_slice())) || AUTHORED.contains(&name.as_slice())
 }
 
 const BUFFER: usize = 16 * 1024;
@@ -189,10 +226,10 @@ mod tests {
 
     #[test]
     fn trace_fields_line_ends_and_folding_do_not_change_who_a_message_is() {
-        let plain = b"Message-ID: <a@b>\nSubject: one two\n\nbody\n";
-        let travelled = b"Return-Path: <x@y>\r\nDelivered-To: doug@b\r\nReceived: from a by b;\r\n\tnow\r\nMESSAGE-ID:\r\n <a@b>\r\nX-Spam-Flag: NO\r\nSubject: one\r\n  two \r\n\r\nbody\r\n\r\n\r\n";
+        let plain = b"Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 GMT\nSubject: one two\n\nbody\n";
+        let travelled = b"Return-Path: <x@y>\r\nDelivered-To: doug@b\r\nReceived: from a by b;\r\n\tnow\r\nMESSAGE-ID:\r\n <a@b>\r\nX-Spam-Flag: NO\r\nDate: 1 Mar\r\n\t 2026 10:00 GMT\r\nSubject: one\r\n  two \r\n\r\nbody\r\n\r\n\r\n";
         assert_eq!(identity(plain), identity(travelled));
-        assert_eq!(identity(plain), identity(b"Message-ID: <a@b>\nSubject: one two\n\nbody"));
+        assert_eq!(identity(plain), identity(plain.trim_ascii_end()));
     }
 
     #[test]
@@ -209,14 +246,216 @@ mod tests {
         }
     }
 
+    /// Each name of its own, so that no list of the code's stands for itself.
+    const WRITTEN_BY_THE_AUTHOR: [&str; 30] = [
+        "From",
+        "Sender",
+        "Reply-To",
+        "To",
+        "Cc",
+        "Subject",
+        "Date",
+        "Message-ID",
+        "In-Reply-To",
+        "References",
+        "MIME-Version",
+        "Mail-Followup-To",
+        "Mail-Reply-To",
+        "Autocrypt",
+        "Disposition-Notification-To",
+        "Return-Receipt-To",
+        "Content-Type",
+        "Content-Transfer-Encoding",
+        "Content-Disposition",
+        "Content-ID",
+        "Content-Language",
+        "Content-Lengths",
+        "Resent-From",
+        "Resent-Sender",
+        "Resent-To",
+        "Resent-Cc",
+        "Resent-Date",
+        "Resent-Message-ID",
+        "Resent-Reply-To",
+        "Resent-Bccs",
+    ];
+
+    const ADDED_ON_THE_WAY: [&str; 38] = [
+        "Return-Path",
+        "Delivered-To",
+        "X-Original-To",
+        "Envelope-To",
+        "Received",
+        "Received-SPF",
+        "Authentication-Results",
+        "DKIM-Signature",
+        "DomainKey-Signature",
+        "ARC-Seal",
+        "ARC-Message-Signature",
+        "ARC-Authentication-Results",
+        "X-Spam-Status",
+        "X-Spam-Flag",
+        "X-Virus-Scanned",
+        "X-Mailer",
+        "X-Message-ID",
+        "X-Content-Type",
+        "Errors-To",
+        "Precedence",
+        "List-Id",
+        "List-Post",
+        "List-Help",
+        "List-Subscribe",
+        "List-Unsubscribe",
+        "List-Unsubscribe-Post",
+        "List-Archive",
+        "List-Owner",
+        "Bcc",
+        "Resent-Bcc",
+        "Content-Length",
+        "Lines",
+        "Status",
+        "X-Status",
+        "X-UID",
+        "Apparently-To",
+        "Importance",
+        "User-Agent",
+    ];
+
+    /// The digest with this line in the header, below and above all others and between them.
+    fn digests_with(line: &str) -> [Hash; 3] {
+        let [one, two] = ["Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 +0000\n", "From: lisa@gmail.com\nSubject: x\n"];
+        [[line, one, two], [one, line, two], [one, two, line]]
+            .map(|lines| identity(format!("{}\nbody\n", lines.concat()).as_bytes()).digest)
+    }
+
     #[test]
-    fn an_alarm_without_id_and_date_is_new_each_time_it_comes_in() {
-        let alarm = |received: &str, date: &str| {
-            identity(format!("Delivered-To: x\nReceived: {received}\n{date}Subject: on battery\n\nbody\n").as_bytes())
+    fn each_field_of_the_authors_counts() {
+        for name in WRITTEN_BY_THE_AUTHOR {
+            let digests = ["", "one@x", "two@x"].map(|value| digests_with(&format!("{name}: {value}\n")));
+            for other in [digests[1], digests[2], digests_with("")] {
+                for (at, digest) in other.iter().enumerate() {
+                    assert_ne!(digests[0][at], *digest, "{name}");
+                }
+            }
+            assert_ne!(digests[1], digests[2], "{name}");
+            // However its name is written.
+            for name in [name.to_uppercase(), name.to_lowercase(), format!("{name} ")] {
+                assert_eq!(digests_with(&format!("{name}: one@x\n")), digests[1], "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_field_that_is_added_on_the_way_counts() {
+        let plain = digests_with("");
+        for name in ADDED_ON_THE_WAY {
+            for value in ["", "one@x", "by mx.example (Postfix) id A1; Sun, 1 Mar 2026 10:00:05 +0000"] {
+                assert_eq!(digests_with(&format!("{name}: {value}\n")), plain, "{name}: {value}");
+            }
+        }
+    }
+
+    const ID: &str = "Message-ID: <a@b>\n";
+    const DATE: &str = "Date: Sun, 1 Mar 2026 10:00:00 +0000\n";
+
+    /// Whether an alarm with these fields that comes in twice is two messages. Each time it has a Received of the first
+    /// server's, and above that one of another's.
+    fn is_new_each_time(fields: &str) -> bool {
+        let alarm = |id: &str, minute: u8| {
+            let received = format!(
+                "Received: from relay by mx id {id}2; Sun, 1 Mar 2026 10:{minute:02}:30 +0000\n\
+                 Received: from ups by relay id {id};\n\tSun, 1 Mar 2026 10:{minute:02}:00 +0000\n"
+            );
+            identity(format!("{received}Subject: on battery\n{fields}\nbody\n").as_bytes())
         };
-        assert_eq!(alarm("by mx id A1; 10:00", ""), alarm("by mx id A1;\n\t10:00", ""));
-        assert_ne!(alarm("by mx id A1; 10:00", ""), alarm("by mx id B2; 10:05", ""));
-        assert_eq!(alarm("by mx id A1; 10:00", "Date: now\n"), alarm("by mx id B2; 10:05", "Date: now\n"));
+        assert_eq!(alarm("A", 0), alarm("A", 0));
+        alarm("A", 0) != alarm("B", 5)
+    }
+
+    #[test]
+    fn an_alarm_whose_id_or_date_says_nothing_is_new_each_time_it_comes_in() {
+        assert!(!is_new_each_time(&[ID, DATE].concat()));
+        for without in ["", ID, DATE] {
+            assert!(is_new_each_time(without), "{without}");
+        }
+        let longest = format!("Message-ID: {}\n", "x".repeat(LONGEST_MESSAGE_ID));
+        assert!(!is_new_each_time(&[&longest, DATE].concat()));
+        let longer = format!("Message-ID: {}\n", "x".repeat(LONGEST_MESSAGE_ID + 1));
+        for id in ["Message-ID:\n", "Message-ID: \n\t \n", "Message-ID:\nMessage-ID: <a@b>\n", &longer] {
+            assert!(is_new_each_time(&[id, DATE].concat()), "{id}");
+        }
+        for date in ["", " ", "now", "Sun Mar  1 10:00:00 2026", "Sun, 1 Mar 2026 10:00:00"] {
+            assert!(is_new_each_time(&format!("{ID}Date: {date}\n{DATE}")), "{date}");
+        }
+    }
+
+    #[test]
+    fn a_date_that_a_wrong_clock_explains_says_nothing() {
+        for (date, says_nothing) in [
+            ("1 Jan 1970 00:00:00 +0000", true),
+            ("31 Dec 1989 23:59:59 +0000", true),
+            ("1 Jan 1990 00:00:00 +0000", false),
+            ("31 Dec 1989 23:00:00 -0100", false),
+            ("1 Jan 1990 00:59:59 +0100", true),
+            ("1 Mar 2025 10:00:00 +0000", false),
+            ("3 Mar 2026 10:00:00 +0000", false),
+            ("3 Mar 2026 10:05:01 +0000", true),
+            ("3 Mar 2026 05:05:01 EST", true),
+            ("19 Jan 2038 03:14:07 +0000", true),
+        ] {
+            assert_eq!(is_new_each_time(&format!("{ID}Date: {date}\n")), says_nothing, "{date}");
+        }
+        // To the second: at this one Received alone.
+        let with = |date: &str, received: &str| {
+            identity(format!("Received: by x; {received}\n{ID}Date: {date}\n\nbody\n").as_bytes())
+        };
+        let without = |date: &str| identity(format!("{ID}Date: {date}\n\nbody\n").as_bytes());
+        for (date, received, counts) in [
+            ("3 Mar 2026 10:00:00 +0000", "1 Mar 2026 10:00:00 +0000", false),
+            ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:00 +0000", true),
+            ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:01 +0000 (a comment)", false),
+            // A Received without a date that can be read says of no Date that it is late.
+            ("3 Mar 2036 10:00:00 +0000", "some day", false),
+            ("3 Mar 2036 10:00:00 +0000", "", false),
+        ] {
+            assert_eq!(with(date, received) != without(date), counts, "{date}, {received}");
+        }
+    }
+
+    #[test]
+    fn the_date_of_a_received_follows_its_last_semicolon() {
+        let late = format!("{ID}Date: 3 Mar 2036 10:00:00 +0000\n");
+        let counts = |received: &str| {
+            identity(format!("Received: {received}\n{late}\n").as_bytes()) != identity(format!("{late}\n").as_bytes())
+        };
+        assert!(counts("by x (a; b); 1 Mar 2026 10:00:00 +0000"));
+        assert!(counts("; 1 Mar 2026 10:00:00 +0000"));
+        assert!(!counts("by x 1 Mar 2026 10:00:00 +0000"));
+        assert!(!counts("by x; 1 Mar 2026 10:00:00 +0000; y"));
+    }
+
+    /// Two recipients, a retry, a copy that was sent on: the first server's Received is the same.
+    #[test]
+    fn the_oldest_received_that_is_not_ours_counts_and_no_other() {
+        let first = "Received: from ups by mx\n\tid A1; Sun, 1 Mar 2026 10:00:00 +0000\n";
+        let alarm = |above: &str| identity(format!("{above}{first}Subject: on battery\n\nbody\n").as_bytes());
+        let ours = "Received: from mx by mda (Onedrop) with LMTP id 4Q\n\tfor <a@b>; now\n";
+        for above in [
+            "Received: from mx by other id B2; Sun, 1 Mar 2026 10:00:02 +0000\n",
+            "Delivered-To: doug@x\nReceived: by other; x\nReceived: by third; y\n",
+            ours,
+        ] {
+            assert_eq!(alarm(above), alarm(""), "{above}");
+        }
+        let plain = identity(b"Subject: on battery\n\nbody\n");
+        assert_ne!(alarm(""), plain);
+        let below = |below: &str| identity(format!("{first}Subject: on battery\n{below}\nbody\n").as_bytes());
+        assert_ne!(below("Received: by older; x\n"), alarm(""));
+        assert_eq!(below(ours), alarm(""));
+        // Ours alone is none, however it is folded.
+        for ours in [ours, "Received: from mx by mda (Onedrop)\n\twith LMTP id 4Q; now\n"] {
+            assert_eq!(identity(format!("{ours}Subject: on battery\n\nbody\n").as_bytes()), plain);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::Proof;
 
-const FOUND: &[u8] = b"Received: by another way\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
+const FOUND: &[u8] = b"Return-Path: <a@b.other>\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 
 impl Peer {
     fn search(&mut self, criteria: &str, hits: &str) {
