@@ -127,10 +127,13 @@ impl Outcome {
                 OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL.permanent(), text),
             },
             Failure::Store(StoreError::TooBig(_)) => Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text),
-            Failure::Store(StoreError::NotStored(_) | StoreError::NoAccount(_) | StoreError::InDoubt(_)) => {
-                Outcome::TempFail(Status::TEMPORARY, text)
-            }
-            Failure::Setup(_) | Failure::NoRecipient | Failure::Ledger(LedgerError::Version { .. }) => {
+            Failure::Store(
+                StoreError::NotStored(_)
+                | StoreError::Refused(_)
+                | StoreError::NoAccount(_)
+                | StoreError::InDoubt(_),
+            ) => Outcome::TempFail(Status::TEMPORARY, text),
+            Failure::Store(StoreError::Setup(_)) | Failure::Setup(_) | Failure::NoRecipient | Failure::Ledger(LedgerError::Version { .. }) => {
                 Outcome::TempFail(Status::OUR_SETUP, text)
             }
             Failure::Ledger(

@@ -4,11 +4,13 @@
 mod support;
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use onedrop::message::DedupBy;
-use onedrop::store::Store;
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::{Copy, Receipt, Store, StoreError};
 use support::TempRoot;
 use support::dovecot::Dovecot;
 
@@ -48,4 +50,108 @@ fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
     assert!(refused.contains("ca.pem") || refused.contains("no root certificates"), "{refused}");
     fs::copy(dovecot.ca_file(), &ca_file).expect("the certificate");
     store.check("doug", soon()).expect("the certificates are there now");
+}
+
+/// Access control lists; what a test says of an account's mailbox stands in its `dovecot-acl`.
+const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
+     plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
+
+fn letter() -> Message {
+    Message::new(b"Message-ID: <login@b>\nSubject: s\n\nbody\n".to_vec(), DedupBy::Content)
+}
+
+fn append(store: &mut ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
+    let letter = letter();
+    let copy = Copy {
+        key: &[0; 32],
+        head: b"",
+        bytes: letter.own_copy(),
+        identity: letter.identity(),
+        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
+    };
+    store.append(destination, &copy, &Deadline::new(Duration::from_secs(30), Duration::from_secs(10)))
+}
+
+#[test]
+fn a_mailbox_without_the_right_to_write_refuses_by_itself() {
+    let dovecot = Dovecot::start_with(ACL);
+    let mut store = ImapStore::new(settings(&dovecot));
+    let sent = Destination::sent("lisa", "Sent");
+    append(&mut store, &sent).expect("there is no list yet");
+    let folder = dovecot.maildir("lisa").join(".Sent");
+    for rights in ["lrw", ""] {
+        fs::write(folder.join("dovecot-acl"), format!("owner {rights}\n")).expect("a list");
+        let mut store = ImapStore::new(settings(&dovecot));
+        let refused = append(&mut store, &sent);
+        assert!(matches!(&refused, Err(StoreError::Refused(_))), "{rights:?}: {refused:?}");
+        append(&mut store, &Destination::inbox("lisa")).expect("the INBOX has no list");
+    }
+    fs::remove_file(folder.join("dovecot-acl")).expect("the list");
+    append(&mut ImapStore::new(settings(&dovecot)), &sent).expect("the right is back");
+    assert_eq!(dovecot.count("lisa", "Sent"), 2);
+}
+
+#[test]
+fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
+    let dovecot = Dovecot::start();
+    let mut store = ImapStore::new(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
+    let refused = append(&mut store, &Destination::sent("lisa", "Sent"));
+    assert!(matches!(&refused, Err(StoreError::Refused(why)) if why.contains("create_mailboxes")), "{refused:?}");
+    append(&mut store, &Destination::inbox("lisa")).expect("the INBOX is there");
+}
+
+/// A password file for the master user in place of the shipped one's, so that it can be changed.
+fn change_password(dovecot: &Dovecot, password: &str) {
+    let file = dovecot.config_file().with_file_name("master-users");
+    fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user())).expect("master-users");
+    dovecot.doveadm(&["reload"]);
+}
+
+#[test]
+fn a_password_that_was_changed_is_not_an_accounts_fault() {
+    let dovecot = Dovecot::start();
+    let mut store = ImapStore::new(settings(&dovecot));
+    append(&mut store, &Destination::inbox("doug")).expect("all is well");
+    change_password(&dovecot, "another");
+    // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
+    let ours = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")), "{ours:?}");
+    append(&mut store, &Destination::inbox("doug")).expect("a kept session outlives the password");
+    change_password(&dovecot, dovecot.password());
+    append(&mut store, &Destination::inbox("lisa")).expect("the password is right again");
+    assert_eq!((dovecot.count("doug", "INBOX"), dovecot.count("lisa", "INBOX")), (2, 1));
+}
+
+/// Users in a passwd(5)-like file; those in `accounts` exist.
+fn users_in_a_file(folder: &TempRoot, accounts: &[&str]) -> String {
+    let file = folder.join("users");
+    write_users(folder, accounts);
+    let file = file.display();
+    format!(
+        "passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+         userdb {{\n  driver = passwd-file\n  args = {file}\n\
+           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
+    )
+}
+
+fn write_users(folder: &TempRoot, accounts: &[&str]) {
+    let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}user-secret::::::\n"));
+    fs::write(folder.join("users"), lines.collect::<String>()).expect("users");
+}
+
+#[test]
+fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
+    let folder = TempRoot::new();
+    let dovecot = Dovecot::start_with_users(&users_in_a_file(&folder, &["doug", "scuba", "rig-probe"]));
+    let mut store = ImapStore::new(settings(&dovecot));
+    let unknown = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&unknown, Err(StoreError::NotStored(_))), "nobody else is known: {unknown:?}");
+    append(&mut store, &Destination::inbox("doug")).expect("an account");
+    let closed = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")), "{closed:?}");
+    // Doug's session is kept; but his account is gone as well, so nothing is proven.
+    write_users(&folder, &["scuba"]);
+    dovecot.doveadm(&["reload"]);
+    let unsure = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
 }

@@ -4,7 +4,7 @@
 //! look. A crash leaves at most what an APPEND without its answer leaves, a copy or none; a literal whose final CRLF
 //! was not sent is dropped by the server with the connection.
 //!
-//! `socket` and `wire` bound the connection, `login` opens sessions, `session` runs commands, `append`, `look` and
+//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a refused one is, `session` runs commands, `append`, `look` and
 //! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
 //! part, over our wire; reading answers is ours.
 
@@ -40,6 +40,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod witness;
 
 /// How the connection is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,22 +301,16 @@ impl ImapStore {
 impl From<NoSession> for StoreError {
     fn from(no: NoSession) -> Self {
         match no {
-            NoSession::Refused(why) => StoreError::NoAccount(why),
+            NoSession::NoAccount(why) => StoreError::NoAccount(why),
+            NoSession::Setup(why) => StoreError::Setup(why),
             NoSession::Failed(why) => StoreError::NotStored(why),
         }
     }
 }
 
-impl From<NoSession> for String {
-    fn from(no: NoSession) -> Self {
-        let (NoSession::Refused(why) | NoSession::Failed(why)) = no;
-        why
-    }
-}
-
 fn mailbox(destination: &Destination) -> Result<String, StoreError> {
     syntax::mailbox(&destination.mailbox)
-        .ok_or_else(|| StoreError::NotStored(format!("{:?} cannot name a mailbox", destination.mailbox)))
+        .ok_or_else(|| StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox)))
 }
 
 fn failed(doing: &str, trouble: Trouble) -> StoreError {
@@ -327,12 +322,14 @@ fn why(trouble: Trouble) -> String {
     why
 }
 
-/// What a NO or BAD to APPEND means, by its response code (RFC 5530, RFC 7889, RFC 9208).
+/// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501 section 7.1, RFC 5530,
+/// RFC 7889, RFC 9208). Without a code nobody knows whom it concerns.
 fn refused(doing: &str, refusal: Refusal) -> StoreError {
     let text = format!("{doing}: {}", refusal.text);
     match refusal.code.as_str() {
         "OVERQUOTA" => StoreError::OverQuota(text),
         "TOOBIG" | "LIMIT" => StoreError::TooBig(text),
+        "NOPERM" | "CANNOT" | "NONEXISTENT" | "TRYCREATE" => StoreError::Refused(text),
         _ => StoreError::NotStored(text),
     }
 }

@@ -96,7 +96,7 @@ impl MaildirStore {
         }
         if !self.create_mailboxes {
             let text = format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
-            return Err(StoreError::NotStored(text));
+            return Err(StoreError::Refused(text));
         }
         create_maildir(folder).map_err(|error| not_stored(folder, &error))?;
         match folder.parent() {

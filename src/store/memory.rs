@@ -28,6 +28,12 @@ pub enum Fault {
     Panic,
     /// The account is over its quota at the next append.
     OverQuota,
+    /// The mailbox takes no copy at the next append.
+    Refused,
+    /// Nobody may write for the account at the next append.
+    NoAccount,
+    /// The store does not let us in at the next append.
+    Setup,
     /// The next removal fails.
     Remove,
 }
@@ -144,11 +150,16 @@ impl Store for MemoryStore {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
         let mut shared = self.shared();
-        let appends = [Fault::NotStored, Fault::StoredInDoubt, Fault::LostInDoubt, Fault::Panic, Fault::OverQuota];
-        let fault = shared.fault(&appends);
+        let refusals = [Fault::OverQuota, Fault::Refused, Fault::NoAccount, Fault::Setup];
+        let appends = [Fault::NotStored, Fault::StoredInDoubt, Fault::LostInDoubt, Fault::Panic];
+        let fault = shared.fault(&[&appends[..], &refusals].concat());
+        let told = || "told to fail".to_owned();
         match fault {
-            Some(Fault::NotStored) => return Err(StoreError::NotStored("told to fail".to_owned())),
-            Some(Fault::OverQuota) => return Err(StoreError::OverQuota("told to fail".to_owned())),
+            Some(Fault::NotStored) => return Err(StoreError::NotStored(told())),
+            Some(Fault::OverQuota) => return Err(StoreError::OverQuota(told())),
+            Some(Fault::Refused) => return Err(StoreError::Refused(told())),
+            Some(Fault::NoAccount) => return Err(StoreError::NoAccount(told())),
+            Some(Fault::Setup) => return Err(StoreError::Setup(told())),
             Some(Fault::Panic) => panic!("told to panic"),
             _ => {}
         }

@@ -73,7 +73,17 @@ impl Dovecot {
         Self::configure(&format!("listen = 127.0.0.1, {}\n", addresses.join(", ")))
     }
 
+    /// As `start`, with `users` in place of the passdb and userdb for which any name is an account. `@ROOT@` in it is the
+    /// server's folder, `@USER@` the Unix user of all mail. The account `rig-probe` must exist.
+    pub fn start_with_users(users: &str) -> Self {
+        Self::configure_with(users, DEFAULT_PROCESSES)
+    }
+
     fn configure(extra_conf: &str) -> Self {
+        Self::configure_with(EVERYBODY, extra_conf)
+    }
+
+    fn configure_with(users: &str, extra_conf: &str) -> Self {
         assert!(super::is_root(), "Dovecot's rig needs root: it runs as several users");
         let root = TempRoot::new();
         let ports @ [imap_port, tls_port, lmtp_port] = [free_port(), free_port(), free_port()];
@@ -85,7 +95,7 @@ impl Dovecot {
         assert!(shipped.contains(&format!("args = {path}")), "conf/dovecot/onedrop.conf names {path}");
         let at = root.display().to_string();
         root.write("onedrop.conf", shipped.replace(path, &format!("{at}/master-users")));
-        let conf = CONF.replace("@ROOT@", &at).replace("@USER@", MAIL_USER).replace("@USER_PASSWORD@", USER_PASSWORD);
+        let conf = CONF.replace("@USERS@", users).replace("@ROOT@", &at).replace("@USER@", MAIL_USER).replace("@USER_PASSWORD@", USER_PASSWORD);
         let conf = conf.replace("@IMAP@", &imap_port.to_string()).replace("@IMAPS@", &tls_port.to_string());
         let conf = conf.replace("@LMTP@", &lmtp_port.to_string());
         root.write("dovecot.conf", format!("{conf}{extra_conf}\n"));
@@ -287,6 +297,10 @@ pub fn certificate(root: &Path) {
     set_mode(&root.join("key.pem"), 0o644);
 }
 
+/// Any name is an account.
+const EVERYBODY: &str = "passdb {\n  driver = static\n  args = password=@USER_PASSWORD@\n}\n\
+     userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u allow_all_users=yes\n}\n";
+
 const CONF: &str = r"
 base_dir = @ROOT@/run
 state_dir = @ROOT@/state
@@ -298,14 +312,7 @@ mail_location = maildir:@ROOT@/mail/%u/Maildir
 disable_plaintext_auth = no
 auth_failure_delay = 0
 !include @ROOT@/onedrop.conf
-passdb {
-  driver = static
-  args = password=@USER_PASSWORD@
-}
-userdb {
-  driver = static
-  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u allow_all_users=yes
-}
+@USERS@
 namespace inbox {
   inbox = yes
   separator = /

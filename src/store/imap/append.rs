@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::deadline::Deadline;
 use crate::store::{Copy, Receipt};
 
+use super::login::NoSession;
 use super::session::{Answer, Capabilities, Event, Refusal, Session, Trouble};
 use super::syntax;
 
@@ -27,8 +28,10 @@ pub enum AppendTrouble {
     Refused(Refusal),
     /// Certainly not stored.
     NotStored(String),
-    /// Certainly not stored: nobody may write for this account.
-    NoAccount(String),
+    /// Certainly not stored: there is no session for the account.
+    NoSession(NoSession),
+    /// Certainly not stored: the mailbox is not there, and is not to be made or cannot be.
+    NoMailbox(String),
     /// Certainly not stored: larger than this limit.
     TooBig { size: u64, limit: u64 },
     /// The server may have taken it.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::append::{self, AppendTrouble, Begun, Part};
 use super::login::NoSession;
-use super::session::Trouble;
-use super::{ImapStore, Slot, refused, why};
+use super::session::{Refusal, Trouble};
+use super::{ImapStore, Slot, refused};
 use crate::directory::Destination;
 use crate::lock_key::Hash;
 use crate::store::{Receipt, StoreError};
@@ -79,9 +79,9 @@ impl ImapStore {
         }
         if !self.door.settings.create_mailboxes {
             let text = format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
-            return Err(AppendTrouble::NotStored(text));
+            return Err(AppendTrouble::NoMailbox(text));
         }
-        self.create(destination, mailbox, until).map_err(AppendTrouble::NotStored)?;
+        self.create(destination, mailbox, until)?;
         self.append_once(destination, mailbox, parts, until)
     }
 
@@ -115,18 +115,21 @@ impl ImapStore {
     }
 
     /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it still holds mail.
-    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), String> {
-        let created = self.with_session(&destination.account, until, |session, _| {
+    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), AppendTrouble> {
+        self.with_session(&destination.account, until, |session, _| {
             match session.run(&format!("CREATE {mailbox}"), until) {
+                Ok(_) => {}
                 Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
-                created => drop(created.map_err(why)?),
+                Err(Trouble::Refused(Refusal { code, text })) => {
+                    return Err(AppendTrouble::Refused(Refusal { code, text: format!("creating it: {text}") }));
+                }
+                Err(Trouble::Broken(why)) => return Err(AppendTrouble::NotStored(format!("creating it: {why}"))),
             }
             match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
                 Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
-                Err(trouble) => Err(why(trouble)),
+                Err(Trouble::Broken(why)) => Err(AppendTrouble::NotStored(format!("subscribing to it: {why}"))),
             }
-        });
-        created.map_err(|why: String| format!("creating it: {why}"))
+        })
     }
 }
 
@@ -135,7 +138,8 @@ pub(super) fn not_appended(destination: &Destination, trouble: AppendTrouble) ->
     match trouble {
         AppendTrouble::Refused(refusal) => refused(&doing, refusal),
         AppendTrouble::NotStored(why) => StoreError::NotStored(format!("{doing}: {why}")),
-        AppendTrouble::NoAccount(why) => StoreError::NoAccount(format!("{doing}: {why}")),
+        AppendTrouble::NoMailbox(why) => StoreError::Refused(format!("{doing}: {why}")),
+        AppendTrouble::NoSession(no) => no.map(|why| format!("{doing}: {why}")).into(),
         AppendTrouble::TooBig { size, limit } => {
             StoreError::TooBig(format!("{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"))
         }
@@ -146,8 +150,9 @@ pub(super) fn not_appended(destination: &Destination, trouble: AppendTrouble) ->
 impl From<NoSession> for AppendTrouble {
     fn from(no: NoSession) -> Self {
         match no {
-            NoSession::Refused(why) => AppendTrouble::NoAccount(why),
+            // As any trouble with a connection: a kept session may end, and with a new one it is as if there had been none.
             NoSession::Failed(why) => AppendTrouble::NotStored(why),
+            no => AppendTrouble::NoSession(no),
         }
     }
 }

@@ -16,6 +16,7 @@ use secrecy::ExposeSecret;
 use super::session::{Capabilities, Session, Trouble, guarded};
 use super::syntax;
 use super::wire::Wire;
+use super::witness::{Span, Verdict, Witnesses};
 use super::{ImapSettings, Tls};
 
 /// What a server may send until we are logged in.
@@ -27,27 +28,52 @@ pub struct Door {
     /// Reading the system's root certificates takes some milliseconds: once, by the first that needs them. What could not
     /// be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
+    witnesses: Witnesses,
 }
 
 /// Why there is no session, in words.
 #[derive(Debug)]
 pub enum NoSession {
-    /// The server lets nobody act for this account (or does not know our password, which other accounts will tell).
-    Refused(String),
+    /// The server lets nobody act for this account, and us for others.
+    NoAccount(String),
+    /// The server does not let us in as we are set up.
+    Setup(String),
     /// The server cannot be used now.
     Failed(String),
 }
 
-impl From<String> for NoSession {
+/// Why one login came to nothing.
+enum NoLogin {
+    /// The server said so, and whose fault it is shows only beside other logins.
+    Refused(String),
+    Failed(NoSession),
+}
+
+impl From<String> for NoLogin {
     fn from(why: String) -> Self {
-        NoSession::Failed(why)
+        NoLogin::Failed(NoSession::Failed(why))
+    }
+}
+
+impl NoLogin {
+    fn map(self, say: impl FnOnce(String) -> String) -> NoLogin {
+        match self {
+            NoLogin::Refused(why) => NoLogin::Refused(say(why)),
+            NoLogin::Failed(no) => NoLogin::Failed(no.map(say)),
+        }
     }
 }
 
 impl NoSession {
-    fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
+    fn why(self) -> String {
+        let (NoSession::NoAccount(why) | NoSession::Setup(why) | NoSession::Failed(why)) = self;
+        why
+    }
+
+    pub fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
         match self {
-            NoSession::Refused(why) => NoSession::Refused(say(why)),
+            NoSession::NoAccount(why) => NoSession::NoAccount(say(why)),
+            NoSession::Setup(why) => NoSession::Setup(say(why)),
             NoSession::Failed(why) => NoSession::Failed(say(why)),
         }
     }
@@ -66,7 +92,7 @@ impl imap::Authenticator for Plain {
 
 impl Door {
     pub fn new(settings: ImapSettings) -> Door {
-        Door { settings, tls: OnceLock::new() }
+        Door { settings, tls: OnceLock::new(), witnesses: Witnesses::default() }
     }
 
     /// A session that acts for `account`.
@@ -74,12 +100,64 @@ impl Door {
     /// # Errors
     /// What stood in the way, with host, user and account, without the password.
     pub fn open(&self, account: &str, until: Instant) -> Result<Session, NoSession> {
+        let (mut session, mut at) = self.log_in(account, until);
+        for _ in 0..2 {
+            let why = match session {
+                Ok(session) => return Ok(session),
+                Err(NoLogin::Failed(no)) => return Err(no),
+                Err(NoLogin::Refused(why)) => why,
+            };
+            match self.judge(account, at, until) {
+                Verdict::Accounts(witness) => {
+                    return Err(NoSession::NoAccount(format!("{why}; but {witness} can log in")));
+                }
+                Verdict::Ours(proof) => {
+                    let text = format!("{why}; perhaps store.user or its password is wrong: {proof}");
+                    return Err(NoSession::Setup(text));
+                }
+                Verdict::Unknown(doubt) => {
+                    let text = format!("{why}; perhaps store.user or its password is wrong: {doubt}");
+                    return Err(NoSession::Failed(text));
+                }
+                // Perhaps it was our password that was wrong until a moment ago.
+                Verdict::OnlyAfter(_) => (session, at) = self.log_in(account, until),
+            }
+        }
+        session.map_err(|no| match no {
+            NoLogin::Refused(why) => NoSession::Failed(format!("{why}; others can log in now")),
+            NoLogin::Failed(no) => no,
+        })
+    }
+
+    /// What others' logins say about a refusal of `account`.
+    fn judge(&self, account: &str, refused: Span, until: Instant) -> Verdict {
+        self.witnesses.judge(account, refused, until, |witness| {
+            let (session, span) = self.log_in(witness, until);
+            session.map(|_| span).map_err(|no| match no {
+                NoLogin::Refused(why) => why,
+                NoLogin::Failed(no) => no.why(),
+            })
+        })
+    }
+
+    /// Logs in once.
+    fn log_in(&self, account: &str, until: Instant) -> (Result<Session, NoLogin>, Span) {
+        let began = Instant::now();
+        let session = self.connect_and_log_in(account, until);
+        let span = Span { began, ended: Instant::now() };
+        if session.is_ok() {
+            self.witnesses.logged_in(account, span);
+        }
+        (session, span)
+    }
+
+    fn connect_and_log_in(&self, account: &str, until: Instant) -> Result<Session, NoLogin> {
         let ImapSettings { host, port, user, .. } = &self.settings;
         let wire =
             Wire::connect(host, *port, until).map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
         wire.begin(until, LOGIN_BYTES);
         self.greet(&wire)
-            .map_err(|why| NoSession::Failed(format!("{host}:{port}: {why}")))
+            .map_err(|why| NoLogin::from(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
                 self.authenticate(&wire, &capabilities, account, until).map_err(|no| {
                     no.map(|why| format!("cannot log in to {host}:{port} as {user} for {account}: {why}"))
@@ -133,11 +211,12 @@ impl Door {
         capabilities: &Capabilities,
         account: &str,
         until: Instant,
-    ) -> Result<Session, NoSession> {
+    ) -> Result<Session, NoLogin> {
         let ImapSettings { user, password, .. } = &self.settings;
         let password = password.expose_secret();
         if [account, user, password].iter().any(|part| part.contains('\0')) {
-            return Err(NoSession::Refused("account, user and password cannot hold NUL".to_owned()));
+            let why = "account, user and password cannot hold NUL".to_owned();
+            return Err(NoLogin::Failed(NoSession::NoAccount(why)));
         }
         let plain = format!("{account}\0{user}\0{password}");
         let encoded = syntax::base64(plain.as_bytes());
@@ -151,22 +230,22 @@ impl Door {
             Ok(session) => {
                 let capabilities = told_at_login(wire);
                 Session::new(session, wire.clone(), capabilities, until).map_err(|trouble| match trouble {
-                    Trouble::Refused(refusal) => NoSession::Failed(refusal.text),
-                    Trouble::Broken(why) => NoSession::Failed(why),
+                    Trouble::Refused(refusal) => NoLogin::from(refusal.text),
+                    Trouble::Broken(why) => NoLogin::from(why),
                 })
             }
-            Err(imap::Error::Io(error)) => Err(NoSession::Failed(error.to_string())),
+            Err(imap::Error::Io(error)) => Err(NoLogin::from(error.to_string())),
             Err(error) => {
                 let said = what_was_said(wire, &error, &[&encoded, password]);
-                Err(if is_about_the_account(&said) { NoSession::Refused(said) } else { NoSession::Failed(said) })
+                Err(if may_be_about_the_account(&said) { NoLogin::Refused(said) } else { NoLogin::from(said) })
             }
         }
     }
 }
 
-/// Whether a NO to AUTHENTICATE is final for the account (RFC 5530): not that a part of the server is away, and not a
-/// lost connection.
-fn is_about_the_account(said: &str) -> bool {
+/// Whether a NO to AUTHENTICATE (RFC 5530) says something about the account or about our password: not that a part of the
+/// server is away, and not a lost connection.
+fn may_be_about_the_account(said: &str) -> bool {
     let code = syntax::response_code(said.strip_prefix("NO ").unwrap_or_default()).map(|(name, _)| name);
     matches!(
         code.as_deref(),

@@ -294,7 +294,7 @@ fn a_mailbox_that_stays_missing_is_created_once_only() {
     });
     let deadline = deadline();
     let error = world.append_within(&inbox(), &deadline).unwrap_err();
-    assert!(is_not_stored(&error) && error.to_string().contains("no such mailbox"), "{error}");
+    assert!(matches!(&error, StoreError::Refused(why) if why.contains("no such mailbox")), "{error}");
     assert!(!deadline.is_answering(), "there is nothing left to wait for");
     world.end();
 }
@@ -310,7 +310,7 @@ fn without_create_mailboxes_a_missing_one_is_an_error_that_says_so() {
     };
     let mut world = World::with(script, |settings| settings.create_mailboxes = false);
     let error = world.append(&inbox()).unwrap_err();
-    assert!(is_not_stored(&error), "{error}");
+    assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
     assert!(error.to_string().contains("INBOX") && error.to_string().contains("create_mailboxes"), "{error}");
     world.end();
 }
@@ -335,6 +335,83 @@ fn a_refusal_in_place_of_the_plus_is_told_by_its_code() {
         assert!(error.certainly_not_stored() && error.to_string().contains(expected), "{error}");
         assert_eq!(matches!(error, StoreError::OverQuota(_)), refusal.contains("OVERQUOTA"));
         assert_eq!(matches!(error, StoreError::TooBig(_)), refusal.contains("TOOBIG") || refusal.contains("LIMIT"));
+        world.end();
+    }
+}
+
+/// By name: `NotStored`, `Refused` and so on.
+fn class(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NotStored(_) => "NotStored",
+        StoreError::Setup(_) => "Setup",
+        StoreError::Refused(_) => "Refused",
+        StoreError::OverQuota(_) => "OverQuota",
+        StoreError::TooBig(_) => "TooBig",
+        StoreError::NoAccount(_) => "NoAccount",
+        StoreError::InDoubt(_) => "InDoubt",
+    }
+}
+
+#[test]
+fn a_refusal_tells_whom_it_concerns() {
+    let cases = [
+        ("NO [NOPERM] no right", "Refused", "Refused"),
+        ("NO [CANNOT] not this name", "Refused", "Refused"),
+        ("NO [NONEXISTENT] no such mailbox", "Refused", "Refused"),
+        ("NO [TRYCREATE] no such mailbox", "Refused", "Refused"),
+        ("NO [OVERQUOTA] full", "OverQuota", "OverQuota"),
+        ("NO [TOOBIG] too big", "TooBig", "TooBig"),
+        ("NO [LIMIT] too big", "TooBig", "TooBig"),
+        ("NO [UNAVAILABLE] a part is away", "NotStored", "InDoubt"),
+        ("NO [INUSE] locked", "NotStored", "InDoubt"),
+        ("NO [SERVERBUG] oops", "NotStored", "InDoubt"),
+        ("NO [CONTACTADMIN] oops", "NotStored", "NotStored"),
+        ("NO [EXPIRED] oops", "NotStored", "NotStored"),
+        ("NO [AUTHENTICATIONFAILED] oops", "NotStored", "NotStored"),
+        ("NO Permission denied", "NotStored", "NotStored"),
+        ("BAD what", "NotStored", "NotStored"),
+    ];
+    for (refusal, early, late) in cases {
+        for (is_late, expected) in [(false, early), (true, late)] {
+            let script = move |listener: TcpListener| {
+                let mut peer = Peer::accept(&listener);
+                peer.log_in("IMAP4rev1 SASL-IR");
+                let tag = peer.append_to("\"INBOX\"", "");
+                if is_late {
+                    peer.say("+ go on\r\n");
+                    peer.bytes(LETTER_SENT.len() + 2);
+                }
+                peer.say(format!("{tag} {refusal}\r\n"));
+                peer.expect("LOGOUT");
+            };
+            let mut world = World::with(script, |settings| settings.create_mailboxes = false);
+            let error = world.append(&inbox()).unwrap_err();
+            assert_eq!(class(&error), expected, "{refusal}, late: {is_late}: {error}");
+            assert!(error.to_string().contains(refusal), "{error}");
+            world.end();
+        }
+    }
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_made_tells_why() {
+    let cases = [
+        ("NO [NOPERM] no right", "Refused"),
+        ("NO [CANNOT] not this name", "Refused"),
+        ("NO [OVERQUOTA] too many", "OverQuota"),
+        ("NO [UNAVAILABLE] later", "NotStored"),
+        ("NO no", "NotStored"),
+    ];
+    for (refusal, expected) in cases {
+        let mut world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
+            let tag = peer.append_to("\"INBOX\"", "");
+            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
+            peer.answer("CREATE \"INBOX\"", refusal);
+            peer.expect("LOGOUT");
+        });
+        let error = world.append(&inbox()).unwrap_err();
+        assert_eq!(class(&error), expected, "{error}");
+        assert!(error.to_string().contains(refusal), "{error}");
         world.end();
     }
 }
