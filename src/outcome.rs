@@ -128,14 +128,12 @@ impl Outcome {
             },
             Failure::Store(StoreError::TooBig(_)) => Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text),
             Failure::Store(
-                StoreError::NotStored(_)
-                | StoreError::Refused(_)
-                | StoreError::NoAccount(_)
-                | StoreError::InDoubt(_),
+                StoreError::NotStored(_) | StoreError::Refused(_) | StoreError::NoAccount(_) | StoreError::InDoubt(_),
             ) => Outcome::TempFail(Status::TEMPORARY, text),
-            Failure::Store(StoreError::Setup(_)) | Failure::Setup(_) | Failure::NoRecipient | Failure::Ledger(LedgerError::Version { .. }) => {
-                Outcome::TempFail(Status::OUR_SETUP, text)
-            }
+            Failure::Store(StoreError::Setup(_))
+            | Failure::Setup(_)
+            | Failure::NoRecipient
+            | Failure::Ledger(LedgerError::Version { .. }) => Outcome::TempFail(Status::OUR_SETUP, text),
             Failure::Ledger(
                 LedgerError::Contended
                 | LedgerError::Unavailable(_)

@@ -201,10 +201,9 @@ impl StoreError {
     /// administrator to mend, or nobody knows.
     pub fn is_the_accounts(&self) -> bool {
         match self {
-            StoreError::Refused(_)
-            | StoreError::OverQuota(_)
-            | StoreError::TooBig(_)
-            | StoreError::NoAccount(_) => true,
+            StoreError::Refused(_) | StoreError::OverQuota(_) | StoreError::TooBig(_) | StoreError::NoAccount(_) => {
+                true
+            }
             StoreError::NotStored(_) | StoreError::Setup(_) | StoreError::InDoubt(_) => false,
         }
     }

@@ -95,7 +95,11 @@ impl Dovecot {
         assert!(shipped.contains(&format!("args = {path}")), "conf/dovecot/onedrop.conf names {path}");
         let at = root.display().to_string();
         root.write("onedrop.conf", shipped.replace(path, &format!("{at}/master-users")));
-        let conf = CONF.replace("@USERS@", users).replace("@ROOT@", &at).replace("@USER@", MAIL_USER).replace("@USER_PASSWORD@", USER_PASSWORD);
+        let conf = CONF
+            .replace("@USERS@", users)
+            .replace("@ROOT@", &at)
+            .replace("@USER@", MAIL_USER)
+            .replace("@USER_PASSWORD@", USER_PASSWORD);
         let conf = conf.replace("@IMAP@", &imap_port.to_string()).replace("@IMAPS@", &tls_port.to_string());
         let conf = conf.replace("@LMTP@", &lmtp_port.to_string());
         root.write("dovecot.conf", format!("{conf}{extra_conf}\n"));
