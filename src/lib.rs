@@ -16,6 +16,7 @@ pub mod config;
 pub mod deadline;
 pub mod deliver;
 pub mod directory;
+mod durable;
 pub mod envelope;
 pub mod exit;
 pub mod ledger;

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::byte_lock;
 use crate::directory::Destination;
+use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
 use crate::store::Receipt;
@@ -105,9 +106,9 @@ impl SqliteLedger {
         Ok(ledger)
     }
 
-    /// Syncs the folder, unless somebody has since the WAL was made. SQLite would do so in every process (it is built
-    /// without that, see .cargo/config.toml). The lock file holds which WAL it was done for: what a crash takes of that is
-    /// done again, and a WAL made anew is another file.
+    /// Syncs the folder and those above it, unless somebody has since the WAL was made. SQLite would sync the folder in every
+    /// process (it is built without that, see .cargo/config.toml). The lock file holds which WAL it was done for: what a
+    /// crash takes of that is done again, and a WAL made anew is another file.
     fn make_names_durable(&self) -> std::io::Result<()> {
         let made = identity_of(&beside(&self.path, "-wal"));
         let mut done = FileIdentity::default();
@@ -115,7 +116,7 @@ impl SqliteLedger {
             return Ok(());
         }
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        durable::sync_way_to(folder.unwrap_or(Path::new(".")))?;
         if let Some(made) = made {
             // What cannot be noted is done again.
             let _ = self.locks.write_all_at(&made, 0);

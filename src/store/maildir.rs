@@ -19,6 +19,7 @@ use super::utf7::modified_utf7;
 use super::{Copy, Found, Receipt, Sought, Store, StoreError};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, is_account_name};
+use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
 
 use copies::{entries, is_named};
@@ -92,7 +93,11 @@ impl MaildirStore {
         // What is made last tells that all of it was: a crash in between must not leave a mailbox unsubscribed.
         let is_inbox = destination.mailbox == "INBOX";
         if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
-            return Ok(());
+            // Whoever made it may have died before its name was durable; the lock file is made after that.
+            return match folder.join(LOCKS).exists() {
+                true => Ok(()),
+                false => sync_way_to(folder).map_err(|error| at(folder, &error)),
+            };
         }
         if !self.create_mailboxes {
             let text = format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
@@ -103,10 +108,12 @@ impl MaildirStore {
             Some(inbox) if !is_inbox => {
                 self.ensure(inbox, &Destination::inbox(&destination.account))?;
                 subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
-                File::create(folder.join(FOLDER_MARK)).map(drop).map_err(|error| at(folder, &error))
+                File::create(folder.join(FOLDER_MARK)).map(drop).map_err(|error| at(folder, &error))?;
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => {}
         }
+        // The names of all that was made must be as durable as the mail in it.
+        sync_way_to(folder).map_err(|error| at(folder, &error))
     }
 }
 
@@ -262,10 +269,6 @@ fn create_maildir(folder: &Path) -> io::Result<()> {
     for sub in ["tmp", "cur", "new"] {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub))?;
     }
-    // The names of the folders made above must be as durable as the mail in them.
-    for made in folder.ancestors().take(3).filter(|path| !path.as_os_str().is_empty()) {
-        sync_folder(made)?;
-    }
     Ok(())
 }
 
@@ -281,10 +284,6 @@ fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     file.write_all(format!("{mailbox}\n").as_bytes())
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// Removes a file; that it is gone is fine.

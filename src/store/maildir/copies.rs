@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{at, sync_folder};
+use super::at;
+use crate::durable::sync_folder;
 use crate::store::{Found, Proof, Receipt, Sought, StoreError};
 
 /// A change of a folder older than that is on the disk.
