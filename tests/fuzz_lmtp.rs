@@ -17,8 +17,8 @@
 mod dialog;
 #[path = "lmtp/oracles.rs"]
 mod oracles;
-#[path = "lmtp/session.rs"]
-mod session;
+#[path = "lmtp/script.rs"]
+mod script;
 
 use std::fs;
 use std::path::Path;

@@ -161,7 +161,7 @@ fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
     let attempts = postfix.attempts(&queue_id);
     let bounced = attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
-    assert!(bounced.contains("No such recipient"), "{bounced}");
+    assert!(bounced.contains("unknown recipient"), "{bounced}");
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
     assert_eq!(world.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
 }

@@ -4,7 +4,7 @@
 
 #[path = "../../tests/lmtp/oracles.rs"]
 mod oracles;
-#[path = "../../tests/lmtp/session.rs"]
-mod session;
+#[path = "../../tests/lmtp/script.rs"]
+mod script;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| oracles::data(input));

@@ -4,8 +4,8 @@
 
 #[path = "../../tests/lmtp/oracles.rs"]
 mod oracles;
-#[path = "../../tests/lmtp/session.rs"]
-mod session;
+#[path = "../../tests/lmtp/script.rs"]
+mod script;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     oracles::session(input);

@@ -3,6 +3,22 @@
 use std::time::Duration;
 
 use super::delivery::{Ending, Parcel};
+use super::protocol::Transaction;
+use crate::outcome::Outcome;
+
+/// That a recipient was refused before there was a delivery.
+pub fn refused(transaction: &Transaction, recipient: &str, outcome: &Outcome) {
+    let (queue_id, sender) = (transaction.queue_id.as_str(), transaction.sender.as_str());
+    tracing::warn!(
+        queue_id,
+        recipient,
+        sender,
+        outcome = outcome.name(),
+        status = %outcome.status(),
+        "{}",
+        outcome.text()
+    );
+}
 
 /// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields those of the
 /// recipient's own.

@@ -9,6 +9,7 @@ use super::command::{self, Command, Mail, Refusal};
 use super::input::SLOWEST;
 use super::reply::line;
 use super::xforward::{self, Forwarded, harmless};
+use crate::outcome::Outcome;
 
 pub use super::reply::reply;
 pub use super::xforward::Client;
@@ -36,19 +37,13 @@ pub struct Settings {
     pub recipients: usize,
 }
 
-/// What the directory says about a recipient.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admission {
-    Known,
-    Unknown,
-    /// Nobody can tell now; why, for the log. The peer is told to come again.
-    TryLater(String),
-}
-
 /// Asked for each recipient.
 pub trait Admit {
-    /// `address` as a person reads it: `local@domain`, or `postmaster`.
-    fn admit(&mut self, address: &str) -> Admission;
+    /// `recipient` as a person reads it (`local@domain`, or `postmaster`), of the transaction so far.
+    ///
+    /// # Errors
+    /// How the delivery to it has ended: nobody has the address, or nobody can tell now.
+    fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome>;
 }
 
 /// What the connection does next; the replies so far are in the output buffer. Before anything is read that the peer
@@ -113,7 +108,6 @@ pub struct Protocol {
     in_vain: u32,
     /// When the client said the first word of a transaction, or of what it thinks is one.
     began: Option<Instant>,
-    is_closed: bool,
 }
 
 impl Protocol {
@@ -127,7 +121,6 @@ impl Protocol {
             errors: 0,
             in_vain: 0,
             began: None,
-            is_closed: false,
         };
         protocol.set(settings);
         protocol
@@ -151,9 +144,6 @@ impl Protocol {
 
     /// Carries out one command line, given without its line end, at the time `now`, and appends the replies to `out`.
     pub fn line(&mut self, line: &[u8], now: Instant, admit: &mut dyn Admit, out: &mut Vec<u8>) -> Next {
-        if self.is_closed {
-            return Next::Close;
-        }
         if self.is_too_slow(now) {
             return self.hang_up("421 4.4.2 Transaction takes too long", out);
         }
@@ -170,9 +160,6 @@ impl Protocol {
 
     /// A command line was too long. The caller throws away the rest of it.
     pub fn line_too_long(&mut self, out: &mut Vec<u8>) -> Next {
-        if self.is_closed {
-            return Next::Close;
-        }
         self.refuse(&Refusal::error("500 5.5.2 Line too long"), out)
     }
 
@@ -204,8 +191,7 @@ impl Protocol {
         Next::Command
     }
 
-    fn hang_up(&mut self, text: &str, out: &mut Vec<u8>) -> Next {
-        self.is_closed = true;
+    fn hang_up(&self, text: &str, out: &mut Vec<u8>) -> Next {
         line(out, text);
         Next::Close
     }
@@ -241,10 +227,10 @@ impl Protocol {
                 self.mail(mail)?;
                 line(out, "250 2.1.0 Sender taken");
             }
-            Command::Rcpt(recipient) => {
-                self.rcpt(recipient, admit)?;
-                line(out, "250 2.1.5 Recipient taken");
-            }
+            Command::Rcpt(recipient) => match self.rcpt(recipient, admit)? {
+                Ok(()) => line(out, "250 2.1.5 Recipient taken"),
+                Err(outcome) => out.extend_from_slice(&reply(&outcome)),
+            },
             Command::Data => {
                 self.data()?;
                 line(out, "354 End data with <CR><LF>.<CR><LF>");
@@ -299,7 +285,8 @@ impl Protocol {
         Ok(())
     }
 
-    fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<(), Refusal> {
+    /// Adds the recipient, or says how the delivery to it has ended.
+    fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<Result<(), Outcome>, Refusal> {
         let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
         if open.chunked.is_some() {
             return Err(Refusal::excused("503 5.5.1 The message has begun"));
@@ -308,18 +295,11 @@ impl Protocol {
         if most != 0 && open.transaction.recipients.len() >= most {
             return Err(Refusal::excused("452 4.5.3 Too many recipients"));
         }
-        match admit.admit(&recipient) {
-            Admission::Known => {
-                open.transaction.recipients.push(recipient);
-                Ok(())
-            }
-            Admission::Unknown => Err(Refusal::excused("550 5.1.1 No such recipient")),
-            Admission::TryLater(why) => {
-                let queue_id = open.transaction.queue_id.as_str();
-                tracing::warn!(queue_id, recipient, why, "recipient put off");
-                Err(Refusal::excused("451 4.3.0 Recipient cannot be looked up now"))
-            }
+        let admitted = admit.admit(&recipient, &open.transaction);
+        if admitted.is_ok() {
+            open.transaction.recipients.push(recipient);
         }
+        Ok(admitted)
     }
 
     fn data(&self) -> Result<(), Refusal> {

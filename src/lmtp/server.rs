@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::connection;
+use super::client;
 use super::delivery::Parcel;
 use super::flights::Flights;
 use super::metrics::Metrics;
@@ -283,7 +283,7 @@ impl Server {
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
             let Ok(stream) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection::serve(stream, &seat.0)));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client::serve(stream, &seat.0)));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");

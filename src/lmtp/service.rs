@@ -1,7 +1,6 @@
 //! What all connections share under one configuration: where mail goes, the pools, the limits. A new configuration makes
 //! a new one; whoever is in the middle of a message keeps the old one until it is done.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -160,10 +159,6 @@ impl Service {
 
     pub fn delivery_number(&self) -> u64 {
         self.next_delivery.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub fn spool_folder(&self) -> &PathBuf {
-        &self.loaded.config.lmtp.spool_dir
     }
 
     /// Closes what nobody has used for a while.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use crate::message::Bytes;
+use crate::outcome::Failure;
 
 /// See the module.
 pub struct Spool {
@@ -20,13 +21,6 @@ pub struct Spool {
     file: Option<File>,
     length: u64,
     trouble: Option<io::Error>,
-}
-
-/// Why there is no message.
-#[derive(Debug)]
-pub enum NoMessage {
-    TooLarge { limit: u64 },
-    Spool(io::Error),
 }
 
 impl Spool {
@@ -73,20 +67,24 @@ impl Spool {
     ///
     /// # Errors
     /// It is too large, or the file could not be written.
-    pub fn finish(mut self) -> Result<Bytes, NoMessage> {
+    pub fn finish(mut self) -> Result<Bytes, Failure> {
         let (limit, in_memory) = (self.limit, self.memory.len() as u64);
         if limit != 0 && self.length + in_memory > limit {
-            return Err(NoMessage::TooLarge { limit });
+            return Err(Failure::TooLarge { limit });
         }
         if self.file.is_some() && !self.memory.is_empty() && self.trouble.is_none() {
             self.trouble = self.write_out().err();
         }
         match (self.trouble, self.file) {
-            (Some(trouble), _) => Err(NoMessage::Spool(trouble)),
-            (None, Some(file)) => Bytes::unnamed(file).map_err(NoMessage::Spool),
+            (Some(trouble), _) => Err(no_message(trouble)),
+            (None, Some(file)) => Bytes::unnamed(file).map_err(no_message),
             (None, None) => Ok(Bytes::Memory(self.memory)),
         }
     }
+}
+
+fn no_message(trouble: io::Error) -> Failure {
+    Failure::Input(format!("spool: {trouble}"))
 }
 
 fn unnamed_file(folder: &Path) -> io::Result<File> {
@@ -98,7 +96,7 @@ fn unnamed_file(folder: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn gather(memory_bytes: u64, limit: u64, pieces: &[&[u8]]) -> Result<Bytes, NoMessage> {
+    fn gather(memory_bytes: u64, limit: u64, pieces: &[&[u8]]) -> Result<Bytes, Failure> {
         let mut spool = Spool::new(&std::env::temp_dir(), memory_bytes, limit);
         for piece in pieces {
             spool.memory().extend_from_slice(piece);
@@ -114,7 +112,7 @@ mod tests {
             let bytes = gather(memory_bytes, 13, &pieces).unwrap();
             assert_eq!(&*bytes, b"one two three");
             assert_eq!(matches!(bytes, Bytes::File(_)), memory_bytes < 13);
-            assert!(matches!(gather(memory_bytes, 12, &pieces), Err(NoMessage::TooLarge { limit: 12 })));
+            assert!(matches!(gather(memory_bytes, 12, &pieces), Err(Failure::TooLarge { limit: 12 })));
         }
         assert!(gather(0, 0, &[]).unwrap().is_empty());
     }
@@ -124,7 +122,7 @@ mod tests {
         let mut spool = Spool::new(Path::new("/nonexistent/spool"), 1, 0);
         spool.memory().extend_from_slice(b"two");
         spool.settle();
-        let Err(NoMessage::Spool(error)) = spool.finish() else { panic!("a spool in no folder") };
-        assert!(error.to_string().starts_with("/nonexistent/spool: "), "{error}");
+        let Err(Failure::Input(error)) = spool.finish() else { panic!("a spool in no folder") };
+        assert!(error.starts_with("spool: /nonexistent/spool: "), "{error}");
     }
 }

@@ -1,12 +1,14 @@
-//! Dialogs as files. First what there is: `known:` and `later:` (recipients the directory knows, or cannot look up
-//! now), `recipients:`. Then what is said, from the greeting on:
+//! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients the directory knows, cannot look up
+//! now, or not as it is set up), `recipients:` and `bytes:` (the limits), `idle:` (seconds). Then what is said, from the
+//! greeting on:
 //!
 //! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `\r`, `\n`, `\0`,
 //!   `\\`, `\xHH`, and `\{a*5}` for `aaaaa`.
 //! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such lines in a row.
 //! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
+//! - `F: ` why there is no message in place of one.
 //! - `X:` the connection is closed.
-//! - `wait: ` seconds that pass before the client goes on.
+//! - `wait: ` seconds that pass before the client goes on; `stop:` the server is told to stop.
 //!
 //! `C*5: ` stands for five such lines. `#` starts a comment.
 
@@ -16,16 +18,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onedrop::lmtp::protocol::Settings;
+use onedrop::lmtp::connection::Settings;
 
-use super::session::Directory;
+use super::script::{Directory, Event, settings};
 
-/// What the client sends at once, and what must have come of it.
+/// What happens, and what must have come of it when nothing is left to read.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// What passes before.
-    pub wait: Duration,
-    pub input: Vec<u8>,
+    pub events: Vec<Event>,
     pub expected: Vec<String>,
 }
 
@@ -39,19 +39,17 @@ pub struct Dialog {
 impl Dialog {
     /// Everything the client sends.
     pub fn input(&self) -> Vec<u8> {
-        self.steps.iter().flat_map(|step| step.input.clone()).collect()
+        let events = self.steps.iter().flat_map(|step| &step.events);
+        events
+            .filter_map(|event| if let Event::Says(bytes) = event { Some(&bytes[..]) } else { None })
+            .collect::<Vec<_>>()
+            .concat()
     }
 
-    /// The same in parts, by the waits before them.
-    pub fn parts(&self) -> Vec<(Duration, Vec<u8>)> {
-        let mut parts = vec![(Duration::ZERO, Vec::new())];
-        for step in &self.steps {
-            if !step.wait.is_zero() {
-                parts.push((step.wait, Vec::new()));
-            }
-            parts.last_mut().unwrap().1.extend_from_slice(&step.input);
-        }
-        parts
+    /// All that happens, with a mark between the steps.
+    pub fn events(&self) -> Vec<Event> {
+        let steps: Vec<&[Event]> = self.steps.iter().map(|step| &step.events[..]).collect();
+        steps.join(&Event::Step)
     }
 }
 
@@ -66,7 +64,7 @@ pub fn all() -> Vec<Dialog> {
 fn parse(path: &Path) -> Dialog {
     let mut dialog = Dialog {
         name: path.file_stem().unwrap().to_string_lossy().into_owned(),
-        settings: Settings { host: "mail.axial.net".into(), recipients: 100 },
+        settings: settings("mail.axial.net", 100, 0),
         directory: Directory::default(),
         steps: vec![Step::default()],
     };
@@ -75,24 +73,51 @@ fn parse(path: &Path) -> Dialog {
         let (word, rest) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line}", dialog.name));
         let rest = rest.strip_prefix(' ').unwrap_or(rest);
         let (word, times) = word.split_once('*').map_or((word, 1), |(word, times)| (word, times.parse().unwrap()));
-        match word {
-            "known" => dialog.directory.known = rest.split(' ').map(str::to_owned).collect(),
-            "later" => dialog.directory.later = rest.split(' ').map(str::to_owned).collect(),
-            "recipients" => dialog.settings.recipients = rest.parse().unwrap(),
-            "wait" => dialog.steps.push(Step { wait: Duration::from_secs(rest.parse().unwrap()), ..Step::default() }),
-            "C" | "c" => {
-                if dialog.steps.last().is_none_or(|step| !step.expected.is_empty()) {
-                    dialog.steps.push(Step::default());
-                }
-                let step = dialog.steps.last_mut().unwrap();
-                let end: &[u8] = if word == "C" { b"\r\n" } else { b"" };
-                step.input.extend([&unescaped(rest)[..], end].concat().repeat(times));
+        let words = || rest.split(' ').map(str::to_owned).collect();
+        let number = || rest.parse().unwrap_or_else(|_| panic!("{}: {line}", dialog.name));
+        let event = match word {
+            "known" => {
+                dialog.directory.known = words();
+                continue;
             }
-            "S" | "E" | "B" | "X" => {
+            "later" => {
+                dialog.directory.later = words();
+                continue;
+            }
+            "broken" => {
+                dialog.directory.broken = words();
+                continue;
+            }
+            "recipients" => {
+                dialog.settings.protocol.recipients = rest.parse().unwrap();
+                continue;
+            }
+            "bytes" => {
+                dialog.settings.message_bytes = number();
+                continue;
+            }
+            "idle" => {
+                dialog.settings.idle = Duration::from_secs(number());
+                continue;
+            }
+            "S" | "E" | "B" | "F" | "X" => {
                 let line = if rest.is_empty() { format!("{word}:") } else { format!("{word}: {rest}") };
                 dialog.steps.last_mut().unwrap().expected.extend(std::iter::repeat_n(line, times));
+                continue;
             }
+            "wait" => Event::Waits(Duration::from_secs(number())),
+            "stop" => Event::Stop,
+            "C" => Event::Says([&unescaped(rest)[..], b"\r\n"].concat().repeat(times)),
+            "c" => Event::Says(unescaped(rest).repeat(times)),
             _ => panic!("{}: {line}", dialog.name),
+        };
+        if !dialog.steps.last().unwrap().expected.is_empty() {
+            dialog.steps.push(Step::default());
+        }
+        let events = &mut dialog.steps.last_mut().unwrap().events;
+        match (events.last_mut(), event) {
+            (Some(Event::Says(before)), Event::Says(bytes)) => before.extend(bytes),
+            (_, event) => events.push(event),
         }
     }
     dialog

@@ -1,0 +1,272 @@
+//! The server's own connection ([`Connection`]) without a socket, a ledger or a store: a script says what the client
+//! sends and when, the time is the script's, and what comes of it is written down. Whatever is said, it is asserted what
+//! holds for every reply.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use onedrop::lmtp::connection::{Connection, Handler, Peer, Settings};
+use onedrop::lmtp::protocol::{self, Admit, Transaction};
+use onedrop::message::Bytes;
+use onedrop::outcome::{Failure, Outcome, OverQuota, Status};
+
+/// Whom the directory knows.
+#[derive(Debug, Clone, Default)]
+pub struct Directory {
+    pub known: Vec<String>,
+    /// Cannot be looked up now.
+    pub later: Vec<String>,
+    /// Cannot be looked up before somebody mends our set-up.
+    pub broken: Vec<String>,
+}
+
+/// A host `host` with a limit of recipients and of bytes for a message (0: none), and the other defaults.
+pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Settings {
+    Settings {
+        protocol: protocol::Settings { host: host.to_owned(), recipients },
+        idle: Duration::from_secs(300),
+        spool_bytes: u64::MAX,
+        spool_dir: "/nonexistent".into(),
+        message_bytes,
+    }
+}
+
+/// What the client does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    Says(Vec<u8>),
+    /// Says nothing for so long.
+    Waits(Duration),
+    /// The server is told to stop.
+    Stop,
+    /// Reads what there is: the next step begins.
+    Step,
+}
+
+/// Where the events come from; it sees what has come of those before. `None`: the client has closed its end.
+pub trait Script {
+    fn next(&mut self, transcript: &[String]) -> Option<Event>;
+}
+
+impl<I: Iterator<Item = Event>> Script for I {
+    fn next(&mut self, _transcript: &[String]) -> Option<Event> {
+        Iterator::next(self)
+    }
+}
+
+/// What came of a script: `S: reply`, `E: envelope`, `B: message` or `F: why there is none`, and `X:` where the server
+/// closed the connection, in order.
+pub type Transcript = Vec<String>;
+
+/// Runs a connection to its end; gives what came of each step.
+pub fn run(settings: Settings, directory: Directory, script: impl Script) -> Vec<Transcript> {
+    let world = Rc::new(RefCell::new(World {
+        script,
+        now: Instant::now(),
+        silence: Duration::ZERO,
+        unread: Vec::new(),
+        is_over: false,
+        is_stopping: false,
+        transcript: Transcript::new(),
+        steps: Vec::new(),
+    }));
+    let mut handler = Recorder { world: Rc::clone(&world), directory };
+    let ended = Connection::new(Scripted(Rc::clone(&world)), &mut handler, settings).run();
+    let mut world = world.borrow_mut();
+    if !world.is_over {
+        world.transcript.push(match ended {
+            Ok(()) => "X:".to_owned(),
+            Err(error) => format!("X: {error}"),
+        });
+    }
+    world.by_steps()
+}
+
+/// [`run`], without steps.
+pub fn transcript(settings: Settings, directory: Directory, script: impl Script) -> Transcript {
+    run(settings, directory, script).concat()
+}
+
+struct World<S> {
+    script: S,
+    now: Instant,
+    /// What is left of the client's silence.
+    silence: Duration,
+    /// What the client has said and nobody has read yet.
+    unread: Vec<u8>,
+    /// The client has closed its end.
+    is_over: bool,
+    is_stopping: bool,
+    transcript: Transcript,
+    /// How long the transcript was when each step began, but for the first.
+    steps: Vec<usize>,
+}
+
+impl<S: Script> World<S> {
+    /// Lets things happen until there is something to read, or the end of it; with `heeds_stop` until the server is told
+    /// to stop: then false.
+    fn pass(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool> {
+        loop {
+            if !self.unread.is_empty() || self.is_over {
+                return Ok(true);
+            }
+            if heeds_stop && self.is_stopping {
+                return Ok(false);
+            }
+            let time = self.silence.min(until.saturating_duration_since(self.now));
+            self.now += time;
+            self.silence -= time;
+            if !self.silence.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.script.next(&self.transcript) {
+                Some(Event::Says(bytes)) => self.unread = bytes,
+                Some(Event::Waits(time)) => self.silence = time,
+                Some(Event::Stop) => self.is_stopping = true,
+                Some(Event::Step) => self.steps.push(self.transcript.len()),
+                None => self.is_over = true,
+            }
+        }
+    }
+
+    /// Writes the reply lines in `bytes` down.
+    fn hear(&mut self, bytes: &[u8]) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            assert!(line.len() <= 512 && line.ends_with(b"\r\n"), "{:?}", line.escape_ascii().to_string());
+            let text = &line[..line.len() - 2];
+            let shown = String::from_utf8_lossy(text);
+            assert!(text.iter().all(|byte| (b' '..=b'~').contains(byte)), "{:?}", text.escape_ascii().to_string());
+            assert!(text.len() > 4 && text[..3].iter().all(u8::is_ascii_digit) && b" -".contains(&text[3]), "{shown}");
+            // The status of a reply that has one is of the same class.
+            if text[4..].starts_with(b"2.") || text[4..].starts_with(b"4.") || text[4..].starts_with(b"5.") {
+                assert_eq!(text[0], text[4], "{shown}");
+            }
+            self.transcript.push(format!("S: {shown}"));
+        }
+    }
+
+    /// The transcript in its steps, those that the connection did not live to see included.
+    fn by_steps(&mut self) -> Vec<Transcript> {
+        while let Some(event) = self.script.next(&self.transcript) {
+            if event == Event::Step {
+                self.steps.push(self.transcript.len());
+            }
+        }
+        let starts = std::iter::once(0).chain(self.steps.iter().copied());
+        let ends = self.steps.iter().copied().chain([self.transcript.len()]);
+        starts.zip(ends).map(|(start, end)| self.transcript[start..end].to_vec()).collect()
+    }
+}
+
+struct Scripted<S>(Rc<RefCell<World<S>>>);
+
+impl<S: Script> Peer for Scripted<S> {
+    fn now(&self) -> Instant {
+        self.0.borrow().now
+    }
+
+    fn read(&mut self, into: &mut [u8], until: Instant) -> io::Result<usize> {
+        let mut world = self.0.borrow_mut();
+        world.pass(until, false)?;
+        let length = world.unread.len().min(into.len());
+        into[..length].copy_from_slice(&world.unread[..length]);
+        world.unread.drain(..length);
+        Ok(length)
+    }
+
+    fn write_all(&mut self, bytes: &[u8], _until: Instant) -> io::Result<()> {
+        self.0.borrow_mut().hear(bytes);
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Instant) -> io::Result<()> {
+        self.0.borrow_mut().pass(until, false).map(|_| ())
+    }
+
+    fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool> {
+        self.0.borrow_mut().pass(until, true)
+    }
+}
+
+/// Writes down what is to be delivered, and delivers it nowhere.
+struct Recorder<S> {
+    world: Rc<RefCell<World<S>>>,
+    directory: Directory,
+}
+
+impl<S> Admit for Recorder<S> {
+    fn admit(&mut self, recipient: &str, _transaction: &Transaction) -> Result<(), Outcome> {
+        let is_in = |list: &[String]| list.iter().any(|one| one == recipient);
+        let failure = match recipient {
+            _ if is_in(&self.directory.known) => return Ok(()),
+            _ if is_in(&self.directory.later) => Failure::Server("the directory is away".to_owned()),
+            _ if is_in(&self.directory.broken) => Failure::Setup("the directory is not set up".to_owned()),
+            nobody => Failure::UnknownRecipient(nobody.to_owned()),
+        };
+        Err(Outcome::of(&failure, OverQuota::Defer))
+    }
+}
+
+impl<S: Script> Handler for Recorder<S> {
+    fn new_settings(&mut self) -> Option<Settings> {
+        None
+    }
+
+    fn is_draining(&self) -> bool {
+        self.world.borrow().is_stopping
+    }
+
+    fn deliver(
+        &mut self,
+        transaction: Transaction,
+        message: Result<Bytes, Failure>,
+        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
+    ) -> io::Result<()> {
+        assert!(!transaction.recipients.is_empty());
+        let (line, failure) = match message {
+            Ok(bytes) => (format!("B: {}", bytes.escape_ascii()).trim_end().to_owned(), None),
+            Err(failure) => (format!("F: {failure}"), Some(failure)),
+        };
+        self.world.borrow_mut().transcript.extend([format!("E: {}", envelope(&transaction)), line]);
+        for recipient in &transaction.recipients {
+            say(&match &failure {
+                Some(failure) => Outcome::of(failure, OverQuota::Defer),
+                None => outcome(recipient),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Mailboxes of `full...` are full; the others take everything.
+fn outcome(recipient: &str) -> Outcome {
+    if recipient.starts_with("full") {
+        return Outcome::TempFail(Status::MAILBOX_FULL, format!("no room for {recipient}"));
+    }
+    Outcome::Delivered(format!("stored for {recipient}"))
+}
+
+/// What is set in `transaction`, one word each.
+fn envelope(transaction: &Transaction) -> String {
+    let client = &transaction.client;
+    let mut words = vec![format!("from=<{}> to={}", transaction.sender, transaction.recipients.join(","))];
+    let pairs = [
+        ("id", &transaction.queue_id),
+        ("auth", &transaction.sasl_username),
+        ("lhlo", &transaction.lhlo),
+        ("name", &client.name),
+        ("addr", &client.addr),
+        ("port", &client.port),
+        ("proto", &client.proto),
+        ("helo", &client.helo),
+        ("source", &client.source),
+    ];
+    words.extend(pairs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}={value}")));
+    words.extend(transaction.smtputf8.then(|| "smtputf8".into()));
+    words.extend(transaction.eight_bit.then(|| "8bit".into()));
+    words.join(" ")
+}
