@@ -9,12 +9,21 @@ mod strace;
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use disk::Disk;
 use strace::Call;
-use support::{TempRoot, onedrop_path};
+use support::lmtp_client::{LmtpClient, Reply};
+use support::postgres::Postgres;
+use support::server::{Server, guarded};
+use support::world::World;
+use support::{TempRoot, onedrop_path, wait_until};
 
 /// What changes files and folders, and what goes to servers.
 const CALLS: &str = "trace=write,writev,pwrite64,pwritev,ftruncate,fallocate,utimensat,fsync,fdatasync,link,linkat,unlink,\
@@ -26,6 +35,13 @@ const MESSAGE: &[u8] = b"Authentication-Results: mail.axial.net; dmarc=pass head
 /// From elsewhere: one copy, which is written before its record and synced beside it.
 const FROM_ELSEWHERE: &[u8] =
     b"From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nMessage-ID: <elsewhere@x>\n\nbody\n";
+
+const DELIVER: [&str; 3] = ["deliver", "-d", "scuba@mail.axial.net"];
+
+/// The files in a folder.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).expect("folder").map(|entry| entry.expect("entry").path()).collect()
+}
 
 /// A run of ours under strace.
 struct Traced {
@@ -40,7 +56,7 @@ impl Traced {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
             command.env_remove(name);
         }
-        command.args(["-f", "-y", "-s", "300", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
+        command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
         for inject in inject {
             command.args(["-e", inject]);
         }
@@ -69,6 +85,19 @@ impl Traced {
     /// The calls that gave copies their names in a mailbox.
     fn links(&self) -> Vec<&Call> {
         self.all(|call| matches!(&*call.name, "link" | "linkat") && call.worked())
+    }
+
+    /// Panics unless Postgres was sent `what` before `moment`, and said by then that it is committed: ready for the next,
+    /// in no transaction (ReadyForQuery in the protocol's message formats).
+    #[track_caller]
+    fn assert_answered(&self, what: &str, moment: usize) {
+        let asked = self.all(|call| call.name == "sendto" && call.args.contains(what) && call.began < moment);
+        let asked = asked.last().unwrap_or_else(|| panic!("{what} was not sent by line {moment}"));
+        let answers = self.all(|call| {
+            call.name == "recvfrom" && call.on() == asked.on() && call.began > asked.began && call.ended < moment
+        });
+        let is_ready = answers.iter().any(|call| call.args.contains("Z\\0\\0\\0\\5I"));
+        assert!(is_ready, "{what} was not committed by line {moment}: {answers:?}");
     }
 
     /// The first call of this kind that began after `moment`.
@@ -122,7 +151,7 @@ impl Embedded {
     #[track_caller]
     fn deliver(&self, message: &[u8], copies: usize) {
         let old = self.old();
-        let run = Traced::well(&self.root, &self.config, &["deliver", "-d", "scuba@mail.axial.net"], Some(message));
+        let run = Traced::well(&self.root, &self.config, &DELIVER, Some(message));
         assert_eq!(run.links().len(), copies);
         self.judge(&run, &old);
     }
@@ -177,4 +206,189 @@ fn a_second_delivery_keeps_the_order_as_well() {
     let site = Embedded::new();
     site.deliver(FROM_ELSEWHERE, 1);
     site.deliver(MESSAGE, 2);
+}
+
+/// Another delivery has made the folders and was killed before it synced them.
+#[test]
+fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
+    let site = Embedded::new();
+    let old = site.old();
+    for sub in ["tmp", "cur", "new"] {
+        fs::create_dir_all(site.root.join("mail/here/scuba/Maildir").join(sub)).expect("folder");
+    }
+    let run = Traced::well(&site.root, &site.config, &DELIVER, Some(FROM_ELSEWHERE));
+    let [link] = run.links()[..] else { panic!("{:?}", run.links()) };
+    let receipt = run.first_after(link.ended, |call| site.is_wal_write(call)).expect("a receipt");
+    let is_synced = |folder: &str| {
+        let folder = site.root.join(folder);
+        run.calls.iter().any(|call| {
+            call.name == "fsync" && Path::new(call.on()) == folder && call.worked() && call.ended < receipt.began
+        })
+    };
+    for folder in ["mail/here/scuba/Maildir", "mail/here/scuba", "mail/here", "mail", ""] {
+        assert!(is_synced(folder.trim_end_matches('/')), "{folder}/ is not synced");
+    }
+    site.judge(&run, &old);
+}
+
+#[test]
+fn the_lmtp_server_keeps_the_order_too() {
+    let site = Embedded::new();
+    let old = site.old();
+    let (socket, log) = (site.root.join("lmtp.sock"), site.root.join("trace"));
+    let mut command = guarded("strace", None, Signal::SIGKILL);
+    command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
+    command.arg(onedrop_path()).arg("lmtp").arg("--config").arg(&site.config);
+    command.arg("--listen").arg(format!("unix:{}", socket.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(site.root.join("server.log")).expect("log"));
+    let mut server = Server::start("onedrop lmtp", command, Signal::SIGKILL, &site.root.join("server.log"));
+    server.wait_ready(|| UnixStream::connect(&socket).is_ok());
+    let mut client = LmtpClient::welcome(&socket);
+    let messages = ["one", "two", "three"]
+        .map(|name| format!("From: ann@elsewhere.example\r\nMessage-ID: <{name}@x>\r\n\r\n{name}\r\n"));
+    for message in &messages {
+        for command in ["MAIL FROM:<ann@elsewhere.example>", "RCPT TO:<scuba@mail.axial.net>"] {
+            assert!(client.command(command).expect("an answer").is_ok(), "{command}");
+        }
+        assert_eq!(client.command("DATA").expect("an answer").code, 354);
+        let reply = client.command(&format!("{message}."));
+        assert!(reply.as_ref().is_ok_and(Reply::is_ok), "{reply:?}");
+    }
+    drop(client);
+    // strace itself ends with what it traces, and not by a signal.
+    for pid in server.descendants().into_keys() {
+        kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), Signal::SIGTERM).expect("the server");
+    }
+    assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
+    let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
+    let run = Traced {
+        output: Output { status: server.status().expect("its end"), stdout: Vec::new(), stderr: Vec::new() },
+        calls,
+    };
+    let links = run.links();
+    assert_eq!(links.len(), messages.len());
+    site.judge(&run, &old);
+    for link in links {
+        let replied = run.first_after(link.ended, |call| call.name != "recvfrom" && call.args.contains("\"250 2"));
+        let replied = replied.unwrap_or_else(|| panic!("no reply after {link:?}"));
+        let disk = Disk::at(&run.calls, replied.began, &old);
+        disk.assert_keeps(Path::new(link.quoted(1)), "the copy before the reply");
+        disk.assert_keeps(&site.wal(), "the receipt before the reply");
+    }
+}
+
+/// The file of a double is gone for good before it is said so, and before any later run puts one copy on record.
+#[test]
+fn a_double_that_was_taken_out_stays_out() {
+    let site = Embedded::new();
+    site.deliver(FROM_ELSEWHERE, 1);
+    let maildir = site.root.join("mail/here/scuba/Maildir");
+    let [copy] = &entries(&maildir.join("new"))[..] else { panic!("one copy") };
+    // A reader has renamed the first, and a delivery that was late has linked its own: it was leased more than once.
+    let read = maildir.join("cur").join(format!("{}:2,S", copy.file_name().expect("a name").to_string_lossy()));
+    fs::copy(copy, &read).expect("a double");
+    let date = fs::metadata(copy).and_then(|copy| copy.modified()).expect("a date");
+    File::open(&read).and_then(|read| read.set_modified(date)).expect("a date");
+    let ledger = rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
+    ledger.execute("UPDATE onedrop_copy SET epoch = 2", []).expect("a second lease");
+    drop(ledger);
+    let old = site.old();
+    let run = Traced::run(&site.root, &site.config, &["verify", "--repair", "--since", "1h"], None, &[]);
+    let left = [entries(&maildir.join("new")), entries(&maildir.join("cur"))].concat();
+    assert_eq!(left.len(), 1, "{left:?}, {:?}", run.output);
+    let is_mail = |call: &Call| ["/new/", "/cur/"].iter().any(|sub| call.quoted(0).contains(sub));
+    let removed = run.all(|call| call.name.starts_with("unlink") && call.worked() && is_mail(call));
+    let [removed] = removed[..] else { panic!("{removed:?}") };
+    let double = PathBuf::from(removed.quoted(0));
+    let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("repaired double"));
+    let lost = Disk::at(&run.calls, said.first().expect("a word of it").began, &old).lost_names(&double);
+    assert!(lost.is_empty(), "{lost:?} would stand there again");
+}
+
+/// The ledger on a server, the copies here: the record is committed before a link, and the receipt is sent after the sync.
+#[test]
+fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
+    let postgres = Postgres::start();
+    let root = TempRoot::new();
+    let text = format!(
+        "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}/mail\"\n{HERE}",
+        postgres.url_socket(),
+        root.display()
+    );
+    let config = root.write("onedrop.toml", text);
+    let migrated = support::world::run(&config, &["migrate"]);
+    assert!(migrated.status.success(), "{migrated:?}");
+    for (message, copies) in [(FROM_ELSEWHERE, 1), (MESSAGE, 2)] {
+        let is_old = root.join("mail").exists();
+        let run = Traced::well(&root, &config, &DELIVER, Some(message));
+        let old = |path: &Path| {
+            is_old && !path.to_string_lossy().contains(".Sent") && !path.to_string_lossy().contains("lisa")
+        };
+        assert_eq!(run.links().len(), copies);
+        for link in run.links() {
+            let copy = PathBuf::from(link.quoted(1));
+            assert!(Disk::at(&run.calls, link.ended + 1, old).keeps_content(&copy), "linked before it is synced");
+            run.assert_answered("onedrop_record(", link.began);
+            let receipt =
+                run.first_after(link.ended, |call| call.name == "sendto" && call.args.contains("onedrop_confirm("));
+            let receipt = receipt.expect("a receipt");
+            Disk::at(&run.calls, receipt.began, old).assert_keeps(&copy, "the copy before its receipt");
+        }
+        let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
+        run.assert_answered("onedrop_confirm(", said);
+    }
+}
+
+/// No last bytes of an APPEND before the record is committed, no receipt before the server has answered, no word of it
+/// before the receipt is committed.
+#[test]
+fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
+    let world = World::start();
+    let config = world.config("order", HERE);
+    let run = Traced::well(&world.root, &config, &DELIVER, Some(MESSAGE));
+    let stored = run.all(|call| call.name == "recvfrom" && call.args.contains("APPENDUID"));
+    assert_eq!(stored.len(), 2);
+    for stored in stored {
+        let sent = run.all(|call| call.name == "sendto" && call.on() == stored.on() && call.began < stored.began);
+        let last_bytes = sent.last().expect("last bytes");
+        assert!(last_bytes.args.contains("\\r\\n\", "), "{last_bytes:?}");
+        run.assert_answered("onedrop_record(", last_bytes.began);
+        let is_receipt = |call: &Call| call.name == "sendto" && call.args.contains("onedrop_confirm(");
+        let receipt = run.first_after(last_bytes.began, is_receipt).expect("a receipt");
+        assert!(receipt.began > stored.ended, "{receipt:?}");
+    }
+    let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
+    run.assert_answered("onedrop_confirm(", said);
+}
+
+/// A commit that a server may forget must not let a copy be written, or be called delivered: whatever the server's default,
+/// and also where we open the transactions since its default isolation is another.
+#[test]
+fn commits_are_durable_whatever_the_server_has_for_a_default() {
+    for isolation in ["read committed", "repeatable read"] {
+        let postgres =
+            Postgres::start_with(&format!("synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"));
+        let root = TempRoot::new();
+        let text = format!(
+            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}/mail\"\n{HERE}",
+            postgres.url_socket(),
+            root.display()
+        );
+        let config = root.write("onedrop.toml", text);
+        let migrated = support::world::run(&config, &["migrate"]);
+        assert!(migrated.status.success(), "{migrated:?}");
+        postgres.psql(
+            "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; \
+             CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO public.seen VALUES (TG_TABLE_NAME || ' ' || TG_OP, current_setting('synchronous_commit')); \
+             RETURN NULL; END $$; \
+             CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_message FOR EACH ROW EXECUTE FUNCTION see(); \
+             CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_copy FOR EACH ROW EXECUTE FUNCTION see();",
+        );
+        let said = support::world::delivered(&config, &["-d", "scuba@mail.axial.net"], MESSAGE);
+        assert!(said.starts_with("stored "), "{said}");
+        let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen ORDER BY 1");
+        let wanted = ["onedrop_copy INSERT on", "onedrop_copy UPDATE on", "onedrop_message INSERT on"];
+        assert_eq!(seen.lines().collect::<Vec<_>>(), wanted, "{isolation}");
+    }
 }
