@@ -4,6 +4,10 @@
 
 #[path = "faults/disk.rs"]
 mod disk;
+#[path = "durability/errors.rs"]
+mod errors;
+#[path = "faults/sample.rs"]
+mod sample;
 #[path = "faults/strace.rs"]
 mod strace;
 mod support;
@@ -173,8 +177,9 @@ impl Embedded {
             // All of the copy is on disk when it gets its name.
             let linked = Disk::at(&run.calls, link.ended + 1, old);
             assert!(linked.keeps_content(&copy), "{} is linked before it is synced", copy.display());
-            // Its name is, before the receipt goes into the ledger.
-            if let Some(receipt) = run.first_after(link.ended, |call| self.is_wal_write(call)) {
+            // Its name is, before the receipt goes into the ledger. Where that failed, what goes there is that it failed.
+            let receipt = run.first_after(link.ended, |call| self.is_wal_write(call) || call.was_injected());
+            if let Some(receipt) = receipt.filter(|receipt| !receipt.was_injected()) {
                 Disk::at(&run.calls, receipt.began, old).assert_keeps(&copy, "the copy before its receipt");
             }
         }

@@ -178,7 +178,7 @@ fn identity_of(path: &Path) -> Option<FileIdentity> {
 /// told at once that it is locked.
 fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerError> {
     loop {
-        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
+        match ask_for_wal(connection) {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < until => {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -188,6 +188,16 @@ fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerErro
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Asks for WAL; returns the mode. The answer's row comes before what it says is on disk: only the end of the statement tells
+/// whether that failed.
+fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
+    let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
+    let mut rows = statement.query([])?;
+    let mode = rows.next()?.map_or(Ok(String::new()), |row| row.get(0))?;
+    while rows.next()?.is_some() {}
+    Ok(mode)
 }
 
 fn now() -> f64 {

@@ -19,6 +19,8 @@ pub struct Disk {
     written: HashMap<String, usize>,
     /// When the last successful sync of a file or folder began.
     synced: HashMap<String, usize>,
+    /// When a sync of a file failed last: what was written before may be lost, and no later sync says so (fsync(2)).
+    spoiled: HashMap<String, usize>,
 }
 
 impl Disk {
@@ -28,10 +30,16 @@ impl Disk {
         let mut disk = Disk::default();
         let mut open: HashMap<i32, String> = HashMap::new();
         let mut made: Vec<(PathBuf, usize)> = Vec::new();
-        let mut calls: Vec<&Call> = calls.iter().filter(|call| call.began < moment && call.worked()).collect();
+        let mut calls: Vec<&Call> = calls.iter().filter(|call| call.began < moment).collect();
         calls.sort_by_key(|call| call.ended);
         for call in calls {
             let name = &*call.name;
+            if !call.worked() {
+                if matches!(name, "fsync" | "fdatasync") {
+                    disk.spoiled.insert(call.on().to_owned(), call.ended);
+                }
+                continue;
+            }
             // A write counts from its beginning, all that makes something durable only from its end.
             if WRITES.contains(&name) {
                 disk.written.insert(call.on().to_owned(), call.ended);
@@ -86,6 +94,7 @@ impl Disk {
         let file = self.linked.get(path).cloned().unwrap_or_else(|| path.to_string_lossy().into_owned());
         let Some(written) = self.written.get(&file) else { return true };
         self.synced.get(&file).is_some_and(|sync| sync > written)
+            && self.spoiled.get(&file).is_none_or(|spoiled| written > spoiled)
     }
 
     /// The names on the way to `path`, itself included, that would not be there, or would be there again.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 /// One system call.
 #[derive(Debug, Clone)]
 pub struct Call {
+    pub thread: u32,
     pub name: String,
     /// All that stands between the parentheses.
     pub args: String,
@@ -83,7 +84,7 @@ pub fn calls(trace: &str) -> Vec<Call> {
             }
         };
         let (name, args, result) = (name.to_owned(), args.to_owned(), result.to_owned());
-        calls.push(Call { name, args, result, began: at, ended });
+        calls.push(Call { thread, name, args, result, began: at, ended });
     }
     calls
 }
