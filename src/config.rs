@@ -32,6 +32,7 @@ pub use problem::{ConfigErrors, Origin, Problem, Warning};
 pub use schema::known_keys;
 pub use url::{LedgerUrl, StoreUrl, Tls, UrlError};
 
+pub use crate::directory::AccountTemplate;
 pub use crate::message::DedupBy;
 pub use crate::outcome::OverQuota;
 pub use crate::sender::Trust;
@@ -102,13 +103,15 @@ pub struct StoreSettings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirectorySettings {
-    /// Domains, in lower case, whose local parts are accounts.
+    /// Domains, in lower case, whose addresses are accounts.
     pub domains: Vec<String>,
+    /// Names the account of an address in one of them.
+    pub account: AccountTemplate,
     /// Each character of it ends the account's part of an address, as in Postfix; empty: none does.
     pub recipient_delimiter: String,
     /// Address in lower case to account; asked before `domains`.
     pub accounts: BTreeMap<String, String>,
-    /// SQL that finds the account of the address `$1` in the ledger's database.
+    /// SQL that finds the account of the address `$1` (`$2`: with its detail) in the ledger's database.
     pub query: Option<String>,
 }
 
@@ -235,7 +238,13 @@ impl Default for StoreSettings {
 
 impl Default for DirectorySettings {
     fn default() -> Self {
-        Self { domains: Vec::new(), recipient_delimiter: "+".to_owned(), accounts: BTreeMap::new(), query: None }
+        Self {
+            domains: Vec::new(),
+            account: AccountTemplate::default(),
+            recipient_delimiter: "+".to_owned(),
+            accounts: BTreeMap::new(),
+            query: None,
+        }
     }
 }
 

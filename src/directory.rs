@@ -1,7 +1,11 @@
 //! Who an address belongs to, and which mailboxes a message belongs in. Values only: a site's SQL query for accounts is
 //! run by the caller through the ledger, between [`Directory::known`] and the answer.
 
+mod template;
+
 use std::collections::BTreeMap;
+
+pub use template::{AccountTemplate, FolderTemplate, TemplateError};
 
 /// A mailbox of an account, and how a copy in it is marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,15 +45,33 @@ impl std::fmt::Display for Destination {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Account(String),
-    /// Ask the ledger's database for one of these addresses, in this order.
-    Ask(Vec<String>),
+    /// Ask the administrator's query.
+    Ask(Asked),
     Nobody,
+}
+
+/// What the administrator's query is asked for; in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The address without its detail: `$1`.
+    pub address: String,
+    /// The address as it was given: `$2`.
+    pub given: String,
+}
+
+impl Asked {
+    /// An address without a detail.
+    pub fn plain(address: &str) -> Asked {
+        Asked { address: address.to_owned(), given: address.to_owned() }
+    }
 }
 
 /// The configured addresses (`[directory]`).
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub domains: Vec<String>,
+    /// Names the account of an address in one of them.
+    pub account: AccountTemplate,
     pub recipient_delimiter: String,
     pub accounts: BTreeMap<String, String>,
     /// Whether a query is configured; then a domain alone makes no address known.
@@ -57,7 +79,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Where `address` leads. Case does not matter; the address is tried as it is, then without its +detail.
+    /// Where `address` leads. Case does not matter. `accounts` is asked for the address as it is, then without its
+    /// +detail; for a query or a template the detail is no part of it.
     pub fn known(&self, address: &str) -> Known {
         let address = address.trim().trim_start_matches('<').trim_end_matches('>').to_lowercase();
         let (local, domain) = match address.rsplit_once('@') {
@@ -66,23 +89,21 @@ impl Directory {
             None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
         };
         let base = self.without_detail(local);
-        let mut forms = vec![format!("{local}@{domain}")];
-        if base != local {
-            forms.push(format!("{base}@{domain}"));
-        }
-        for form in &forms {
+        let asked = Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}") };
+        for form in [&asked.given, &asked.address] {
             if let Some((_, account)) = self.accounts.iter().find(|(key, _)| key.to_lowercase() == *form) {
                 return Known::Account(account.clone());
             }
         }
         let is_local = self.domains.iter().any(|ours| ours.eq_ignore_ascii_case(domain));
         if self.asks && (is_local || self.domains.is_empty()) {
-            return Known::Ask(forms);
+            return Known::Ask(asked);
         }
-        if is_local && is_account_name(base) {
-            return Known::Account(base.to_owned());
+        let account = self.account.account(base, domain);
+        match is_local && !base.is_empty() && is_account_name(&account) {
+            true => Known::Account(account),
+            false => Known::Nobody,
         }
-        Known::Nobody
     }
 
     fn without_detail<'a>(&self, local: &'a str) -> &'a str {
@@ -96,9 +117,10 @@ impl Directory {
 }
 
 /// Whether `name` can own mailboxes: it becomes a folder's name and an IMAP identity, so it has no slash, no control
-/// character, does not start with a dot, and has 1 to 128 bytes.
+/// character, does not start with a dot, and has 1 to 255 bytes (NAME_MAX; no address is longer than 254, RFC 5321 section
+/// 4.5.3.1.3).
 pub fn is_account_name(name: &str) -> bool {
-    (1..=128).contains(&name.len())
+    (1..=255).contains(&name.len())
         && !name.starts_with('.')
         && !name.chars().any(|c| c == '/' || c == '\\' || c.is_control())
 }
@@ -110,6 +132,7 @@ mod tests {
     fn directory() -> Directory {
         Directory {
             domains: vec!["Mail.Axial.net".into()],
+            account: AccountTemplate::default(),
             recipient_delimiter: "+-".into(),
             accounts: [("Lisa@gmail.com".to_owned(), "lisa".to_owned())].into(),
             asks: false,
@@ -139,9 +162,39 @@ mod tests {
     #[test]
     fn with_a_query_only_the_query_knows_a_domains_users() {
         let directory = Directory { asks: true, ..directory() };
-        let forms = vec!["scuba+x@mail.axial.net".to_owned(), "scuba@mail.axial.net".to_owned()];
-        assert_eq!(directory.known("Scuba+x@mail.axial.net"), Known::Ask(forms));
+        let asked = Asked { address: "scuba@mail.axial.net".to_owned(), given: "scuba+x@mail.axial.net".to_owned() };
+        assert_eq!(directory.known("Scuba+x@mail.axial.net"), Known::Ask(asked));
         assert_eq!(directory.known("lisa@gmail.com"), Known::Account("lisa".into()));
         assert_eq!(directory.known("x@elsewhere.example"), Known::Nobody);
+    }
+
+    #[test]
+    fn with_a_template_of_addresses_every_domain_has_accounts_of_its_own() {
+        let domains = vec!["a.example".to_owned(), "b.example".to_owned()];
+        let account = "{address}".parse().expect("a template");
+        let directory = Directory { domains, account, ..directory() };
+        let long = format!("{}@a.example", "x".repeat(245));
+        for (address, known) in [
+            ("info@a.example", Known::Account("info@a.example".into())),
+            ("Info+x@B.example", Known::Account("info@b.example".into())),
+            ("lisa+a@gmail.com", Known::Account("lisa".into())),
+            ("doug", Known::Account("doug@a.example".into())),
+            (&long, Known::Account(long.clone())),
+            (&format!("x{long}"), Known::Nobody),
+            ("info@c.example", Known::Nobody),
+            ("../etc@a.example", Known::Nobody),
+            (".ssh@a.example", Known::Nobody),
+            ("@a.example", Known::Nobody),
+        ] {
+            assert_eq!(directory.known(address), known, "{address}");
+        }
+    }
+
+    #[test]
+    fn accounts_are_asked_with_the_detail_first() {
+        let accounts = ["lisa+boss@gmail.com", "lisa@gmail.com"].map(|key| (key.to_owned(), key[4..5].to_owned()));
+        let directory = Directory { accounts: accounts.into(), asks: true, domains: vec![], ..directory() };
+        assert_eq!(directory.known("lisa+boss@gmail.com"), Known::Account("+".into()));
+        assert_eq!(directory.known("lisa+x@gmail.com"), Known::Account("@".into()));
     }
 }

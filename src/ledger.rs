@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -290,11 +290,11 @@ pub trait Ledger: Send {
     /// Drops the session and opens another; calls on it return before `until`.
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;
 
-    /// Runs the administrator's `directory.query` with `address` as its only parameter.
+    /// Runs the administrator's `directory.query` with the address asked for as its parameters.
     ///
     /// # Returns
     /// The account, or `None` without a row.
-    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError>;
+    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError>;
 
     /// Everything on record about the messages that `wanted` names: a Message-ID (with or without its brackets), a queue
     /// id, a recipient in any case, or an account; and about attempts that came to record no message. Newest first, at

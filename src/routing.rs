@@ -22,6 +22,7 @@ impl Routing {
         let settings = &config.directory;
         let directory = Directory {
             domains: settings.domains.clone(),
+            account: settings.account.clone(),
             recipient_delimiter: settings.recipient_delimiter.clone(),
             accounts: settings.accounts.clone(),
             asks: settings.query.is_some(),
@@ -39,22 +40,18 @@ impl Routing {
     /// # Errors
     /// The query failed, or answered with what cannot be an account.
     pub fn account_of(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
-        let forms = match self.known(address) {
+        let asked = match self.known(address) {
             Known::Account(account) => return Ok(Some(account)),
             Known::Nobody => return Ok(None),
-            Known::Ask(forms) => forms,
+            Known::Ask(asked) => asked,
         };
-        for form in forms {
-            if let Some(account) = ledger.account_by_query(&self.query, &form)? {
-                if !is_account_name(&account) {
-                    return Err(Failure::Setup(format!(
-                        "directory.query: {account:?} for {form} cannot be an account"
-                    )));
-                }
-                return Ok(Some(account));
+        match ledger.account_by_query(&self.query, &asked)? {
+            Some(account) if !is_account_name(&account) => {
+                let text = format!("directory.query: {account:?} for {} cannot be an account", asked.address);
+                Err(Failure::Setup(text))
             }
+            account => Ok(account),
         }
-        Ok(None)
     }
 
     /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know and believe, which comes

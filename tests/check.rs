@@ -222,15 +222,19 @@ fn a_server_that_deliver_cannot_reach_is_told() {
 }
 
 #[test]
-fn domains_that_share_accounts_are_told() {
+fn domains_that_share_accounts_are_an_error() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
-    let told = |domains: &str| {
-        let output = site.command().env("ONEDROP__DIRECTORY__DOMAINS", domains).output().expect("onedrop");
+    let checked = |account: &str| {
+        let mut command = site.command();
+        command.env("ONEDROP__DIRECTORY__DOMAINS", "a.example,b.example");
+        let output = command.env("ONEDROP__DIRECTORY__ACCOUNT", account).output().expect("onedrop");
         site.told(&output.stdout)
     };
-    let expected = "lisa@a.example and lisa@b.example share one";
-    assert!(told("a.example,b.example").contains(expected));
-    assert!(!told("a.example").contains("share one"));
+    let expected = "error   configuration: ONEDROP__DIRECTORY__DOMAINS: directory.account: \"{local}\" may give one account \
+                    to people in a.example and in b.example; set directory.account = \"{address}\"";
+    let told = checked("{local}");
+    assert!(told.contains(expected), "{told}");
+    assert!(!checked("{address}").contains("directory.account"));
 }
 
 #[test]

@@ -142,6 +142,7 @@ fn variables_keep_what_is_written_and_ignore_case() {
             ("ONEDROP__LEDGER__PASSWORD_FILE", ""),
             ("ONEDROP__LIMITS__MESSAGE_BYTES", "9223372036854775807"),
             ("ONEDROP__DIRECTORY__DOMAINS", "A.example, b.example,"),
+            ("ONEDROP__DIRECTORY__ACCOUNT", "{address}"),
             ("ONEDROP__DIRECTORY__RECIPIENT_DELIMITER", ""),
             ("ONEDROP__LMTP__LISTEN", "127.0.0.1:24, unix:/run/a.sock"),
             ("ONEDROP__DELIVER__VIA", ""),
@@ -158,6 +159,7 @@ fn variables_keep_what_is_written_and_ignore_case() {
     assert_eq!(config.ledger.password_file, None, "an empty path unsets");
     assert_eq!(config.limits.message_bytes, i64::MAX as u64);
     assert_eq!(config.directory.domains, ["a.example", "b.example"]);
+    assert_eq!(config.directory.account.to_string(), "{address}");
     assert_eq!(config.directory.recipient_delimiter, "");
 }
 

@@ -161,7 +161,7 @@ fn a_slow_query_is_named() {
 #[test]
 fn local_delivers_by_mailbox_command() {
     let world = World::start();
-    let local = STORY.replace("[\"mail.axial.net\"]", &format!("[\"mail.axial.net\", \"{UNIX_DOMAIN}\"]"));
+    let local = STORY.replace("[\"mail.axial.net\"]", &format!("[\"{UNIX_DOMAIN}\"]"));
     let config = world.config("etc", &local);
     let command = format!("{} deliver --config {}", onedrop_path().display(), config.display());
     let postfix = Postfix::start(&PostfixSpec { delivery: Delivery::MailboxCommand(command), ..spec(&world, &local) });

@@ -11,7 +11,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use onedrop::directory::Destination;
+use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
@@ -100,6 +100,7 @@ macro_rules! ledger_contract {
                 any_text_can_be_recorded,
                 any_text_can_be_asked_for,
                 an_administrators_query_names_an_account,
+                a_query_is_asked_without_the_detail_and_may_look_at_it,
                 a_wrong_query_is_refused_and_the_session_lives_on,
                 a_ledger_has_its_schema_once,
                 a_ledger_without_a_schema_says_so,
@@ -967,11 +968,33 @@ mod suite {
     pub fn an_administrators_query_names_an_account(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let query = rig.account_query("doug@example.org", "doug");
-        let mut ask = |address: &str| session.0.account_by_query(&query, address).expect("an answer");
+        let mut ask = |address: &str| session.0.account_by_query(&query, &Asked::plain(address)).expect("an answer");
         assert_eq!(ask("doug@example.org").as_deref(), Some("doug"));
         for address in ["zoe@example.org", "", "' OR 1=1 --", "doug@example.org\0", "{$1}", &"x".repeat(100_000)] {
             assert_eq!(ask(address), None, "{address:.40?}");
         }
+    }
+
+    pub fn a_query_is_asked_without_the_detail_and_may_look_at_it(rig: &dyn Rig) {
+        if !rig.sql("SELECT 1") {
+            return;
+        }
+        let mut session = Session::of(rig);
+        let asked = Asked { address: "doug@a.example".to_owned(), given: "doug+x@a.example".to_owned() };
+        for (query, account) in [
+            ("SELECT $1", Some("doug@a.example")),
+            ("SELECT $2", Some("doug+x@a.example")),
+            // In any order, as often as they like.
+            ("SELECT $2 || ' ' || $1", Some("doug+x@a.example doug@a.example")),
+            ("SELECT $1 || $1 || '$2'", Some("doug@a.exampledoug@a.example$2")),
+            ("SELECT 'detail' WHERE $2 LIKE '%+x@%' AND $1 = 'doug@a.example'", Some("detail")),
+            ("SELECT 'detail' WHERE $1 LIKE '%+x@%'", None),
+        ] {
+            let answer = session.0.account_by_query(query, &asked).expect(query);
+            assert_eq!(answer.as_deref(), account, "{query}");
+        }
+        let answer = session.0.account_by_query("SELECT $1 || $3", &asked);
+        assert!(matches!(answer, Err(LedgerError::Refused(_))), "{answer:?}");
     }
 
     pub fn a_wrong_query_is_refused_and_the_session_lives_on(rig: &dyn Rig) {
@@ -989,13 +1012,13 @@ mod suite {
         ];
         let claim = session.claim(&mail("query"), &inbox());
         for query in wrong {
-            let answer = session.0.account_by_query(query, "x");
+            let answer = session.0.account_by_query(query, &Asked::plain("x"));
             assert!(matches!(answer, Err(LedgerError::Refused(_))), "{query:?}: {answer:?}");
             assert_eq!(session.turn(&claim, &copy_key(&mail("query"), &inbox())), OURS, "{query:?}");
             session.0.leave().expect("leave");
         }
         for nobody in ["SELECT NULL WHERE $1 = 'x'", "SELECT '' WHERE $1 = 'x'", "SELECT 'a' WHERE $1 = 'y'"] {
-            assert_eq!(session.0.account_by_query(nobody, "x").expect("an answer"), None, "{nobody}");
+            assert_eq!(session.0.account_by_query(nobody, &Asked::plain("x")).expect("an answer"), None, "{nobody}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::deadline::Deadline;
 use onedrop::deliver::{self, How, Job, Policy, Report};
-use onedrop::directory::Destination;
+use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
@@ -183,8 +183,8 @@ impl Ledger for TestLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-        self.call("account_by_query", |inner| inner.account_by_query(query, address))
+    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+        self.call("account_by_query", |inner| inner.account_by_query(query, asked))
     }
 
     fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {

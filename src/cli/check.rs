@@ -146,22 +146,10 @@ fn of_configuration(
     let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
     let mut findings = vec![Finding::new(Level::Ok, "configuration", files.join(", "))];
     findings.extend(loaded.warnings.iter().map(|warning| Finding::of_problem(Level::Warning, &warning.0)));
-    findings.extend(shared_local_parts(&loaded));
     findings.extend(server::findings(&loaded));
     findings.extend(ledger::findings(&loaded, adapters, time));
     findings.extend(store::findings(&loaded, account, adapters, time));
     findings
-}
-
-/// Several domains whose accounts are one set, which an administrator may not expect.
-fn shared_local_parts(loaded: &Loaded) -> Option<Finding> {
-    let directory = &loaded.config.directory;
-    let [first, .., last] = directory.domains.as_slice() else { return None };
-    let text = format!(
-        "directory.domains: the part before the @ names the account in all of them: lisa@{first} and lisa@{last} share \
-         one (accounts or query keep them apart)"
-    );
-    directory.query.is_none().then(|| Finding::new(Level::Ok, "configuration", text))
 }
 
 /// The file that is read: as [`Config::load`] chooses it.

@@ -233,7 +233,7 @@ impl FileReader<'_> {
     }
 }
 
-const NO_ACCOUNT: &str = "cannot be an account (1 to 128 bytes, no slashes or control characters, no \".\" in front)";
+const NO_ACCOUNT: &str = "cannot be an account (1 to 255 bytes, no slashes or control characters, no \".\" in front)";
 
 /// The kind of a value and, where that is harmless, the value.
 fn described(value: &DeValue<'_>, quote: bool) -> String {

@@ -13,6 +13,7 @@ use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, StoreUrl, Tls};
 use super::{Config, password};
+use crate::directory::FolderTemplate;
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;
@@ -36,6 +37,8 @@ pub(super) fn check(config: &Config, credentials_directory: Option<&Path>, findi
     times(config, findings);
     store(config, findings);
     server(config, findings);
+    shared_accounts(config, findings);
+    accounts_without_folder(config, findings);
     relative_paths(config, findings);
     if config.directory.knows_nobody()
         && knows(findings, &["directory.domains", "directory.accounts", "directory.query"])
@@ -153,6 +156,54 @@ fn server(config: &Config, findings: &mut Findings) {
              one mailbox that hangs holds every ledger session, and all mail waits"
         );
         doubtful(findings, &["pool.per_account", "pool.ledger"], text);
+    }
+}
+
+/// No two people share an account because their addresses differ in the domain only.
+fn shared_accounts(config: &Config, findings: &mut Findings) {
+    let directory = &config.directory;
+    if directory.query.is_some() {
+        return; // it says whose account it is
+    }
+    let template = &directory.account;
+    if template.is_address() {
+        return;
+    }
+    let domains = &directory.domains;
+    let pairs = domains.iter().enumerate().flat_map(|(at, one)| domains[..at].iter().map(move |other| (other, one)));
+    let shares = |(one, other): &(&String, &String)| one != other && template.may_share(one, other);
+    let Some((one, other)) = pairs.into_iter().find(shares) else { return };
+    let (one, other) = (shown_name(one), shown_name(other));
+    let text = format!(
+        "directory.account: \"{template}\" may give one account to people in {one} and in {other}; set \
+         directory.account = \"{{address}}\""
+    );
+    broken(findings, &["directory.domains", "directory.account", "directory.query"], text);
+}
+
+/// Where the Maildir's path has the domain, every account must have one.
+fn accounts_without_folder(config: &Config, findings: &mut Findings) {
+    let StoreUrl::Maildir { root } = config.store.kind() else { return };
+    let Ok(place) = FolderTemplate::parse(&root) else { return };
+    if !place.needs_domain() {
+        return;
+    }
+    let directory = &config.directory;
+    if directory.query.is_none() && !directory.domains.is_empty() && !directory.account.is_address() {
+        let text = format!(
+            "store.url has {{domain}} in it, and an account by directory.account = \"{}\" has none; set \
+             directory.account = \"{{address}}\"",
+            directory.account
+        );
+        broken(findings, &["store.url", "directory.account", "directory.domains", "directory.query"], text);
+    }
+    if let Some((address, account)) = directory.accounts.iter().find(|(_, account)| place.folder(account).is_none()) {
+        let text = format!(
+            "directory.accounts: {}: store.url has {{domain}} in it, and \"{}\" is not LOCAL@DOMAIN",
+            shown_name(address),
+            shown_name(account)
+        );
+        broken(findings, &["store.url", "directory.accounts"], text);
     }
 }
 

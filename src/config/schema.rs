@@ -10,6 +10,7 @@ use super::listen::{self, Listen};
 use super::problem::shown_name;
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
+use crate::directory::AccountTemplate;
 
 /// A key and its type.
 #[derive(Debug)]
@@ -58,6 +59,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "store.create_mailboxes", kind: Kind::Flag },
     Key { full: "store.over_quota", kind: Kind::Choice(&["defer", "bounce"]) },
     Key { full: "directory.domains", kind: Kind::List(domain) },
+    Key { full: "directory.account", kind: Kind::Text(account) },
     Key { full: "directory.recipient_delimiter", kind: Kind::Text(delimiter) },
     Key { full: "directory.accounts", kind: Kind::Accounts },
     Key { full: "directory.query", kind: Kind::OptionalText(query) },
@@ -258,8 +260,12 @@ fn delimiter(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn account(text: &str) -> Result<(), String> {
+    text.parse::<AccountTemplate>().map(drop).map_err(|error| error.to_string())
+}
+
 fn query(text: &str) -> Result<(), String> {
-    if !text.contains("$1") {
+    if !text.contains("$1") && !text.contains("$2") {
         return Err("does not use $1, the address: it would find the same account for everybody".to_owned());
     }
     Ok(())

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::suggest::closest;
+use crate::directory::FolderTemplate;
 
 /// The ledger's engine and where it is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
@@ -26,7 +27,7 @@ pub enum LedgerUrl {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(try_from = "String")]
 pub enum StoreUrl {
-    /// `maildir:///absolute` or `maildir:relative` to the working folder.
+    /// `maildir:///absolute` or `maildir:relative` to the working folder; a folder or a [`FolderTemplate`].
     Maildir { root: PathBuf },
     /// `imap://` (port 143) or `imaps://` (port 993); an IPv6 address is without its brackets.
     Imap { host: String, port: u16, tls: Tls },
@@ -85,7 +86,11 @@ impl FromStr for StoreUrl {
     fn from_str(url: &str) -> Result<Self, UrlError> {
         refuse_control_characters(url)?;
         match url.split_once(':') {
-            Some(("maildir", rest)) => Ok(Self::Maildir { root: local_path("maildir", rest)? }),
+            Some(("maildir", rest)) => {
+                let root = local_path("maildir", rest)?;
+                FolderTemplate::parse(&root).map_err(|why| UrlError(why.to_string()))?;
+                Ok(Self::Maildir { root })
+            }
             Some(("imap", rest)) => imap(rest, 143, Tls::StartTls),
             Some(("imaps", rest)) => imap(rest, 993, Tls::Implicit),
             _ => Err(unknown_scheme(url, STORE_SCHEMES, STORE_FORMS)),

@@ -10,7 +10,7 @@ use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
     Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
 };
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -345,8 +345,8 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, _query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-        Ok(self.shared().accounts.get(address).cloned())
+    fn account_by_query(&mut self, _query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+        Ok(self.shared().accounts.get(&asked.address).cloned())
     }
 
     fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {

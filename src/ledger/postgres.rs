@@ -16,7 +16,7 @@ use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
     Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
 };
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::store::Receipt;
@@ -122,8 +122,8 @@ impl Ledger for PostgresLedger {
         self.session.reopen(until)
     }
 
-    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-        account::by_query(&mut self.session, query, address)
+    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+        account::by_query(&mut self.session, query, asked)
     }
 
     fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {

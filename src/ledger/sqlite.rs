@@ -19,7 +19,7 @@ use super::{
     Recorded, Trace, Turn, Window,
 };
 use crate::byte_lock;
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
@@ -311,14 +311,20 @@ impl Ledger for SqliteLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
         let mut statement = self.connection.prepare(query)?;
-        if !statement.readonly() || statement.column_count() != 1 || statement.parameter_count() > 1 {
-            return Err(LedgerError::Refused("directory.query must be a SELECT of one column with $1 only".to_owned()));
+        // SQLite numbers $NAMEs in the order in which they come, so each is bound by its name.
+        let mut parameters = vec![("$1", &asked.address), ("$2", &asked.given)];
+        parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
+        let has_others = statement.parameter_count() > parameters.len();
+        if !statement.readonly() || statement.column_count() != 1 || has_others {
+            let text = "directory.query must be a SELECT of one column with $1 and $2 only";
+            return Err(LedgerError::Refused(text.to_owned()));
         }
-        let parameters: &[&str] = if statement.parameter_count() == 1 { &[address] } else { &[] };
+        let parameters: Vec<_> =
+            parameters.into_iter().map(|(name, value)| (name, value as &dyn rusqlite::ToSql)).collect();
         let account: Option<Option<String>> =
-            statement.query_row(rusqlite::params_from_iter(parameters), |row| row.get(0)).optional()?;
+            statement.query_row(parameters.as_slice(), |row| row.get(0)).optional()?;
         Ok(account.flatten().filter(|account| !account.is_empty()))
     }
 

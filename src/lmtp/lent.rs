@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::mailboxes::{Begun, SMALL};
 use super::service::{LedgerSession, Service, StoreSession};
 use crate::deadline::Deadline;
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
     Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
@@ -158,8 +158,8 @@ impl Ledger for LentLedger<'_> {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-        self.once(|ledger| ledger.account_by_query(query, address))
+    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+        self.once(|ledger| ledger.account_by_query(query, asked))
     }
 
     fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {

@@ -1,7 +1,8 @@
-//! Mailboxes as Maildirs: ROOT/ACCOUNT/Maildir is the INBOX, other mailboxes are Maildir++ folders in it. A copy's file
-//! is named after its key, so a second append of one copy finds the name taken: the append is idempotent by itself, until
-//! a reader renames the first. So whoever looks for a copy and appends it holds its lock from before it was read in the
-//! ledger until its receipt is on record there.
+//! Mailboxes as Maildirs: ROOT/ACCOUNT/Maildir, or what the folder template of `store.url` says, is
+//! the INBOX, other mailboxes are Maildir++ folders in it. A copy's file is named after its key, so
+//! a second append of one copy finds the name taken: the append is idempotent by itself, until a
+//! reader renames the first. So whoever looks for a copy and appends it holds its lock from before
+//! it was read in the ledger until its receipt is on record there.
 //!
 //! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is synced: a crash before
 //! the link leaves nothing at all, one after it a whole message. Where the file system has no unnamed files, a name under
@@ -18,7 +19,7 @@ use nix::errno::Errno;
 use super::utf7::modified_utf7;
 use super::{Copy, Found, Receipt, Sought, Store, StoreError};
 use crate::deadline::Deadline;
-use crate::directory::{Destination, is_account_name};
+use crate::directory::{Destination, FolderTemplate, TemplateError};
 use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
 
@@ -53,7 +54,7 @@ impl Begun {
 /// Maildirs under one root.
 #[derive(Debug)]
 pub struct MaildirStore {
-    root: PathBuf,
+    place: Result<FolderTemplate, TemplateError>,
     create_mailboxes: bool,
     held: Option<Held>,
 }
@@ -68,17 +69,23 @@ struct Held {
 }
 
 impl MaildirStore {
-    /// `create_mailboxes`: make a missing Maildir or folder, and subscribe to the folder.
-    pub fn new(root: impl Into<PathBuf>, create_mailboxes: bool) -> MaildirStore {
-        MaildirStore { root: root.into(), create_mailboxes, held: None }
+    /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or folder, and subscribe to
+    /// the folder.
+    pub fn new(place: impl AsRef<Path>, create_mailboxes: bool) -> MaildirStore {
+        MaildirStore { place: FolderTemplate::parse(place.as_ref()), create_mailboxes, held: None }
+    }
+
+    fn place(&self) -> Result<&FolderTemplate, StoreError> {
+        self.place.as_ref().map_err(|error| StoreError::NotStored(format!("store.url {error}")))
     }
 
     /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
     fn folder(&self, destination: &Destination) -> Result<PathBuf, StoreError> {
-        if !is_account_name(&destination.account) {
-            return Err(StoreError::NotStored(format!("{:?} cannot name a folder", destination.account)));
-        }
-        let inbox = self.root.join(&destination.account).join("Maildir");
+        let place = self.place()?;
+        let Some(inbox) = place.folder(&destination.account) else {
+            let why = if place.needs_domain() { " (store.url needs local@domain)" } else { "" };
+            return Err(StoreError::NotStored(format!("{:?} cannot name a folder{why}", destination.account)));
+        };
         if destination.mailbox.eq_ignore_ascii_case("INBOX") {
             return Ok(inbox);
         }

@@ -14,6 +14,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{Finding, Level, bounded};
 use crate::cli::Adapters;
 use crate::config::{LedgerUrl, Loaded, StoreUrl};
+use crate::directory::Asked;
 use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION};
 use crate::store::Receipt;
 
@@ -95,7 +96,8 @@ impl Ends {
     /// Asks the administrator's query for an address that nobody has: a query that fails would defer all mail.
     fn query(&self, query: String) -> Finding {
         let asked = self.open().and_then(|mut session| {
-            self.bounded(move || session.account_by_query(&query, "nobody@onedrop-check.invalid"))?
+            let nobody = Asked::plain("nobody@onedrop-check.invalid");
+            self.bounded(move || session.account_by_query(&query, &nobody))?
         });
         match asked {
             Ok(None) => Finding::new(Level::Ok, "ledger", "directory.query answers"),

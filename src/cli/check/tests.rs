@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::cli::OpenLedger;
 use crate::deadline::Deadline;
-use crate::directory::Destination;
+use crate::directory::{Asked, Destination};
 use crate::ledger::memory::MemoryLedger;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
@@ -257,7 +257,7 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn account_by_query(&mut self, _: &str, _: &str) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(&mut self, _: &str, _: &Asked) -> Result<Option<String>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

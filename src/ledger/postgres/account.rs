@@ -7,17 +7,24 @@ use postgres::types::Type;
 use super::columns::cell;
 use super::errors::is_late;
 use super::session::{Session, Statement};
+use crate::directory::Asked;
 use crate::ledger::LedgerError;
 
 /// [`Ledger::account_by_query`](crate::ledger::Ledger::account_by_query).
-pub(super) fn by_query(session: &mut Session, query: &str, address: &str) -> Result<Option<String>, LedgerError> {
-    if address.contains('\0') {
+pub(super) fn by_query(session: &mut Session, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    if asked.given.contains('\0') {
         return Ok(None); // no text in Postgres holds it
     }
     // The line end keeps a comment at the query's end from swallowing ours.
     let query = query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
     let sql = format!("SELECT ARRAY({query}\n)::text[]");
-    let rows = session.read(&[Statement::new(&sql).with(&address, Type::TEXT)]).map_err(explained)?;
+    // Postgres counts the parameters that it is given, so the second goes along only where it is used.
+    let (address, given) = (asked.address.as_str(), asked.given.as_str());
+    let mut statement = Statement::new(&sql).with(&address, Type::TEXT);
+    if query.contains("$2") {
+        statement = statement.with(&given, Type::TEXT);
+    }
+    let rows = session.read(&[statement]).map_err(explained)?;
     let answer: Vec<Option<String>> = match rows.first().and_then(|rows| rows.first()) {
         Some(row) => cell(row, 0)?,
         None => Vec::new(),
