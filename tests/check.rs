@@ -258,10 +258,18 @@ fn a_ledger_whose_copies_were_written_another_way_is_told() {
 #[test]
 fn a_message_piped_in_by_mistake_is_not_eaten() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
-    let mut child = site.command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("onedrop");
-    let stdin = child.stdin.take();
-    assert_eq!(child.wait().expect("an end").code(), Some(75));
-    drop(stdin);
+    let ends = |by_postfix: bool| {
+        let mut command = site.command();
+        if by_postfix {
+            command.env("MAIL_CONFIG", "/etc/postfix");
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("onedrop");
+        let stdin = child.stdin.take();
+        let status = child.wait().expect("an end");
+        drop(stdin);
+        status.code()
+    };
+    assert_eq!((ends(true), ends(false)), (Some(75), Some(0)));
 }
 
 /// A folder with a configuration and a Postfix, in a temporary place.
