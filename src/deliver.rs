@@ -65,7 +65,7 @@ pub struct Job<'a> {
     pub started: Instant,
     /// See [`Entry::at`].
     pub at: Option<SystemTime>,
-    /// Where a delivery of several recipients is placed in parts, none of the parts knows how the attempt ended.
+    /// With several recipients only the caller knows how the attempt ended for each, and puts that on record.
     pub is_part: bool,
 }
 
@@ -178,7 +178,7 @@ pub fn deliver(
     let placing = place(job, policy, &recorded, ledger, store, deadline, &mut patience);
     phases += placing.phases;
     let report = Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
-    if !placing.end_recorded {
+    if !placing.end_recorded && !job.is_part {
         let end = job.attempt_end(&report.outcome(policy.over_quota));
         note(ledger.finish(report.recorded.attempt, &end));
     }

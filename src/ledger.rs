@@ -38,6 +38,9 @@ pub enum LedgerError {
     /// The ledger cannot be reached, or the session was lost: open it again.
     #[error("cannot be reached: {0}")]
     Unavailable(String),
+    /// The ledger answers, but does not let us in: user, password or database are not what it knows.
+    #[error("refuses our login: {0}")]
+    Login(String),
     /// None of the sessions that are shared came free in time.
     #[error("in use by other deliveries: {0}")]
     Busy(String),

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod config;
 pub mod deadline;
 pub mod deliver;
+mod delivery_log;
 pub mod directory;
 mod durable;
 pub mod envelope;

@@ -133,7 +133,9 @@ impl Outcome {
             Failure::Store(StoreError::Setup(_))
             | Failure::Setup(_)
             | Failure::NoRecipient
-            | Failure::Ledger(LedgerError::Version { .. }) => Outcome::TempFail(Status::OUR_SETUP, text),
+            | Failure::Ledger(LedgerError::Version { .. } | LedgerError::Login(_)) => {
+                Outcome::TempFail(Status::OUR_SETUP, text)
+            }
             Failure::Ledger(
                 LedgerError::Contended
                 | LedgerError::Unavailable(_)
@@ -189,7 +191,48 @@ impl Outcome {
         }
     }
 
-    /// One ending for several recipients: one that can be tried again wins, then one that cannot.
+    /// The one ending of a process that has several recipients, given in their order with how it ended for each: one that
+    /// can be tried again wins (what is delivered is seen to be there at the next try), then one that cannot. Where they
+    /// ended differently, the text says how for each of them, those first that ended as the process does.
+    pub fn of_all(ends: &[(&str, Outcome)]) -> Outcome {
+        let mut different: Vec<&Outcome> = Vec::new();
+        for (_, outcome) in ends {
+            if !different.contains(&outcome) {
+                different.push(outcome);
+            }
+        }
+        let worst = different.iter().map(|outcome| (*outcome).clone()).reduce(Outcome::worst);
+        let worst = worst.unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()));
+        let decides = |outcome: &Outcome| outcome.name() == worst.name() && outcome.status() == worst.status();
+        let (first, others): (Vec<_>, Vec<_>) = ends.iter().partition(|(_, outcome)| decides(outcome));
+        let told = |(recipient, outcome): &&(&str, Outcome)| match outcome {
+            Outcome::Delivered(text) => format!("<{recipient}>: {text}"),
+            Outcome::TempFail(_, text) | Outcome::PermFail(_, text) if decides(outcome) => {
+                format!("<{recipient}>: {text}")
+            }
+            Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
+                format!("<{recipient}>: {status} {text}")
+            }
+        };
+        let text = || first.iter().chain(&others).map(told).collect::<Vec<_>>().join("; ");
+        match &worst {
+            // A copy that several recipients share is named once.
+            Outcome::Delivered(text) => {
+                let mut copies: Vec<&str> = Vec::new();
+                for copy in text.split("; ") {
+                    if !copies.contains(&copy) {
+                        copies.push(copy);
+                    }
+                }
+                Outcome::Delivered(copies.join("; "))
+            }
+            _ if different.len() == 1 => worst,
+            Outcome::TempFail(status, _) => Outcome::TempFail(*status, text()),
+            Outcome::PermFail(status, _) => Outcome::PermFail(*status, text()),
+        }
+    }
+
+    /// One ending for several copies: one that can be tried again wins, then one that cannot.
     pub fn worst(self, other: Outcome) -> Outcome {
         match (&self, &other) {
             (Outcome::TempFail(..), _) => self,
@@ -204,6 +247,34 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_with_several_recipients_says_how_it_ended_for_each() {
+        let stored =
+            |account: &str| Outcome::Delivered(format!("stored account={account}; stored account=lisa mailbox=Sent"));
+        let unknown = || Outcome::PermFail(Status::UNKNOWN_MAILBOX, "unknown".to_owned());
+        let full = || Outcome::TempFail(Status::MAILBOX_FULL, "full".to_owned());
+        let busy = || Outcome::TempFail(Status::TEMPORARY, "busy".to_owned());
+        let temporary = |text: &str| Outcome::TempFail(Status::TEMPORARY, text.to_owned());
+        for (ends, expected) in [
+            (vec![("a", stored("a"))], stored("a")),
+            (vec![("a", unknown())], unknown()),
+            (vec![("a", busy()), ("b", busy())], busy()),
+            (
+                vec![("a", stored("a")), ("b", stored("b"))],
+                Outcome::Delivered("stored account=a; stored account=lisa mailbox=Sent; stored account=b".to_owned()),
+            ),
+            (
+                vec![("a", Outcome::Delivered("stored account=a".to_owned())), ("n", unknown())],
+                Outcome::PermFail(Status::UNKNOWN_MAILBOX, "<n>: unknown; <a>: stored account=a".to_owned()),
+            ),
+            (vec![("n", unknown()), ("b", busy())], temporary("<b>: busy; <n>: 5.1.1 unknown")),
+            (vec![("b", busy()), ("f", full())], temporary("<b>: busy; <f>: 4.2.2 full")),
+            (vec![("a", busy()), ("b", temporary("held"))], temporary("<a>: busy; <b>: held")),
+        ] {
+            assert_eq!(Outcome::of_all(&ends), expected, "{ends:?}");
+        }
+    }
 
     #[test]
     fn a_reply_is_read_strictly() {

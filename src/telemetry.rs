@@ -1,6 +1,9 @@
 //! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the delivery's result.
 //! Without a journal (a container, a trial) nothing is logged, but by a server; the ledger and Postfix's own log still tell.
 //! A journal, or a reader of a server's standard error, that does not take a record at once loses it: no mail waits for a log.
+//!
+//! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field of that name
+//! ([`Priority`]), which then counts in place of its level.
 
 use std::fmt::{self, Write as _};
 use std::io::Write;
@@ -11,9 +14,58 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Zoned;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::outcome::{Outcome, Status};
+
+/// How urgent a record is, as syslog(3) numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Ours to mend: configuration, schema, a login of ours.
+    Error = 3,
+    /// Somebody should look: mail was refused for good.
+    Warning = 4,
+    /// Normal, but worth seeing: mail waits for another try.
+    Notice = 5,
+    Info = 6,
+}
+
+impl Priority {
+    /// How urgent it is to know that a delivery ended so.
+    pub fn of(outcome: &Outcome) -> Priority {
+        match outcome {
+            Outcome::Delivered(_) => Priority::Info,
+            Outcome::TempFail(Status::OUR_SETUP, _) => Priority::Error,
+            Outcome::TempFail(..) => Priority::Notice,
+            Outcome::PermFail(..) => Priority::Warning,
+        }
+    }
+
+    fn of_level(level: Level) -> Priority {
+        match level {
+            Level::ERROR => Priority::Error,
+            Level::WARN => Priority::Warning,
+            _ => Priority::Info,
+        }
+    }
+
+    fn numbered(number: u64) -> Option<Priority> {
+        let all = [Priority::Error, Priority::Warning, Priority::Notice, Priority::Info];
+        all.into_iter().find(|priority| *priority as u64 == number)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Priority::Error => "ERROR",
+            Priority::Warning => "WARN",
+            Priority::Notice => "NOTICE",
+            Priority::Info => "INFO",
+        }
+    }
+}
 
 /// systemd.journal-fields(7), "native protocol": a datagram of `FIELD=value` lines.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -95,7 +147,8 @@ fn write_lines(said: &Receiver<Said>, lost: &AtomicU64, mut out: impl Write) {
         let lost = lost.swap(0, Ordering::Relaxed);
         // Nobody is left to tell of an error.
         if lost > 0 {
-            let _ = out.write_all(format!("WARN MESSAGE={lost} lines of this log are lost\n").as_bytes());
+            let told = format!("MESSAGE={lost} lines of this log are lost");
+            let _ = out.write_all(line(Priority::Warning, &told).as_bytes());
         }
         let _ = match said {
             Said::Line(line) => out.write_all(line.as_bytes()),
@@ -111,10 +164,11 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let level = event.metadata().level();
         if *level <= Level::INFO {
-            let record = record(level, event);
-            let fields = record.lines().filter(|line| line.starts_with("ONEDROP_") || line.starts_with("MESSAGE="));
-            let words: Vec<String> = fields.map(|line| line.trim_start_matches("ONEDROP_").to_owned()).collect();
-            if self.queue.try_send(Said::Line(format!("{level} {}\n", words.join(" ")))).is_err() {
+            let record = Record::of(event);
+            let fields: Vec<&str> =
+                record.fields.lines().map(|line| line.strip_prefix("ONEDROP_").unwrap_or(line)).collect();
+            let text = format!("{} {}", record.message(), fields.join(" "));
+            if self.queue.try_send(Said::Line(line(record.priority, text.trim_end()))).is_err() {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -130,32 +184,61 @@ impl<S: Subscriber> Layer<S> for Journal {
         let level = event.metadata().level();
         if *level <= Level::INFO {
             // Full, gone or too small for it: see the module.
-            let _ = self.socket.send(record(level, event).as_bytes());
+            let _ = self.socket.send(Record::of(event).for_the_journal().as_bytes());
         }
     }
 }
 
-fn record(level: &Level, event: &Event<'_>) -> String {
-    let priority = match *level {
-        Level::ERROR => 3,
-        Level::WARN => 4,
-        _ => 6,
-    };
-    let mut fields = Fields(format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={priority}\n"));
-    event.record(&mut fields);
-    fields.0
+/// A line of a log that has nobody to put the time before it.
+fn line(priority: Priority, text: &str) -> String {
+    format!("{} {} {text}\n", Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z"), priority.name())
 }
 
-struct Fields(String);
+struct Record {
+    priority: Priority,
+    text: String,
+    /// What went wrong, if that is a field: it belongs into the text, which is all that some keep.
+    why: String,
+    /// A line per other field, as the journal takes them.
+    fields: String,
+}
 
-impl Visit for Fields {
+impl Record {
+    fn of(event: &Event<'_>) -> Record {
+        let priority = Priority::of_level(*event.metadata().level());
+        let mut record = Record { priority, text: String::new(), why: String::new(), fields: String::new() };
+        event.record(&mut record);
+        record
+    }
+
+    fn message(&self) -> String {
+        let colon = if self.why.is_empty() { "" } else { ": " };
+        format!("MESSAGE={}{colon}{}", self.text, self.why)
+    }
+
+    fn for_the_journal(&self) -> String {
+        format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={}\n{}\n{}", self.priority as u8, self.message(), self.fields)
+    }
+}
+
+impl Visit for Record {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match Priority::numbered(value).filter(|_| field.name() == "priority") {
+            Some(priority) => self.priority = priority,
+            None => self.record_debug(field, &value),
+        }
+    }
+
     fn record_str(&mut self, field: &Field, value: &str) {
-        let name = match field.name() {
-            "message" => "MESSAGE".to_owned(),
-            name => format!("ONEDROP_{}", name.to_ascii_uppercase()),
-        };
         let value: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let _ = writeln!(self.0, "{name}={value}"); // writing to a String cannot fail
+        match field.name() {
+            "message" => self.text = value,
+            "error" | "failure" | "why" => self.why = value,
+            name => {
+                // Writing to a String cannot fail.
+                let _ = writeln!(self.fields, "ONEDROP_{}={value}", name.to_ascii_uppercase());
+            }
+        }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -212,10 +295,11 @@ mod tests {
         }
         let taken = taken.lock().expect("lines").clone();
         let text = String::from_utf8(taken).expect("text");
-        assert!(text.contains("INFO MESSAGE=a line NUMBER=0\n"), "{text}");
-        let told = text.lines().filter_map(|line| line.strip_prefix("WARN MESSAGE=")?.split_once(" lines of this log"));
+        assert!(text.contains(" INFO MESSAGE=a line NUMBER=0\n"), "{text}");
+        let told =
+            text.lines().filter_map(|line| line.split_once(" WARN MESSAGE=")?.1.split_once(" lines of this log"));
         let lost: usize = told.map(|(count, _)| count.parse::<usize>().expect("a number")).sum();
-        let written = text.lines().filter(|line| line.starts_with("INFO ")).count();
+        let written = text.lines().filter(|line| line.contains(" INFO ")).count();
         assert_eq!(written + lost, LINES);
         assert!(written <= WAITING_LINES + 1, "{written} lines");
     }
@@ -227,12 +311,44 @@ mod tests {
         let subscriber = tracing_subscriber::registry().with(Journal { socket: ours });
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..10_000 {
-                tracing::warn!(queue_id = "4X\nFAKE=1", milliseconds = 7u64, "not {}", "delivered");
+                tracing::warn!(queue_id = "4X\nFAKE=1", milliseconds = 7u64, error = "gone", "not {}", "delivered");
             }
         });
         let mut bytes = [0; 4096];
         let length = journal.recv(&mut bytes).expect("a record");
-        let expected = "SYSLOG_IDENTIFIER=onedrop\nPRIORITY=4\nMESSAGE=not delivered\nONEDROP_QUEUE_ID=4X FAKE=1\nONEDROP_MILLISECONDS=7\n";
+        let expected = "SYSLOG_IDENTIFIER=onedrop\nPRIORITY=4\nMESSAGE=not delivered: gone\nONEDROP_QUEUE_ID=4X FAKE=1\nONEDROP_MILLISECONDS=7\n";
         assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected);
+    }
+
+    /// What a record at each priority looks like on standard error: the time, with its zone, and the priority's name.
+    #[test]
+    fn a_record_names_its_priority_and_a_line_has_a_time() {
+        let failed = |status| Outcome::TempFail(status, "why".to_owned());
+        let cases = [
+            (Outcome::Delivered("stored".to_owned()), "6", "INFO"),
+            (failed(Status::TEMPORARY), "5", "NOTICE"),
+            (failed(Status::MAILBOX_FULL), "5", "NOTICE"),
+            (failed(Status::OUR_SETUP), "3", "ERROR"),
+            (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".to_owned()), "4", "WARN"),
+        ];
+        let (ours, journal) = UnixDatagram::pair().expect("a pair");
+        let (sender, receiver) = sync_channel(cases.len());
+        let lines = Lines { queue: sender, lost: Arc::default() };
+        let subscriber = tracing_subscriber::registry().with(Journal { socket: ours }).with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            for (outcome, _, _) in &cases {
+                tracing::info!(priority = Priority::of(outcome) as u64, "an end");
+            }
+        });
+        for (outcome, number, name) in cases {
+            let mut bytes = [0; 4096];
+            let length = journal.recv(&mut bytes).expect("a record");
+            let expected = format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={number}\nMESSAGE=an end\n");
+            assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected, "{outcome:?}");
+            let Ok(Said::Line(line)) = receiver.recv() else { panic!("no line") };
+            let (time, rest) = line.split_once(' ').expect("a time");
+            assert!(time.parse::<jiff::Timestamp>().is_ok(), "{line}");
+            assert_eq!(rest, format!("{name} MESSAGE=an end\n"), "{outcome:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use support::journal::told_to_the_journal;
 use support::local::Local;
 use support::postfix::{DOMAIN, Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
@@ -261,4 +262,48 @@ fn the_server_says_at_its_start_what_it_cannot_reach_and_serves() {
         drop(server);
     }
     assert!(!all_is_there.log().contains("cannot be reached"), "{}", all_is_there.log());
+}
+
+/// One record for each recipient, at the priority of its end; its text is all that rsyslog and grep have.
+#[test]
+fn the_journal_hears_of_each_end_at_its_priority() {
+    let site = Site::empty();
+    let mail = site.local.root.join("mail");
+    std::fs::create_dir(&mail).and_then(|()| std::fs::write(mail.join("ghost"), "no folder")).expect("a file");
+    let broken = site.local.root.write("broken.toml", "[limits]\ndeadline_sec = 5\n");
+    let message = b"Subject: x\nMessage-ID: <log@x>\n\nbody\n";
+    let deliver = |more: &[&str]| {
+        let mut command = site.command(&["deliver", "--queue-id", "4Log"]);
+        let (status, told) = told_to_the_journal(command.args(more), message);
+        (status.code().expect("an exit"), told)
+    };
+    let ends = |told: &[String], priority: u8, text: &str, fields: &str| {
+        let begins = format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={priority}\nMESSAGE={text}");
+        let is_it = |record: &&String| record.starts_with(&begins) && record.contains(fields);
+        assert_eq!(told.iter().filter(is_it).count(), 1, "{begins:?} with {fields:?} in {told:#?}");
+    };
+    let to = ["-d", SCUBA, "-d", "nobody@elsewhere.example", "-d", "ghost@mail.axial.net"];
+    let (status, told) = deliver(&to);
+    assert_eq!((status, told.len()), (75, 3), "{told:#?}");
+    ends(
+        &told,
+        6,
+        "4Log: to=<scuba@mail.axial.net> message-id=<log@x> delivered 2.0.0: stored account=scuba mailbox=INBOX ",
+        "\nONEDROP_QUEUE_ID=4Log\nONEDROP_RECIPIENT=scuba@mail.axial.net\n",
+    );
+    ends(
+        &told,
+        4,
+        "4Log: to=<nobody@elsewhere.example> message-id=<log@x> permfail 5.1.1: unknown recipient ",
+        "\nONEDROP_STATUS=5.1.1\n",
+    );
+    ends(
+        &told,
+        5,
+        "4Log: to=<ghost@mail.axial.net> message-id=<log@x> tempfail 4.3.0: store: ",
+        "\nONEDROP_MESSAGE_ID=<log@x>\n",
+    );
+    let (status, told) = deliver(&["-d", SCUBA, "--config", &broken.display().to_string()]);
+    assert_eq!((status, told.len()), (75, 1), "{told:#?}");
+    ends(&told, 3, "4Log: to=<scuba@mail.axial.net> message-id= tempfail 4.3.5: configuration: ", "deadline_sec");
 }

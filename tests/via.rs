@@ -235,7 +235,8 @@ fn each_recipient_has_its_reply_and_the_worst_counts() {
     // The server's configuration may be older than the process's, which therefore decides, and records it.
     let one = world.able("").of(b"Subject: one\n\nbody\n");
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
-        .is(67, "5.1.1 unknown recipient nobody@elsewhere.example, a/b@mail.axial.net\n");
+        .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
+        .says("; <scuba@mail.axial.net>: stored account=scuba mailbox=INBOX ");
     assert_eq!(world.inbox("scuba").len(), 2);
     one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::{Adapters, DeliverArgs, OpenedLedger, input};
 use crate::config::{Config, LedgerUrl, Loaded};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Job, Policy, Report};
+use crate::deliver::{self, Job, Placed, Policy, Report, note};
+use crate::delivery_log::Ended;
 use crate::directory::Known;
 use crate::envelope::Envelope;
 use crate::exit;
@@ -38,8 +39,12 @@ pub(super) struct Request {
 
 impl From<DeliverArgs> for Request {
     fn from(args: DeliverArgs) -> Request {
-        let mut recipients: Vec<String> = args.recipients.into_iter().map(text).collect();
-        recipients.retain(|recipient| !recipient.is_empty());
+        let mut recipients: Vec<String> = Vec::new();
+        for recipient in args.recipients.into_iter().map(text).filter(|recipient| !recipient.is_empty()) {
+            if !recipients.contains(&recipient) {
+                recipients.push(recipient);
+            }
+        }
         let by_environment = recipients.is_empty();
         if by_environment {
             recipients.extend(variable("RECIPIENT").filter(|recipient| !recipient.is_empty()));
@@ -93,21 +98,82 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         }
     };
     crate::telemetry::start();
+    let request = Request::from(args);
     let loaded = match Config::load(config) {
         Ok(loaded) => loaded,
-        Err(errors) => return Outcome::of(&Failure::Setup(errors.first_line()), OverQuota::Defer),
+        Err(errors) => {
+            let failure = Failure::Setup(errors.first_line());
+            return Ends::all(&request.envelope, Outcome::of(&failure, OverQuota::Defer))
+                .told(&request.envelope, started);
+        }
     };
     let over_quota = loaded.config.store.over_quota;
     let limits = &loaded.config.limits;
     let deadline = Deadline::new(Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs));
     watchdog.watch(&deadline, limits.deadline_secs);
     let routing = Routing::new(&loaded.config);
-    let (request, loaded) = (Request::from(args), Arc::new(loaded));
-    let mut delivery = Delivery { routing, request, loaded, adapters, deadline, started };
-    delivery.run(&feeder).unwrap_or_else(|failure| {
-        tracing::warn!(queue_id = delivery.request.envelope.queue_id, %failure, "not delivered");
-        Outcome::of(&failure, over_quota)
-    })
+    let mut delivery = Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
+    let ends = delivery.run(&feeder);
+    let envelope = &delivery.request.envelope;
+    ends.unwrap_or_else(|failure| Ends::all(envelope, Outcome::of(&failure, over_quota))).told(envelope, started)
+}
+
+/// How it ended, for each of the envelope's recipients in their order.
+struct Ends {
+    each: Vec<End>,
+    /// Raw bytes, if the message came so far.
+    message_id: Option<Vec<u8>>,
+    collision: bool,
+    /// A server of ours has delivered, or tried to.
+    handed_over: bool,
+}
+
+struct End {
+    outcome: Outcome,
+    account: Option<String>,
+    /// The recipient's own copy, if it is placed.
+    own: Option<Placed>,
+}
+
+impl From<Outcome> for End {
+    fn from(outcome: Outcome) -> End {
+        End { outcome, account: None, own: None }
+    }
+}
+
+impl Ends {
+    /// The same end for all; there is one also where nobody is known to whom the message was to go.
+    fn all(envelope: &Envelope, outcome: Outcome) -> Ends {
+        let each = (0..envelope.recipients.len().max(1)).map(|_| End::from(outcome.clone())).collect();
+        Ends { each, message_id: None, collision: false, handed_over: false }
+    }
+
+    /// How the process ends.
+    fn outcome(&self, envelope: &Envelope) -> Outcome {
+        let recipients = envelope.recipients.iter().map(String::as_str).chain([""]);
+        let ends: Vec<_> = recipients.zip(self.each.iter().map(|end| end.outcome.clone())).collect();
+        Outcome::of_all(&ends)
+    }
+
+    /// Logs how it ended for each.
+    fn told(self, envelope: &Envelope, started: Instant) -> Outcome {
+        for (at, end) in self.each.iter().enumerate() {
+            let ended = Ended {
+                queue_id: &envelope.queue_id,
+                sender: &envelope.sender,
+                recipient: envelope.recipients.get(at).map_or("", String::as_str),
+                message_id: self.message_id.as_deref(),
+                account: end.account.as_deref(),
+                own: end.own.as_ref(),
+                collision: self.collision,
+                took: Some(started.elapsed()),
+                phases: None,
+                by: if self.handed_over { "handed over: " } else { "" },
+            };
+            ended.log(&end.outcome);
+        }
+        self.outcome(envelope)
+    }
 }
 
 /// This host's name.
@@ -132,7 +198,7 @@ struct Connections {
 }
 
 impl Delivery {
-    fn run(&mut self, feeder: &input::Feeder) -> Result<Outcome, Failure> {
+    fn run(&mut self, feeder: &input::Feeder) -> Result<Ends, Failure> {
         if self.loaded.config.directory.knows_nobody() {
             return Err(Failure::Setup(
                 "the directory knows nobody: set directory.domains, accounts or query".to_owned(),
@@ -145,10 +211,12 @@ impl Delivery {
         };
         let message = self.read_message(feeder)?;
         match call.hand_over(&message, &self.request.envelope) {
-            Ok(outcome) => {
-                self.log_handed_over(&outcome);
-                Ok(outcome)
-            }
+            Ok(outcomes) => Ok(Ends {
+                each: outcomes.into_iter().map(End::from).collect(),
+                message_id: message.identity().message_id.clone(),
+                collision: false,
+                handed_over: true,
+            }),
             Err(Trouble::Failed(failure)) => Err(failure),
             Err(Trouble::NotTaken(why)) => {
                 self.log_not_taken(&why);
@@ -177,7 +245,9 @@ impl Delivery {
         Ok(Connections { ledger, store })
     }
 
-    fn deliver(&self, message: &Message, connections: Connections) -> Result<Outcome, Failure> {
+    /// Delivers to those recipients that have an account. All are told how it ended for them, and the attempts of all are
+    /// on record, each with its own end.
+    fn deliver(&self, message: &Message, connections: Connections) -> Result<Ends, Failure> {
         let Connections { ledger: opening, mut store } = connections;
         let facts = message.facts();
         let mut ledger = match opening {
@@ -186,39 +256,64 @@ impl Delivery {
             }
             None => (self.adapters.open_ledger)(&self.loaded, self.deadline.end())?,
         };
-        let (recipients, unknown) = self.accounts(ledger.as_mut())?;
-        let unknown = (!unknown.is_empty()).then(|| Failure::UnknownRecipient(unknown.join(", ")));
-        if recipients.is_empty() {
-            let failure = unknown.unwrap_or(Failure::NoRecipient);
-            self.note_refusal(message, &failure, ledger.as_mut());
-            return Err(failure);
+        let recipients = &self.request.envelope.recipients;
+        let (mut accounts, mut known) = (Vec::new(), Vec::new());
+        for recipient in recipients {
+            let account = self.routing.account_of(recipient, ledger.as_mut())?;
+            if let Some(account) = account.as_ref().filter(|account| !known.contains(*account)) {
+                known.push(account.clone());
+            }
+            accounts.push(account);
         }
-        let destinations = self.routing.destinations(&recipients, message, &self.request.envelope, ledger.as_mut())?;
-        let attempt = self.attempt();
-        let job = Job {
-            message,
-            head: b"",
-            facts: &facts,
-            attempt: &attempt,
-            destinations: &destinations,
-            started: self.started,
-            at: None,
-            is_part: false,
+        let ends = |each, collision| Ends {
+            each,
+            message_id: message.identity().message_id.clone(),
+            collision,
+            handed_over: false,
         };
-        let outcome = self.place(&job, ledger.as_mut(), store.as_mut())?;
-        // With several recipients in one run the known ones have their mail before the others are refused.
-        Ok(match unknown {
-            Some(failure) => outcome.worst(Outcome::of(&failure, self.loaded.config.store.over_quota)),
-            None => outcome,
-        })
-    }
-
-    fn place(&self, job: &Job<'_>, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Result<Outcome, Failure> {
+        let over_quota = self.loaded.config.store.over_quota;
+        let unknown = |at: usize| {
+            let failure = recipients.get(at).cloned().map_or(Failure::NoRecipient, Failure::UnknownRecipient);
+            End::from(Outcome::of(&failure, over_quota))
+        };
+        let Some(first) = accounts.iter().position(Option::is_some) else {
+            let ends = ends((0..recipients.len().max(1)).map(unknown).collect(), false);
+            self.note_attempts(message, &ends, None, ledger.as_mut());
+            return Ok(ends);
+        };
+        let destinations = self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
+        let attempt = self.attempt(first);
+        let is_part = recipients.len() > 1;
+        let (started, at) = (self.started, None);
+        let (destinations, attempt, facts) = (&destinations, &attempt, &facts);
+        let job = Job { message, head: b"", facts, attempt, destinations, started, at, is_part };
         let policy = Policy::of(&self.loaded.config);
-        let report = deliver::deliver(job, &policy, ledger, store, &self.deadline)?;
-        let outcome = report.outcome(policy.over_quota);
-        self.log(job, &report, &outcome);
-        Ok(outcome)
+        let report = match deliver::deliver(&job, &policy, ledger.as_mut(), store.as_mut(), &self.deadline) {
+            Ok(report) => report,
+            Err(failure) => {
+                let each = accounts.iter().enumerate().map(|(at, account)| match account {
+                    Some(_) => End::from(Outcome::of(&failure, over_quota)),
+                    None => unknown(at),
+                });
+                let ends = ends(each.collect(), false);
+                // The attempt of the first is on record, or the ledger is lost.
+                if matches!(failure, Failure::Contended(_)) {
+                    self.note_attempts(message, &ends, Some(first), ledger.as_mut());
+                }
+                return Ok(ends);
+            }
+        };
+        let each = accounts.into_iter().enumerate().map(|(at, account)| match account {
+            Some(account) => end_of(account, &report, over_quota),
+            None => unknown(at),
+        });
+        let ends = ends(each.collect(), report.recorded.collision);
+        if is_part {
+            let end = self.attempt_end(&ends, first);
+            note(ledger.finish(report.recorded.attempt, &end));
+            self.note_attempts(message, &ends, Some(first), ledger.as_mut());
+        }
+        Ok(ends)
     }
 
     /// A ledger in a file is opened when it is needed: that takes no longer than starting a thread for it.
@@ -252,37 +347,34 @@ impl Delivery {
         Ok(message)
     }
 
-    /// The recipients' accounts, and the recipients that nobody knows.
-    fn accounts(&self, ledger: &mut dyn Ledger) -> Result<(Vec<String>, Vec<String>), Failure> {
-        let (mut accounts, mut unknown) = (Vec::new(), Vec::new());
-        for recipient in &self.request.envelope.recipients {
-            match self.routing.account_of(recipient, ledger)? {
-                Some(account) if accounts.contains(&account) => {}
-                Some(account) => accounts.push(account),
-                None => unknown.push(recipient.clone()),
-            }
-        }
-        Ok((accounts, unknown))
-    }
-
-    /// Puts an attempt on record that came to nothing before the message could be.
-    fn note_refusal(&self, message: &Message, failure: &Failure, ledger: &mut dyn Ledger) {
-        let outcome = Outcome::of(failure, OverQuota::Defer);
-        let end = AttemptEnd {
-            outcome: outcome.name(),
-            status: outcome.status().to_string(),
-            text: outcome.text().to_owned(),
-            duration: self.started.elapsed(),
-        };
-        if let Err(error) = ledger.note_attempts(message.identity(), &[(self.attempt(), end)]) {
-            tracing::warn!(%error, "ledger bookkeeping failed");
+    /// Puts on record how the attempts ended of all recipients but one, whose attempt is on record already.
+    fn note_attempts(&self, message: &Message, ends: &Ends, but: Option<usize>, ledger: &mut dyn Ledger) {
+        let others = (0..ends.each.len()).filter(|at| but != Some(*at));
+        let others: Vec<_> = others.map(|at| (self.attempt(at), self.attempt_end(ends, at))).collect();
+        if !others.is_empty() {
+            note(ledger.note_attempts(message.identity(), &others));
         }
     }
 
-    fn attempt(&self) -> Attempt {
+    /// How the attempt ended for one recipient, and what Postfix was told where that is something else.
+    fn attempt_end(&self, ends: &Ends, at: usize) -> AttemptEnd {
+        let (own, all) = (&ends.each[at].outcome, ends.outcome(&self.request.envelope));
+        let mut text = own.text().to_owned();
+        if (own.name(), own.status()) != (all.name(), all.status()) {
+            let count = ends.each.len();
+            text.push_str(&format!(
+                "; ended in {} {} for all {count} recipients",
+                exit::status(&all) as i32,
+                all.status()
+            ));
+        }
+        AttemptEnd { outcome: own.name(), status: own.status().to_string(), text, duration: self.started.elapsed() }
+    }
+
+    fn attempt(&self, at: usize) -> Attempt {
         let envelope = &self.request.envelope;
         Attempt {
-            recipient: envelope.recipients.join(" ").to_lowercase(),
+            recipient: envelope.recipients.get(at).map(|recipient| recipient.to_lowercase()).unwrap_or_default(),
             sender: envelope.sender.clone(),
             queue_id: envelope.queue_id.clone(),
             host: host_name(),
@@ -290,47 +382,17 @@ impl Delivery {
         }
     }
 
-    fn log(&self, job: &Job<'_>, report: &Report, outcome: &Outcome) {
-        let identity = job.message.identity();
-        let message_id = identity.message_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        // Of the recipient's own copy, which is the first; with several recipients the text alone names each.
-        let mut recipients =
-            report.destinations.iter().zip(&report.ends).filter(|(destination, _)| !destination.shared);
-        let own = recipients.next().filter(|_| recipients.next().is_none()).and_then(|(_, end)| end.as_ref().ok());
-        let (_, uid, file) = own.map(|own| own.receipt.columns()).unwrap_or_default();
-        tracing::info!(
-            message_id = %message_id.escape_debug(),
-            queue_id = job.attempt.queue_id,
-            recipient = job.attempt.recipient,
-            sender = job.attempt.sender,
-            mailbox = own.map(|own| own.destination.mailbox.as_str()),
-            uid,
-            file,
-            how = own.map(|own| own.how.name()),
-            outcome = outcome.name(),
-            status = %outcome.status(),
-            collision = report.recorded.collision,
-            milliseconds = self.started.elapsed().as_millis() as u64,
-            "{}",
-            outcome.text()
-        );
-    }
-
-    fn log_handed_over(&self, outcome: &Outcome) {
-        let envelope = &self.request.envelope;
-        tracing::info!(
-            queue_id = envelope.queue_id,
-            recipient = envelope.recipients.join(" "),
-            sender = envelope.sender,
-            outcome = outcome.name(),
-            status = %outcome.status(),
-            milliseconds = self.started.elapsed().as_millis() as u64,
-            "handed over: {}",
-            outcome.text()
-        );
-    }
-
     fn log_not_taken(&self, why: &str) {
-        tracing::info!(queue_id = self.request.envelope.queue_id, why, "not handed over, delivering");
+        let queue_id = self.request.envelope.queue_id.as_str();
+        tracing::info!(queue_id, why, "{queue_id}: not handed over, delivering");
     }
+}
+
+/// How it ended for the recipients who have an account: its own copy, and those that are shared.
+fn end_of(account: String, report: &Report, over_quota: OverQuota) -> End {
+    let copies = || report.destinations.iter().zip(&report.ends);
+    let of_it = copies().filter(|(destination, _)| destination.shared || destination.account == account);
+    let outcome = deliver::outcome(of_it, over_quota);
+    let own = copies().find(|(destination, _)| !destination.shared && destination.account == account);
+    End { outcome, own: own.and_then(|(_, end)| end.as_ref().ok().cloned()), account: Some(account) }
 }

@@ -84,7 +84,7 @@ impl Flights {
                 tracing::error!(
                     queue_id,
                     recipients,
-                    "a delivery hangs: it is overdue, and goes on holding its sessions"
+                    "{queue_id}: to=<{recipients}> a delivery hangs: it is overdue, and goes on holding its sessions"
                 );
             }
         }

@@ -12,6 +12,7 @@ pub mod disk;
 pub mod dovecot;
 pub mod host;
 pub mod imap;
+pub mod journal;
 pub mod lmtp;
 pub mod lmtp_client;
 pub mod lmtp_embedded;

@@ -60,19 +60,14 @@ impl Call {
         Ok(Call(Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name }))
     }
 
-    /// Hands the message over and waits for the replies.
+    /// Hands the message over and waits for the replies: how it ended for each of the envelope's recipients.
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Outcome, Trouble> {
+    pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Vec<Outcome>, Trouble> {
         let Call(mut conversation) = self;
         conversation.greeted()?;
-        let mut recipients: Vec<&str> = Vec::new();
-        for recipient in &envelope.recipients {
-            if !recipients.contains(&recipient.as_str()) {
-                recipients.push(recipient);
-            }
-        }
+        let recipients: Vec<&str> = envelope.recipients.iter().map(String::as_str).collect();
         if recipients.is_empty() {
             return Err(Trouble::NotTaken("no recipient".to_owned()));
         }
@@ -137,12 +132,6 @@ struct Conversation {
     name: String,
 }
 
-/// How the recipients were received.
-struct Received {
-    accepted: usize,
-    outcomes: Vec<Outcome>,
-}
-
 impl Conversation {
     /// The greeting, and what the server offers.
     fn greeted(&mut self) -> Result<(), Trouble> {
@@ -171,7 +160,7 @@ impl Conversation {
         commands: &wire::Commands,
         recipients: &[&str],
         pieces: &[&[u8]],
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Vec<Outcome>, Trouble> {
         self.write_all(&commands.bytes).map_err(|error| self.before(error.into()))?;
         if commands.has_xforward {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
@@ -179,66 +168,67 @@ impl Conversation {
         }
         let reply = self.reply().map_err(|broken| self.before(broken))?;
         self.expect(&reply, 250)?;
-        let Received { accepted, mut outcomes } = self.recipients(recipients)?;
+        let refused = self.recipients(recipients)?;
+        let accepted = refused.iter().filter(|outcome| outcome.is_none()).count();
+        let mut replies = Vec::new();
         if accepted > 0 {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             self.expect(&reply, 354)?;
             wire::write_data(pieces, self).map_err(|error| self.before(error.into()))?;
-            self.replies(accepted, &mut outcomes);
+            replies = self.replies(accepted);
             // Nobody waits for what it says to that.
             let _ = self.write_all(b"QUIT\r\n");
-            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _))) {
+            if replies.iter().any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _))) {
                 return Err(Trouble::NotTaken(format!("too large for {}", self.name)));
             }
         }
-        // Recipients of one account are told the same.
-        let mut different: Vec<Outcome> = Vec::new();
-        for outcome in outcomes {
-            if !different.contains(&outcome) {
-                different.push(outcome);
-            }
-        }
-        let worst = different.into_iter().reduce(Outcome::worst);
-        worst.ok_or_else(|| Trouble::NotTaken("no recipient".to_owned()))
+        let mut replies = replies.into_iter();
+        Ok(refused.into_iter().filter_map(|refused| refused.or_else(|| replies.next())).collect())
     }
 
-    /// The replies to RCPT.
-    fn recipients(&mut self, recipients: &[&str]) -> Result<Received, Trouble> {
-        let (mut accepted, mut outcomes) = (0, Vec::new());
+    /// The replies to RCPT: how it ended for those that are refused, `None` for those that are accepted.
+    fn recipients(&mut self, recipients: &[&str]) -> Result<Vec<Option<Outcome>>, Trouble> {
+        let mut refused = Vec::new();
         for _ in recipients {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
-            match reply.outcome() {
-                Outcome::Delivered(_) => accepted += 1,
+            refused.push(match reply.outcome() {
+                Outcome::Delivered(_) => None,
                 // Not that it does not understand us, leaves, or wants fewer at a time.
                 outcome @ Outcome::TempFail(status, _)
                     if reply.code / 100 == 4 && !status.is_about_the_protocol() && reply.code != 421 =>
                 {
-                    outcomes.push(outcome);
+                    Some(outcome)
                 }
                 // Nor that it knows nobody of that name: its configuration may be older than what we have just read.
                 Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
-            }
+            });
         }
-        Ok(Received { accepted, outcomes })
+        Ok(refused)
     }
 
-    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2).
-    fn replies(&mut self, accepted: usize, outcomes: &mut Vec<Outcome>) {
-        for _ in 0..accepted {
-            match self.reply() {
-                Ok(reply) => outcomes.push(reply.outcome()),
-                Err(broken) => {
-                    let failure = match broken {
-                        Broken::Lost(error) => {
-                            Failure::Server(format!("{} has the message and did not answer: {error}", self.name))
-                        }
-                        Broken::Late => self.late(),
-                        Broken::NotUnderstood(said) => self.not_understood(&said),
-                    };
-                    return outcomes.push(Outcome::of(&failure, OverQuota::Defer));
+    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2). Those that do not come are not
+    /// waited for one by one.
+    fn replies(&mut self, accepted: usize) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        for left in (1..=accepted).rev() {
+            let broken = match self.reply() {
+                Ok(reply) => {
+                    outcomes.push(reply.outcome());
+                    continue;
                 }
-            }
+                Err(broken) => broken,
+            };
+            let failure = match broken {
+                Broken::Lost(error) => {
+                    Failure::Server(format!("{} has the message and did not answer: {error}", self.name))
+                }
+                Broken::Late => self.late(),
+                Broken::NotUnderstood(said) => self.not_understood(&said),
+            };
+            outcomes.extend(vec![Outcome::of(&failure, OverQuota::Defer); left]);
+            break;
         }
+        outcomes
     }
 
     /// What it means that the conversation broke before it began.

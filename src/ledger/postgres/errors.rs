@@ -33,6 +33,13 @@ pub(super) fn no_answer(after: Duration) -> LedgerError {
     LedgerError::Unavailable(no_answer_text(after))
 }
 
+/// Whether the server answered that it does not let us in: invalid authorization (28000, 28P01), or no such database (3D000).
+pub(super) fn refuses_login(error: &Error) -> bool {
+    error
+        .as_db_error()
+        .is_some_and(|db| db.code().code().starts_with("28") || *db.code() == SqlState::INVALID_CATALOG_NAME)
+}
+
 /// Whether the session was there and an answer did not come in time: ours to wait for it, or the server's by
 /// `statement_timeout`, which we set (57014, query_canceled).
 pub(super) fn is_late(error: &LedgerError) -> bool {

@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 use tokio_postgres::{Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::errors::{no_answer_text, text_of};
+use super::errors::{no_answer_text, refuses_login, text_of};
 use super::metered::{Budget, Gate, by_gate};
 use super::target::{HostTarget, Target};
 use crate::ledger::LedgerError;
@@ -36,7 +36,7 @@ impl Link {
             .build()
             .map_err(|error| LedgerError::Unavailable(format!("cannot wait for a socket: {error}")))?;
         let runtime = Background(Some(runtime));
-        let mut failures = Vec::new();
+        let (mut failures, mut refusals) = (Vec::new(), 0);
         for (at, host) in target.hosts.iter().enumerate() {
             let began = Instant::now();
             let hosts_left = u32::try_from(target.hosts.len() - at).unwrap_or(u32::MAX);
@@ -49,11 +49,16 @@ impl Link {
                 Ok(Ok((client, connection))) => {
                     return Ok(Link { client, budget, prepared: HashMap::new(), connection, runtime });
                 }
-                Ok(Err(error)) => failures.push(format!("{}: {}", host.name, text_of(&error))),
+                Ok(Err(error)) => {
+                    refusals += usize::from(refuses_login(&error));
+                    failures.push(format!("{}: {}", host.name, text_of(&error)));
+                }
                 Err(_) => failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed()))),
             }
         }
-        Err(LedgerError::Unavailable(failures.join("; ")))
+        let all = failures.join("; ");
+        // One that does not answer may be the one that would let us in.
+        Err(if refusals == failures.len() { LedgerError::Login(all) } else { LedgerError::Unavailable(all) })
     }
 
     /// Why the connection ended by itself.

@@ -1,0 +1,68 @@
+//! What the log says of how a delivery ended for one recipient, by whatever door the message came. The text carries queue
+//! id, recipient and Message-ID, so that what keeps only texts (rsyslog, grep) finds them; fields carry them as well.
+
+use std::time::Duration;
+
+use crate::deliver::{Phases, Placed};
+use crate::outcome::Outcome;
+use crate::telemetry::Priority;
+
+/// How it ended for whom. What is not known is `None`, or empty, and stays out of the fields.
+#[derive(Debug, Default)]
+pub struct Ended<'a> {
+    pub queue_id: &'a str,
+    pub sender: &'a str,
+    pub recipient: &'a str,
+    pub message_id: Option<&'a [u8]>,
+    /// Of the recipient.
+    pub account: Option<&'a str>,
+    /// The recipient's own copy, if it is placed.
+    pub own: Option<&'a Placed>,
+    /// Another message has the same Message-ID.
+    pub collision: bool,
+    pub took: Option<Duration>,
+    pub phases: Option<&'a Phases>,
+    /// What stands before the outcome's text.
+    pub by: &'a str,
+}
+
+impl Ended<'_> {
+    /// Logs it, at the outcome's priority.
+    pub fn log(&self, outcome: &Outcome) {
+        let message_id = self.message_id.map(String::from_utf8_lossy).unwrap_or_default();
+        let message_id = message_id.escape_debug();
+        let (_, uid, file) = self.own.map(|own| own.receipt.columns()).unwrap_or_default();
+        let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
+        let (queue_id, status) = (if self.queue_id.is_empty() { "NOQUEUE" } else { self.queue_id }, outcome.status());
+        tracing::info!(
+            priority = Priority::of(outcome) as u64,
+            message_id = %message_id,
+            queue_id = self.queue_id,
+            recipient = self.recipient,
+            sender = self.sender,
+            account = self.account,
+            mailbox = self.own.map(|own| own.destination.mailbox.as_str()),
+            uid,
+            file,
+            how = self.own.map(|own| own.how.name()),
+            outcome = outcome.name(),
+            %status,
+            collision = self.collision,
+            milliseconds = self.took.map(|took| took.as_millis() as u64),
+            lock_ms = phase(|phases| phases.lock),
+            record_ms = phase(|phases| phases.record),
+            append_ms = phase(|phases| phases.append),
+            commit_ms = phase(|phases| phases.commit),
+            "{queue_id}: to=<{}> message-id={message_id} {} {status}: {}{}",
+            self.recipient,
+            outcome.name(),
+            self.by,
+            outcome.text()
+        );
+    }
+}
+
+/// To the microsecond.
+fn millis(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,33 @@
+//! A stand-in for journald: another socket in its place, in a mount namespace of the command's own.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::TempRoot;
+
+/// How `command` ended, given `input`, and the records that it sent to the journal, in their order.
+pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<String>) {
+    let folder = TempRoot::new();
+    let socket = UnixDatagram::bind(folder.join("socket")).expect("socket");
+    socket.set_nonblocking(true).expect("socket");
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$0\" /run/systemd/journal && \
+                  exec \"$@\"";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "sh", "-c", script]).arg(&*folder).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    let mut child = inside.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("unshare");
+    // A command that ended early is judged by its status.
+    let _ = child.stdin.take().expect("stdin").write_all(input);
+    let status = child.wait().expect("end");
+    let (mut told, mut bytes) = (Vec::new(), [0; 65536]);
+    while let Ok(length) = socket.recv(&mut bytes) {
+        told.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
+    }
+    (status, told)
+}
