@@ -164,6 +164,12 @@ mod tests {
             assert_eq!(find(header, "a", Trust::Header), None, "{header}");
         }
         assert!(find("From: a@x", "", Trust::Header).is_some());
+        assert!(find("From: =?utf-8?q?A?=\n\t <a.b+c@x>", "", Trust::Header).is_some());
+        for odd in
+            ["From: <a@gma\til.com>", "From: <@x>", "From: <a@>", "From: a b@gma il.com", "From: <=?utf-8?q?a=40x?=>"]
+        {
+            assert_eq!(find(odd, "", Trust::Header), None, "{odd}");
+        }
         assert_eq!(find("From: a@x", "a", Trust::Never), None);
     }
 }

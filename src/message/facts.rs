@@ -55,15 +55,21 @@ pub fn from_addresses(message: &Message) -> Vec<String> {
     let mut from = message.fields().filter(|field| field.is(b"from"));
     let (Some(field), None) = (from.next(), from.next()) else { return Vec::new() };
     // What two parsers may read in two ways is believed in neither: comments, groups and quoted strings with an address of
-    // their own, control characters.
+    // their own, control characters; an address that does not stand there byte for byte, has blanks or lacks a part.
     let value = field.unfolded();
     if memchr::memchr_iter(b'@', &value).count() != 1
         || value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
     {
         return Vec::new();
     }
-    let facts = catch_unwind(AssertUnwindSafe(|| header_facts(field.raw))).unwrap_or_default();
-    facts.addresses.into_iter().filter_map(|fact| fact.address).map(|address| address.to_lowercase()).collect()
+    let unfolded = [b"From: ", &value[..], b"\n"].concat();
+    let facts = catch_unwind(AssertUnwindSafe(|| header_facts(&unfolded))).unwrap_or_default();
+    let addresses = facts.addresses.into_iter().filter_map(|fact| fact.address);
+    addresses
+        .filter(|address| memchr::memmem::find(&value, address.as_bytes()).is_some())
+        .filter(|address| !address.starts_with('@') && !address.ends_with('@') && !address.contains(' '))
+        .map(|address| address.to_lowercase())
+        .collect()
 }
 
 fn header_facts(header: &[u8]) -> Facts {

@@ -1,0 +1,13 @@
+//! Who a message is.
+
+#![no_main]
+#![allow(dead_code, reason = "the harness of the tests is not used here")]
+
+#[path = "../../tests/fuzz"]
+mod fuzz {
+    pub mod harness;
+    pub mod identity;
+    pub mod message;
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::identity::check(input));

@@ -1,0 +1,63 @@
+//! Whose Sent a message belongs in: From and Authentication-Results, which anyone can write.
+
+use onedrop::envelope::Envelope;
+use onedrop::message::{DedupBy, Message};
+use onedrop::sender::{Author, Trust, author};
+
+use super::harness::Target;
+use super::message::{DICTIONARY, crlf, folded, seeds, takes_fields_on_top};
+
+pub const TARGET: Target = Target { seeds, dictionary: DICTIONARY, check };
+
+const OURS: &str = "mail.axial.net";
+
+pub fn check(input: &[u8]) {
+    let message = Message::new(input.to_vec(), DedupBy::Content);
+    let own = message.own_copy();
+    let by_results = who(own, "", Trust::Authenticated);
+    assert_eq!(who(&crlf(own), "", Trust::Authenticated), by_results, "with CRLF");
+    assert_eq!(who(&folded(own), "", Trust::Authenticated), by_results, "folded");
+    assert_eq!(who(own, "doug", Trust::Never), None);
+
+    let anyone = who(own, "", Trust::Header);
+    let by_login = who(own, "doug", Trust::Authenticated);
+    if let Some(author) = &anyone {
+        let address = &author.address;
+        assert!(address.matches('@').count() == 1 && *address == address.to_lowercase(), "{address:?}");
+        assert!(!address.contains(char::is_control), "{address:?}");
+        assert_eq!(author.if_same_account_as, None);
+    }
+    let same = |one: &Option<Author>, other: &Option<Author>| {
+        one.as_ref().map(|author| &author.address) == other.as_ref().map(|author| &author.address)
+    };
+    assert!(same(&anyone, &by_login));
+    assert!(by_results.is_none() || by_results == anyone);
+    assert_eq!(by_login.is_some_and(|author| author.if_same_account_as.is_none()), by_results.is_some());
+
+    // Where our name stands nowhere, nobody's results count.
+    let others: Vec<u8> =
+        input.iter().map(|byte| if byte.eq_ignore_ascii_case(&b'x') { b'y' } else { *byte }).collect();
+    assert_eq!(who(&others, "", Trust::Authenticated), None, "nobody's results");
+
+    if takes_fields_on_top(&message) {
+        let with = |results: &str| {
+            let field = format!("Authentication-Results: {OURS}; {results}\n");
+            who(&[field.as_bytes(), own].concat(), "", Trust::Authenticated)
+        };
+        assert_eq!(with("dmarc=fail header.from=gmail.com"), None, "the top-most says fail");
+        assert_eq!(with("dmarc=pass header.from=nobody.invalid"), None, "the top-most names another domain");
+        if let Some(Author { address, .. }) = &anyone {
+            let domain = address.split_once('@').expect("one @").1;
+            // Characters that mean something in the field are no domain's.
+            if domain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-')) {
+                assert_eq!(with(&format!("dmarc=pass header.from={domain}")), anyone, "the top-most says pass");
+            }
+        }
+    }
+}
+
+fn who(bytes: &[u8], login: &str, trust: Trust) -> Option<Author> {
+    let message = Message::new(bytes.to_vec(), DedupBy::Content);
+    let envelope = Envelope { sasl_username: login.to_owned(), ..Envelope::default() };
+    author(&message, &envelope, trust, OURS)
+}
