@@ -22,8 +22,9 @@
 //! turn already. That lock ends with its process, not with the ledger's session. What hangs before the record, a mailbox'
 //! disk say, leaves no trace in the ledger.
 //!
-//! `tests/model.rs` checks this protocol exhaustively. Its steps have the names used here: `begin`, `record`, `take_turn`,
-//! `look`, `check`, `last bytes`, `OK`, `confirm`, `undo`, `give_back`, `claim_busy`. Whoever changes one changes it there.
+//! `tests/model.rs` is a model of this protocol that is checked exhaustively; it shares no code with it. Its steps have
+//! the names used here: `begin`, `record`, `take_turn`, `look`, `check`, `not stored`, `last bytes`, `OK`, `in doubt`,
+//! `confirm`, `reopen`, `undo`, `expunge`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant, SystemTime};

@@ -1,23 +1,34 @@
-//! What the model's world consists of: rows, locks and mailboxes, one of each per copy, and the delivering processes.
-//! Only what can still matter is kept: time is what is left of leases and waits, an epoch is "the row's" or "gone", and
-//! UIDs are numbered anew. So time has no bound in the model, only the number of tries has.
+//! What the model's world consists of: rows, locks and mailboxes, one of each per copy; the processes
+//! that deliver, those that verify, and the calls that the ledger may still execute.
+//! Only what can still matter is kept: time is what is left of leases and waits, an epoch is "the row's"
+//! or "gone", a row's random value is "the row's" or "gone", and UIDs are numbered anew. So time has no
+//! bound in the model, only the number of tries has.
 
-/// The part of the deadline in which last bytes may be sent, in ticks. It runs from the record here; the real one begins
-/// earlier, with the process, and so leaves more time.
+/// The part of the deadline in which last bytes may be sent, in ticks. It runs from the record here; the
+/// real one begins earlier, with the process, and so leaves more time.
 pub const DEADLINE: u8 = 1;
 /// How long a lease lasts from the claim.
 pub const LEASE: u8 = 3;
 /// How long the answer to an append is waited for.
 pub const ANSWER: u8 = 1;
 
-/// A claim whose row has been claimed by another since.
-const GONE: u8 = 0;
+/// What is no longer the row's: an epoch, a random value. Also the number of a row that is not there.
+pub const GONE: u8 = 0;
+/// The receipt of a copy that the server did not name (no UIDPLUS).
+pub const UNNAMED: u8 = 0;
 
 /// Everything, between two steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub copies: Vec<Copy>,
     pub processes: Vec<Process>,
+    pub verifiers: Vec<Verifier>,
+    /// On their way to the ledger, though nobody waits for their answers any longer.
+    pub calls: Vec<Call>,
+    /// What the mailboxes' owner may still do.
+    pub owner: u8,
+    /// How often rows may still be forgotten.
+    pub forgets: u8,
     /// The faults have ended: Postfix tries once more, one process at a time and nobody in its way.
     pub calm: bool,
 }
@@ -25,18 +36,33 @@ pub struct State {
 /// One copy: its row in the ledger, its lock, its mailbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Copy {
+    /// What claims name the row by: its random value, or its number. [`GONE`]: there is no row.
+    pub row: u8,
     pub receipt: Option<u8>,
+    /// Whose confirm put a receipt without a name on record, as long as that attempt goes on.
+    pub placed_by: Option<u8>,
     pub epoch: u8,
     /// Ticks until the lease has run out.
     pub leased: u8,
+    /// Whose attempt has the lease, or had the last one, as long as it goes on.
+    pub holder: Option<u8>,
     pub in_doubt: bool,
     pub prior_doubt: bool,
+    /// The second look has come.
+    pub settled: bool,
+    /// Ticks since the receipt, up to a lease.
+    pub since: u8,
     /// The ledger's, which lives as long as a session.
     pub lock: Option<u8>,
     /// The store's, which lives as long as a process: a Maildir's.
     pub guard: Option<u8>,
+    /// In the order of UIDs.
     pub mailbox: Vec<Stored>,
     pub on_the_way: Vec<Append>,
+    /// Its owner has moved or deleted a copy.
+    pub taken: bool,
+    /// Verify took out a copy, and after it none stood.
+    pub bared: bool,
 }
 
 /// A copy that stands in its mailbox.
@@ -46,6 +72,14 @@ pub struct Stored {
     pub name: u8,
     /// A reader has moved it from `new/` to `cur/`: its name is free again.
     pub moved: bool,
+    /// Whose `\Deleted` it has.
+    pub mark: Option<Mark>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mark {
+    Owner,
+    Ours,
 }
 
 /// An append whose last bytes are sent and which the server has not executed.
@@ -57,11 +91,38 @@ pub struct Append {
     pub within: u8,
 }
 
+/// A call whose caller has lost its session: executed later, or never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// A record, or a claim of those copies whose bits are set. `lives`: the attempt goes on.
+    Claim {
+        process: u8,
+        copies: u8,
+        lives: bool,
+    },
+    Confirm {
+        process: u8,
+        lives: bool,
+        copy: u8,
+        claim: Claim,
+        receipt: u8,
+        found: bool,
+    },
+}
+
+/// The right to place a copy, as [`Copy`]'s row was when it was claimed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Claim {
+    pub row: u8,
+    pub epoch: u8,
+    pub in_doubt: bool,
+}
+
 /// One recipient's process, over all its tries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Process {
     pub at: At,
-    /// Which of its copies it is at.
+    /// Which of its copies is placed now.
     pub place: u8,
     pub steps: [Step; 2],
     /// Ticks since the record.
@@ -82,6 +143,8 @@ pub enum At {
     Record,
     /// Has begun the append of its only copy, and holds the store's lock of it.
     Begun,
+    /// The answer to the record was lost with the session: the same call on a new one.
+    RecordAgain,
     TakeTurn,
     Look,
     Check,
@@ -91,8 +154,12 @@ pub enum At {
     Confirm {
         found: bool,
     },
+    /// Marks its own late copy as deleted, and then takes it out (UID STORE, UID EXPUNGE).
     Undo,
+    Expunge,
     Wait,
+    /// As `RecordAgain`.
+    WaitAgain,
     Delivered,
 }
 
@@ -101,12 +168,50 @@ pub enum At {
 pub enum Step {
     #[default]
     Busy,
-    Claimed {
-        epoch: u8,
-        in_doubt: bool,
-    },
+    Claimed(Claim),
     Placed,
     Failed,
+}
+
+/// One run of `onedrop verify --repair` after the other, over the first copy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Verifier {
+    pub at: Verify,
+    pub runs: u8,
+    /// The row as it was read, or as it is leased to verify.
+    pub claim: Claim,
+    pub receipt: Option<u8>,
+    pub may_be_double: bool,
+    pub needs_a_look: bool,
+    /// The receipt is older than a lease.
+    pub is_old: bool,
+    /// The look saw a copy that stays and none that may come back.
+    pub is_seen: bool,
+    pub keeper: Option<u8>,
+    pub doubles: Vec<u8>,
+}
+
+/// What verify does next; the names are those of `src/verify.rs` and `Store::remove_double`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verify {
+    /// Reads the row.
+    #[default]
+    Read,
+    Find,
+    Claim,
+    TakeTurn,
+    FindAgain,
+    Confirm,
+    /// The double is looked at,
+    Stands,
+    /// marked,
+    Mark,
+    /// the keeper looked at again,
+    Keeper,
+    /// and the double taken out, or put back.
+    Expunge,
+    PutBack,
+    Settle,
 }
 
 impl Process {
@@ -129,65 +234,135 @@ impl Process {
     }
 }
 
+impl Verifier {
+    pub fn new(runs: u8) -> Verifier {
+        Verifier {
+            at: Verify::Read,
+            runs,
+            claim: Claim::default(),
+            receipt: None,
+            may_be_double: false,
+            needs_a_look: false,
+            is_old: false,
+            is_seen: false,
+            keeper: None,
+            doubles: Vec::new(),
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.at != Verify::Read
+    }
+
+    fn names(&mut self) -> impl Iterator<Item = &mut u8> {
+        self.doubles.iter_mut().chain(&mut self.keeper).chain(&mut self.receipt)
+    }
+}
+
 impl Copy {
-    /// The next UID: none is ever given twice.
-    pub fn next_name(&self, others: impl Iterator<Item = u8>) -> u8 {
-        let known = self.mailbox.iter().map(|stored| stored.name).chain(self.receipt).chain(others);
-        known.max().unwrap_or(0) + 1
+    pub fn stands(&self, name: u8) -> bool {
+        self.mailbox.iter().any(|stored| stored.name == name && stored.mark.is_none())
+    }
+
+    pub fn mark(&mut self, name: u8, mark: Option<Mark>) {
+        self.mailbox.iter_mut().filter(|stored| stored.name == name).for_each(|stored| stored.mark = mark);
+    }
+
+    /// UID EXPUNGE: what is marked, and nothing else.
+    pub fn expunge(&mut self, name: u8) {
+        self.mailbox.retain(|stored| stored.name != name || stored.mark.is_none());
     }
 }
 
 impl State {
     /// Nobody runs and nothing is on its way.
     pub fn is_quiet(&self) -> bool {
-        self.copies.iter().all(|copy| copy.on_the_way.is_empty()) && !self.processes.iter().any(Process::is_running)
+        self.copies.iter().all(|copy| copy.on_the_way.is_empty())
+            && self.calls.is_empty()
+            && !self.processes.iter().any(Process::is_running)
+            && !self.verifiers.iter().any(Verifier::is_running)
     }
 
     pub fn is_delivered(&self) -> bool {
         self.processes.iter().all(|process| process.at == At::Delivered)
     }
 
-    /// The same state with nothing in it that cannot matter any more. `jobs` are each process's copies.
-    pub fn forget(&mut self, jobs: &[Vec<u8>]) {
-        for (number, copy) in self.copies.iter_mut().enumerate() {
-            let number = number as u8;
-            // Epochs are compared with the row's only.
-            let epoch = copy.epoch.min(2);
-            let mut names: Vec<u8> = copy.mailbox.iter().map(|stored| stored.name).chain(copy.receipt).collect();
-            for (process, job) in self.processes.iter_mut().zip(jobs) {
-                for (place, step) in process.steps.iter_mut().enumerate() {
-                    if let Step::Claimed { epoch: claimed, .. } = step
-                        && job.get(place) == Some(&number)
-                    {
-                        *claimed = if *claimed == copy.epoch { epoch } else { GONE };
-                    }
-                }
-                if job.get(usize::from(process.place)) == Some(&number) {
-                    names.extend(process.receipt);
-                }
-            }
-            copy.epoch = epoch;
-            if copy.receipt.is_some() {
-                (copy.leased, copy.in_doubt) = (0, false);
-            }
-            // UIDs: their order is what the look sees of them.
-            names.sort_unstable();
-            names.dedup();
-            if names.last().is_some_and(|last| usize::from(*last) != names.len()) {
-                let renamed = |name: u8| names.binary_search(&name).map_or(0, |index| index as u8 + 1);
-                copy.mailbox.iter_mut().for_each(|stored| stored.name = renamed(stored.name));
-                copy.receipt = copy.receipt.map(renamed);
-                for (process, job) in self.processes.iter_mut().zip(jobs) {
-                    if job.get(usize::from(process.place)) == Some(&number) {
-                        process.receipt = process.receipt.map(renamed);
-                    }
-                }
-            }
-            copy.on_the_way.sort_unstable();
-        }
+    /// The next UID of a copy's mailbox: none is ever given twice. `jobs` are each process's copies.
+    pub fn next_name(&mut self, number: u8, jobs: &[Vec<u8>]) -> u8 {
+        self.names(number, jobs).into_iter().map(|name| *name).max().unwrap_or(UNNAMED) + 1
     }
 
-    /// Processes with the same job are interchangeable: they are put in an order, and locks and appends follow them.
+    /// Wherever a UID of that mailbox is known.
+    fn names(&mut self, number: u8, jobs: &[Vec<u8>]) -> Vec<&mut u8> {
+        let copy = &mut self.copies[usize::from(number)];
+        let mut names: Vec<&mut u8> = copy.mailbox.iter_mut().map(|stored| &mut stored.name).collect();
+        names.extend(&mut copy.receipt);
+        for (process, job) in self.processes.iter_mut().zip(jobs) {
+            if job.get(usize::from(process.place)) == Some(&number) {
+                names.extend(&mut process.receipt);
+            }
+        }
+        if number == 0 {
+            names.extend(self.verifiers.iter_mut().flat_map(Verifier::names));
+        }
+        names.extend(self.calls.iter_mut().filter_map(|call| match call {
+            Call::Confirm { copy, receipt, .. } if *copy == number => Some(receipt),
+            _ => None,
+        }));
+        names
+    }
+
+    /// Every claim of that copy.
+    pub fn claims(&mut self, number: u8, jobs: &[Vec<u8>]) -> Vec<&mut Claim> {
+        let mut claims = Vec::new();
+        for (process, job) in self.processes.iter_mut().zip(jobs) {
+            for (place, step) in process.steps.iter_mut().enumerate() {
+                match step {
+                    Step::Claimed(claim) if job.get(place) == Some(&number) => claims.push(claim),
+                    _ => {}
+                }
+            }
+        }
+        if number == 0 {
+            claims.extend(self.verifiers.iter_mut().map(|verifier| &mut verifier.claim));
+        }
+        claims.extend(self.calls.iter_mut().filter_map(|call| match call {
+            Call::Confirm { copy, claim, .. } if *copy == number => Some(claim),
+            _ => None,
+        }));
+        claims
+    }
+
+    /// The same state with nothing in it that cannot matter any more.
+    pub fn tidy(&mut self, jobs: &[Vec<u8>]) {
+        for number in 0..self.copies.len() as u8 {
+            let copy = &mut self.copies[usize::from(number)];
+            // Epochs are compared with the row's only.
+            let (was, epoch) = (copy.epoch, copy.epoch.min(2));
+            copy.epoch = epoch;
+            if copy.receipt.is_some() {
+                (copy.leased, copy.in_doubt, copy.holder) = (0, false, None);
+            }
+            copy.on_the_way.sort_unstable();
+            for claim in self.claims(number, jobs) {
+                claim.epoch = if claim.epoch == was { epoch } else { GONE };
+            }
+            // UIDs: their order is what the look sees of them.
+            let names = self.names(number, jobs);
+            let mut order: Vec<u8> = names.iter().map(|name| **name).filter(|name| *name != UNNAMED).collect();
+            order.sort_unstable();
+            order.dedup();
+            for name in names {
+                if *name != UNNAMED {
+                    *name = order.binary_search(name).map_or(UNNAMED, |index| index as u8 + 1);
+                }
+            }
+        }
+        self.calls.sort_unstable();
+    }
+
+    /// Processes with the same job are interchangeable: they are put in an order, and locks and appends follow
+    /// them. Not for worlds in which calls or leases know their process.
     pub fn sort_processes(&mut self) {
         let mut order: Vec<u8> = (0..self.processes.len() as u8).collect();
         let rank = |index: &u8| {

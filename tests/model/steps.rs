@@ -1,8 +1,9 @@
-//! The protocol's steps, one function for each, as `src/deliver.rs` and the ledger's port take them; and what others do:
+//! A delivery's steps, one function for each, as `src/deliver.rs` and the ledger's port take them; and what others do:
 //! time, the mail server, a reader, crashes. Whoever changes a step there changes it here.
 
-use crate::Protocol;
-use crate::state::{ANSWER, Append, At, Copy, DEADLINE, LEASE, Process, State, Step, Stored};
+use crate::ledger::Confirmed;
+use crate::state::{ANSWER, Append, At, Call, Copy, DEADLINE, Mark, Process, State, Step, Stored, UNNAMED, Verify};
+use crate::{Protocol, Wrong};
 
 /// Something that can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +23,37 @@ pub enum Action {
     Moves {
         copy: u8,
     },
-    /// `onedrop verify`'s second look at a copy that was leased more than once and is on record.
-    Verifies {
+    /// The ledger executes a call whose answer nobody waits for,
+    Executes {
+        call: u8,
+    },
+    /// or never does.
+    Drops {
+        call: u8,
+    },
+    /// The ledger's clock steps past the end of all leases.
+    ClockSteps,
+    Forgets {
         copy: u8,
     },
+    /// What the mailboxes' owner does to the first copy's.
+    Owner(Owner),
+    Verify(u8, Verify),
+    VerifyDies(u8),
     /// From here on no faults.
     Calm,
     Does(u8, Doing),
+}
+
+/// By a mail program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Moves a message elsewhere, or deletes it at once.
+    Takes(u8),
+    Marks(u8),
+    Unmarks(u8),
+    /// EXPUNGE or CLOSE: everything that is marked, by whomever.
+    Expunges,
 }
 
 /// What a process does, or what happens to it.
@@ -36,6 +61,8 @@ pub enum Action {
 pub enum Doing {
     Begin,
     Record,
+    /// The record is sent, and the session is lost before the answer.
+    RecordUnanswered,
     TakeTurn,
     Look,
     Check,
@@ -46,11 +73,14 @@ pub enum Doing {
     /// The connection is gone, or the answer does not come in time.
     InDoubt,
     Confirm,
+    ConfirmUnanswered,
     Reopen,
     /// No ledger to confirm with.
     GiveUp,
     Undo,
+    Expunge,
     ClaimBusy,
+    ClaimBusyUnanswered,
     Crash,
     LoseSession,
 }
@@ -61,6 +91,7 @@ impl Protocol {
         let process = &state.processes[usize::from(index)];
         let mut may = |doing| actions.push(Action::Does(index, doing));
         let (faults, noisy) = (self.faults, !state.calm);
+        let may_lose_answer = noisy && process.session && state.calls.len() < usize::from(faults.lost_answers);
         match process.at {
             At::Delivered => return,
             At::Record if process.tries == 0 => return,
@@ -72,9 +103,18 @@ impl Protocol {
                 {
                     may(Doing::Begin);
                 }
+                if may_lose_answer {
+                    may(Doing::RecordUnanswered);
+                }
                 return may(Doing::Record);
             }
-            At::Begun => may(Doing::Record),
+            At::Begun => {
+                may(Doing::Record);
+                if may_lose_answer {
+                    may(Doing::RecordUnanswered);
+                }
+            }
+            At::RecordAgain => may(Doing::Record),
             At::TakeTurn => may(Doing::TakeTurn),
             At::Look => may(Doing::Look),
             At::Check => {
@@ -92,7 +132,12 @@ impl Protocol {
                     may(Doing::InDoubt);
                 }
             }
-            At::Confirm { .. } if process.session => may(Doing::Confirm),
+            At::Confirm { .. } if process.session => {
+                may(Doing::Confirm);
+                if may_lose_answer {
+                    may(Doing::ConfirmUnanswered);
+                }
+            }
             At::Confirm { .. } => {
                 may(Doing::Reopen);
                 if faults.crash {
@@ -100,12 +145,20 @@ impl Protocol {
                 }
             }
             At::Undo => may(Doing::Undo),
-            At::Wait => may(Doing::ClaimBusy),
+            At::Expunge => may(Doing::Expunge),
+            At::Wait => {
+                may(Doing::ClaimBusy);
+                if may_lose_answer {
+                    may(Doing::ClaimBusyUnanswered);
+                }
+            }
+            At::WaitAgain => may(Doing::ClaimBusy),
         }
         if faults.crash && noisy {
             may(Doing::Crash);
         }
-        if faults.lost_session && noisy && process.session && process.at != At::Undo {
+        let needs_session = !matches!(process.at, At::Undo | At::Expunge);
+        if faults.lost_session && noisy && process.session && needs_session {
             may(Doing::LoseSession);
         }
     }
@@ -120,21 +173,32 @@ impl Protocol {
                 return;
             }
             Doing::Record => return self.record(state, index),
+            Doing::RecordUnanswered => {
+                state.processes[me].tries -= 1;
+                state.processes[me].at = At::RecordAgain;
+                let copies = job.iter().map(|copy| 1 << copy).sum();
+                state.calls.push(Call::Claim { process: index, copies, lives: true });
+                return lose_session(state, index);
+            }
+            Doing::ClaimBusy => return self.claim_busy(state, index),
+            Doing::ClaimBusyUnanswered => {
+                state.processes[me].at = At::WaitAgain;
+                let copies = self.busy(state, index);
+                state.calls.push(Call::Claim { process: index, copies, lives: true });
+                return lose_session(state, index);
+            }
+            Doing::Crash => return self.end(state, index, false),
+            Doing::LoseSession => return lose_session(state, index),
             _ => {}
         }
         let process = &mut state.processes[me];
         let place = usize::from(process.place);
-        let copy = &mut state.copies[usize::from(job[place])];
-        let Step::Claimed { epoch, .. } = process.steps[place] else {
-            return match doing {
-                Doing::ClaimBusy => self.claim_busy(state, index),
-                Doing::Crash => end(state, index, job, false),
-                _ => lose_session(state, index),
-            };
-        };
-        let ours = !self.layers.epoch || epoch == copy.epoch;
+        let number = job[place];
+        let copy = &mut state.copies[usize::from(number)];
+        let Step::Claimed(claim) = process.steps[place] else { return };
+        let mine = process.receipt.unwrap_or(UNNAMED);
+        let found = process.at == At::Confirm { found: true };
         match doing {
-            Doing::Begin | Doing::Record => {}
             Doing::TakeTurn => self.take_turn(state, index),
             Doing::Look => {
                 // The newest, as `Store::look` of the adapters.
@@ -164,61 +228,56 @@ impl Protocol {
             }
             Doing::Confirm => {
                 unlock(copy, index);
-                let mine = process.receipt;
-                let found = process.at == At::Confirm { found: true };
-                if copy.receipt == mine || copy.receipt.is_none() && (ours || self.first_receipt_counts) {
-                    copy.receipt = mine;
-                    self.end_step(state, index, Step::Placed);
-                } else if copy.receipt.is_some() && !found && self.layers.undo && !self.join {
-                    process.at = At::Undo;
-                } else {
-                    self.end_step(state, index, Step::Failed);
+                let confirmed = self.confirm(state, number, claim, mine, found, Some(index));
+                let has_name = mine != UNNAMED && !self.join;
+                match confirmed {
+                    Confirmed::Recorded => self.end_step(state, index, Step::Placed),
+                    Confirmed::Superseded if !found && has_name && self.layers.undo => {
+                        state.processes[me].at = At::Undo;
+                    }
+                    Confirmed::EpochGone if has_name && self.wrong == Some(Wrong::UndoUnrecorded) => {
+                        state.processes[me].at = At::Undo;
+                    }
+                    _ => self.end_step(state, index, Step::Failed),
                 }
+            }
+            Doing::ConfirmUnanswered => {
+                let (process, copy) = (index, number);
+                let call = Call::Confirm { process, lives: true, copy, claim, receipt: mine, found };
+                state.calls.push(call);
+                lose_session(state, index);
             }
             Doing::Reopen => process.session = true,
             Doing::GiveUp => self.end_step(state, index, Step::Failed),
             Doing::Undo => {
-                let mine = process.receipt;
-                copy.mailbox.retain(|stored| Some(stored.name) != mine);
+                copy.mark(mine, Some(Mark::Ours));
+                process.at = At::Expunge;
+            }
+            Doing::Expunge => {
+                copy.expunge(mine);
                 self.end_step(state, index, Step::Failed);
             }
-            Doing::ClaimBusy => self.claim_busy(state, index),
-            Doing::Crash => end(state, index, job, false),
-            Doing::LoseSession => lose_session(state, index),
+            _ => {}
         }
     }
 
-    /// One transaction: a lease on every copy of the job that is free.
+    /// One transaction: a lease on every copy of the job that is free. The second call, on a new session, where the
+    /// first one's answer was lost.
     fn record(&self, state: &mut State, index: u8) {
-        let me = usize::from(index);
-        let process = &mut state.processes[me];
-        process.tries -= 1;
+        let process = &mut state.processes[usize::from(index)];
+        if process.at == At::RecordAgain {
+            process.session = true;
+        } else {
+            process.tries -= 1;
+        }
         process.patience = 1;
         if !process.session {
-            return end(state, index, &self.jobs[me], false);
+            return self.end(state, index, false);
         }
-        for (place, copy) in self.jobs[me].iter().enumerate() {
-            process.steps[place] = self.claim(&mut state.copies[usize::from(*copy)]);
-        }
+        let copies = self.jobs[usize::from(index)].iter().map(|copy| 1 << copy).sum();
+        let steps = self.claim_all(state, index, copies, true);
+        state.processes[usize::from(index)].steps[..steps.len()].copy_from_slice(&steps);
         self.next_place(state, index, 0);
-    }
-
-    /// `Ledger::claim` for one copy.
-    fn claim(&self, copy: &mut Copy) -> Step {
-        if copy.receipt.is_some() {
-            return Step::Placed;
-        }
-        let live = copy.leased > 0 && self.layers.lease;
-        if live && !self.join {
-            return Step::Busy;
-        }
-        if !live {
-            copy.epoch += 1;
-        }
-        copy.prior_doubt = copy.in_doubt;
-        copy.in_doubt = true;
-        copy.leased = LEASE;
-        Step::Claimed { epoch: copy.epoch, in_doubt: copy.prior_doubt }
     }
 
     /// Whether copies have locks in the store.
@@ -229,40 +288,42 @@ impl Protocol {
     /// `Store::hold` and `Ledger::take_turn`: the copy's locks, and the row re-read under them.
     fn take_turn(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
-        let process = &mut state.processes[me];
-        let place = usize::from(process.place);
-        let copy = &mut state.copies[usize::from(self.jobs[me][place])];
-        let Step::Claimed { epoch, in_doubt } = process.steps[place] else { return };
+        let place = usize::from(state.processes[me].place);
+        let number = self.jobs[me][place];
+        let Step::Claimed(claim) = state.processes[me].steps[place] else { return };
+        let copy = &mut state.copies[usize::from(number)];
         if self.guards() && copy.guard.is_some_and(|holder| holder != index) {
             return self.next_place(state, index, place + 1);
         }
         copy.guard = self.guards().then_some(index);
-        if !process.session {
+        if !state.processes[me].session {
             return self.give_back(state, index);
         }
         if self.layers.lock && copy.lock.is_some() {
             unguard(copy, index);
             return self.next_place(state, index, place + 1);
         }
-        if copy.receipt.is_some() {
+        let Some(row) = self.named(state, number, claim) else { return self.end_step(state, index, Step::Failed) };
+        let row = &state.copies[row];
+        if row.receipt.is_some() {
             return self.end_step(state, index, Step::Placed);
         }
-        if self.layers.epoch && epoch != copy.epoch {
+        if self.layers.epoch && claim.epoch != row.epoch {
             return self.end_step(state, index, Step::Busy);
         }
+        let looks = (claim.in_doubt || row.prior_doubt) && self.layers.look;
         if self.layers.lock {
-            copy.lock = Some(index);
+            state.copies[usize::from(number)].lock = Some(index);
         }
-        process.at = if (in_doubt || copy.prior_doubt) && self.layers.look { At::Look } else { At::Check };
+        state.processes[me].at = if looks { At::Look } else { At::Check };
     }
 
     /// Certainly nothing was written: `Ledger::release`, if there is a session to do it with.
     fn give_back(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let place = usize::from(state.processes[me].place);
-        let copy = &mut state.copies[usize::from(self.jobs[me][place])];
-        if state.processes[me].session {
-            release(copy, state.processes[me].steps[place], self.layers.epoch);
+        if let (true, Step::Claimed(claim)) = (state.processes[me].session, state.processes[me].steps[place]) {
+            self.release(state, self.jobs[me][place], claim);
         }
         self.end_step(state, index, Step::Failed);
     }
@@ -283,66 +344,89 @@ impl Protocol {
         let process = &mut state.processes[usize::from(index)];
         (process.receipt, process.waited) = (None, 0);
         let steps = &process.steps[..job.len()];
-        let next = (from..job.len()).find(|place| matches!(steps[*place], Step::Claimed { .. }));
+        let next = (from..job.len()).find(|place| matches!(steps[*place], Step::Claimed(_)));
         if let Some(next) = next {
             let is_ours = state.copies[usize::from(job[next])].guard == Some(index);
             (process.at, process.place) = (self.begins_with(steps[next], is_ours), next as u8);
         } else if steps.iter().all(|step| *step == Step::Placed) {
-            end(state, index, job, true);
+            self.end(state, index, true);
         } else if process.patience > 0 && steps.iter().any(|step| !matches!(step, Step::Placed | Step::Failed)) {
             (process.at, process.place) = (At::Wait, 0);
         } else {
-            if process.session {
-                for (copy, step) in job.iter().zip(process.steps) {
-                    release(&mut state.copies[usize::from(*copy)], step, self.layers.epoch);
+            let (session, steps) = (process.session, process.steps);
+            for (copy, step) in job.iter().zip(steps) {
+                if let (true, Step::Claimed(claim)) = (session, step) {
+                    self.release(state, *copy, claim);
                 }
             }
-            end(state, index, job, false);
+            self.end(state, index, false);
         }
     }
 
     /// A lease without doubt that nobody may join is a turn already, and so is one of a copy that `is_ours` in the store.
     fn begins_with(&self, claimed: Step, is_ours: bool) -> At {
         match claimed {
-            Step::Claimed { in_doubt: false, .. } if !self.join || is_ours => At::Check,
+            Step::Claimed(claim) if !claim.in_doubt && (!self.join || is_ours) => At::Check,
             _ => At::TakeTurn,
         }
     }
 
-    /// After the wait: claims the busy copies again, then goes at every claimed one.
+    /// The busy copies of a process, as bits.
+    fn busy(&self, state: &State, index: u8) -> u8 {
+        let (job, steps) = (&self.jobs[usize::from(index)], state.processes[usize::from(index)].steps);
+        job.iter().zip(steps).filter(|(_, step)| *step == Step::Busy).map(|(copy, _)| 1 << copy).sum()
+    }
+
+    /// After the wait: claims the busy copies again, then goes on with every claimed one.
     fn claim_busy(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let process = &mut state.processes[me];
         process.patience -= 1;
-        for (step, copy) in process.steps.iter_mut().zip(&self.jobs[me]) {
-            if *step == Step::Busy {
-                *step = if process.session { self.claim(&mut state.copies[usize::from(*copy)]) } else { Step::Failed };
-            }
+        if process.at == At::WaitAgain {
+            process.session = true;
+        }
+        let session = process.session;
+        let copies = self.busy(state, index);
+        let claimed = if session { self.claim_all(state, index, copies, true) } else { Vec::new() };
+        let mut claimed = claimed.into_iter();
+        for step in state.processes[me].steps[..self.jobs[me].len()].iter_mut().filter(|step| **step == Step::Busy) {
+            *step = claimed.next().unwrap_or(Step::Failed);
         }
         self.next_place(state, index, 0);
+    }
+
+    /// The process is gone, and with it its sessions and locks, its connection to the store and all it knew.
+    fn end(&self, state: &mut State, index: u8, delivered: bool) {
+        for copy in &self.jobs[usize::from(index)] {
+            let copy = &mut state.copies[usize::from(*copy)];
+            unlock(copy, index);
+            unguard(copy, index);
+            hang_up(copy, index);
+            copy.placed_by = copy.placed_by.filter(|by| *by != index);
+            let is_forgotten = copy.holder == Some(index) && self.wrong != Some(Wrong::LeaseByProcess);
+            copy.holder = copy.holder.filter(|_| !is_forgotten);
+        }
+        for call in &mut state.calls {
+            match call {
+                Call::Claim { process, lives, .. } | Call::Confirm { process, lives, .. } => {
+                    *lives &= *process != index;
+                }
+            }
+        }
+        let process = &mut state.processes[usize::from(index)];
+        *process = Process { at: if delivered { At::Delivered } else { At::Record }, ..Process::new(process.tries) };
     }
 }
 
 /// The Maildir's append: one name, which `link` refuses to give twice while the file is in `new/`.
 fn link(copy: &mut Copy) -> u8 {
     if copy.mailbox.iter().all(|stored| stored.moved) {
-        copy.mailbox.push(Stored { name: 1, moved: false });
+        copy.mailbox.push(Stored { name: 1, moved: false, mark: None });
     }
     1
 }
 
-/// `Ledger::release` for one copy: free again, as much in doubt as before the claim.
-fn release(copy: &mut Copy, step: Step, by_epoch: bool) {
-    if let Step::Claimed { epoch, .. } = step
-        && copy.receipt.is_none()
-        && (!by_epoch || epoch == copy.epoch)
-    {
-        copy.leased = 0;
-        copy.in_doubt = copy.prior_doubt;
-    }
-}
-
-fn unlock(copy: &mut Copy, index: u8) {
+pub fn unlock(copy: &mut Copy, index: u8) {
     if copy.lock == Some(index) {
         copy.lock = None;
     }
@@ -365,16 +449,4 @@ fn hang_up(copy: &mut Copy, index: u8) {
 fn lose_session(state: &mut State, index: u8) {
     state.processes[usize::from(index)].session = false;
     state.copies.iter_mut().for_each(|copy| unlock(copy, index));
-}
-
-/// The process is gone, and with it its sessions and locks, its connection to the store and all it knew.
-fn end(state: &mut State, index: u8, job: &[u8], delivered: bool) {
-    for copy in job {
-        let copy = &mut state.copies[usize::from(*copy)];
-        unlock(copy, index);
-        unguard(copy, index);
-        hang_up(copy, index);
-    }
-    let process = &mut state.processes[usize::from(index)];
-    *process = Process { at: if delivered { At::Delivered } else { At::Record }, ..Process::new(process.tries) };
 }

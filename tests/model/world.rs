@@ -2,15 +2,18 @@
 
 use stateright::{Model, Property};
 
-use crate::Protocol;
-use crate::state::{ANSWER, At, Copy, DEADLINE, Process, State, Stored};
-use crate::steps::{Action, Doing};
+use crate::state::{ANSWER, At, Copy, DEADLINE, GONE, LEASE, Mark, Process, State, Stored, UNNAMED, Verifier, Verify};
+use crate::steps::{Action, Doing, Owner, unlock};
+use crate::verify::{gone, has_more_leases};
+use crate::{Protocol, Start, Wrong};
 
 pub const TRUTH: &str = "never delivered without a copy";
 pub const RECEIPT: &str = "a receipt on record names a copy";
 pub const ONE_EVER: &str = "never two copies, not for a moment";
 pub const ONE_AT_END: &str = "never two copies once all have ended";
-pub const SETTLED: &str = "one copy once settled";
+pub const SETTLED: &str = "one copy, or a second look to come";
+pub const KEPT: &str = "one copy stays unless its owner takes it";
+pub const LAST: &str = "verify takes out none that is the last to stand";
 pub const DELIVERED: &str = "always delivered in the end";
 // That these happen shows that the rest is not true for want of trying.
 pub const FOUND: &str = "a look finds a copy";
@@ -18,17 +21,41 @@ pub const UNDONE: &str = "a late copy is taken out again";
 pub const WAITS: &str = "a process waits for another";
 pub const OUTLIVES: &str = "an append outlives its sender";
 pub const ZOMBIE: &str = "a process without its session writes";
+pub const AGAIN: &str = "a call is made again";
+pub const FOUND_BY_VERIFY: &str = "verify finds a copy in doubt";
+pub const REMOVED: &str = "verify takes a copy out";
+pub const PUT_BACK: &str = "verify puts a copy back";
+pub const SETTLES: &str = "verify settles a row";
 
 impl Model for Protocol {
     type State = State;
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let copies = self.jobs.iter().flatten().max().map_or(0, |last| usize::from(*last) + 1);
-        let copy = Copy { epoch: u8::from(self.in_doubt), in_doubt: self.in_doubt, ..Copy::default() };
+        let copies = self.jobs.iter().flatten().max().map_or(1, |last| usize::from(*last) + 1);
+        let stored = |name| Stored { name, moved: false, mark: None };
+        let copy = match self.start {
+            Start::Empty => Copy::default(),
+            Start::InDoubt { copies } => {
+                let mailbox = (1..=copies).map(stored).collect();
+                Copy { row: 1, epoch: 1, in_doubt: true, mailbox, ..Copy::default() }
+            }
+            Start::Placed { copies } => {
+                let mailbox = (1..=copies).map(stored).collect();
+                Copy { row: 1, receipt: Some(1), epoch: 2, prior_doubt: true, since: LEASE, mailbox, ..Copy::default() }
+            }
+        };
+        let mut copies = vec![copy; copies];
+        for (number, copy) in copies.iter_mut().enumerate() {
+            copy.row = if copy.row == GONE { GONE } else { number as u8 + 1 };
+        }
         vec![State {
-            copies: vec![copy; copies],
+            copies,
             processes: vec![Process::new(self.tries); self.jobs.len()],
+            verifiers: self.verifiers.iter().map(|runs| Verifier::new(*runs)).collect(),
+            calls: Vec::new(),
+            owner: self.faults.owner,
+            forgets: self.faults.forgets,
             calm: false,
         }]
     }
@@ -48,9 +75,6 @@ impl Model for Protocol {
             if self.join && copy.mailbox.iter().any(|stored| !stored.moved) {
                 actions.push(Action::Moves { copy: number });
             }
-            if copy.receipt.is_some() && self.has_second_look(copy) && copy.mailbox.len() > 1 {
-                actions.push(Action::Verifies { copy: number });
-            }
         }
         if state.calm {
             let running = state.processes.iter().position(Process::is_running);
@@ -62,6 +86,28 @@ impl Model for Protocol {
         }
         for index in 0..state.processes.len() {
             self.doings(state, index as u8, actions);
+        }
+        for index in 0..state.verifiers.len() as u8 {
+            actions.extend(self.verify_step(state, index).map(|step| Action::Verify(index, step)));
+            if self.faults.crash && state.verifiers[usize::from(index)].is_running() {
+                actions.push(Action::VerifyDies(index));
+            }
+        }
+        for call in 0..state.calls.len() as u8 {
+            actions.extend([Action::Executes { call }, Action::Drops { call }]);
+        }
+        if self.faults.clock && state.copies.iter().any(|copy| copy.leased > 0) {
+            actions.push(Action::ClockSteps);
+        }
+        if state.forgets > 0 {
+            let may = |copy: &Copy| copy.row != GONE && (self.faults.forgets_leases || copy.leased == 0);
+            let numbers = (0..state.copies.len()).filter(|number| may(&state.copies[*number]));
+            actions.extend(numbers.map(|number| Action::Forgets { copy: number as u8 }));
+        }
+        // Between verify's last look at the copy that stays and the removal there is an instant.
+        let is_instant = self.faults.owner_waits && is_verified(state, Verify::Expunge);
+        if state.owner > 0 && !is_instant {
+            self.owner(state, actions);
         }
         // Also with tries left: from every state in which nobody runs, a try without faults has to deliver.
         if state.is_quiet() {
@@ -80,11 +126,20 @@ impl Model for Protocol {
             Action::Moves { copy } => {
                 state.copies[usize::from(copy)].mailbox.iter_mut().for_each(|stored| stored.moved = true);
             }
-            // A run compares every copy in its window, settled or not: the note spares only those outside of it.
-            Action::Verifies { copy } => {
-                let copy = &mut state.copies[usize::from(copy)];
-                copy.mailbox.retain(|stored| Some(stored.name) == copy.receipt);
-                copy.mailbox.truncate(1);
+            Action::Executes { call } => self.execute(&mut state, call),
+            Action::Drops { call } => {
+                state.calls.remove(usize::from(call));
+            }
+            Action::ClockSteps => state.copies.iter_mut().for_each(|copy| copy.leased = 0),
+            Action::Forgets { copy } => self.forget(&mut state, copy),
+            Action::Owner(owner) => {
+                state.owner -= 1;
+                acts(&mut state.copies[0], owner);
+            }
+            Action::Verify(index, _) => self.verify(&mut state, index),
+            Action::VerifyDies(index) => {
+                unlock(&mut state.copies[0], self.jobs.len() as u8 + index);
+                gone(&mut state.verifiers[usize::from(index)]);
             }
             Action::Calm => {
                 state.calm = true;
@@ -95,7 +150,7 @@ impl Model for Protocol {
             }
             Action::Does(index, doing) => self.does(&mut state, index, doing),
         }
-        state.forget(&self.jobs);
+        state.tidy(&self.jobs);
         if self.symmetric {
             state.sort_processes();
         }
@@ -106,11 +161,18 @@ impl Model for Protocol {
         let all = vec![
             Property::always(TRUTH, |protocol: &Protocol, state: &State| {
                 let delivered = protocol.jobs.iter().zip(&state.processes).filter(|(_, p)| p.at == At::Delivered);
-                delivered.flat_map(|(job, _)| job).all(|copy| !state.copies[usize::from(*copy)].mailbox.is_empty())
+                let has_one = |copy: &Copy| !copy.mailbox.is_empty() || copy.taken;
+                delivered.flat_map(|(job, _)| job).all(|copy| has_one(&state.copies[usize::from(*copy)]))
             }),
             Property::always(RECEIPT, |_, state: &State| {
                 let names = |copy: &Copy, name| copy.mailbox.iter().any(|stored| stored.name == name);
-                state.copies.iter().all(|copy| copy.receipt.is_none_or(|name| names(copy, name)))
+                let is_true = |copy: &Copy| match copy.receipt {
+                    _ if copy.taken => true,
+                    None => true,
+                    Some(UNNAMED) => !copy.mailbox.is_empty(),
+                    Some(name) => names(copy, name),
+                };
+                state.copies.iter().all(is_true)
             }),
             Property::always(ONE_EVER, |_, state: &State| state.copies.iter().all(|copy| copy.mailbox.len() <= 1)),
             Property::always(ONE_AT_END, |_, state: &State| {
@@ -118,9 +180,15 @@ impl Model for Protocol {
             }),
             Property::always(SETTLED, |protocol: &Protocol, state: &State| {
                 let second_look = |copy: &Copy| copy.mailbox.len() > 1 && protocol.has_second_look(copy);
-                let settled = |copy: &Copy| copy.mailbox.len() == 1 || second_look(copy);
+                let settled = |copy: &Copy| copy.mailbox.len() == 1 || copy.taken || second_look(copy);
                 !(state.calm && state.is_quiet() && state.is_delivered()) || state.copies.iter().all(settled)
             }),
+            Property::always(KEPT, |_, state: &State| {
+                let stays = |copy: &Copy| copy.mailbox.iter().any(|stored| stored.mark != Some(Mark::Ours));
+                let is_kept = |copy: &Copy| copy.receipt.is_none() || copy.taken || stays(copy);
+                !state.is_quiet() || state.copies.iter().all(is_kept)
+            }),
+            Property::always(LAST, |_, state: &State| !state.copies.iter().any(|copy| copy.bared)),
             // Every state without a next step must be such a one. The only cycle is a session lost again each time it was
             // opened anew; nobody promises an end of that.
             Property::eventually(DELIVERED, |_, state: &State| state.calm && state.is_delivered()),
@@ -135,6 +203,11 @@ impl Model for Protocol {
                 let is_zombie = |p: &Process| p.at == At::Answer && !p.session;
                 state.processes.iter().any(is_zombie)
             }),
+            Property::sometimes(AGAIN, |_, state: &State| is_at(state, At::RecordAgain) && !state.calls.is_empty()),
+            Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| is_verified(state, Verify::Confirm)),
+            Property::sometimes(REMOVED, |_, state: &State| is_verified(state, Verify::Expunge)),
+            Property::sometimes(PUT_BACK, |_, state: &State| is_verified(state, Verify::PutBack)),
+            Property::sometimes(SETTLES, |_, state: &State| is_verified(state, Verify::Settle)),
         ];
         all.into_iter().filter(|property| self.only.is_none_or(|only| only == property.name)).collect()
     }
@@ -150,15 +223,22 @@ impl Protocol {
         !state.calm && !due && !state.processes.iter().any(thawed)
     }
 
-    /// Whether `onedrop verify` looks at a placed copy again: more than one process may have written it.
+    /// Whether `onedrop verify` will look at a placed copy again: more than one process may have written it.
     fn has_second_look(&self, copy: &Copy) -> bool {
-        copy.epoch > 1 || copy.prior_doubt && !self.second_look_by_epoch
+        let is_known = match self.wrong {
+            Some(Wrong::SecondLookByEpoch) => copy.epoch > 1,
+            _ => has_more_leases(copy) || copy.receipt.is_none(),
+        };
+        is_known && !copy.settled
     }
 
     fn tick(&self, state: &mut State) {
         for copy in &mut state.copies {
             copy.leased = copy.leased.saturating_sub(1);
             copy.on_the_way.iter_mut().for_each(|append| append.within -= 1);
+            if copy.receipt.is_some() && !self.verifiers.is_empty() {
+                copy.since = (copy.since + 1).min(LEASE);
+            }
         }
         for process in state.processes.iter_mut().filter(|process| process.is_running()) {
             process.age = (process.age + 1).min(DEADLINE + 1);
@@ -172,13 +252,38 @@ impl Protocol {
 
     /// The server executes an append; its sender, if it still listens, has an OK to read.
     fn lands(&self, state: &mut State, number: u8, append: u8) {
-        let others = state.processes.iter().filter_map(|process| process.receipt).collect::<Vec<u8>>();
+        let name = state.next_name(number, &self.jobs);
         let copy = &mut state.copies[usize::from(number)];
         let append = copy.on_the_way.remove(usize::from(append));
-        let name = copy.next_name(others.into_iter());
-        copy.mailbox.push(Stored { name, moved: false });
+        copy.mailbox.push(Stored { name, moved: false, mark: None });
         if let Some(sender) = append.sender {
-            state.processes[usize::from(sender)].receipt = Some(name);
+            state.processes[usize::from(sender)].receipt = Some(if self.uid_plus { name } else { UNNAMED });
+        }
+    }
+
+    fn owner(&self, state: &State, actions: &mut Vec<Action>) {
+        let mailbox = &state.copies[0].mailbox;
+        for stored in mailbox {
+            let mark = if stored.mark.is_none() { Owner::Marks(stored.name) } else { Owner::Unmarks(stored.name) };
+            actions.extend([Owner::Takes(stored.name), mark].map(Action::Owner));
+        }
+        if mailbox.iter().any(|stored| stored.mark.is_some()) {
+            actions.push(Action::Owner(Owner::Expunges));
+        }
+    }
+}
+
+fn acts(copy: &mut Copy, owner: Owner) {
+    match owner {
+        Owner::Takes(name) => {
+            copy.mailbox.retain(|stored| stored.name != name);
+            copy.taken = true;
+        }
+        Owner::Marks(name) => copy.mark(name, Some(Mark::Owner)),
+        Owner::Unmarks(name) => copy.mark(name, None),
+        Owner::Expunges => {
+            copy.taken |= copy.mailbox.iter().any(|stored| stored.mark == Some(Mark::Owner));
+            copy.mailbox.retain(|stored| stored.mark.is_none());
         }
     }
 }
@@ -187,20 +292,31 @@ fn is_at(state: &State, at: At) -> bool {
     state.processes.iter().any(|process| process.at == at)
 }
 
+fn is_verified(state: &State, at: Verify) -> bool {
+    state.verifiers.iter().any(|verifier| verifier.at == at)
+}
+
 /// A step in words, for a counterexample.
 pub fn words(action: Action) -> String {
+    let name = |index: u8| char::from(b'A' + index);
     match action {
         Action::Tick => "time passes".to_owned(),
         Action::Lands { copy, .. } => format!("server: executes an append of copy {copy}"),
         Action::NeverLands { copy, .. } => format!("server: forgets an append of copy {copy}"),
         Action::Moves { copy } => format!("reader: moves copy {copy}"),
-        Action::Verifies { copy } => format!("verify: settles copy {copy}"),
+        Action::Executes { .. } => "ledger: executes a late call".to_owned(),
+        Action::Drops { .. } => "ledger: drops a late call".to_owned(),
+        Action::ClockSteps => "THE LEDGER'S CLOCK STEPS".to_owned(),
+        Action::Forgets { copy } => format!("THE LEDGER FORGETS copy {copy}"),
+        Action::Owner(owner) => format!("owner: {owner:?}"),
+        Action::Verify(index, step) => format!("verify {index}: {step:?}"),
+        Action::VerifyDies(index) => format!("verify {index}: CRASHES"),
         Action::Calm => "the faults end".to_owned(),
         Action::Does(index, doing) => {
-            let name = char::from(b'A' + index);
             let what = match doing {
                 Doing::Begin => "begin",
                 Doing::Record => "record",
+                Doing::RecordUnanswered => "record, UNANSWERED",
                 Doing::TakeTurn => "take_turn",
                 Doing::Look => "look",
                 Doing::Check => "check",
@@ -209,14 +325,17 @@ pub fn words(action: Action) -> String {
                 Doing::SeeOk => "OK",
                 Doing::InDoubt => "in doubt",
                 Doing::Confirm => "confirm",
+                Doing::ConfirmUnanswered => "confirm, UNANSWERED",
                 Doing::Reopen => "reopen",
                 Doing::GiveUp => "gives up the confirm",
                 Doing::Undo => "undo",
+                Doing::Expunge => "expunge",
                 Doing::ClaimBusy => "claim_busy",
+                Doing::ClaimBusyUnanswered => "claim_busy, UNANSWERED",
                 Doing::Crash => "CRASHES",
                 Doing::LoseSession => "LOSES ITS SESSION",
             };
-            format!("{name}: {what}")
+            format!("{}: {what}", name(index))
         }
     }
 }

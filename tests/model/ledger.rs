@@ -1,0 +1,167 @@
+//! What one call of the ledger's port does to rows, each in one transaction: deliveries, verify and calls
+//! that are executed late make the same ones.
+
+use crate::state::{Call, Claim, Copy, GONE, LEASE, State, Step, UNNAMED};
+use crate::{Protocol, Wrong};
+
+/// What came of a confirm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirmed {
+    Recorded,
+    /// Another receipt is on record.
+    Superseded,
+    /// None is on record and none was put there: as it is not ([`Wrong::OwnEpoch`]).
+    EpochGone,
+    /// There is no such row.
+    NoRow,
+}
+
+impl Protocol {
+    /// `Ledger::record` or `Ledger::claim`, for those copies of the process's job whose bits are set.
+    pub fn claim_all(&self, state: &mut State, process: u8, copies: u8, lives: bool) -> Vec<Step> {
+        let by = (lives || self.wrong == Some(Wrong::LeaseByProcess)).then_some(process);
+        let of_bits = self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
+        of_bits.map(|copy| self.claim(state, *copy, by)).collect()
+    }
+
+    /// Leases one copy, if it is free; what `by` has leased already, by a call whose answer was lost, is its own.
+    pub fn claim(&self, state: &mut State, number: u8, by: Option<u8>) -> Step {
+        if state.copies[usize::from(number)].row == GONE {
+            let row = self.new_row(state, number);
+            state.copies[usize::from(number)].row = row;
+        }
+        let copy = &mut state.copies[usize::from(number)];
+        if copy.receipt.is_some() {
+            return Step::Placed;
+        }
+        let live = copy.leased > 0 && self.layers.lease;
+        if live && by.is_some() && copy.holder == by && self.keeps_holders() {
+            return Step::Claimed(Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt });
+        }
+        if live && !self.join {
+            return Step::Busy;
+        }
+        if !live {
+            copy.epoch += 1;
+        }
+        copy.prior_doubt = copy.in_doubt;
+        copy.in_doubt = true;
+        copy.leased = LEASE;
+        copy.holder = by.filter(|_| self.keeps_holders());
+        Step::Claimed(Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt })
+    }
+
+    /// A random value that no claim has; or the lowest number that no row has.
+    fn new_row(&self, state: &State, number: u8) -> u8 {
+        let is_used = |row: &u8| state.copies.iter().any(|copy| copy.row == *row);
+        match self.wrong {
+            Some(Wrong::RowsByNumber) => (1..=u8::MAX).find(|row| !is_used(row)).unwrap_or(GONE),
+            _ => number + 1,
+        }
+    }
+
+    /// The copy whose row a claim names.
+    pub fn named(&self, state: &State, number: u8, claim: Claim) -> Option<usize> {
+        let has_it = |copy: &Copy| copy.row != GONE && copy.row == claim.row;
+        match self.wrong {
+            Some(Wrong::RowsByNumber) => state.copies.iter().position(has_it),
+            _ => Some(usize::from(number)).filter(|number| has_it(&state.copies[*number])),
+        }
+    }
+
+    /// `Ledger::confirm`: the first receipt on record wins, whatever its epoch. Where another one is on record, a copy
+    /// that was written (not `found`) leaves a doubt: it may be a second one.
+    pub fn confirm(
+        &self,
+        state: &mut State,
+        number: u8,
+        claim: Claim,
+        receipt: u8,
+        found: bool,
+        by: Option<u8>,
+    ) -> Confirmed {
+        let Some(row) = self.named(state, number, claim) else { return Confirmed::NoRow };
+        let row = &mut state.copies[row];
+        let own_epoch = !self.layers.epoch || claim.epoch == row.epoch;
+        match row.receipt {
+            None if !own_epoch && self.wrong == Some(Wrong::OwnEpoch) => Confirmed::EpochGone,
+            None if !own_epoch && self.wrong == Some(Wrong::UndoUnrecorded) && !found => Confirmed::EpochGone,
+            None => {
+                (row.receipt, row.since) = (Some(receipt), 0);
+                row.placed_by = by.filter(|_| receipt == UNNAMED);
+                Confirmed::Recorded
+            }
+            Some(UNNAMED) if receipt == UNNAMED => {
+                let is_ours = match self.wrong {
+                    Some(Wrong::UnnamedByEpoch) => own_epoch,
+                    _ => by.is_some() && row.placed_by == by,
+                };
+                if is_ours {
+                    return Confirmed::Recorded;
+                }
+                self.doubt(row, found);
+                Confirmed::Superseded
+            }
+            Some(other) if other == receipt => Confirmed::Recorded,
+            Some(_) => {
+                self.doubt(row, found);
+                Confirmed::Superseded
+            }
+        }
+    }
+
+    /// A second look has to come; one that is under way must not settle the row, so it is no longer as it was read.
+    fn doubt(&self, row: &mut Copy, found: bool) {
+        if self.layers.doubt && !found {
+            (row.prior_doubt, row.settled) = (true, false);
+            row.epoch += u8::from(self.wrong != Some(Wrong::DoubtKeepsEpoch));
+        }
+    }
+
+    /// `Ledger::release` for one copy: free again, as much in doubt as before the claim.
+    pub fn release(&self, state: &mut State, number: u8, claim: Claim) {
+        let Some(row) = self.named(state, number, claim) else { return };
+        let row = &mut state.copies[row];
+        if row.receipt.is_none() && (!self.layers.epoch || claim.epoch == row.epoch) {
+            (row.leased, row.holder) = (0, None);
+            row.in_doubt = row.prior_doubt;
+        }
+    }
+
+    /// `onedrop purge` or `forget`, or a ledger put back from a backup: the row is gone. Claims keep its value,
+    /// which no other row will have. Whoever records the copy anew finds it in doubt, as the ledger knows since when
+    /// it remembers.
+    pub fn forget(&self, state: &mut State, number: u8) {
+        state.forgets -= 1;
+        if self.wrong != Some(Wrong::RowsByNumber) {
+            state.claims(number, &self.jobs).into_iter().for_each(|claim| claim.row = GONE);
+        }
+        let copy = &mut state.copies[usize::from(number)];
+        *copy = Copy {
+            in_doubt: self.layers.memory,
+            lock: copy.lock,
+            guard: copy.guard,
+            mailbox: std::mem::take(&mut copy.mailbox),
+            on_the_way: std::mem::take(&mut copy.on_the_way),
+            taken: copy.taken,
+            ..Copy::default()
+        };
+    }
+
+    /// The ledger executes a call that nobody waits for.
+    pub fn execute(&self, state: &mut State, call: u8) {
+        match state.calls.remove(usize::from(call)) {
+            Call::Claim { process, copies, lives } => {
+                self.claim_all(state, process, copies, lives);
+            }
+            Call::Confirm { process, lives, copy, claim, receipt, found } => {
+                self.confirm(state, copy, claim, receipt, found, lives.then_some(process));
+            }
+        }
+    }
+
+    /// Whether leases know their attempt: it costs states, and matters only where calls are made again.
+    fn keeps_holders(&self) -> bool {
+        self.faults.lost_answers > 0
+    }
+}
