@@ -36,6 +36,7 @@ pub use crate::directory::AccountTemplate;
 pub use crate::message::DedupBy;
 pub use crate::outcome::OverQuota;
 pub use crate::sender::Trust;
+pub use crate::store::login_form::LoginForm;
 
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been checked.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -87,8 +88,10 @@ pub struct StoreSettings {
     pub url: StoreUrl,
     /// `imap://` only: demand STARTTLS before logging in.
     pub starttls: bool,
-    /// Authentication identity; the account is the authorization identity.
+    /// Authentication identity.
     pub user: String,
+    /// How a login names the account.
+    pub login: LoginForm,
     /// File that holds the password, already read by [`Loaded::store_password`].
     pub password_file: Option<PathBuf>,
     /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
@@ -228,6 +231,7 @@ impl Default for StoreSettings {
             url: StoreUrl::Maildir { root },
             starttls: true,
             user: "mda".to_owned(),
+            login: LoginForm::Sasl,
             password_file: None,
             ca_file: None,
             create_mailboxes: true,

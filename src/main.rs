@@ -53,6 +53,7 @@ fn open_store(loaded: &Loaded) -> Result<StoreMaker, StoreError> {
                 tls,
                 ca_file: settings.ca_file.clone(),
                 user: settings.user.clone(),
+                login: settings.login.clone(),
                 password,
                 create_mailboxes: settings.create_mailboxes,
                 dedup_by: loaded.config.dedup.by,

@@ -11,6 +11,7 @@ use crate::lock_key::Hash;
 use crate::message::{self, Identity};
 
 pub mod imap;
+pub mod login_form;
 pub mod maildir;
 pub mod memory;
 mod utf7;
@@ -209,6 +210,32 @@ impl StoreError {
     }
 }
 
+/// A server and a way of logging in to it for accounts. What was proven of it holds for all hosts that use it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Name or address and port.
+    pub server: String,
+    /// Who authenticates.
+    pub login_user: String,
+    /// `store.login`.
+    pub form: String,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the mail server at {} (user {}, login \"{}\")", self.server, self.login_user, self.form)
+    }
+}
+
+/// Whose mailboxes a session shows that was opened for an account; with what proves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// The account's.
+    Accounts(String),
+    /// Those of the user that logged in: the server ignores for whom.
+    Users(String),
+}
+
 /// A store of mailboxes, used by one delivery at a time. Calls return before their `until` or deadline.
 pub trait Store: Send {
     /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a reader has touched the
@@ -322,6 +349,16 @@ pub trait Store: Send {
         keeper: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError>;
+
+    /// The way through which a server lets us write for accounts; `None` where no server stands between.
+    fn way(&self) -> Option<Way>;
+
+    /// Finds out whose mailboxes a session for `account` shows, without touching the account's: for the user that logs in a
+    /// mailbox may be made and deleted again.
+    ///
+    /// # Errors
+    /// It cannot be told, for this account at least.
+    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message; returns what is worth
     /// telling an administrator, a line per fact.

@@ -10,7 +10,8 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::{Copy, Receipt, Store, StoreError};
+use onedrop::store::login_form::LoginForm;
+use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
 use support::TempRoot;
 use support::dovecot::Dovecot;
 
@@ -21,6 +22,7 @@ fn settings(dovecot: &Dovecot) -> ImapSettings {
         tls: Tls::None,
         ca_file: None,
         user: dovecot.master_user().to_owned(),
+        login: LoginForm::Sasl,
         password: dovecot.password().into(),
         create_mailboxes: true,
         dedup_by: DedupBy::Content,
@@ -154,4 +156,105 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     dovecot.doveadm(&["reload"]);
     let unsure = append(&mut store, &Destination::inbox("lisa"));
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
+}
+
+/// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the account, nor a mailbox.
+fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> Whose {
+    let whose = ImapStore::new(settings).whose_mailboxes(account, soon()).expect("it can be told");
+    let left = dovecot.doveadm(&["mailbox", "list", "-u", account, "onedrop*"]);
+    assert!(left.is_empty(), "{left}");
+    whose
+}
+
+fn counts(whose: &Whose, how: &str) {
+    assert!(matches!(whose, Whose::Accounts(why) if why.contains(how)), "{whose:?}");
+}
+
+const NOT_FOR_ITSELF: &str = "not for itself";
+const UIDVALIDITY: &str = "uidvalidity";
+const MAILBOX: &str = "did not show";
+
+#[test]
+fn the_account_counts_where_the_master_user_is_none() {
+    let folder = TempRoot::new();
+    let dovecot = Dovecot::start_with_users(&users_in_a_file(&folder, &["lisa", "doug", "rig-probe"]));
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
+    let unknown = ImapStore::new(settings(&dovecot)).whose_mailboxes("ghost", soon());
+    assert!(unknown.is_err(), "{unknown:?}");
+}
+
+#[test]
+fn the_account_counts_where_every_name_is_an_account() {
+    let dovecot = Dovecot::start();
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
+    let itself = ImapStore::new(settings(&dovecot)).whose_mailboxes("mda", soon());
+    assert!(matches!(&itself, Err(StoreError::Setup(why)) if why.contains("mda itself")), "{itself:?}");
+}
+
+/// Users in an SQL database, the master user among them.
+fn users_in_a_database(folder: &TempRoot) -> String {
+    let (database, file) = (folder.join("users.db"), folder.join("sql.conf"));
+    let connection = rusqlite::Connection::open(&database).expect("a database");
+    let rows = ["lisa", "doug", "rig-probe"].map(|name| format!("('{name}', 'user-secret')")).join(", ");
+    connection
+        .execute_batch(&format!(
+            "CREATE TABLE users (name TEXT PRIMARY KEY, password TEXT NOT NULL); \
+             INSERT INTO users VALUES {rows}, ('mda', 'store-secret');"
+        ))
+        .expect("users");
+    drop(connection);
+    support::set_mode(&database, 0o644);
+    let conf = format!(
+        "driver = sqlite\nconnect = {}\ndefault_pass_scheme = PLAIN\n\
+         password_query = SELECT name AS user, password FROM users WHERE name = '%u'\n\
+         user_query = SELECT name AS user FROM users WHERE name = '%u'\n",
+        database.display()
+    );
+    fs::write(&file, conf).expect("sql.conf");
+    let args = format!("driver = sql\n  args = {}", file.display());
+    let fields = "default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u";
+    format!("passdb {{\n  {args}\n}}\nuserdb {{\n  {args}\n  {fields}\n}}\n")
+}
+
+#[test]
+fn the_account_counts_where_users_are_in_a_database() {
+    let folder = TempRoot::new();
+    let users = users_in_a_database(&folder);
+    let dovecot = Dovecot::start_with_users(&users);
+    // The master user has an account of its own here, and thus an INBOX.
+    let number = |account: &str, number: &str| {
+        dovecot.doveadm(&["mailbox", "update", "-u", account, "--uid-validity", number, "INBOX"]);
+    };
+    number("lisa", "77");
+    number("mda", "78");
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), UIDVALIDITY);
+    number("mda", "77");
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), MAILBOX);
+    let left = dovecot.doveadm(&["mailbox", "list", "-u", "mda", "onedrop*"]);
+    assert!(left.is_empty(), "{left}");
+}
+
+/// Dovecot's other way for master users, with a separator in the name.
+#[test]
+fn a_template_names_the_account_in_the_login() {
+    let folder = TempRoot::new();
+    let users = users_in_a_file(&folder, &["lisa", "doug", "li*sa", "rig-probe"]);
+    let dovecot = Dovecot::start_with_users(&format!("{users}auth_master_user_separator = *\n"));
+    let template =
+        || ImapSettings { login: LoginForm::parse("{account}*{user}").expect("a template"), ..settings(&dovecot) };
+    let mut store = ImapStore::new(template());
+    append(&mut store, &Destination::inbox("lisa")).expect("an account");
+    assert_eq!((dovecot.count("lisa", "INBOX"), dovecot.count("doug", "INBOX")), (1, 0));
+    let split_elsewhere = append(&mut store, &Destination::inbox("li*sa"));
+    let why = "separates account and user";
+    assert!(matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)), "{split_elsewhere:?}");
+    assert_eq!(dovecot.files("li"), 0);
+    let ghost = append(&mut store, &Destination::inbox("ghost"));
+    assert!(matches!(&ghost, Err(StoreError::NoAccount(why)) if why.contains("lisa can log in")), "{ghost:?}");
+    counts(&whose(&dovecot, template(), "lisa"), NOT_FOR_ITSELF);
+    // A server that knows of no separator lets nobody in.
+    let other = Dovecot::start_with_users(&users);
+    let elsewhere = ImapSettings { port: other.imap_port(), ..template() };
+    let refused = append(&mut ImapStore::new(elsewhere), &Destination::inbox("lisa"));
+    assert!(refused.is_err(), "{refused:?}");
 }

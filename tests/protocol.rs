@@ -23,7 +23,7 @@ use onedrop::message::{Identity, Message};
 use onedrop::outcome::{Failure, Outcome, OverQuota, Status};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{self, MemoryStore};
-use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 use ports::{JOIN, LEASE, attempt, inbox, mail, mail_with_body, message, sent, soon};
 
 /// The ledger's calls of a delivery that takes a turn at its only copy.
@@ -393,6 +393,14 @@ impl Store for TestStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         panic!("a delivery takes out what it wrote itself and nothing else")
+    }
+
+    fn way(&self) -> Option<Way> {
+        self.inner.way()
+    }
+
+    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+        self.inner.whose_mailboxes(account, until)
     }
 
     fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {

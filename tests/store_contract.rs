@@ -18,6 +18,7 @@ use onedrop::directory::Destination;
 use onedrop::lock_key::Hash;
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::login_form::LoginForm;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
@@ -1110,6 +1111,7 @@ impl ImapRig {
             tls: Tls::None,
             ca_file: None,
             user: self.dovecot.master_user().to_owned(),
+            login: LoginForm::Sasl,
             password: self.dovecot.password().into(),
             create_mailboxes,
             dedup_by: DedupBy::Content,

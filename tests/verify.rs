@@ -13,7 +13,7 @@ use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Sta
 use onedrop::message::Message;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
-use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
+use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
 use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
 
 use ports::{LEASE, attempt, inbox, mail, mail_with_body, sent};
@@ -420,6 +420,14 @@ impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Sen
         until: Instant,
     ) -> Result<(), StoreError> {
         self.inner.remove_double(at, double, keeper, until)
+    }
+
+    fn way(&self) -> Option<Way> {
+        self.inner.way()
+    }
+
+    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+        self.inner.whose_mailboxes(account, until)
     }
 
     fn check(&mut self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {

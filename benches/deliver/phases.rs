@@ -161,6 +161,7 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         port: dovecot.imap_port(),
         tls: Tls::None,
         ca_file: None,
+        login: onedrop::config::LoginForm::Sasl,
         user: dovecot.master_user().to_owned(),
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,

@@ -14,6 +14,7 @@ use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, StoreUrl, Tls};
 use super::{Config, password};
 use crate::directory::FolderTemplate;
+use crate::store::login_form::LoginForm;
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;
@@ -113,6 +114,12 @@ fn store(config: &Config, findings: &mut Findings) {
             &["store.url", "store.user"],
             "store.user: an IMAP store needs a user to log in as".to_owned(),
         );
+    }
+    if let LoginForm::Template(template) = &config.store.login
+        && knows(findings, &["store.user", "store.login"])
+        && let Err(why) = template.name("account", &config.store.user)
+    {
+        broken(findings, &["store.user", "store.login"], why);
     }
     if config.store.password_file.is_none() {
         let text = "store.password_file: an IMAP store needs the password of store.user".to_owned();

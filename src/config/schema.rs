@@ -11,6 +11,7 @@ use super::problem::shown_name;
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
 use crate::directory::AccountTemplate;
+use crate::store::login_form::LoginForm;
 
 /// A key and its type.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "store.url", kind: Kind::Text(store_url) },
     Key { full: "store.starttls", kind: Kind::Flag },
     Key { full: "store.user", kind: Kind::Text(one_line) },
+    Key { full: "store.login", kind: Kind::Text(login) },
     Key { full: "store.password_file", kind: Kind::OptionalText(anything) },
     Key { full: "store.ca_file", kind: Kind::OptionalText(anything) },
     Key { full: "store.create_mailboxes", kind: Kind::Flag },
@@ -233,6 +235,10 @@ fn ledger_url(text: &str) -> Result<(), String> {
 
 fn store_url(text: &str) -> Result<(), String> {
     text.parse::<StoreUrl>().map(drop).map_err(|error| error.to_string())
+}
+
+fn login(text: &str) -> Result<(), String> {
+    LoginForm::parse(text).map(drop)
 }
 
 fn anything(_: &str) -> Result<(), String> {

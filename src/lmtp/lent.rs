@@ -16,7 +16,7 @@ use crate::ledger::{
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
-use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 
 /// See the module. Calls return before `until`.
 pub struct LentLedger<'a> {
@@ -368,6 +368,15 @@ impl Store for LentStore<'_> {
         until: Instant,
     ) -> Result<(), StoreError> {
         self.once(destination, until, |store| store.remove_double(destination, double, keeper, until))
+    }
+
+    fn way(&self) -> Option<Way> {
+        self.service.own_store().way()
+    }
+
+    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+        // Its sessions are its own: kept ones prove nothing.
+        self.service.own_store().whose_mailboxes(account, until)
     }
 
     fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {

@@ -4,7 +4,8 @@
 //! look. A crash leaves at most what an APPEND without its answer leaves, a copy or none; a literal whose final CRLF
 //! was not sent is dropped by the server with the connection.
 //!
-//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a refused one is, `session` runs commands, `append`, `look` and
+//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a refused one is, `proof` whose
+//! mailboxes they show, `session` runs commands, `append`, `look` and
 //! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
 //! part, over our wire; reading answers is ours.
 
@@ -20,7 +21,8 @@ use secrecy::SecretString;
 use crate::deadline::{Deadline, UNACKNOWLEDGED};
 use crate::directory::Destination;
 use crate::message::DedupBy;
-use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use crate::store::login_form::LoginForm;
+use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 
 use append::Part;
 use appends::{Ahead, not_appended};
@@ -33,6 +35,7 @@ mod appends;
 mod fetch;
 mod login;
 mod look;
+mod proof;
 mod removal;
 mod session;
 mod socket;
@@ -62,13 +65,25 @@ pub struct ImapSettings {
     pub tls: Tls,
     /// Root certificates (PEM) in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Authentication identity; the account is the authorization identity.
+    /// Authentication identity.
     pub user: String,
+    /// How a login names the account.
+    pub login: LoginForm,
     pub password: SecretString,
     /// Create and subscribe a missing mailbox.
     pub create_mailboxes: bool,
     /// What makes a stored message the copy that is looked for.
     pub dedup_by: DedupBy,
+}
+
+impl ImapSettings {
+    fn way(&self) -> Way {
+        Way {
+            server: format!("{}:{}", self.host, self.port),
+            login_user: self.user.clone(),
+            form: self.login.to_string(),
+        }
+    }
 }
 
 /// The store on an IMAP server.
@@ -266,6 +281,14 @@ impl Store for ImapStore {
         self.take_out(destination, *uid, until, |session, mailbox| {
             removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
         })
+    }
+
+    fn way(&self) -> Option<Way> {
+        Some(self.door.settings.way())
+    }
+
+    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+        proof::whose_mailboxes(&self.door, account, until)
     }
 
     fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {

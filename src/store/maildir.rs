@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 
 use super::utf7::modified_utf7;
-use super::{Copy, Found, Receipt, Sought, Store, StoreError};
+use super::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, TemplateError};
 use crate::durable::{sync_folder, sync_way_to};
@@ -243,6 +243,14 @@ impl Store for MaildirStore {
             }
             _ => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
         }
+    }
+
+    fn way(&self) -> Option<Way> {
+        None
+    }
+
+    fn whose_mailboxes(&mut self, _: &str, _: Instant) -> Result<Whose, StoreError> {
+        Ok(Whose::Accounts("no server stands between".to_owned()))
     }
 
     fn check(&mut self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {

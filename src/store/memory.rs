@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
+use super::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -55,6 +55,18 @@ pub struct Stored {
 pub struct MemoryStore {
     shared: Arc<Mutex<Shared>>,
     idempotent: bool,
+    server: Option<Server>,
+}
+
+/// A server that a store in memory is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// Sessions show the mailboxes of the account that is named.
+    HeedsAccounts,
+    /// Sessions show those of the user that logs in.
+    IgnoresAccounts,
+    /// It does not let anybody find out.
+    TellsNothing,
 }
 
 #[derive(Debug, Default)]
@@ -62,12 +74,18 @@ struct Shared {
     mailboxes: BTreeMap<(String, String), Vec<Stored>>,
     next_uid: u32,
     faults: VecDeque<Fault>,
+    asked_whose: Vec<String>,
 }
 
 impl MemoryStore {
     /// Like a Maildir: the append is idempotent.
     pub fn idempotent() -> MemoryStore {
         MemoryStore { idempotent: true, ..MemoryStore::default() }
+    }
+
+    /// On a server, whose user is `mda`.
+    pub fn on(server: Server) -> MemoryStore {
+        MemoryStore { server: Some(server), ..MemoryStore::default() }
     }
 
     /// Makes the next call that `fault` concerns fail.
@@ -83,6 +101,11 @@ impl MemoryStore {
     /// Lets the owner of a mailbox have their way with what is in it, oldest first.
     pub fn meddle(&self, account: &str, mailbox: &str, with: impl FnOnce(&mut Vec<Stored>)) {
         with(self.shared().mailboxes.entry((account.to_owned(), mailbox.to_owned())).or_default());
+    }
+
+    /// For which accounts it was asked whose mailboxes a session shows.
+    pub fn asked_whose(&self) -> Vec<String> {
+        self.shared().asked_whose.clone()
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -216,6 +239,21 @@ impl Store for MemoryStore {
             return Err(StoreError::NotStored(format!("{double} and {keeper} do not stand side by side")));
         }
         self.remove(destination, double, until)
+    }
+
+    fn way(&self) -> Option<Way> {
+        let way = || Way { server: "memory:143".into(), login_user: "mda".into(), form: "sasl".into() };
+        self.server.map(|_| way())
+    }
+
+    fn whose_mailboxes(&mut self, account: &str, _until: Instant) -> Result<Whose, StoreError> {
+        self.shared().asked_whose.push(account.to_owned());
+        match self.server {
+            _ if account == "mda" => Err(StoreError::Setup("mda is the user itself".to_owned())),
+            Some(Server::TellsNothing) => Err(StoreError::Setup("told to tell nothing".to_owned())),
+            Some(Server::IgnoresAccounts) => Ok(Whose::Users(format!("asked for {account}"))),
+            Some(Server::HeedsAccounts) | None => Ok(Whose::Accounts(format!("asked for {account}"))),
+        }
     }
 
     fn check(&mut self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {

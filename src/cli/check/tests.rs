@@ -17,7 +17,7 @@ use crate::ledger::{
 use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::store::memory::MemoryStore;
-use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError};
+use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 
 /// Longer than any of these steps takes unless it hangs.
 const AMPLE: Duration = Duration::from_secs(60);
@@ -328,6 +328,14 @@ impl Store for StuckStore {
 
     fn remove_double(&mut self, _: &Destination, _: &Receipt, _: &Receipt, _: Instant) -> Result<(), StoreError> {
         unimplemented!("{UNUSED}")
+    }
+
+    fn way(&self) -> Option<Way> {
+        None
+    }
+
+    fn whose_mailboxes(&mut self, _: &str, _: Instant) -> Result<Whose, StoreError> {
+        Ok(Whose::Accounts("no server stands between".to_owned()))
     }
 
     fn check(&mut self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {

@@ -1,5 +1,5 @@
-//! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the account as
-//! authorization identity and the configured user as authentication identity. With implicit TLS or none this is one
+//! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the configured user as
+//! authentication identity and the account as authorization identity, or with a name made of both. With implicit TLS or none this is one
 //! round trip after the greeting where the server has SASL-IR. What the server said before TLS is forgotten after
 //! STARTTLS, and without the TLS that was asked for no password goes out. The password shows in no error, not even when
 //! a server echoes it. Nothing is left behind by a login that fails.
@@ -13,11 +13,12 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret;
 
-use super::session::{Capabilities, Session, Trouble, guarded};
+use super::session::{Capabilities, Refusal, Session, Trouble, guarded};
 use super::syntax;
 use super::wire::Wire;
 use super::witness::{Span, Verdict, Witnesses};
 use super::{ImapSettings, Tls};
+use crate::store::login_form::LoginForm;
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
@@ -42,11 +43,42 @@ pub enum NoSession {
     Failed(String),
 }
 
+/// Whose mailboxes a login is for.
+#[derive(Clone, Copy)]
+enum Who<'a> {
+    Account(&'a str),
+    /// The user that logs in.
+    Itself,
+}
+
+impl std::fmt::Display for Who<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Who::Account(account) => write!(f, " for {account}"),
+            Who::Itself => f.write_str(" for itself"),
+        }
+    }
+}
+
 /// Why one login came to nothing.
-enum NoLogin {
+pub enum NoLogin {
     /// The server said so, and whose fault it is shows only beside other logins.
-    Refused(String),
+    Refused(Refusal),
     Failed(NoSession),
+}
+
+impl NoLogin {
+    /// Whether the server says that who logs in is not who may (RFC 5530), and nothing else.
+    pub fn denies_identity(&self) -> bool {
+        matches!(self, NoLogin::Refused(no) if ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"].contains(&no.code.as_str()))
+    }
+
+    pub fn why(self) -> String {
+        match self {
+            NoLogin::Refused(no) => no.text,
+            NoLogin::Failed(no) => no.why(),
+        }
+    }
 }
 
 impl From<String> for NoLogin {
@@ -58,7 +90,7 @@ impl From<String> for NoLogin {
 impl NoLogin {
     fn map(self, say: impl FnOnce(String) -> String) -> NoLogin {
         match self {
-            NoLogin::Refused(why) => NoLogin::Refused(say(why)),
+            NoLogin::Refused(Refusal { code, text }) => NoLogin::Refused(Refusal { code, text: say(text) }),
             NoLogin::Failed(no) => NoLogin::Failed(no.map(say)),
         }
     }
@@ -105,7 +137,7 @@ impl Door {
             let why = match session {
                 Ok(session) => return Ok(session),
                 Err(NoLogin::Failed(no)) => return Err(no),
-                Err(NoLogin::Refused(why)) => why,
+                Err(NoLogin::Refused(no)) => no.text,
             };
             match self.judge(account, at, until) {
                 Verdict::Accounts(witness) => {
@@ -124,26 +156,28 @@ impl Door {
             }
         }
         session.map_err(|no| match no {
-            NoLogin::Refused(why) => NoSession::Failed(format!("{why}; others can log in now")),
+            NoLogin::Refused(no) => NoSession::Failed(format!("{}; others can log in now", no.text)),
             NoLogin::Failed(no) => no,
         })
+    }
+
+    /// A session of the user's own, for none of the accounts.
+    pub fn open_own(&self, until: Instant) -> Result<Session, NoLogin> {
+        self.connect_and_log_in(Who::Itself, until)
     }
 
     /// What others' logins say about a refusal of `account`.
     fn judge(&self, account: &str, refused: Span, until: Instant) -> Verdict {
         self.witnesses.judge(account, refused, until, |witness| {
             let (session, span) = self.log_in(witness, until);
-            session.map(|_| span).map_err(|no| match no {
-                NoLogin::Refused(why) => why,
-                NoLogin::Failed(no) => no.why(),
-            })
+            session.map(|_| span).map_err(NoLogin::why)
         })
     }
 
     /// Logs in once.
     fn log_in(&self, account: &str, until: Instant) -> (Result<Session, NoLogin>, Span) {
         let began = Instant::now();
-        let session = self.connect_and_log_in(account, until);
+        let session = self.connect_and_log_in(Who::Account(account), until);
         let span = Span { began, ended: Instant::now() };
         if session.is_ok() {
             self.witnesses.logged_in(account, span);
@@ -151,7 +185,7 @@ impl Door {
         (session, span)
     }
 
-    fn connect_and_log_in(&self, account: &str, until: Instant) -> Result<Session, NoLogin> {
+    fn connect_and_log_in(&self, who: Who<'_>, until: Instant) -> Result<Session, NoLogin> {
         let ImapSettings { host, port, user, .. } = &self.settings;
         let wire =
             Wire::connect(host, *port, until).map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
@@ -159,9 +193,8 @@ impl Door {
         self.greet(&wire)
             .map_err(|why| NoLogin::from(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
-                self.authenticate(&wire, &capabilities, account, until).map_err(|no| {
-                    no.map(|why| format!("cannot log in to {host}:{port} as {user} for {account}: {why}"))
-                })
+                self.authenticate(&wire, &capabilities, who, until)
+                    .map_err(|no| no.map(|why| format!("cannot log in to {host}:{port} as {user}{who}: {why}")))
             })
             .inspect_err(|_| wire.close())
     }
@@ -209,16 +242,24 @@ impl Door {
         &self,
         wire: &Wire,
         capabilities: &Capabilities,
-        account: &str,
+        who: Who<'_>,
         until: Instant,
     ) -> Result<Session, NoLogin> {
-        let ImapSettings { user, password, .. } = &self.settings;
+        let ImapSettings { user, password, login, .. } = &self.settings;
         let password = password.expose_secret();
-        if [account, user, password].iter().any(|part| part.contains('\0')) {
-            let why = "account, user and password cannot hold NUL".to_owned();
-            return Err(NoLogin::Failed(NoSession::NoAccount(why)));
+        let no_account = |why: String| NoLogin::Failed(NoSession::NoAccount(why));
+        let (identity, name) = match (login, who) {
+            (LoginForm::Sasl, Who::Account(account)) => (account, user.clone()),
+            (LoginForm::Sasl, Who::Itself) => (user.as_str(), user.clone()),
+            (LoginForm::Template(template), Who::Account(account)) => {
+                ("", template.name(account, user).map_err(no_account)?)
+            }
+            (LoginForm::Template(_), Who::Itself) => ("", user.clone()),
+        };
+        if [identity, &name, password].iter().any(|part| part.contains('\0')) {
+            return Err(no_account("account, user and password cannot hold NUL".to_owned()));
         }
-        let plain = format!("{account}\0{user}\0{password}");
+        let plain = format!("{identity}\0{name}\0{password}");
         let encoded = syntax::base64(plain.as_bytes());
         let mechanism = match capabilities.has("SASL-IR") {
             true => format!("PLAIN {encoded}"),
@@ -237,21 +278,23 @@ impl Door {
             Err(imap::Error::Io(error)) => Err(NoLogin::from(error.to_string())),
             Err(error) => {
                 let said = what_was_said(wire, &error, &[&encoded, password]);
-                Err(if may_be_about_the_account(&said) { NoLogin::Refused(said) } else { NoLogin::from(said) })
+                Err(refused(said))
             }
         }
     }
 }
 
-/// Whether a NO to AUTHENTICATE (RFC 5530) says something about the account or about our password: not that a part of the
-/// server is away, and not a lost connection.
-fn may_be_about_the_account(said: &str) -> bool {
+/// What the answer to AUTHENTICATE means: whether its code (RFC 5530) says something about the account or about our
+/// password, or only that a part of the server is away.
+fn refused(said: String) -> NoLogin {
     let code = syntax::response_code(said.strip_prefix("NO ").unwrap_or_default()).map(|(name, _)| name);
-    matches!(
-        code.as_deref(),
-        Some("AUTHENTICATIONFAILED" | "AUTHORIZATIONFAILED" | "EXPIRED" | "NOPERM" | "NONEXISTENT")
-    )
+    match code {
+        Some(code) if CODES_OF_REFUSAL.contains(&code.as_str()) => NoLogin::Refused(Refusal { code, text: said }),
+        _ => NoLogin::from(said),
+    }
 }
+
+const CODES_OF_REFUSAL: [&str; 5] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
 
 /// STARTTLS by hand: the crate would keep what it has read ahead.
 fn ask_for_tls(wire: &Wire) -> Result<(), String> {

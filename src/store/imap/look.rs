@@ -136,7 +136,7 @@ pub fn open(session: &mut Session, how: &str, mailbox: &str, until: Instant) -> 
 
 /// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards in the name can only
 /// make this say yes.
-fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, Trouble> {
+pub fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, Trouble> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
 }

@@ -118,6 +118,7 @@ fn settings(port: u16) -> ImapSettings {
         tls: Tls::None,
         ca_file: None,
         user: "mda".to_owned(),
+        login: LoginForm::Sasl,
         password: "secret".to_owned().into(),
         create_mailboxes: true,
         dedup_by: DedupBy::Content,
