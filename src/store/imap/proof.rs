@@ -73,7 +73,8 @@ fn look_for(door: &Door, own: &mut Session, account: &str, mailbox: &str, until:
     };
     let before = shows(own)?;
     let seen = shows(&mut door.open(account, until)?)?;
-    if !seen && !(before && shows(own)?) {
+    let is_listed = seen || (before && shows(own)?);
+    if !is_listed {
         return Err(cannot(format!("the server does not list a mailbox that it has made for {}", door.settings.user)));
     }
     Ok(seen)
