@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TUNED_LMTP, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Lmtp;
 use crate::support::postgres::Postgres;
@@ -21,7 +21,7 @@ const TRACED: usize = 200;
 
 pub fn run() {
     let bench = Bench::new();
-    let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
+    let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
     let postgres = Postgres::start();
     let direct = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
     let imap = bench.config("imap", &direct, &bench.imap_store(&dovecot));
@@ -70,7 +70,7 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
 
 /// The same load on Dovecot's own server.
 fn dovecots_own(dovecot: &Dovecot) {
-    println!("\n| Dovecot's lmtp, connections | messages/s | processor ms: Dovecot |\n|---:|---:|---:|");
+    println!("\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n|---:|---:|---:|");
     let peer = Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" };
     let target = Target::Many(peer.tag.to_owned());
     for sessions in [1, 4, 10] {
