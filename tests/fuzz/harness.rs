@@ -35,7 +35,7 @@ const SHRINKING: Duration = Duration::from_secs(10);
 /// Runs the kept inputs of `name`, then spoilt ones for its share of the time.
 pub fn run(name: &str, target: &Target, targets: usize) {
     quiet_panics();
-    let seed = number("ONEDROP_FUZZ_SEED").map_or_else(clock, |seed| seed as u64);
+    let seed = seed();
     let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let default = if in_ci { SECS_IN_CI / targets as f64 } else { SECS_EACH };
     let secs = number("ONEDROP_FUZZ_SECS").map_or(default, |all| all / targets as f64);
@@ -68,6 +68,18 @@ pub fn run(name: &str, target: &Target, targets: usize) {
         count += 1;
     }
     println!("fuzz {name}: {count} inputs in {:.1} s, and {} kept ones", began.elapsed().as_secs_f64(), paths.len());
+}
+
+/// So many spoilt inputs, for checks that take them together.
+pub fn spoilt(name: &str, seeds: &[Vec<u8>], dictionary: &[&[u8]], count: usize) -> Vec<Vec<u8>> {
+    let seed = seed();
+    println!("fuzz {name}: seed {seed}, {count} inputs; the same again: ONEDROP_FUZZ_SEED={seed}");
+    let mut random = Random(seed);
+    (0..count).map(|_| random.input(seeds, dictionary)).collect()
+}
+
+fn seed() -> u64 {
+    number("ONEDROP_FUZZ_SEED").map_or_else(clock, |seed| seed as u64)
 }
 
 /// What is being checked, and since when.

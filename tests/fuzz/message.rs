@@ -25,6 +25,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let mut paths: Vec<_> =
             std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("entry").path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "eml"));
         paths.sort();
         let files = paths.iter().map(|path| std::fs::read(path).expect("fixture"));
         seeds.extend(files.filter(|bytes| bytes.len() < 16 * 1024));
