@@ -71,6 +71,7 @@ pub fn run(name: &str, target: &Target, targets: usize) {
 }
 
 /// So many spoilt inputs, for checks that take them together.
+#[allow(dead_code, reason = "for tests/golden.rs")]
 pub fn spoilt(name: &str, seeds: &[Vec<u8>], dictionary: &[&[u8]], count: usize) -> Vec<Vec<u8>> {
     let seed = seed();
     println!("fuzz {name}: seed {seed}, {count} inputs; the same again: ONEDROP_FUZZ_SEED={seed}");
