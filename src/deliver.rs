@@ -10,6 +10,10 @@
 //! | `append`: OK seen                  | one copy, no receipt on record           | looks: finds it and confirms           |
 //! | `confirm`                          | one copy, placed                         | sees `placed`, touches no mailbox      |
 //!
+//! A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no mail from a recipient:
+//! its bytes go on record, in their own transaction, before its lease is given back; `onedrop verify --repair` places it.
+//! A crash before that leaves what stands above, and no recipient has been told "delivered".
+//!
 //! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while a mail server takes its
 //! time. In doubt it takes a turn first (`take_turn`: the copy's lock, and the row re-read), which ends with `confirm`.
 //!
@@ -143,20 +147,16 @@ pub struct Report {
 pub type End = Result<Placed, Failure>;
 
 impl Report {
-    /// Delivered if and only if every copy is placed.
+    /// Delivered if and only if every copy is placed, or kept for later.
     pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
-        outcome(self.destinations.iter().zip(&self.ends), over_quota)
+        outcome(self.ends.iter(), over_quota)
     }
 }
 
-/// Delivered if and only if every copy is placed; but a shared copy that its own account cannot take (full, closed, not
-/// there) must not keep or bounce the mail of the recipients, who did not ask for it. Then the text says so.
-pub fn outcome<'a>(ends: impl Iterator<Item = (&'a Destination, &'a End)>, over_quota: OverQuota) -> Outcome {
-    ends.map(|(destination, end)| match end {
+/// Delivered if and only if every copy is placed, or kept for later ([`Failure::KeptForLater`]).
+pub fn outcome<'a>(ends: impl Iterator<Item = &'a End>, over_quota: OverQuota) -> Outcome {
+    ends.map(|end| match end {
         Ok(placed) => Outcome::Delivered(placed.to_string()),
-        Err(Failure::Store(error)) if destination.shared && error.is_the_accounts() => {
-            Outcome::Delivered(format!("no copy in {destination}: {error}"))
-        }
         Err(failure) => Outcome::of(failure, over_quota),
     })
     .reduce(Outcome::worst)
@@ -206,12 +206,13 @@ pub fn record(
     let terms = policy.terms(store.append_is_idempotent());
     let mut phases = Phases::default();
     let message = job.message;
-    let keep_raw = policy.keep_raw || message.has_nul();
+    let nul_runs = message.nul_runs().map(|runs| runs.encode());
     let entry = Entry {
         identity: message.identity(),
         facts: job.facts,
         size_bytes: message.own_copy().len() as u64,
-        raw: keep_raw.then(|| message.received()),
+        raw: policy.keep_raw.then(|| message.received()),
+        nul_runs: nul_runs.as_deref(),
         at: job.at,
     };
     loop {
@@ -251,7 +252,7 @@ impl Policy {
     }
 
     /// How leases are taken in a store whose append is idempotent (`joins`) or is not.
-    fn terms(&self, joins: bool) -> LeaseTerms {
+    pub fn terms(&self, joins: bool) -> LeaseTerms {
         LeaseTerms { lease: self.lease, join: joins }
     }
 }

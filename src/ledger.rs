@@ -7,6 +7,8 @@
 //! free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before the claim);
 //! leased --lease runs out--> free, in doubt.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::directory::{Asked, Destination};
@@ -24,7 +26,7 @@ pub use on_record::{CopyOnRecord, Standing, Window};
 pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 4;
+pub const SCHEMA_VERSION: i64 = 5;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,8 @@ pub struct Entry<'a> {
     pub size_bytes: u64,
     /// The bytes as received, when they are to be kept.
     pub raw: Option<&'a [u8]>,
+    /// Where NUL bytes stand in the message ([`NulRuns::encode`](crate::message::NulRuns::encode)).
+    pub nul_runs: Option<&'a [u8]>,
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a new message where the
     /// ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
     pub at: Option<SystemTime>,
@@ -85,6 +89,8 @@ pub const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 /// One try to deliver one message: who tries, for whom.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
+    /// Leases are known by this: the same call made again, because its first answer was lost, finds its own.
+    pub value: RandomValue,
     /// Case means nothing in it; a ledger may keep it in lower case.
     pub recipient: String,
     pub sender: String,
@@ -121,6 +127,46 @@ pub struct Together {
     pub confirmed: Vec<Result<Confirmed, LedgerError>>,
 }
 
+/// 128 random bits, which nobody else has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RandomValue([u8; 16]);
+
+impl RandomValue {
+    /// The value in a row.
+    ///
+    /// # Errors
+    /// [`LedgerError::Broken`]: these are not 128 bits.
+    pub fn of(bytes: &[u8]) -> Result<RandomValue, LedgerError> {
+        let value = bytes.try_into().map(RandomValue);
+        value.map_err(|_| LedgerError::Broken(format!("a row's random value has {} bytes", bytes.len())))
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Default for RandomValue {
+    /// A new one.
+    fn default() -> RandomValue {
+        let mut value = [0; 16];
+        // The kernel's, which is there from the first second on (getrandom(2)). Should it be refused, by a sandbox say,
+        // what the standard library seeds its hash maps with tells us from others as well.
+        if getrandom::fill(&mut value).is_err() {
+            for half in value.chunks_mut(8) {
+                half.copy_from_slice(&RandomState::new().build_hasher().finish().to_ne_bytes());
+            }
+        }
+        RandomValue(value)
+    }
+}
+
+impl std::fmt::Debug for RandomValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&lock_key::hex(&self.0))
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone)]
 pub struct AttemptEnd {
@@ -144,6 +190,8 @@ pub struct LeaseTerms {
 pub struct Claim {
     /// The copy's row.
     pub copy: i64,
+    /// The row's random value: whatever has this number later is not it.
+    pub value: RandomValue,
     /// Rises with each lease; a row whose epoch is higher than ours was claimed by another after us.
     pub epoch: i64,
     /// An earlier lease ended without a receipt and without a release: look before writing.
@@ -194,8 +242,8 @@ pub enum Turn {
 pub enum Confirmed {
     /// The receipt is on record, by us or (the same receipt) by another.
     Recorded,
-    /// The epoch is no longer ours; another receipt is on record, or none yet.
-    EpochGone { recorded: Option<Receipt> },
+    /// Another receipt is on record, by whoever confirmed first.
+    Superseded { by: Receipt },
 }
 
 /// What [`Ledger::confirm`] writes beside the receipt.
@@ -242,9 +290,11 @@ pub trait Ledger: Send {
     /// [`LedgerError::Contended`]: another session has the turn.
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError>;
 
-    /// Puts the receipt on record where the epoch is still the claim's and no other receipt is there, durably, and ends
-    /// the turn, if there is one. May be called again after [`reopen`](Ledger::reopen). With `end`, the attempt's end goes
-    /// into the same transaction, if the receipt is on record.
+    /// Puts the receipt on record where no other one is there, durably, and ends the turn, if there is one: the first
+    /// receipt wins, whatever its epoch. May be called again after [`reopen`](Ledger::reopen). With `end`, the attempt's
+    /// end goes into the same transaction, if the receipt is on record. What was [kept](Ledger::keep) of a shared copy goes.
+    /// Where another receipt is on record, the same transaction leaves a doubt: a second copy may stand until a look has
+    /// settled it, and a look that began before settles nothing.
     fn confirm(
         &mut self,
         claim: &Claim,
@@ -271,6 +321,16 @@ pub trait Ledger: Send {
         let confirmed = receipts.iter().map(|one| self.confirm(&one.claim, one.receipt, one.facts, one.end)).collect();
         Ok(Together { recorded, confirmed })
     }
+
+    /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed, durably, until its receipt is
+    /// on record. Where they are kept already, only `why` changes.
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError>;
+
+    /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;
+
+    /// The bytes that are [kept](Ledger::keep) of the message's shared copy.
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError>;
 
     /// Ends the turn, if there is one, without a change.
     fn leave(&mut self) -> Result<(), LedgerError>;
@@ -347,6 +407,11 @@ fn wanted_hashes(wanted: &str) -> Vec<Hash> {
         hashes.push(lock_key::message_hash(format!("<{wanted}>").as_bytes()));
     }
     hashes
+}
+
+/// A row's receipt is none that any version of this program writes.
+fn no_receipt() -> LedgerError {
+    LedgerError::Broken("a receipt that is half a UID".to_owned())
 }
 
 /// A copy's state in a word.

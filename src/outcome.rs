@@ -65,7 +65,7 @@ pub enum OverQuota {
     Bounce,
 }
 
-/// Why a recipient's mail could not be delivered in this run.
+/// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("unknown recipient {0}")]
@@ -86,6 +86,9 @@ pub enum Failure {
     Store(#[source] StoreError),
     #[error("ledger: {0}")]
     Ledger(#[source] LedgerError),
+    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's mail waits for that.
+    #[error("no copy yet in {destination}, kept for later: {why}")]
+    KeptForLater { destination: String, why: String },
     /// The server that was to deliver did not tell what became of the message.
     #[error("{0}")]
     Server(String),
@@ -120,6 +123,7 @@ impl Outcome {
     pub fn of(failure: &Failure, over_quota: OverQuota) -> Outcome {
         let text = failure.to_string();
         match failure {
+            Failure::KeptForLater { .. } => Outcome::Delivered(text),
             Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
             Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
             Failure::Store(StoreError::OverQuota(_)) => match over_quota {

@@ -44,13 +44,15 @@ impl Receipt {
         !matches!(self, Receipt::Name(name) if name.contains('/'))
     }
 
-    /// The receipt that [`columns`](Receipt::columns) took apart.
-    pub fn from_columns(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Receipt {
-        let number = |value: Option<i64>| value.and_then(|value| u32::try_from(value).ok());
-        match (number(validity), number(uid), name) {
-            (Some(validity), Some(uid), _) => Receipt::Uid { validity, uid },
-            (_, _, Some(name)) => Receipt::Name(name),
-            _ => Receipt::Unnamed,
+    /// The receipt that [`columns`](Receipt::columns) took apart; `None` if no version of this program writes such.
+    pub fn from_columns(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Option<Receipt> {
+        match (validity, uid, name) {
+            (Some(validity), Some(uid), None) => {
+                Some(Receipt::Uid { validity: u32::try_from(validity).ok()?, uid: u32::try_from(uid).ok()? })
+            }
+            (None, None, Some(name)) => Some(Receipt::Name(name)),
+            (None, None, None) => Some(Receipt::Unnamed),
+            _ => None,
         }
     }
 }

@@ -2,7 +2,8 @@
 //! process frozen past its lease, a server that appends late, a ledger that forgot a commit) two copies of a message may
 //! stand; here each placed copy that was leased more than once gets its second look, after its last lease.
 //!
-//! Relies on the ledger's rows alone, and has no message's bytes: it never writes a copy. A doubt is settled as a delivery
+//! Relies on the ledger's rows alone. It writes no copy but the shared ones whose bytes the ledger keeps because their
+//! mailbox did not take them, and those by the delivery's own code (`deliver::place`). A doubt is settled as a delivery
 //! would settle it (a lease that nobody has, the ledger's lock of the copy, the look, the receipt), so that the two cannot
 //! meet. What is too many goes only if it is ours: another than the copy on record, equal by identity, not older than the
 //! day before the message was recorded, with exactly the date that our append sets, not marked as deleted, and while the
@@ -13,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use crate::ledger::{Attempt, CopyOnRecord, Ledger, LedgerError, SCHEMA_VERSION, Standing, Window};
 use crate::lock_key::Hash;
+use crate::message::DedupBy;
 use crate::store::{Found, Proof, Receipt, Sought, Store, StoreError};
 
 mod doubt;
 mod finding;
+mod kept;
 mod since;
 
 pub use finding::{Finding, Level, News, Tally, Topic};
@@ -39,8 +42,12 @@ pub struct Plan<'a> {
     pub window: Window<'a>,
     /// Mend what is found.
     pub repair: bool,
-    /// How long a lease is: until it has passed, whoever had one before may still write.
+    /// How long a lease is that is taken here.
     pub lease: Duration,
+    /// How long the placing of a kept copy may take, and the part of that kept for the store's answer.
+    pub time: (Duration, Duration),
+    /// What makes two messages the same.
+    pub dedup_by: DedupBy,
     /// Who takes leases.
     pub by: &'a Attempt,
 }
@@ -147,6 +154,9 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Info, Topic::Busy, None, format!("leased by {}", copy.owner));
                 Ok(())
             }
+            Standing::Free | Standing::InDoubt { .. } if copy.kept.is_some() => {
+                self.kept(copy, copy.kept.as_deref().unwrap_or_default(), open_store)
+            }
             Standing::Free => {
                 let text =
                     "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
@@ -246,7 +256,7 @@ impl Verification<'_, '_> {
         let is_new_name = self.plan.repair && receipt != on_record;
         let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
         // That a double is gone the next look has to see: a server says OK to the removal of what somebody unmarked, too.
-        if doubles == 0 && is_over && ago >= self.plan.lease && (needs_a_look(copy) || is_new_name) {
+        if doubles == 0 && is_over && ago >= copy.lease.max(self.plan.lease) && (needs_a_look(copy) || is_new_name) {
             let receipt = if is_new_name { receipt } else { on_record };
             let settled = self.ledger.settle(copy, receipt)?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));

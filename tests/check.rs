@@ -74,7 +74,7 @@ fn a_good_set_up_ends_with_0_and_a_line_per_end() {
     let told = site.told(&output.stdout);
     for line in [
         "ok      configuration: $DIR/onedrop.toml",
-        "ok      ledger: sqlite://$DIR/ledger.db, schema version 4",
+        "ok      ledger: sqlite://$DIR/ledger.db, schema version 5",
         "ok      lock: two sessions exclude each other",
         "ok      postfix: transport onedrop: gets mail by virtual_transport = onedrop",
     ] {

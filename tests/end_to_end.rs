@@ -238,7 +238,7 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     };
     let (status, found) = check(&config);
     assert_eq!(status, Some(0), "{found}");
-    for line in ["schema version 4", "lock: two sessions exclude each other", "logged in to 127.0.0.1:", "gets mail"] {
+    for line in ["schema version 5", "lock: two sessions exclude each other", "logged in to 127.0.0.1:", "gets mail"] {
         assert!(found.contains(line), "{line}: {found}");
     }
     let asked = format!("{STORY}\n").replace("[sent]", "query = \"SELECT login FROM no_table WHERE a = $1\"\n[sent]");

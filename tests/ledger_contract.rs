@@ -17,7 +17,7 @@ use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, SCHEMA_VERSION, Standing, Trace, Turn, Window,
+    RandomValue, Recorded, SCHEMA_VERSION, Standing, Trace, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -41,8 +41,18 @@ trait Rig: Sync {
     /// Takes the schema away, so that sessions opened before find nothing; false where that cannot be.
     fn forget_schema(&self) -> bool {
         self.sql(
-            "DROP TABLE onedrop_attempt; DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
+            "DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt; DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
              DROP TABLE onedrop_message; DROP TABLE onedrop_schema;",
+        )
+    }
+
+    /// Takes back what the last migration did; false where there is none.
+    fn undo_mended(&self) -> bool {
+        self.sql(
+            "DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
+             ALTER TABLE onedrop_copy DROP COLUMN value; ALTER TABLE onedrop_copy DROP COLUMN lease_value;
+             ALTER TABLE onedrop_copy DROP COLUMN lease_ms; ALTER TABLE onedrop_copy DROP COLUMN placed_epoch; ALTER TABLE onedrop_message DROP COLUMN nul_runs;
+             DELETE FROM onedrop_schema WHERE version > 4;",
         )
     }
 
@@ -84,7 +94,12 @@ macro_rules! ledger_contract {
                 a_receipt_can_be_confirmed_again_after_reopening,
                 a_receipt_is_never_replaced,
                 the_same_receipt_by_another_counts_as_ours,
-                a_late_confirm_learns_what_is_on_record,
+                the_first_receipt_wins_whatever_its_epoch,
+                a_claim_names_its_row_by_its_value_as_well,
+                a_call_made_again_finds_its_own_lease,
+                a_lease_is_as_long_as_whoever_took_it_said,
+                whoever_confirms_second_leaves_a_doubt,
+                what_a_sent_did_not_take_is_kept_until_it_is_placed,
                 a_copy_without_a_name_is_ours_only_under_our_epoch,
                 an_end_is_on_record_only_with_the_receipt,
                 a_release_changes_nothing_that_is_not_ours,
@@ -163,7 +178,7 @@ impl Session {
     ) -> Result<Recorded, LedgerError> {
         let facts = mail.facts();
         let size_bytes = mail.own_copy().len() as u64;
-        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, at: None };
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, nul_runs: None, at: None };
         self.0.record(&entry, attempt, destinations, terms)
     }
 
@@ -172,7 +187,7 @@ impl Session {
     }
 
     fn record_identity(&mut self, identity: &Identity, facts: &Facts) -> Recorded {
-        let entry = Entry { identity, facts, size_bytes: 1, raw: None, at: None };
+        let entry = Entry { identity, facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
         self.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record")
     }
 
@@ -353,7 +368,8 @@ mod suite {
         for (name, raw) in [("kept", Some(&b"bytes \0 \xff"[..])), ("not-kept", None), ("kept-empty", Some(b""))] {
             let mail = mail(name);
             let facts = mail.facts();
-            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw, at: None };
+            let entry =
+                Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw, nul_runs: None, at: None };
             session.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record");
             let trace = session.trace_one(&format!("{name}@example.org"));
             assert_eq!((trace.raw_kept, trace.size_bytes), (raw.is_some(), 12), "{name}");
@@ -559,9 +575,8 @@ mod suite {
         assert_eq!(b.confirm(&claim, &uid(1)), Confirmed::Recorded);
         assert_eq!(a.turn(&claim, &key), Turn::Placed(uid(1)), "free after confirm");
         // And after a confirm that came to nothing.
-        let stale = Claim { epoch: other.epoch + 1, ..other };
         assert_eq!(a.turn(&other, &other_key), OURS);
-        assert_eq!(a.confirm(&stale, &uid(2)), Confirmed::EpochGone { recorded: None });
+        assert_eq!(a.confirm(&claim, &uid(2)), Confirmed::Superseded { by: uid(1) });
         assert_eq!(b.turn(&other, &other_key), OURS);
     }
 
@@ -680,7 +695,7 @@ mod suite {
         let claim = session.claim(&mail, &inbox());
         assert_eq!(session.confirm(&claim, &uid(6)), Confirmed::Recorded);
         for other in [uid(7), Receipt::Name("6".to_owned()), Receipt::Unnamed] {
-            assert_eq!(session.confirm(&claim, &other), Confirmed::EpochGone { recorded: Some(uid(6)) });
+            assert_eq!(session.confirm(&claim, &other), Confirmed::Superseded { by: uid(6) });
         }
         rig.expire_leases();
         assert_eq!(session.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(6))]);
@@ -703,19 +718,145 @@ mod suite {
         assert!(trace.copies[0].found_by_look && trace.copies[0].nul_replaced, "as first recorded");
     }
 
-    pub fn a_late_confirm_learns_what_is_on_record(rig: &dyn Rig) {
+    pub fn the_first_receipt_wins_whatever_its_epoch(rig: &dyn Rig) {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
-        let mail = mail("late");
-        let key = copy_key(&mail, &inbox());
-        let late = a.claim(&mail, &inbox());
-        assert_eq!(a.turn(&late, &key), OURS);
+        for (name, late_is_first) in [("late", true), ("later", false)] {
+            let mail = mail(name);
+            let key = copy_key(&mail, &inbox());
+            let late = a.claim(&mail, &inbox());
+            assert_eq!(a.turn(&late, &key), OURS);
+            rig.expire_leases();
+            let claim = b.claim(&mail, &inbox());
+            a.0.leave().expect("leave");
+            assert_eq!(b.turn(&claim, &key), OURS_IN_DOUBT);
+            let (first, second) = if late_is_first { (&late, &claim) } else { (&claim, &late) };
+            let (by_first, by_second) = if late_is_first { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            assert_eq!(by_first.confirm(first, &uid(10)), Confirmed::Recorded, "{name}");
+            assert_eq!(by_second.confirm(second, &uid(11)), Confirmed::Superseded { by: uid(10) }, "{name}");
+            assert_eq!(by_first.confirm(first, &uid(10)), Confirmed::Recorded, "{name}, again");
+            assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(10))], "{name}");
+            let copy = b.copies(&ALL).into_iter().find(|copy| copy.copy == claim.copy).expect("the copy");
+            assert!(copy.may_be_double && !copy.settled, "{name}: two may have written");
+        }
+    }
+
+    pub fn a_claim_names_its_row_by_its_value_as_well(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let (mail, key) = (mail("number"), copy_key(&mail("number"), &inbox()));
+        let claim = a.claim(&mail, &inbox());
+        // As if the row had gone and another message's had its number now.
+        let other = Claim { value: RandomValue::default(), ..claim };
+        assert!(matches!(b.0.take_turn(&other, &key), Err(LedgerError::Broken(_))));
+        assert!(matches!(b.0.confirm(&other, &uid(1), CopyFacts::default(), None), Err(LedgerError::Broken(_))));
+        let _ = b.0.release(&[other]);
+        assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Busy], "nothing was given back");
+        assert_eq!(a.confirm(&claim, &uid(2)), Confirmed::Recorded);
+        let copy = b.copies(&ALL).remove(0);
+        assert!(!copy.may_be_double);
+        let elsewhere = CopyOnRecord { value: RandomValue::default(), ..copy };
+        assert!(!matches!(b.0.settle(&elsewhere, &uid(3)), Ok(true)));
+        assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(2))]);
+    }
+
+    pub fn a_call_made_again_finds_its_own_lease(rig: &dyn Rig) {
+        // As when the answer to its commit was lost.
+        let mail = mail("made-again");
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let us = attempt("mx1");
+        let record = |session: &mut Session, by: &Attempt| {
+            session.try_record_by(&mail, by, &[inbox(), sent()], LEASE).expect("record")
+        };
+        let first = record(&mut a, &us);
+        let second = record(&mut b, &us);
+        assert_eq!(second.copies, first.copies, "the same claims, without a doubt");
+        assert_eq!(b.0.claim(first.message, &[inbox()], &us, LEASE).expect("claim"), first.copies[..1]);
+        // The same host and process id are another attempt's.
+        let others = Attempt { value: RandomValue::default(), ..us.clone() };
+        assert_eq!(record(&mut a, &others).copies, [CopyState::Busy, CopyState::Busy]);
+        // Once it has run out, or was given back, it is taken anew.
         rig.expire_leases();
-        let claim = b.claim(&mail, &inbox());
-        assert_eq!(a.confirm(&late, &uid(10)), Confirmed::EpochGone { recorded: None });
-        assert_eq!(b.turn(&claim, &key), OURS_IN_DOUBT);
-        assert_eq!(b.confirm(&claim, &uid(11)), Confirmed::Recorded);
-        assert_eq!(a.confirm(&late, &uid(10)), Confirmed::EpochGone { recorded: Some(uid(11)) });
-        assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(11))]);
+        let late = claimed(&record(&mut a, &us).copies[0]);
+        assert_eq!((late.epoch, late.in_doubt), (2, true));
+        assert_eq!(claimed(&record(&mut b, &us).copies[0]), late, "the doubt stays");
+        a.0.release(&[late]).expect("release");
+        let again = claimed(&record(&mut b, &us).copies[0]);
+        assert_eq!((again.epoch, again.in_doubt), (3, true));
+        assert_eq!(b.confirm(&again, &uid(1)), Confirmed::Recorded);
+        assert_eq!(record(&mut a, &us).copies[0], CopyState::Placed(uid(1)));
+    }
+
+    pub fn a_lease_is_as_long_as_whoever_took_it_said(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("length");
+        let long = LeaseTerms { lease: Duration::from_secs(150), join: false };
+        let short = LeaseTerms { lease: Duration::from_secs(5), join: false };
+        assert!(matches!(a.try_record(&mail, &[inbox()], long).expect("record").copies[0], CopyState::Claimed(_)));
+        assert_eq!(b.try_record(&mail, &[inbox()], short).expect("record").copies, [CopyState::Busy]);
+        assert_eq!(b.copies(&ALL)[0].lease, long.lease);
+        let join = LeaseTerms { join: true, ..short };
+        assert!(matches!(b.try_record(&mail, &[inbox()], join).expect("record").copies[0], CopyState::Claimed(_)));
+        assert_eq!(b.copies(&ALL)[0].lease, long.lease, "joined");
+        rig.expire_leases();
+        assert!(matches!(b.try_record(&mail, &[inbox()], short).expect("record").copies[0], CopyState::Claimed(_)));
+        assert_eq!(b.copies(&ALL)[0].lease, short.lease, "its own");
+    }
+
+    pub fn whoever_confirms_second_leaves_a_doubt(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        for receipts in [[uid(1), uid(2)], [Receipt::Unnamed, Receipt::Unnamed]] {
+            let mail = mail(&format!("doubt{}", receipts[0]));
+            let late = a.claim(&mail, &inbox());
+            rig.expire_leases();
+            let claim = b.claim(&mail, &inbox());
+            // The one whose lease is over is first.
+            assert_eq!(a.confirm(&late, &receipts[0]), Confirmed::Recorded);
+            assert_eq!(a.confirm(&late, &receipts[0]), Confirmed::Recorded, "its answer was lost");
+            let told = |session: &mut Session| {
+                session.copies(&ALL).into_iter().find(|copy| copy.copy == late.copy).expect("the copy")
+            };
+            let read_before = told(&mut a);
+            assert!(a.0.settle(&read_before, &receipts[0]).expect("settle"));
+            assert!(told(&mut a).settled);
+            // Two copies without a name may be two copies, under its own epoch as well.
+            assert_eq!(b.confirm(&claim, &receipts[1]), Confirmed::Superseded { by: receipts[0].clone() });
+            let doubted = told(&mut a);
+            assert!(doubted.may_be_double && !doubted.settled, "{doubted:?}");
+            assert!(!a.0.settle(&read_before, &receipts[0]).expect("settle"), "a look of before the doubt");
+            assert!(!told(&mut a).settled);
+            assert!(a.0.settle(&doubted, &receipts[0]).expect("settle"));
+            assert!(told(&mut a).settled);
+            assert_eq!(a.confirm(&late, &receipts[0]), Confirmed::Recorded);
+            assert!(told(&mut a).settled, "a repeated confirm is no doubt");
+        }
+    }
+
+    pub fn what_a_sent_did_not_take_is_kept_until_it_is_placed(rig: &dyn Rig) {
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let mail = mail("kept");
+        let recorded = a.record(&mail, &[inbox(), sent()]);
+        let [own, shared] = [0, 1].map(|at: usize| claimed(&recorded.copies[at]));
+        let bytes = [&b"a\0b\xff"[..], &b"x".repeat(100_000)].concat();
+        assert_eq!(b.0.kept(recorded.message).expect("kept"), None);
+        assert_eq!(b.0.kept_bytes(recorded.message).expect("bytes"), None);
+        a.0.keep(recorded.message, &bytes, "over quota: nul\0 \u{1}é").expect("keep");
+        a.0.keep(recorded.message, b"others", "no right").expect("keep");
+        a.0.release(&[shared]).expect("release");
+        assert_eq!(a.confirm(&own, &uid(1)), Confirmed::Recorded);
+        assert_eq!(b.0.kept(recorded.message).expect("kept").as_deref(), Some("no right"));
+        assert_eq!(b.0.kept_bytes(recorded.message).expect("bytes"), Some(bytes));
+        let future = Window { since: SystemTime::now() + Duration::from_secs(86_400), account: None };
+        let told = b.copies(&future);
+        assert_eq!(told.len(), 1, "told whatever the window: {told:#?}");
+        assert_eq!((told[0].copy, told[0].kept.as_deref()), (shared.copy, Some("no right")));
+        let trace = b.trace_one("kept@example.org");
+        let kept: Vec<_> = trace.copies.iter().map(|copy| (copy.account.as_str(), copy.kept.as_deref())).collect();
+        assert_eq!(kept, [("doug", None), ("lisa", Some("no right"))]);
+        let again = claimed(&b.claim_state(&mail, &sent()));
+        assert!(!again.in_doubt);
+        assert_eq!(b.confirm(&again, &uid(7)), Confirmed::Recorded);
+        assert_eq!(a.0.kept(recorded.message).expect("kept"), None);
+        assert_eq!(a.0.kept_bytes(recorded.message).expect("bytes"), None);
+        assert_eq!(a.trace_one("kept@example.org").copies[1].kept, None);
     }
 
     pub fn a_copy_without_a_name_is_ours_only_under_our_epoch(rig: &dyn Rig) {
@@ -724,13 +865,12 @@ mod suite {
         let late = a.claim(&mail, &inbox());
         rig.expire_leases();
         let claim = b.claim(&mail, &inbox());
-        assert_eq!(a.confirm(&late, &Receipt::Unnamed), Confirmed::EpochGone { recorded: None });
         assert_eq!(b.confirm(&claim, &Receipt::Unnamed), Confirmed::Recorded);
         assert_eq!(b.confirm(&claim, &Receipt::Unnamed), Confirmed::Recorded);
         // Two copies without a name may be two copies.
-        let gone = Confirmed::EpochGone { recorded: Some(Receipt::Unnamed) };
-        assert_eq!(a.confirm(&late, &Receipt::Unnamed), gone);
-        assert_eq!(a.confirm(&late, &uid(1)), gone);
+        let other = Confirmed::Superseded { by: Receipt::Unnamed };
+        assert_eq!(a.confirm(&late, &Receipt::Unnamed), other);
+        assert_eq!(a.confirm(&late, &uid(1)), other);
     }
 
     pub fn an_end_is_on_record_only_with_the_receipt(rig: &dyn Rig) {
@@ -741,16 +881,12 @@ mod suite {
         rig.expire_leases();
         let recorded = b.record(&mail, &[inbox()]);
         let end = delivered();
-        for _ in 0..2 {
-            let gone = a.0.confirm(&late_claim, &uid(1), CopyFacts::default(), Some((late.attempt, &end)));
-            assert!(matches!(gone.expect("confirm"), Confirmed::EpochGone { .. }));
-            assert_eq!(a.trace_one("end@example.org").attempts[0].outcome, None);
-            // The second time with another receipt on record.
-            let claim = claimed(&recorded.copies[0]);
-            let facts = CopyFacts { found_by_look: false, nul_replaced: true };
-            let confirmed = b.0.confirm(&claim, &uid(2), facts, Some((recorded.attempt, &end)));
-            assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
-        }
+        let claim = claimed(&recorded.copies[0]);
+        let facts = CopyFacts { found_by_look: false, nul_replaced: true };
+        let confirmed = b.0.confirm(&claim, &uid(2), facts, Some((recorded.attempt, &end)));
+        assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
+        let late = a.0.confirm(&late_claim, &uid(1), CopyFacts::default(), Some((late.attempt, &end)));
+        assert_eq!(late.expect("confirm"), Confirmed::Superseded { by: uid(2) });
         let trace = a.trace_one("end@example.org");
         assert_eq!(trace.attempts[0].outcome, None);
         let ended = &trace.attempts[1];
@@ -928,6 +1064,7 @@ mod suite {
                 ..Facts::default()
             };
             let by = Attempt {
+                value: RandomValue::default(),
                 recipient: text.clone(),
                 sender: text.clone(),
                 queue_id: text.clone(),
@@ -935,7 +1072,8 @@ mod suite {
                 pid: u32::MAX,
             };
             let mail = mail(&name);
-            let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
+            let entry =
+                Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
             let context = format!("{:.40?}", text);
             let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect(&context);
             session.0.claim(recorded.message, &[sent()], &by, LEASE).expect(&context);
@@ -1109,17 +1247,21 @@ mod suite {
     pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let before = session.record(&mail("before"), &[inbox()]);
-        let undone = rig.sql(
-            "DROP INDEX onedrop_copy_unsettled; ALTER TABLE onedrop_copy DROP COLUMN settled_at;
+        let undone = rig.undo_mended()
+            && rig.sql(
+                "DROP INDEX onedrop_copy_unsettled; ALTER TABLE onedrop_copy DROP COLUMN settled_at;
              DROP INDEX IF EXISTS onedrop_message_recorded_at; DELETE FROM onedrop_schema WHERE version > 1;",
-        );
+            );
         if !undone {
             return;
         }
         assert_eq!(session.0.schema_version().expect("a version"), 1);
         let refused = session.try_record(&mail("refused"), &[inbox()], LEASE);
         assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
-        assert_eq!(session.0.migrate().expect("migrate"), ["0002_settled", "0003_functions", "0004_lighter"]);
+        assert_eq!(
+            session.0.migrate().expect("migrate"),
+            ["0002_settled", "0003_functions", "0004_lighter", "0005_mended"]
+        );
         assert!(session.record(&mail("refused"), &[inbox()]).is_new);
         assert_eq!(session.record(&mail("before"), &[inbox()]).message, before.message, "nothing was lost");
         assert_eq!(session.copies(&ALL).len(), 2);
@@ -1400,6 +1542,10 @@ impl Rig for SqliteRig {
     }
 }
 
+const NO_FUNCTIONS: &str = "DO $$ DECLARE f regprocedure; BEGIN
+    FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
+    LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$;";
+
 /// Directly, or through a pooler that hands each transaction to another server connection.
 struct PostgresRig {
     bouncer: Option<PgBouncer>,
@@ -1433,6 +1579,16 @@ impl Rig for PostgresRig {
         self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
     }
 
+    fn undo_mended(&self) -> bool {
+        // Migrations before the last one make theirs anew.
+        self.sql(NO_FUNCTIONS)
+            && self.sql(
+                "DROP TABLE onedrop_kept, onedrop_proof;
+                 ALTER TABLE onedrop_copy DROP COLUMN value, DROP COLUMN lease_value, DROP COLUMN lease_ms, DROP COLUMN placed_epoch;
+                 ALTER TABLE onedrop_message DROP COLUMN nul_runs; DELETE FROM onedrop_schema WHERE version > 2;",
+            )
+    }
+
     fn sql(&self, statements: &str) -> bool {
         self.postgres.psql(statements);
         true
@@ -1447,18 +1603,15 @@ ledger_contract!(postgres_through_pgbouncer, PostgresRig::pooled());
 
 #[test]
 fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
-    const DROP: &str =
-        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
-                        LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$;";
     let rig = PostgresRig::direct(false);
     let mut session = Session::of(&rig);
-    rig.sql(DROP);
+    rig.sql(NO_FUNCTIONS);
     let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")), "{refused:?}");
-    rig.sql("DELETE FROM onedrop_schema WHERE version > 2");
+    rig.undo_mended();
     let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
-    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions", "0004_lighter"]);
+    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions", "0004_lighter", "0005_mended"]);
     assert!(session.record(&mail("no function"), &[inbox()]).is_new);
 }
 
@@ -1467,7 +1620,7 @@ fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
 fn postgres_messages_that_are_truncated_take_everything_along() {
     for truncate in [
         "TRUNCATE onedrop_message CASCADE",
-        "TRUNCATE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_address, onedrop_part",
+        "TRUNCATE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_address, onedrop_part, onedrop_kept",
     ] {
         let rig = PostgresRig::direct(false);
         let mut session = Session::of(&rig);
@@ -1507,7 +1660,7 @@ fn postgres_messages_are_taken_out_by_who_may_take_out_messages() {
 fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
     let rig = PostgresRig::direct(false);
     let mut session = Session::of(&rig);
-    rig.sql("DELETE FROM onedrop_schema WHERE version > 3");
+    rig.undo_mended();
     let mut reader = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls).expect("a session");
     let mut transaction = reader.transaction().expect("a transaction");
     transaction.query("SELECT count(*) FROM onedrop_message", &[]).expect("rows");
@@ -1524,7 +1677,10 @@ fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
         }
         assert!(!migrated.is_finished());
         transaction.commit().expect("the reader's end");
-        assert_eq!(migrated.join().expect("no panic").expect("migrated"), ["0004_lighter"]);
+        assert_eq!(
+            migrated.join().expect("no panic").expect("migrated"),
+            ["0003_functions", "0004_lighter", "0005_mended"]
+        );
     });
     assert!(session.record(&mail("after"), &[inbox()]).is_new);
 }
@@ -1595,7 +1751,7 @@ fn sqlite_a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lo
     let confirmed = hurried.confirm(&claim, &uid(1), CopyFacts::default(), None);
     assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
     let recorded = hurried.record(&entry, &attempt("mx1"), &[inbox()], LEASE);
     assert!(matches!(recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
     drop(held);

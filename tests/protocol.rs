@@ -16,7 +16,7 @@ use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, Trace, TraceCopy, Turn, Window,
+    RandomValue, Recorded, Trace, TraceCopy, Turn, Window,
 };
 use onedrop::lock_key::Hash;
 use onedrop::message::{Identity, Message};
@@ -152,6 +152,18 @@ impl Ledger for TestLedger {
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
         self.call("confirm", |inner| inner.confirm(claim, receipt, facts, end))
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        self.call("keep", |inner| inner.keep(message, bytes, why))
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        self.call("kept", |inner| inner.kept(message))
+    }
+
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.call("kept_bytes", |inner| inner.kept_bytes(message))
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {
@@ -542,16 +554,25 @@ impl World {
         self.ledger.clone().trace(&id, 10).expect("trace").remove(0)
     }
 
-    /// One copy at most anywhere; exactly one, on record as placed, where somebody said so.
+    /// One copy at most anywhere; exactly one, on record as placed, where somebody said so; or, of a shared copy, its bytes.
     fn assert_honest(&self, ended: &Ended, mail: &Message, destinations: &[Destination], context: &str) {
+        let copies = if ended.is_delivered() { self.copies(mail) } else { Vec::new() };
         for destination in destinations {
             assert!(self.count(destination) <= 1, "{context}: two copies in {destination}");
-            if ended.is_delivered() {
+            let is_it = |copy: &&TraceCopy| copy.account == destination.account && copy.mailbox == destination.mailbox;
+            let Some(copy) = copies.iter().find(is_it) else {
+                assert!(!ended.is_delivered(), "{context}: delivered without a record of {destination}");
+                continue;
+            };
+            if copy.kept.is_some() {
+                assert!(destination.shared && copy.state != "placed", "{context}: {copy:?}");
+                let id = self.trace(mail).message;
+                let bytes = self.ledger.clone().kept_bytes(id).expect("bytes").expect("kept");
+                assert_eq!(bytes, mail.shared_copy(), "{context}: the bytes of {destination}");
+            } else {
                 assert_eq!(self.count(destination), 1, "{context}: delivered without a copy in {destination}");
+                assert_eq!(copy.state, "placed", "{context}");
             }
-        }
-        if ended.is_delivered() {
-            assert!(self.copies(mail).iter().all(|copy| copy.state == "placed"), "{context}");
         }
         assert!(ended.is_delivered() || ended.is_temp_fail(), "{context}: {:?}", ended.outcome);
     }
@@ -564,6 +585,7 @@ impl World {
         let later = self.deliver(mail, destinations);
         assert!(later.is_delivered(), "{context}, again later: {:?}", later.outcome);
         self.assert_honest(&later, mail, destinations, &format!("{context}, again later"));
+        assert!(self.copies(mail).iter().all(|copy| copy.kept.is_none()), "{context}: placed by now");
     }
 }
 
@@ -1052,7 +1074,7 @@ fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
 
 fn record(ledger: &mut MemoryLedger, mail: &Message, destinations: &[Destination], terms: LeaseTerms) -> Recorded {
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, at: None };
+    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
     ledger.record(&entry, &attempt("mx2"), destinations, terms).expect("record")
 }
 
@@ -1221,18 +1243,17 @@ fn a_late_copy_that_cannot_be_taken_out_is_told() {
 }
 
 #[test]
-fn a_late_copy_stays_while_no_other_is_on_record() {
-    // Whoever claimed it since may be about to find and record this very copy.
+fn a_late_receipt_wins_while_no_other_is_on_record() {
+    // Whoever claimed it since may be about to find and record this very copy: taking it out would lose the message.
     let world = World::like_imap();
     let mut other = world.ledger.clone();
     let frozen = frozen_before(&world, "append", move || {
         assert!(matches!(record(&mut other, &mail("m"), &[inbox()], LEASE).copies[0], CopyState::Claimed(_)));
     });
-    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
     assert_eq!(ended.store_calls, ["append"]);
     assert_eq!(world.count(&inbox()), 1);
-    world.expire_leases();
-    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Found]);
+    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
     assert_eq!(world.count(&inbox()), 1);
 }
 
@@ -1327,7 +1348,7 @@ fn a_turn_is_taken_in_doubt_or_where_leases_are_joined() {
         let (key, seen) = (mail("m").identity().copy_key("doug", "INBOX"), Arc::clone(&held));
         let call = if before == Before::CopyWithoutReceipt { "look" } else { "append" };
         let delivery = world.delivery().before_store(call, move || {
-            let claim = Claim { copy: 1, epoch: 1, in_doubt: false };
+            let claim = Claim { copy: 1, value: RandomValue::default(), epoch: 1, in_doubt: false };
             let contended = matches!(other.take_turn(&claim, &key), Err(LedgerError::Contended));
             seen.store(contended, Ordering::SeqCst);
         });
@@ -1562,10 +1583,80 @@ fn a_turn_keeps_others_away_from_whoever_was_frozen_past_its_lease() {
         assert!(kept_away.store_calls.is_empty());
         assert!(kept_away.ledger_calls.contains(&"take_turn"), "{:?}", kept_away.ledger_calls);
     });
-    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
     assert_eq!(ended.store_calls, ["look", "append"], "nothing is taken out");
-    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Found]);
+    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
     assert_eq!(world.count(&inbox()), 1);
+}
+
+// A sender's own copy, which no recipient asked for.
+
+/// The store's call for Sent, which comes after the one for the recipient's own mailbox.
+const SENT: usize = 1;
+
+#[test]
+fn a_sent_that_cannot_take_its_copy_defers_no_recipient_and_its_bytes_are_kept() {
+    for (fault, in_mailbox) in [(StoreFault::Refused, 0), (StoreFault::DoneInDoubt, 1), (StoreFault::LostInDoubt, 0)] {
+        for world in World::both() {
+            let both = [inbox(), sent()];
+            let first = world.delivery().failing_store(SENT, fault).run(&mail("m"), &both).expect_delivered();
+            assert_eq!((world.count(&inbox()), world.count(&sent())), (1, in_mailbox), "{fault:?}");
+            let text = first.outcome.text();
+            assert!(text.contains("no copy yet in account=lisa mailbox=Sent, kept for later: store: "), "{text}");
+            let trace = world.trace(&mail("m"));
+            assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"), "{fault:?}");
+            assert_eq!(trace.attempts[0].text.as_deref(), Some(text), "what Postfix heard is on record");
+            assert!(trace.copies[1].kept.as_deref().is_some_and(|why| why.contains("told to fail")), "{trace:?}");
+            // The next recipient comes at once, while the lease of the copy in doubt may be left over.
+            let zoe = Destination::inbox("zoe");
+            let next = world.deliver(&mail("m"), &[zoe.clone(), sent()]).expect_delivered();
+            world.assert_honest(&next, &mail("m"), &[zoe, sent()], &format!("{fault:?}, the next"));
+            world.assert_mends(&mail("m"), &both, &format!("{fault:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_sent_whose_bytes_cannot_be_kept_defers() {
+    let both = [inbox(), sent()];
+    for fault in LedgerFault::ALL {
+        let world = World::like_imap();
+        let mut delivery = world.delivery().failing_store(SENT, StoreFault::Refused);
+        let calls = delivery.ledger.calls.clone();
+        let probe = world.clone();
+        // Which of the ledger's calls keeps the bytes: in a world of its own, as it counts.
+        let keep = {
+            let other = World::like_imap();
+            let ended = other.delivery().failing_store(SENT, StoreFault::Refused).run(&mail("m"), &both);
+            ended.ledger_calls.iter().position(|call| *call == "keep").expect("kept")
+        };
+        delivery = delivery.failing_ledger(keep, fault);
+        let ended = delivery.run(&mail("m"), &both);
+        assert!(unpoisoned(&calls).contains(&"keep"));
+        assert!(!ended.is_delivered(), "{fault:?}: {:?}", ended.outcome);
+        assert_eq!((probe.count(&inbox()), probe.count(&sent())), (1, 0));
+        world.assert_mends(&mail("m"), &both, &format!("{fault:?}"));
+    }
+}
+
+#[test]
+fn a_sent_that_another_delivery_holds_is_waited_for_and_defers() {
+    let world = World::like_imap();
+    let mut other = world.ledger.clone();
+    assert!(matches!(record(&mut other, &mail("m"), &[sent()], LEASE).copies[0], CopyState::Claimed(_)));
+    let ended = world.delivery().run(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
+    assert!(ended.outcome.text().contains("another delivery"), "{:?}", ended.outcome);
+    assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
+    world.assert_mends(&mail("m"), &[inbox(), sent()], "contended");
+}
+
+#[test]
+fn a_recipients_own_copy_is_never_kept_instead_of_delivered() {
+    let world = World::like_imap();
+    let ended =
+        world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
+    assert!(!ended.ledger_calls.contains(&"keep"), "{:?}", ended.ledger_calls);
+    assert_eq!((world.count(&inbox()), world.count(&sent())), (0, 1));
 }
 
 #[test]
@@ -1669,13 +1760,13 @@ fn the_end_on_record_is_the_end_that_postfix_hears() {
 }
 
 #[test]
-fn a_message_with_nul_keeps_its_bytes_in_the_ledger() {
+fn a_copy_with_nul_bytes_says_so_and_the_message_is_not_kept_for_it() {
     let world = World::like_imap();
     let nul = mail_with_body("nul", "a\0b");
     world.deliver(&nul, &[inbox()]).expect_delivered();
     world.deliver(&mail("none"), &[inbox()]).expect_delivered();
     let trace = world.trace(&nul);
-    assert!(trace.raw_kept && trace.copies[0].nul_replaced);
+    assert!(!trace.raw_kept && trace.copies[0].nul_replaced);
     let trace = world.trace(&mail("none"));
     assert!(!trace.raw_kept && !trace.copies[0].nul_replaced);
 }

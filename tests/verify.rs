@@ -10,13 +10,13 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, Window};
-use onedrop::message::Message;
+use onedrop::message::{DedupBy, Message};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
 use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
 
-use ports::{LEASE, attempt, inbox, mail, mail_with_body, sent};
+use ports::{LEASE, attempt, inbox, mail, mail_with_body, message, sent};
 
 const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -47,7 +47,7 @@ impl Site {
     fn claim(&self, mail: &Message, destination: &Destination) -> (Claim, SystemTime) {
         let facts = mail.facts();
         let size_bytes = mail.own_copy().len() as u64;
-        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, at: None };
+        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, nul_runs: None, at: None };
         let wanted = std::slice::from_ref(destination);
         let recorded = self.ledger.clone().record(&entry, &attempt("mx1"), wanted, LEASE).expect("record");
         match recorded.copies[0] {
@@ -90,7 +90,8 @@ impl Site {
 
     fn verify_with(&self, window: Window<'_>, repair: bool, store: impl Fn() -> Box<dyn Store>) -> Verified {
         let by = attempt("verifier");
-        let plan = Plan { window, repair, lease: LEASE.lease, by: &by };
+        let time = (Duration::from_secs(60), Duration::from_secs(20));
+        let plan = Plan { window, repair, lease: LEASE.lease, time, dedup_by: DedupBy::Content, by: &by };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
         let mut tell = |news: News<'_>| match news {
             News::Found(finding) => findings.push(finding),
@@ -656,4 +657,79 @@ fn an_account_is_verified_alone_and_many_pages_are_read() {
     assert!(accounts.is_sorted(), "an account after the other");
     let window = Window { account: Some("b"), ..ALL };
     assert_eq!(site.verify_in(window, false).tally.copies, 367);
+}
+
+/// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
+fn kept(site: &Site, mail: &Message, in_doubt: bool) -> SystemTime {
+    let (claim, date) = site.claim(mail, &sent());
+    let row = site.ledger.clone().copies_to_verify(&ALL, None, 10).expect("copies");
+    let row = row.iter().find(|row| row.copy == claim.copy).expect("the copy");
+    site.ledger.clone().keep(row.message, mail.shared_copy(), "store: no right").expect("keep");
+    if !in_doubt {
+        site.ledger.clone().release(&[claim]).expect("release");
+    }
+    date
+}
+
+#[test]
+fn a_kept_copy_is_told_and_placed_by_repair_byte_for_byte() {
+    let bytes = b"Return-Path: <l@g>\r\nDelivered-To: doug@x\r\nMessage-ID: <kept@x>\r\nSubject: s\r\n\r\na\0b\r\n";
+    let mail = message(bytes.to_vec());
+    for in_doubt in [false, true] {
+        let site = Site::new();
+        let date = kept(&site, &mail, in_doubt);
+        site.ledger.advance(2 * LEASE.lease);
+        let told = site.verify(false);
+        assert_eq!(told.topics(), [(Level::Error, Topic::Kept)]);
+        assert!(told.findings[0].text.contains("store: no right"), "{:?}", told.findings);
+        assert!(site.uids(&sent()).is_empty());
+        // Long after the window has passed.
+        let late = Window { since: SystemTime::now() + 365 * DAY, account: None };
+        let repaired = site.verify_in(late, true);
+        assert_eq!(repaired.topics(), [(Level::Repaired, Topic::Kept)]);
+        assert!(repaired.findings[0].text.contains("is stored as uid="), "{:?}", repaired.findings);
+        let stored = site.store.copies("lisa", "Sent");
+        assert_eq!(stored.len(), 1);
+        assert_eq!((stored[0].bytes.as_slice(), stored[0].date, stored[0].seen), (mail.shared_copy(), date, true));
+        assert!(matches!(site.standing(), Standing::Placed { .. }));
+        site.ledger.advance(2 * LEASE.lease);
+        assert!(site.verify(true).topics().iter().all(|(_, topic)| *topic != Topic::Kept));
+        assert_eq!(site.uids(&sent()).len(), 1);
+    }
+}
+
+#[test]
+fn a_kept_copy_that_was_written_after_all_is_found() {
+    let site = Site::new();
+    let date = kept(&site, &mail("m"), true);
+    let receipt = site.append(&mail("m"), &sent(), date);
+    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Busy)], "its lease lives");
+    site.ledger.advance(2 * LEASE.lease);
+    assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Kept)]);
+    assert_eq!(site.uids(&sent()), [uid(&receipt)]);
+}
+
+#[test]
+fn a_kept_copy_that_is_refused_again_stays_kept() {
+    for fault in [Fault::Refused, Fault::OverQuota, Fault::NoAccount, Fault::Setup, Fault::NotStored] {
+        let site = Site::new();
+        kept(&site, &mail("m"), false);
+        site.store.fail(fault);
+        let refused = site.verify(true);
+        assert_eq!(refused.topics(), [(Level::Error, Topic::Kept)], "{fault:?}");
+        assert!(site.uids(&sent()).is_empty());
+        assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Kept)], "{fault:?}: once it can");
+        assert_eq!(site.uids(&sent()).len(), 1);
+    }
+}
+
+#[test]
+fn kept_bytes_of_another_identity_are_placed_nowhere() {
+    let site = Site::new();
+    let (claim, _) = site.claim(&mail("m"), &sent());
+    let row = site.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0);
+    site.ledger.clone().keep(row.message, b"Message-ID: <other@x>\r\n\r\nx\r\n", "no").expect("keep");
+    site.ledger.clone().release(&[claim]).expect("release");
+    assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Kept)]);
+    assert!(site.uids(&sent()).is_empty());
 }

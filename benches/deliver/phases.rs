@@ -114,14 +114,21 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     watch.passed("store: connect, log in (and EXAMINE)", ());
 
     let attempt = Attempt {
+        value: onedrop::ledger::RandomValue::default(),
         recipient: account.to_owned(),
         host: "bench".to_owned(),
         pid: std::process::id(),
         ..Attempt::default()
     };
     let inbox = Destination::inbox(account);
-    let entry =
-        Entry { identity: message.identity(), facts: &facts, size_bytes: MESSAGE_BYTES as u64, raw: None, at: None };
+    let entry = Entry {
+        identity: message.identity(),
+        facts: &facts,
+        size_bytes: MESSAGE_BYTES as u64,
+        raw: None,
+        nul_runs: None,
+        at: None,
+    };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite };
     let recorded = ledger.record(&entry, &attempt, std::slice::from_ref(&inbox), terms).expect("a record");
     let recorded = watch.passed("ledger: record", recorded);

@@ -17,7 +17,7 @@ use crate::delivery_log::Ended;
 use crate::directory::Known;
 use crate::envelope::Envelope;
 use crate::exit;
-use crate::ledger::{Attempt, AttemptEnd, Ledger};
+use crate::ledger::{Attempt, AttemptEnd, Ledger, RandomValue};
 use crate::message::Message;
 use crate::outcome::{Failure, Outcome, OverQuota};
 use crate::routing::Routing;
@@ -374,6 +374,7 @@ impl Delivery {
     fn attempt(&self, at: usize) -> Attempt {
         let envelope = &self.request.envelope;
         Attempt {
+            value: RandomValue::default(),
             recipient: envelope.recipients.get(at).map(|recipient| recipient.to_lowercase()).unwrap_or_default(),
             sender: envelope.sender.clone(),
             queue_id: envelope.queue_id.clone(),
@@ -392,7 +393,7 @@ impl Delivery {
 fn end_of(account: String, report: &Report, over_quota: OverQuota) -> End {
     let copies = || report.destinations.iter().zip(&report.ends);
     let of_it = copies().filter(|(destination, _)| destination.shared || destination.account == account);
-    let outcome = deliver::outcome(of_it, over_quota);
+    let outcome = deliver::outcome(of_it.map(|(_, end)| end), over_quota);
     let own = copies().find(|(destination, _)| !destination.shared && destination.account == account);
     End { outcome, own: own.and_then(|(_, end)| end.as_ref().ok().cloned()), account: Some(account) }
 }

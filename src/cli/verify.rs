@@ -21,10 +21,13 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
         return Said::failed(text);
     };
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
+    let limits = &loaded.config.limits;
     let plan = Plan {
         window: Window { since, account: args.account.as_deref() },
         repair: args.repair,
         lease: Duration::from_secs(loaded.config.lock.lease_secs),
+        time: (Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs)),
+        dedup_by: loaded.config.dedup.by,
         by: &by,
     };
     let mut ledger = match (adapters.open_ledger)(loaded, Instant::now() + LEDGER_TIME) {
@@ -156,6 +159,7 @@ fn told(finding: &Finding) -> String {
         Topic::Doubt => "doubt",
         Topic::Lease => "lease",
         Topic::Missing => "missing",
+        Topic::Kept => "kept",
         Topic::Busy => "busy",
     };
     let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");

@@ -8,7 +8,8 @@ use super::{End, How, Job, Patience, Phases, Placed, Policy, note};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
-    AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError, Recorded, Turn,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError, RandomValue,
+    Recorded, Turn,
 };
 use crate::lock_key::Hash;
 use crate::outcome::{Failure, Outcome};
@@ -63,6 +64,7 @@ pub fn place(
     let copies = recorded.copies.iter().cloned().map(Step::from).collect();
     let mut delivery =
         Delivery { job, recorded, terms, deadline, copies, end_recorded: false, phases: Phases::default() };
+    let mut has_waited = false;
     loop {
         delivery.place_claimed(ledger, store);
         let began = Instant::now();
@@ -70,9 +72,17 @@ pub fn place(
             break;
         }
         store.let_go();
-        if !patience.wait() {
+        if !has_waited {
+            delivery.leave_what_is_kept(ledger);
+        }
+        if !delivery.is_waiting() {
             break;
         }
+        if !patience.wait() {
+            delivery.leave_what_is_kept(ledger);
+            break;
+        }
+        has_waited = true;
         delivery.phases.waits += 1;
         delivery.phases.lock += began.elapsed();
         delivery.claim_busy(ledger);
@@ -119,7 +129,7 @@ impl Delivery<'_> {
             Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
             Ok(Turn::EpochGone) => return Step::Busy,
             Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
-            Err(failure) => return self.give_back(claim, failure, ledger),
+            Err(failure) => return self.failed(destination, claim, failure, ledger),
         };
         let copy = self.job.copy(destination, &key, self.recorded.recorded_at);
         let began = Instant::now();
@@ -136,11 +146,51 @@ impl Delivery<'_> {
             Err(error) => {
                 self.deadline.answered();
                 note(ledger.leave());
-                if error.certainly_not_stored() {
-                    return self.give_back(claim, error.into(), ledger);
+                self.failed(destination, claim, error.into(), ledger)
+            }
+        }
+    }
+
+    /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
+    fn failed(&self, destination: &Destination, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
+        let is_in_doubt = matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
+        let failure = match failure {
+            Failure::Store(error) if destination.shared => self.keep(destination, &error, ledger),
+            failure => failure,
+        };
+        // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
+        match is_in_doubt {
+            true => Step::Ended(Err(failure)),
+            false => self.give_back(claim, failure, ledger),
+        }
+    }
+
+    /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy.
+    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Failure {
+        let why = error.to_string();
+        match ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why) {
+            Ok(()) => Failure::KeptForLater { destination: destination.to_string(), why },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// A shared copy that another delivery has, and whose bytes are on record, need not be waited for: that one failed, and
+    /// its lease is left over.
+    fn leave_what_is_kept(&mut self, ledger: &mut dyn Ledger) {
+        for (destination, step) in self.job.destinations.iter().zip(&mut self.copies) {
+            if !destination.shared || !matches!(step, Step::Busy | Step::Claimed(_)) {
+                continue;
+            }
+            match ledger.kept(self.recorded.message) {
+                Ok(Some(why)) => {
+                    if let Step::Claimed(claim) = step {
+                        note(ledger.release(std::slice::from_ref(claim)));
+                    }
+                    let destination = destination.to_string();
+                    *step = Step::Ended(Err(Failure::KeptForLater { destination, why }));
                 }
-                // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
-                Step::Ended(Err(error.into()))
+                Ok(None) => {}
+                Err(error) => note(Err(error)),
             }
         }
     }
@@ -173,7 +223,7 @@ impl Delivery<'_> {
         turn
     }
 
-    /// Puts the receipt on record; when another claimed the copy meanwhile, takes our own copy out again. Step `confirm` of
+    /// Puts the receipt on record; when another copy is on record by now, takes our own out again. Step `confirm` of
     /// the model, with `reopen` for each new session.
     fn confirm(
         &mut self,
@@ -208,30 +258,27 @@ impl Delivery<'_> {
                 self.end_recorded = end.is_some();
                 Ok(placed)
             }
-            Ok(Confirmed::EpochGone { recorded }) => Err(self.undo(&placed, recorded, store, until)),
+            Ok(Confirmed::Superseded { .. }) => Err(self.undo(&placed, store, until)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Our lease ran out while we wrote. If another copy is on record, ours is one too many; of two copies without a name
-    /// nobody can tell whether they are one. Step `undo` of the model.
-    fn undo(&self, placed: &Placed, recorded: Option<Receipt>, store: &mut dyn Store, until: Instant) -> Failure {
+    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of two copies without a name
+    /// nobody can tell whether they are one. The confirm has left a doubt, which a second look settles, whatever comes of
+    /// this. Step `undo` of the model.
+    fn undo(&self, placed: &Placed, store: &mut dyn Store, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
-        match recorded {
-            Some(other)
-                if (other != placed.receipt || other == Receipt::Unnamed)
-                    && placed.how == How::Stored
-                    && !store.append_is_idempotent() =>
-            {
-                match store.remove(&placed.destination, &placed.receipt, until) {
-                    Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
-                    Err(error) => Failure::Store(StoreError::InDoubt(format!(
-                        "a second copy {} may stand as {}: {error}",
-                        placed.destination, placed.receipt
-                    ))),
-                }
-            }
-            Some(_) | None => Failure::Contended(held),
+        if store.append_is_idempotent() {
+            return Failure::Contended(held);
+        }
+        let removed = match placed.how {
+            How::Stored => store.remove(&placed.destination, &placed.receipt, until),
+            // Whoever wrote it takes it out, or is dead.
+            How::Found | How::AlreadyThere => Err(StoreError::NotStored("written by another delivery".to_owned())),
+        };
+        match removed {
+            Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
+            Err(error) => Failure::Contended(format!("{held}; a second one may stand as {}: {error}", placed.receipt)),
         }
     }
 
@@ -274,7 +321,9 @@ impl Delivery<'_> {
             return;
         }
         let wanted: Vec<Destination> = busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
-        match ledger.claim(self.recorded.message, &wanted, self.job.attempt, self.terms) {
+        // Its leases are another call's than the record's: what that one left in doubt stays leased.
+        let owner = Attempt { value: RandomValue::default(), ..self.job.attempt.clone() };
+        match ledger.claim(self.recorded.message, &wanted, &owner, self.terms) {
             Ok(states) => {
                 for (index, state) in busy.into_iter().zip(states) {
                     self.copies[index] = Step::from(state);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::recorded_secs;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
+    RandomValue, Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
@@ -43,20 +43,26 @@ struct MessageRow {
     size_bytes: u64,
     raw: Option<Vec<u8>>,
     recorded_at: SystemTime,
-    collision: bool,
+    /// The shared copy's bytes, and why it could not be placed.
+    kept: Option<(Vec<u8>, String)>,
 }
 
 struct CopyRow {
     message: i64,
     destination: Destination,
+    value: RandomValue,
     epoch: i64,
     owner: String,
+    lease_value: RandomValue,
+    lease: Duration,
     leased_until: Option<Duration>,
     in_doubt: bool,
     prior_doubt: bool,
     receipt: Option<Receipt>,
     facts: CopyFacts,
     placed_at: Duration,
+    /// The epoch of the claim that confirmed.
+    placed_epoch: i64,
     settled: bool,
 }
 
@@ -135,8 +141,31 @@ fn wall_clock(now: Duration) -> SystemTime {
 }
 
 impl Shared {
-    fn claim(&mut self, message: i64, destination: &Destination, owner: &Attempt, terms: LeaseTerms) -> CopyState {
+    /// Claims the copies in their order; a mailbox that is named twice is leased once.
+    fn claims(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Vec<CopyState> {
+        let mut claim = |(at, destination): (usize, &Destination)| {
+            let is_named_before = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+            self.claim(message, destination, owner, is_named_before, terms)
+        };
+        destinations.iter().enumerate().map(&mut claim).collect()
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        owner: &Attempt,
+        is_named_before: bool,
+        terms: LeaseTerms,
+    ) -> CopyState {
         let (now, until) = (self.now, self.now + terms.lease);
+        let lease_value = owner.value;
         let owner = format!("{}:{}", owner.host, owner.pid);
         let found = self.copies.iter_mut().enumerate().find(|(_, row)| {
             row.message == message
@@ -144,44 +173,66 @@ impl Shared {
                 && row.destination.mailbox == destination.mailbox
         });
         let Some((index, row)) = found else {
+            let value = RandomValue::default();
             self.copies.push(CopyRow {
                 message,
                 destination: destination.clone(),
+                value,
                 epoch: 1,
                 owner,
+                lease_value,
+                lease: terms.lease,
                 leased_until: Some(until),
                 in_doubt: true,
                 prior_doubt: false,
                 receipt: None,
                 facts: CopyFacts::default(),
                 placed_at: Duration::ZERO,
+                placed_epoch: 0,
                 settled: false,
             });
-            return CopyState::Claimed(Claim { copy: self.copies.len() as i64, epoch: 1, in_doubt: false });
+            return CopyState::Claimed(Claim { copy: self.copies.len() as i64, value, epoch: 1, in_doubt: false });
         };
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
         }
+        let is_own = row.lease_value == lease_value && !is_named_before;
         if row.leased_until.is_some_and(|until| until > now) {
-            if !terms.join {
+            if !terms.join && !is_own {
                 return CopyState::Busy;
             }
-            row.prior_doubt = true;
+            row.prior_doubt |= !is_own;
+            row.lease = row.lease.max(terms.lease);
         } else {
             row.epoch += 1;
             row.prior_doubt = row.in_doubt;
+            row.lease = terms.lease;
         }
+        row.lease_value = lease_value;
         row.in_doubt = true;
         row.owner = owner;
         row.leased_until = row.leased_until.max(Some(until));
-        CopyState::Claimed(Claim { copy: index as i64 + 1, epoch: row.epoch, in_doubt: row.prior_doubt })
+        let (copy, value) = (index as i64 + 1, row.value);
+        CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt: row.prior_doubt })
     }
 
-    fn copy(&mut self, id: i64) -> Result<&mut CopyRow, LedgerError> {
+    fn copy(&mut self, id: i64, value: RandomValue) -> Result<&mut CopyRow, LedgerError> {
         usize::try_from(id - 1)
             .ok()
             .and_then(|index| self.copies.get_mut(index))
+            .filter(|row| row.value == value)
             .ok_or_else(|| LedgerError::Broken(format!("no copy {id}")))
+    }
+
+    fn message(&mut self, id: i64) -> Result<&mut MessageRow, LedgerError> {
+        let row = usize::try_from(id - 1).ok().and_then(|index| self.messages.get_mut(index));
+        row.ok_or_else(|| LedgerError::Broken(format!("no message {id}")))
+    }
+
+    /// Whether another message with the same Message-ID and other content is on record.
+    fn collides(&self, one: &MessageRow) -> bool {
+        let is_other = |other: &MessageRow| other.id_hash == one.id_hash && other.digest != one.digest;
+        one.message_id.is_some() && self.messages.iter().any(is_other)
     }
 
     fn finish(&mut self, attempt: i64, end: &AttemptEnd) {
@@ -206,12 +257,6 @@ impl Ledger for MemoryLedger {
         let known =
             shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
         let message = known.unwrap_or_else(|| {
-            let collides = |row: &&mut MessageRow| identity.message_id.is_some() && row.id_hash == identity.id_hash;
-            let mut collision = false;
-            for row in shared.messages.iter_mut().filter(collides) {
-                row.collision = true;
-                collision = true;
-            }
             shared.messages.push(MessageRow {
                 id_hash: identity.id_hash,
                 digest: identity.digest,
@@ -221,19 +266,19 @@ impl Ledger for MemoryLedger {
                 raw: entry.raw.map(<[u8]>::to_vec),
                 recorded_at: SystemTime::UNIX_EPOCH
                     + Duration::from_secs(recorded_secs(entry.at, wall_clock(shared.now))),
-                collision,
+                kept: None,
             });
             shared.messages.len() - 1
         });
         let id = message as i64 + 1;
         let row = AttemptRow { message: Some(id), id_hash: identity.id_hash, attempt: attempt.clone(), end: None };
         shared.attempts.push(row);
-        let copies = destinations.iter().map(|destination| shared.claim(id, destination, attempt, terms)).collect();
+        let copies = shared.claims(id, destinations, attempt, terms);
         let recorded = Recorded {
             message: id,
             recorded_at: shared.messages[message].recorded_at,
             is_new: known.is_none(),
-            collision: shared.messages[message].collision,
+            collision: shared.collides(&shared.messages[message]),
             attempt: shared.attempts.len() as i64,
             copies,
         };
@@ -250,12 +295,12 @@ impl Ledger for MemoryLedger {
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
         let mut shared = self.shared();
-        Ok(destinations.iter().map(|destination| shared.claim(message, destination, owner, terms)).collect())
+        Ok(shared.claims(message, destinations, owner, terms))
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
-        let turn = self.shared().copy(claim.copy).map(|row| match &row.receipt {
+        let turn = self.shared().copy(claim.copy, claim.value).map(|row| match &row.receipt {
             Some(receipt) => Turn::Placed(receipt.clone()),
             None if row.epoch != claim.epoch => Turn::EpochGone,
             None => Turn::Ours { in_doubt: row.prior_doubt },
@@ -277,27 +322,52 @@ impl Ledger for MemoryLedger {
         let confirmed = {
             let mut shared = self.shared();
             let now = shared.now;
-            let row = shared.copy(claim.copy)?;
-            let same = row.receipt.as_ref() == Some(receipt);
-            if row.epoch == claim.epoch && (row.receipt.is_none() || same) {
-                if row.receipt.is_none() {
+            let row = shared.copy(claim.copy, claim.value)?;
+            match &row.receipt {
+                // The first one wins, whatever its epoch.
+                None => {
                     row.placed_at = now;
+                    row.placed_epoch = claim.epoch;
+                    row.receipt = Some(receipt.clone());
+                    row.leased_until = None;
+                    row.in_doubt = false;
+                    row.facts = facts;
+                    let (message, is_shared) = (row.message, row.destination.shared);
+                    if is_shared {
+                        shared.message(message)?.kept = None;
+                    }
+                    Confirmed::Recorded
                 }
-                row.receipt = Some(receipt.clone());
-                row.leased_until = None;
-                row.in_doubt = false;
-                row.facts = facts;
-                Confirmed::Recorded
-            } else if same && *receipt != Receipt::Unnamed {
-                Confirmed::Recorded
-            } else {
-                Confirmed::EpochGone { recorded: row.receipt.clone() }
+                // Copies without a name are one only where no other than ours can have been placed.
+                Some(by) if by != receipt || *receipt == Receipt::Unnamed && row.placed_epoch != claim.epoch => {
+                    let by = by.clone();
+                    row.epoch += 1;
+                    row.settled = false;
+                    Confirmed::Superseded { by }
+                }
+                Some(_) => Confirmed::Recorded,
             }
         };
         if let (Confirmed::Recorded, Some((attempt, end))) = (&confirmed, end) {
             self.shared().finish(attempt, end);
         }
         Ok(confirmed)
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        let mut shared = self.shared();
+        let kept = &mut shared.message(message)?.kept;
+        let bytes = kept.take().map_or_else(|| bytes.to_vec(), |(bytes, _)| bytes);
+        *kept = Some((bytes, why.to_owned()));
+        Ok(())
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        Ok(self.shared().message(message)?.kept.as_ref().map(|(_, why)| why.clone()))
+    }
+
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        Ok(self.shared().message(message)?.kept.as_ref().map(|(bytes, _)| bytes.clone()))
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {
@@ -309,7 +379,7 @@ impl Ledger for MemoryLedger {
         self.unlock();
         let mut shared = self.shared();
         for claim in claims {
-            let row = shared.copy(claim.copy)?;
+            let row = shared.copy(claim.copy, claim.value)?;
             if row.epoch == claim.epoch && row.receipt.is_none() {
                 row.leased_until = None;
                 row.in_doubt = row.prior_doubt;
@@ -369,7 +439,8 @@ impl Ledger for MemoryLedger {
             let (at_it, others): (Vec<_>, _) = unrecorded.into_iter().partition(|one| one.id_hash == row.id_hash);
             unrecorded = others;
             traces.push(Trace {
-                copies: copies_of(id).map(|copy| copy.trace(shared.now)).collect(),
+                copies: copies_of(id).map(|copy| copy.trace(shared.now, row)).collect(),
+                collision: shared.collides(row),
                 attempts: of(id).chain(at_it).map(AttemptRow::trace).collect(),
                 ..row.trace(id)
             });
@@ -415,6 +486,12 @@ impl Ledger for MemoryLedger {
 }
 
 impl MessageRow {
+    /// Why `copy` could not be placed, if it is the shared one whose bytes are kept.
+    fn kept_of(&self, copy: &CopyRow) -> Option<&str> {
+        let (_, why) = self.kept.as_ref().filter(|_| copy.destination.shared && copy.receipt.is_none())?;
+        Some(why)
+    }
+
     fn trace(&self, id: i64) -> Trace {
         Trace {
             message: id,
@@ -424,7 +501,6 @@ impl MessageRow {
             size_bytes: self.size_bytes as i64,
             in_reply_to: self.facts.in_reply_to.clone(),
             references: self.facts.references.clone(),
-            collision: self.collision,
             raw_kept: self.raw.is_some(),
             addresses: self.facts.addresses.iter().map(TraceAddress::from).collect(),
             parts: self.facts.parts.iter().map(TracePart::from).collect(),
@@ -434,7 +510,7 @@ impl MessageRow {
 }
 
 impl CopyRow {
-    fn trace(&self, now: Duration) -> TraceCopy {
+    fn trace(&self, now: Duration, message: &MessageRow) -> TraceCopy {
         let leased = self.leased_until.is_some_and(|until| until > now);
         TraceCopy {
             account: self.destination.account.clone(),
@@ -445,6 +521,7 @@ impl CopyRow {
             owner: self.owner.clone(),
             nul_replaced: self.facts.nul_replaced,
             found_by_look: self.facts.found_by_look,
+            kept: message.kept_of(self).map(str::to_owned),
             ..TraceCopy::default()
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::RandomValue;
 use crate::directory::Destination;
 use crate::message::Identity;
 use crate::store::Receipt;
@@ -21,6 +22,8 @@ pub struct Window<'a> {
 pub struct CopyOnRecord {
     /// The copy's row.
     pub copy: i64,
+    /// Its random value, as in [`Claim`](super::Claim).
+    pub value: RandomValue,
     /// The message's row.
     pub message: i64,
     pub identity: Identity,
@@ -37,6 +40,10 @@ pub struct CopyOnRecord {
     pub settled: bool,
     /// More than one delivery may have written it: it was leased more than once, or a live lease was joined.
     pub may_be_double: bool,
+    /// How long the last lease is or was: until it has passed, whoever had it may still write.
+    pub lease: Duration,
+    /// Why it could not be placed, of a shared copy whose bytes are [kept](super::Ledger::keep).
+    pub kept: Option<String>,
 }
 
 /// Where a copy stands, by the ledger's clock.

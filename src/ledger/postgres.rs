@@ -24,6 +24,7 @@ use crate::store::Receipt;
 mod account;
 mod columns;
 mod errors;
+mod kept;
 mod link;
 mod metered;
 mod place;
@@ -96,6 +97,18 @@ impl Ledger for PostgresLedger {
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
         together::only(self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed)
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        kept::keep(&mut self.session, message, bytes, why)
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        kept::kept(&mut self.session, message)
+    }
+
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        kept::bytes(&mut self.session, message)
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

@@ -25,12 +25,13 @@ use crate::lock_key::{self, Hash};
 use crate::message::Identity;
 use crate::store::Receipt;
 
+mod kept;
 mod migrate;
 mod rows;
 mod trace;
 mod verify;
 
-use rows::{CopyRow, claim_copy, confirm, copy_row, finish_attempt, insert_attempt, record_locked};
+use rows::{CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_attempt, record_locked};
 
 /// Frames of the WAL after which a commit copies them into the database. Small: a process that opens the database first
 /// after all others closed it reads the whole WAL.
@@ -47,6 +48,13 @@ pub struct SqliteLedger {
 
 impl From<rusqlite::Error> for LedgerError {
     fn from(error: rusqlite::Error) -> Self {
+        // A value that is none of the column's kind: no version of this program writes it.
+        if let rusqlite::Error::FromSqlConversionFailure(column, _, why) = &error {
+            return LedgerError::Broken(format!("column {column} of a row: {why}"));
+        }
+        if let rusqlite::Error::InvalidColumnType(_, column, kind) = &error {
+            return LedgerError::Broken(format!("column {column} holds {kind}"));
+        }
         match error.sqlite_error_code() {
             Some(
                 ErrorCode::DatabaseBusy
@@ -227,17 +235,14 @@ impl Ledger for SqliteLedger {
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
         let tx = self.begin()?;
-        let states = destinations
-            .iter()
-            .map(|destination| claim_copy(&tx, message, destination, owner, terms))
-            .collect::<Result<_, _>>()?;
+        let states = claim_copies(&tx, message, destinations, owner, terms)?;
         tx.commit()?;
         Ok(states)
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
-        let turn = copy_row(&self.connection, claim.copy).map(|row| match row {
+        let turn = copy_row(&self.connection, claim).map(|row| match row {
             CopyRow { receipt: Some(receipt), .. } => Turn::Placed(receipt),
             CopyRow { epoch, .. } if epoch != claim.epoch => Turn::EpochGone,
             CopyRow { prior_doubt, .. } => Turn::Ours { in_doubt: prior_doubt },
@@ -261,6 +266,20 @@ impl Ledger for SqliteLedger {
         confirmed
     }
 
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        let tx = self.begin()?;
+        kept::keep(&tx, message, bytes, why)?;
+        Ok(tx.commit()?)
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        kept::kept(&self.connection, message)
+    }
+
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        kept::bytes(&self.connection, message)
+    }
+
     fn leave(&mut self) -> Result<(), LedgerError> {
         self.unlock()
     }
@@ -271,8 +290,8 @@ impl Ledger for SqliteLedger {
         for claim in claims {
             tx.execute(
                 "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
-                 WHERE id = ?1 AND epoch = ?2 AND placed_at IS NULL",
-                params![claim.copy, claim.epoch],
+                 WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+                params![claim.copy, claim.value.bytes(), claim.epoch],
             )?;
         }
         Ok(tx.commit()?)

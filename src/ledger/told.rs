@@ -50,6 +50,8 @@ pub struct TraceCopy {
     pub leased_until: Option<String>,
     pub nul_replaced: bool,
     pub found_by_look: bool,
+    /// Why a shared copy could not be placed whose bytes are kept until it is.
+    pub kept: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, serde::Serialize)]

@@ -159,6 +159,7 @@ struct OwnedRecord {
     identity: Identity,
     facts: Facts,
     size_bytes: u64,
+    nul_runs: Option<Vec<u8>>,
     at: Option<SystemTime>,
     attempt: Attempt,
     destinations: Vec<Destination>,
@@ -171,6 +172,7 @@ impl OwnedRecord {
             identity: one.entry.identity.clone(),
             facts: one.entry.facts.clone(),
             size_bytes: one.entry.size_bytes,
+            nul_runs: one.entry.nul_runs.map(<[u8]>::to_vec),
             at: one.entry.at,
             attempt: one.attempt.clone(),
             destinations: one.destinations.to_vec(),
@@ -179,8 +181,9 @@ impl OwnedRecord {
     }
 
     fn borrowed(&self) -> ToRecord<'_> {
-        let OwnedRecord { identity, facts, size_bytes, at, attempt, destinations, terms } = self;
-        let entry = Entry { identity, facts, size_bytes: *size_bytes, raw: None, at: *at };
+        let OwnedRecord { identity, facts, size_bytes, nul_runs, at, attempt, destinations, terms } = self;
+        let nul_runs = nul_runs.as_deref();
+        let entry = Entry { identity, facts, size_bytes: *size_bytes, raw: None, nul_runs, at: *at };
         ToRecord { entry, attempt, destinations, terms: *terms }
     }
 }

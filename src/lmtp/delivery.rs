@@ -20,7 +20,7 @@ use crate::deliver::{self, End, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
-use crate::ledger::{Attempt, Ledger, Recorded};
+use crate::ledger::{Attempt, Ledger, RandomValue, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
 use crate::outcome::{Failure, Outcome, OverQuota};
 
@@ -130,11 +130,11 @@ impl Parcel {
         for copy in &plan.copies {
             if copy.destination.shared || copy.destination.account == *account {
                 let (end, took) = copy.end.get()?;
-                ends.push((&copy.destination, end));
+                ends.push(end);
                 phases += *took;
             }
         }
-        let own = ends.first().and_then(|(_, end)| end.as_ref().ok().cloned()); // shared copies come after it
+        let own = ends.first().and_then(|end| end.as_ref().ok().cloned()); // shared copies come after it
         let outcome = deliver::outcome(ends.into_iter(), self.service.policy.over_quota);
         Some(Ending { outcome, phases, collision: plan.recorded.collision, own })
     }
@@ -166,6 +166,7 @@ impl Parcel {
 
     fn attempt(&self, recipient: usize) -> Attempt {
         Attempt {
+            value: RandomValue::default(),
             recipient: self.envelope.recipients[recipient].to_lowercase(),
             sender: self.envelope.sender.clone(),
             queue_id: self.envelope.queue_id.clone(),

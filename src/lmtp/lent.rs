@@ -2,7 +2,7 @@
 //! nobody keeps one from others while it waits for something else; only a turn keeps both, the store's first. Records and
 //! receipts go to the ledger with those of others (`calls`). What had trouble is thrown away. The first call in a kept
 //! session that turns out to be dead is made again in a new one; should the dead one have done it and only the answer be
-//! lost, a record finds its own lease and ends as contended.
+//! lost, a record or a claim finds its own lease.
 
 use std::time::Instant;
 
@@ -126,6 +126,18 @@ impl Ledger for LentLedger<'_> {
             }
         };
         together.unwrap_or_else(|| self.once(|ledger| ledger.confirm(claim, receipt, facts, end)))
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        self.once(|ledger| ledger.keep(message, bytes, why))
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        self.once(|ledger| ledger.kept(message))
+    }
+
+    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.once(|ledger| ledger.kept_bytes(message))
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

@@ -58,7 +58,7 @@ impl Verification<'_, '_> {
                 // Its second look comes after the lease that was taken just now.
                 self.placed(copy, &receipt, Duration::ZERO, &found)
             }
-            Confirmed::EpochGone { .. } => {
+            Confirmed::Superseded { .. } => {
                 self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
                 Ok(())
             }

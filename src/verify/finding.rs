@@ -32,7 +32,9 @@ pub enum Topic {
     Lease,
     /// Certainly not placed.
     Missing,
-    /// A delivery is at it.
+    /// A shared copy that could not be placed, and whose bytes the ledger keeps.
+    Kept,
+    /// Another delivery has it.
     Busy,
 }
 

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use onedrop::directory::Destination;
-use onedrop::ledger::{Attempt, AttemptEnd, LeaseTerms};
+use onedrop::ledger::{Attempt, AttemptEnd, LeaseTerms, RandomValue};
 use onedrop::message::{DedupBy, Message};
 
 pub const LEASE: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: false };
@@ -37,8 +37,10 @@ pub fn sent() -> Destination {
     Destination::sent("lisa", "Sent")
 }
 
+/// Another one at each call.
 pub fn attempt(host: &str) -> Attempt {
     Attempt {
+        value: RandomValue::default(),
         recipient: "doug@mail.axial.net".to_owned(),
         sender: "lisa@gmail.com".to_owned(),
         queue_id: "4Xyz12".to_owned(),

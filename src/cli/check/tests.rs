@@ -25,7 +25,7 @@ const AMPLE: Duration = Duration::from_secs(60);
 #[test]
 fn a_good_set_up_has_no_errors_and_a_line_per_end() {
     let told = told(&check(adapters(|_, _| fake(|_| {})), Some("lisa"), AMPLE));
-    let expected = "ok      ledger: postgres://db/onedrop, schema version 4\n\
+    let expected = "ok      ledger: postgres://db/onedrop, schema version 5\n\
                     ok      lock: two sessions exclude each other\n\
                     ok      store: maildir:///nowhere, account lisa: in memory";
     assert_eq!(told, expected);
@@ -227,6 +227,18 @@ impl Ledger for Fake {
         _: CopyFacts,
         _: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn kept(&mut self, _: i64) -> Result<Option<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn kept_bytes(&mut self, _: i64) -> Result<Option<Vec<u8>>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

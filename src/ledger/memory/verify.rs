@@ -35,7 +35,8 @@ impl Shared {
         let needs_a_look = row.receipt.is_some() && (row.epoch > 1 || row.prior_doubt) && !row.settled;
         let lease_ended_since =
             row.receipt.is_none() && row.leased_until.is_some_and(|until| super::wall_clock(until) >= window.since);
-        if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look) {
+        let is_kept = message.kept_of(row).is_some();
+        if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look || is_kept) {
             return None;
         }
         let is_leased = row.leased_until.is_some_and(|until| until > self.now);
@@ -47,6 +48,9 @@ impl Shared {
         };
         Some(CopyOnRecord {
             copy,
+            value: row.value,
+            lease: row.lease,
+            kept: message.kept_of(row).map(str::to_owned),
             message: row.message,
             identity: Identity {
                 message_id: message.message_id.clone(),
@@ -65,7 +69,7 @@ impl Shared {
     }
 
     pub(super) fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
-        let row = self.copy(copy.copy)?;
+        let row = self.copy(copy.copy, copy.value)?;
         let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
         let is_as_told = row.epoch == copy.epoch && row.receipt.as_ref() == Some(was);
         if is_as_told {

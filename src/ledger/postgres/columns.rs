@@ -8,10 +8,10 @@ use postgres::types::{FromSql, Type};
 
 use super::session::Statement;
 use super::text::{self, INDEXED, LONGEST, clean};
-use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError};
+use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt};
 use crate::store::Receipt;
 
-/// A message as it is recorded, its addresses and parts: 18 columns.
+/// A message as it is recorded, its addresses and parts: 19 columns.
 pub(super) struct MessageColumns<'a> {
     message_id: Option<&'a [u8]>,
     message_id_text: Option<String>,
@@ -22,6 +22,7 @@ pub(super) struct MessageColumns<'a> {
     references: Option<String>,
     size_bytes: i64,
     recorded_at: Option<i64>,
+    nul_runs: Option<&'a [u8]>,
     roles: Vec<&'a str>,
     names: Vec<Option<String>>,
     addresses: Vec<Option<String>>,
@@ -46,6 +47,7 @@ impl<'a> MessageColumns<'a> {
             references: plain(&facts.references),
             size_bytes: clamped(entry.size_bytes),
             recorded_at: entry.at.and_then(|at| i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()),
+            nul_runs: entry.nul_runs,
             roles: facts.addresses.iter().map(|one| one.role).collect(),
             names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
             addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
@@ -70,6 +72,7 @@ impl<'a> MessageColumns<'a> {
             .with(&self.recorded_at, Type::INT8)
             .with(keeps_raw, Type::BOOL)
             .with(raw, Type::BYTEA)
+            .with(&self.nul_runs, Type::BYTEA)
             .with(&self.roles, Type::TEXT_ARRAY)
             .with(&self.names, Type::TEXT_ARRAY)
             .with(&self.addresses, Type::TEXT_ARRAY)
@@ -128,22 +131,15 @@ impl EndColumns {
     }
 }
 
-/// The receipt in the columns of a placed copy; `None` if no version of this program writes such.
-pub(super) fn receipt_of(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Option<Receipt> {
-    match (validity, uid, name) {
-        (Some(validity), Some(uid), None) => {
-            Some(Receipt::Uid { validity: u32::try_from(validity).ok()?, uid: u32::try_from(uid).ok()? })
-        }
-        (None, None, Some(name)) => Some(Receipt::Name(name)),
-        (None, None, None) => Some(Receipt::Unnamed),
-        _ => None,
-    }
-}
-
 /// The receipt in the three columns from `at`.
 pub(super) fn receipt(row: &Row, at: usize) -> Result<Receipt, LedgerError> {
-    let receipt = receipt_of(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
-    receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
+    let receipt = Receipt::from_columns(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
+    receipt.ok_or_else(no_receipt)
+}
+
+/// The random value of a row.
+pub(super) fn value(row: &Row, at: usize) -> Result<RandomValue, LedgerError> {
+    RandomValue::of(cell(row, at)?)
 }
 
 /// A column of the type that the SQL says it has.
@@ -155,15 +151,6 @@ pub(super) fn cell<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, Led
 mod tests {
     use super::*;
 
-    #[test]
-    fn receipts_survive_their_columns() {
-        for one in [Receipt::Uid { validity: u32::MAX, uid: 1 }, Receipt::Name("1.M2".into()), Receipt::Unnamed] {
-            let (validity, uid, name) = one.columns();
-            assert_eq!(receipt_of(validity, uid, name.map(str::to_owned)), Some(one));
-        }
-        assert_eq!(receipt_of(Some(1), None, None), None);
-        assert_eq!(receipt_of(Some(-1), Some(1), None), None);
-    }
     #[test]
     fn a_date_that_no_calendar_shows_is_left_out() {
         assert_eq!(date_secs(0), Some(0.0));

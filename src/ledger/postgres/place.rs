@@ -9,23 +9,23 @@ use super::columns::{EndColumns, cell, receipt};
 use super::session::{Session, Statement};
 use crate::ledger::{Claim, Confirmed, LedgerError, ToConfirm, Turn};
 use crate::lock_key::{Hash, advisory_key, name_hash};
-use crate::store::Receipt;
 
-const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4)";
+const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
 
-/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (2), the receipt (3), the facts (2), the end (5).
-pub(super) const PARAMETERS: usize = 13;
+/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (3), the receipt (3), the facts (2), the end (5).
+pub(super) const PARAMETERS: usize = 14;
 
 /// What `onedrop_confirm` says, among the columns of `onedrop_record`.
 pub(super) const AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, NULL::bigint, NULL::boolean, \
      NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, \
-     f.file_name";
+     f.file_name, NULL::bytea";
 
 /// The rows are locked in the order in which claims lock them.
 const RELEASE: &str = r#"
 UPDATE onedrop_copy c SET leased_until = NULL, in_doubt = c.prior_doubt
 FROM (
-    SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bigint[]) AS ours (id, epoch) USING (id, epoch)
+    SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[])
+         AS ours (id, value, epoch) USING (id, value, epoch)
     WHERE c.placed_at IS NULL
     ORDER BY c.account COLLATE "C", c.mailbox COLLATE "C"
     FOR UPDATE OF c
@@ -35,11 +35,13 @@ WHERE c.id = ours.id"#;
 /// [`Ledger::take_turn`](crate::ledger::Ledger::take_turn).
 pub(super) fn take_turn(session: &mut Session, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
     let (patience, idle, lock) = (session.patience_ms(), session.idle_ms(), advisory_key(copy_key));
+    let value = claim.value.bytes();
     let statement = Statement::kept(TURN)
         .with(&patience, Type::INT8)
         .with(&idle, Type::INT8)
         .with(&lock, Type::INT8)
-        .with(&claim.copy, Type::INT8);
+        .with(&claim.copy, Type::INT8)
+        .with(&value, Type::BYTEA);
     let rows = session.begin_with(&statement)?;
     let found = rows.first().ok_or_else(|| no_copy(claim)).and_then(|row| turn(claim, row));
     if !matches!(found, Ok(Turn::Ours { .. })) {
@@ -66,6 +68,7 @@ fn no_copy(claim: &Claim) -> LedgerError {
 /// One receipt's parameters, but for the first.
 pub(super) struct ConfirmColumns<'a> {
     of: &'a ToConfirm<'a>,
+    value: &'a [u8],
     validity: Option<i64>,
     uid: Option<i64>,
     name: Option<&'a str>,
@@ -78,12 +81,13 @@ impl<'a> ConfirmColumns<'a> {
         let (validity, uid, name) = one.receipt.columns();
         let attempt = one.end.map(|(attempt, _)| attempt);
         let ended = one.end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
-        ConfirmColumns { of: one, validity, uid, name, attempt, ended }
+        ConfirmColumns { of: one, value: one.claim.value.bytes(), validity, uid, name, attempt, ended }
     }
 
     pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
         let statement = statement
             .with(&self.of.claim.copy, Type::INT8)
+            .with(&self.value, Type::BYTEA)
             .with(&self.of.claim.epoch, Type::INT8)
             .with(&self.validity, Type::INT8)
             .with(&self.uid, Type::INT8)
@@ -100,11 +104,10 @@ pub(super) fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]
     let claim = &one.claim;
     let row = rows.first().ok_or_else(|| no_copy(claim))?;
     if !cell(row, 2)? {
-        let Some(epoch) = cell::<Option<i64>>(row, 11)? else { return Err(no_copy(claim)) };
-        let recorded = if cell(row, 13)? { Some(receipt(row, 14)?) } else { None };
-        if !is_ours(claim, one.receipt, epoch, recorded.as_ref()) {
-            return Ok(Confirmed::EpochGone { recorded });
-        }
+        return match cell::<Option<bool>>(row, 13)? {
+            Some(true) => Ok(Confirmed::Superseded { by: receipt(row, 14)? }),
+            _ => Err(no_copy(claim)),
+        };
     }
     // The receipt is there, by another's hand: the end still has to be.
     let has_ended: bool = cell(row, 3)?;
@@ -114,16 +117,6 @@ pub(super) fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]
     Ok(Confirmed::Recorded)
 }
 
-/// Whether a row that another has written records our very copy. A copy without a name is nobody's, unless no other
-/// than ours can have been placed under our epoch.
-fn is_ours(claim: &Claim, ours: &Receipt, epoch: i64, recorded: Option<&Receipt>) -> bool {
-    match recorded {
-        Some(Receipt::Unnamed) => epoch == claim.epoch,
-        Some(other) => other == ours,
-        None => false,
-    }
-}
-
 /// [`Ledger::release`](crate::ledger::Ledger::release).
 pub(super) fn release(session: &mut Session, claims: &[Claim]) -> Result<(), LedgerError> {
     session.rollback()?;
@@ -131,8 +124,12 @@ pub(super) fn release(session: &mut Session, claims: &[Claim]) -> Result<(), Led
         return Ok(());
     }
     let copies: Vec<i64> = claims.iter().map(|claim| claim.copy).collect();
+    let values: Vec<&[u8]> = claims.iter().map(|claim| claim.value.bytes()).collect();
     let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
-    let statement = Statement::new(RELEASE).with(&copies, Type::INT8_ARRAY).with(&epochs, Type::INT8_ARRAY);
+    let statement = Statement::new(RELEASE)
+        .with(&copies, Type::INT8_ARRAY)
+        .with(&values, Type::BYTEA_ARRAY)
+        .with(&epochs, Type::INT8_ARRAY);
     session.commit(&[statement]).map(drop)
 }
 

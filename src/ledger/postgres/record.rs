@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use postgres::Row;
 use postgres::types::Type;
 
-use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt};
+use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt, value};
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
 use crate::directory::Destination;
@@ -18,11 +18,11 @@ use crate::ledger::{
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
-/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two hashes and 18); the attempt
-/// (5); the claims (6).
-pub(super) const PARAMETERS: usize = 34;
+/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two hashes and 19); the attempt
+/// (5); the claims (7).
+pub(super) const PARAMETERS: usize = 36;
 
-const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8)";
+const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const VERSION: i32 = SCHEMA_VERSION as i32;
 
@@ -148,7 +148,7 @@ pub(super) fn note_attempts(
     session.commit(&statements).map(drop)
 }
 
-/// The claims of one call: six columns.
+/// The claims of one call: seven columns.
 struct Claims<'a> {
     /// For each row its destination's place. Always in the same order, so that two sessions cannot lock rows crosswise.
     order: Vec<usize>,
@@ -156,12 +156,13 @@ struct Claims<'a> {
     mailboxes: Vec<&'a str>,
     shared: Vec<bool>,
     owner: String,
+    value: &'a [u8],
     join: bool,
     lease_ms: i64,
 }
 
 impl<'a> Claims<'a> {
-    fn new(destinations: &'a [Destination], owner: &Attempt, terms: LeaseTerms) -> Claims<'a> {
+    fn new(destinations: &'a [Destination], owner: &'a Attempt, terms: LeaseTerms) -> Claims<'a> {
         let mut order: Vec<usize> = (0..destinations.len()).collect();
         order.sort_by_key(|at| (&destinations[*at].account, &destinations[*at].mailbox));
         let ordered = || order.iter().map(|at| &destinations[*at]);
@@ -170,6 +171,7 @@ impl<'a> Claims<'a> {
             mailboxes: ordered().map(|one| one.mailbox.as_str()).collect(),
             shared: ordered().map(|one| one.shared).collect(),
             owner: clean(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned(),
+            value: owner.value.bytes(),
             join: terms.join,
             lease_ms: i64::try_from(terms.lease.as_millis()).unwrap_or(i64::MAX),
             order,
@@ -182,12 +184,13 @@ impl<'a> Claims<'a> {
             .with(&self.mailboxes, Type::TEXT_ARRAY)
             .with(&self.shared, Type::BOOL_ARRAY)
             .with(&self.owner, Type::TEXT)
+            .with(&self.value, Type::BYTEA)
             .with(&self.join, Type::BOOL)
             .with(&self.lease_ms, Type::INT8)
     }
 
     /// Reads the answers, whose columns begin at `at`: the copy, whether it is claimed, epoch, doubt; whether it is placed,
-    /// the receipt.
+    /// the receipt; the row's value.
     fn states(&self, rows: &[Row], at: usize) -> Result<Vec<CopyState>, LedgerError> {
         if rows.len() != self.order.len() {
             return Err(LedgerError::Broken(format!("{} claims, {} answers", self.order.len(), rows.len())));
@@ -197,6 +200,7 @@ impl<'a> Claims<'a> {
             states[*place] = Some(match (cell(row, at + 1)?, cell(row, at + 4)?) {
                 (true, _) => CopyState::Claimed(Claim {
                     copy: cell(row, at)?,
+                    value: value(row, at + 8)?,
                     epoch: cell(row, at + 2)?,
                     in_doubt: cell(row, at + 3)?,
                 }),

@@ -17,11 +17,12 @@ struct Migration {
 }
 
 /// In their order; the last one makes [`SCHEMA_VERSION`].
-const MIGRATIONS: [Migration; 4] = [
+const MIGRATIONS: [Migration; 5] = [
     Migration { version: 1, name: "0001_ledger", sql: include_str!("../migrations/postgres/0001_ledger.sql") },
     Migration { version: 2, name: "0002_settled", sql: include_str!("../migrations/postgres/0002_settled.sql") },
     Migration { version: 3, name: "0003_functions", sql: include_str!("../migrations/postgres/0003_functions.sql") },
     Migration { version: 4, name: "0004_lighter", sql: include_str!("../migrations/postgres/0004_lighter.sql") },
+    Migration { version: 5, name: "0005_mended", sql: include_str!("../migrations/postgres/0005_mended.sql") },
 ];
 
 /// Not a migration: it records them.

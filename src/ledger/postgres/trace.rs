@@ -26,8 +26,11 @@ WITH wanted AS (
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
 )
 SELECT id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date}, size_bytes, in_reply_to,
-       reference_ids, collision, raw IS NOT NULL
-FROM onedrop_message JOIN wanted USING (id) WHERE $2 <> ''
+       reference_ids,
+       message_id IS NOT NULL AND EXISTS (
+           SELECT FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
+       raw IS NOT NULL
+FROM onedrop_message m JOIN wanted USING (id) WHERE $2 <> ''
 ORDER BY id DESC LIMIT $3";
 
 const ADDRESSES: &str = "
@@ -41,8 +44,9 @@ SELECT message_id, account, mailbox,
        CASE WHEN placed_at IS NOT NULL THEN 'placed' WHEN leased_until > clock_timestamp() THEN 'leased'
             WHEN in_doubt THEN 'in doubt' ELSE 'free' END,
        placed_at IS NOT NULL, uid_validity, uid, file_name, {placed_at}, epoch, owner, {leased_until}, nul_replaced,
-       found_by_look
-FROM onedrop_copy WHERE message_id = ANY ($1) ORDER BY shared, id";
+       found_by_look,
+       (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
 /// Attempts of the messages ($1), and those that never got as far as a message row: of the same Message-ID ($2, with
 /// the hashes asked for), or asked for by queue id or recipient ($3).
@@ -169,6 +173,7 @@ impl Found {
             leased_until: cell(row, 11)?,
             nul_replaced: cell(row, 12)?,
             found_by_look: cell(row, 13)?,
+            kept: cell(row, 14)?,
         };
         self.of(row)?.copies.push(copy);
         Ok(())

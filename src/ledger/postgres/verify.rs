@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use postgres::Row;
 use postgres::types::Type;
 
-use super::columns::{cell, receipt};
+use super::columns::{cell, receipt, value};
 use super::session::{Session, Statement};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
@@ -14,7 +14,7 @@ use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::store::Receipt;
 
-/// A page for each of three reasons, each by an index of its own; the page of all is within them.
+/// A page for each of four reasons, each by an index of its own; the page of all is within them.
 const COPIES: &str = "
 WITH wanted AS (
     (SELECT c.account, c.id FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
@@ -25,14 +25,18 @@ WITH wanted AS (
     UNION
     (SELECT c.account, c.id FROM onedrop_copy c
      WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL AND {page})
+    UNION
+    (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND {page})
 )
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch, c.owner,
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
        coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt
+       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms, k.why
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
+     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
 ORDER BY c.account, c.id LIMIT $5";
 
 const PAGE: &str = "($2::text IS NULL OR c.account = $2) AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
@@ -45,7 +49,7 @@ ORDER BY id DESC LIMIT $1";
 /// Where the row is as it was told.
 const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
-WHERE id = $1 AND epoch = $2 AND placed_at IS NOT NULL
+WHERE id = $1 AND epoch = $2 AND value = $9 AND placed_at IS NOT NULL
   AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($6::bigint, $7::bigint, $8::text)
 RETURNING id";
 
@@ -107,6 +111,9 @@ fn on_record(row: &Row) -> Result<CopyOnRecord, LedgerError> {
         standing,
         settled: cell(row, 12)?,
         may_be_double: cell(row, 20)?,
+        value: value(row, 21)?,
+        lease: Duration::from_millis(cell::<i64>(row, 22)?.max(0).unsigned_abs()),
+        kept: cell(row, 23)?,
     })
 }
 
@@ -119,6 +126,7 @@ fn hash(row: &Row, at: usize) -> Result<Hash, LedgerError> {
 pub(super) fn settle(session: &mut Session, copy: &CopyOnRecord, is: &Receipt) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
     let ((validity, uid, name), (was_validity, was_uid, was_name)) = (is.columns(), was.columns());
+    let row_value = copy.value.bytes();
     let statement = Statement::new(SETTLE)
         .with(&copy.copy, Type::INT8)
         .with(&copy.epoch, Type::INT8)
@@ -127,7 +135,8 @@ pub(super) fn settle(session: &mut Session, copy: &CopyOnRecord, is: &Receipt) -
         .with(&name, Type::TEXT)
         .with(&was_validity, Type::INT8)
         .with(&was_uid, Type::INT8)
-        .with(&was_name, Type::TEXT);
+        .with(&was_name, Type::TEXT)
+        .with(&row_value, Type::BYTEA);
     session.rollback()?;
     let rows = session.commit(&[statement])?;
     Ok(rows.first().is_some_and(|rows| !rows.is_empty()))

@@ -8,11 +8,12 @@ use super::{now, schema_version};
 use crate::ledger::LedgerError;
 
 /// Name and SQL, in order of their versions, from 1.
-const MIGRATIONS: [(&str, &str); 4] = [
+const MIGRATIONS: [(&str, &str); 5] = [
     ("0001_ledger", include_str!("../migrations/sqlite/0001_ledger.sql")),
     ("0002_settled", include_str!("../migrations/sqlite/0002_settled.sql")),
     ("0003_functions", include_str!("../migrations/sqlite/0003_functions.sql")),
     ("0004_lighter", include_str!("../migrations/sqlite/0004_lighter.sql")),
+    ("0005_mended", include_str!("../migrations/sqlite/0005_mended.sql")),
 ];
 
 /// Applies what is missing; returns the names.

@@ -3,13 +3,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{SqliteLedger, now, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
-    SCHEMA_VERSION, recorded_secs,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, RandomValue, Recorded,
+    SCHEMA_VERSION, no_receipt, recorded_secs,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -27,16 +28,14 @@ pub(super) fn record_locked(
         return Err(LedgerError::Version { found: version });
     }
     let identity = entry.identity;
+    let collision = collides(&tx, identity)?;
     let known = find_message(&tx, identity)?;
-    let (message, recorded_at, collision) = match known {
+    let (message, recorded_at) = match known {
         Some(known) => known,
-        None => insert_message(&tx, entry, attempt)?,
+        None => insert_message(&tx, entry, attempt, collision)?,
     };
     let attempt_row = insert_attempt(&tx, Some(message), identity, attempt)?;
-    let copies = destinations
-        .iter()
-        .map(|destination| claim_copy(&tx, message, destination, attempt, terms))
-        .collect::<Result<_, _>>()?;
+    let copies = claim_copies(&tx, message, destinations, attempt, terms)?;
     tx.commit()?;
     Ok(Recorded {
         message,
@@ -48,33 +47,40 @@ pub(super) fn record_locked(
     })
 }
 
-/// Row id, time of recording, collision.
-type MessageRow = (i64, i64, bool);
+/// Row id, time of recording.
+type MessageRow = (i64, i64);
+
+/// Whether another message with the same Message-ID and other content is on record.
+fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
+    let sql = "SELECT ?3 AND EXISTS (SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)";
+    let params = params![identity.id_hash, identity.digest, identity.message_id.is_some()];
+    Ok(tx.query_row(sql, params, |row| row.get(0))?)
+}
 
 fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
     let row = tx
         .query_row(
-            "SELECT id, recorded_at, collision FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
+            "SELECT id, recorded_at FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
             params![identity.id_hash, identity.digest],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .optional()?;
     Ok(row)
 }
 
-fn insert_message(tx: &Connection, entry: &Entry<'_>, attempt: &Attempt) -> Result<MessageRow, LedgerError> {
+fn insert_message(
+    tx: &Connection,
+    entry: &Entry<'_>,
+    attempt: &Attempt,
+    collision: bool,
+) -> Result<MessageRow, LedgerError> {
     let (identity, facts) = (entry.identity, entry.facts);
-    let mut collision = false;
-    if identity.message_id.is_some() {
-        let others = tx.execute("UPDATE onedrop_message SET collision = 1 WHERE id_hash = ?1", [identity.id_hash])?;
-        collision = others > 0;
-    }
     let recorded_at = recorded_secs(entry.at, SystemTime::now()) as i64;
     let text = identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
-             reference_ids, size_bytes, collision, raw, recorded_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+             reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         params![
             identity.id_hash,
             identity.digest,
@@ -88,12 +94,13 @@ fn insert_message(tx: &Connection, entry: &Entry<'_>, attempt: &Attempt) -> Resu
             entry.size_bytes as i64,
             collision,
             entry.raw,
+            entry.nul_runs,
             recorded_at,
         ],
     )?;
     let message = tx.last_insert_rowid();
     insert_facts(tx, message, facts)?;
-    Ok((message, recorded_at, collision))
+    Ok((message, recorded_at))
 }
 
 fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), LedgerError> {
@@ -109,72 +116,114 @@ fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), Ledg
     Ok(())
 }
 
-/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, or tells where it stands.
-pub(super) fn claim_copy(
+/// Claims the copies in their order; a mailbox that is named twice is leased once.
+pub(super) fn claim_copies(
+    tx: &Connection,
+    message: i64,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<Vec<CopyState>, LedgerError> {
+    let claim = |(at, destination): (usize, &Destination)| {
+        let is_named_before = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+        claim_copy(tx, message, destination, owner, (!is_named_before).then_some(owner.value), terms)
+    };
+    destinations.iter().enumerate().map(claim).collect()
+}
+
+/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, finds the attempt's own one (of a
+/// call whose answer was lost), or tells where the copy stands.
+fn claim_copy(
     tx: &Connection,
     message: i64,
     destination: &Destination,
     owner: &Attempt,
+    value: Option<RandomValue>,
     terms: LeaseTerms,
 ) -> Result<CopyState, LedgerError> {
-    let (now, owner) = (now(), format!("{}:{}", owner.host, owner.pid));
-    let until = now + terms.lease.as_secs_f64();
+    let now = now();
     let leased = tx
         .query_row(
-            "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, leased_until, in_doubt, prior_doubt)
-             VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, 1, 0)
+            &format!("INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
+                                            leased_until, in_doubt, prior_doubt, value)
+             VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, 1, 0, randomblob(16))
              ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-                 epoch = epoch + (leased_until IS NULL OR leased_until <= ?7 OR leased_until > ?9),
-                 prior_doubt = in_doubt, in_doubt = 1, owner = ?5, leased_until = ?6
-             WHERE placed_at IS NULL AND (leased_until IS NULL OR leased_until <= ?7 OR leased_until > ?9 OR ?8)
-             RETURNING id, epoch, prior_doubt",
+                 epoch = epoch + ({LIVE} IS NOT TRUE),
+                 prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt ELSE in_doubt END,
+                 in_doubt = 1, owner = ?5, lease_value = coalesce(?6, lease_value),
+                 lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
+                 leased_until = ?8
+             WHERE placed_at IS NULL
+               AND (?10 OR lease_value = ?6
+                    OR {LIVE} IS NOT TRUE)
+             RETURNING id, value, epoch, prior_doubt"),
             params![
                 message,
                 destination.account,
                 destination.mailbox,
                 destination.shared,
-                owner,
-                until,
+                format!("{}:{}", owner.host, owner.pid),
+                value.as_ref().map(RandomValue::bytes),
+                terms.lease.as_millis() as i64,
+                now + terms.lease.as_secs_f64(),
                 now,
                 terms.join,
-                // No lease ends so late: the clock was set back.
-                now + 2.0 * terms.lease.as_secs_f64(),
             ],
-            |row| Ok(Claim { copy: row.get(0)?, epoch: row.get(1)?, in_doubt: row.get(2)? }),
+            |row| {
+                let (copy, value) = (row.get(0)?, random_value(row, 1)?);
+                Ok(Claim { copy, value, epoch: row.get(2)?, in_doubt: row.get(3)? })
+            },
         )
         .optional()?;
     if let Some(claim) = leased {
         return Ok(CopyState::Claimed(claim));
     }
-    let id: i64 = tx.query_row(
-        "SELECT id FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3",
-        params![message, destination.account, destination.mailbox],
-        |row| row.get(0),
-    )?;
-    Ok(copy_row(tx, id)?.receipt.map_or(CopyState::Busy, CopyState::Placed))
+    let sql = format!("{COPY_ROW} WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3");
+    let row = tx.query_row(&sql, params![message, destination.account, destination.mailbox], read_copy)?;
+    Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
 }
+
+/// At ?9, in seconds, the row's lease lives. One that ends later than twice its own length from then tells that the clock
+/// was set back.
+const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
 
 pub(super) struct CopyRow {
     pub epoch: i64,
+    /// Of the claim that confirmed; 0: none has.
+    placed_epoch: i64,
     pub prior_doubt: bool,
     /// If it is placed.
     pub receipt: Option<Receipt>,
 }
 
-pub(super) fn copy_row(connection: &Connection, copy: i64) -> Result<CopyRow, LedgerError> {
-    connection
-        .query_row(
-            "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name
-             FROM onedrop_copy WHERE id = ?1",
-            [copy],
-            |row| {
-                let placed: bool = row.get(2)?;
-                let receipt = Receipt::from_columns(row.get(3)?, row.get(4)?, row.get(5)?);
-                Ok(CopyRow { epoch: row.get(0)?, prior_doubt: row.get(1)?, receipt: placed.then_some(receipt) })
-            },
-        )
-        .optional()?
-        .ok_or_else(|| LedgerError::Broken(format!("copy {copy} is gone")))
+const COPY_ROW: &str =
+    "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name, placed_epoch FROM onedrop_copy";
+
+/// The row that the claim names.
+pub(super) fn copy_row(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerError> {
+    let sql = format!("{COPY_ROW} WHERE id = ?1 AND value = ?2");
+    let row = connection.query_row(&sql, params![claim.copy, claim.value.bytes()], read_copy);
+    row.optional()?.ok_or_else(|| LedgerError::Broken(format!("no copy {}", claim.copy)))
+}
+
+fn read_copy(row: &Row<'_>) -> rusqlite::Result<CopyRow> {
+    let receipt = match row.get(2)? {
+        true => Some(receipt(row, 3)?),
+        false => None,
+    };
+    Ok(CopyRow { epoch: row.get(0)?, placed_epoch: row.get(6)?, prior_doubt: row.get(1)?, receipt })
+}
+
+/// The receipt in the three columns from `at`.
+pub(super) fn receipt(row: &Row<'_>, at: usize) -> rusqlite::Result<Receipt> {
+    let receipt = Receipt::from_columns(row.get(at)?, row.get(at + 1)?, row.get(at + 2)?);
+    receipt.ok_or_else(|| rusqlite::Error::FromSqlConversionFailure(at, Type::Null, no_receipt().into()))
+}
+
+/// The random value in the column `at`.
+pub(super) fn random_value(row: &Row<'_>, at: usize) -> rusqlite::Result<RandomValue> {
+    let bytes: Vec<u8> = row.get(at)?;
+    RandomValue::of(&bytes).map_err(|why| rusqlite::Error::FromSqlConversionFailure(at, Type::Blob, why.into()))
 }
 
 pub(super) fn confirm(
@@ -185,12 +234,18 @@ pub(super) fn confirm(
     end: Option<(i64, &AttemptEnd)>,
 ) -> Result<Confirmed, LedgerError> {
     let tx = ledger.begin()?;
-    let CopyRow { epoch, receipt: recorded, .. } = copy_row(&tx, claim.copy)?;
-    let (ours, same) = (epoch == claim.epoch, recorded.as_ref() == Some(receipt));
-    if ours && recorded.is_none() {
-        store_receipt(&tx, claim.copy, receipt, facts)?;
-    } else if !same || !ours && *receipt == Receipt::Unnamed {
-        return Ok(Confirmed::EpochGone { recorded });
+    let CopyRow { placed_epoch, receipt: recorded, .. } = copy_row(&tx, claim)?;
+    match recorded {
+        // The first one wins, whatever its epoch.
+        None => store_receipt(&tx, claim, receipt, facts)?,
+        // Copies without a name are one only where no other than ours can have been placed.
+        Some(by) if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch => {
+            // A look that read the row before settles nothing.
+            tx.execute("UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1", [claim.copy])?;
+            tx.commit()?;
+            return Ok(Confirmed::Superseded { by });
+        }
+        Some(_) => {}
     }
     if let Some((attempt, end)) = end {
         finish_attempt(&tx, attempt, end)?;
@@ -199,13 +254,17 @@ pub(super) fn confirm(
     Ok(Confirmed::Recorded)
 }
 
-fn store_receipt(tx: &Connection, copy: i64, receipt: &Receipt, facts: CopyFacts) -> Result<(), LedgerError> {
+fn store_receipt(tx: &Connection, claim: &Claim, receipt: &Receipt, facts: CopyFacts) -> Result<(), LedgerError> {
     let (validity, uid, name) = receipt.columns();
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4,
-             file_name = ?5, nul_replaced = ?6, found_by_look = ?7
+             file_name = ?5, nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
-        params![copy, now(), validity, uid, name, facts.nul_replaced, facts.found_by_look],
+        params![claim.copy, now(), validity, uid, name, facts.nul_replaced, facts.found_by_look, claim.epoch],
+    )?;
+    tx.execute(
+        "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy WHERE id = ?1 AND shared)",
+        [claim.copy],
     )?;
     Ok(())
 }

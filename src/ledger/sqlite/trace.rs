@@ -80,9 +80,11 @@ impl Wanted<'_> {
     fn messages(&self, connection: &Connection, limit: u32) -> Result<Vec<(Hash, Trace)>, LedgerError> {
         let sql = format!(
             "SELECT id, message_id_text, digest, strftime({TIME}, recorded_at, 'unixepoch'), subject,
-                    strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids, collision,
+                    strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids,
+                    message_id IS NOT NULL AND EXISTS (
+                        SELECT 1 FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
                     raw IS NOT NULL, id_hash
-             FROM onedrop_message
+             FROM onedrop_message m
              WHERE id_hash IN (?1, ?2)
                 OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
                 OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
@@ -135,25 +137,29 @@ fn copies_sql() -> String {
     format!(
         "SELECT account, mailbox, placed_at IS NOT NULL, coalesce(leased_until > unixepoch('subsec'), 0), in_doubt,
                 uid_validity, uid, file_name, strftime({TIME}, placed_at, 'unixepoch'), epoch, owner,
-                strftime({TIME}, leased_until, 'unixepoch'), nul_replaced, found_by_look
-         FROM onedrop_copy WHERE message_id = ?1 ORDER BY id"
+                strftime({TIME}, leased_until, 'unixepoch'), nul_replaced, found_by_look,
+                (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+         FROM onedrop_copy c WHERE message_id = ?1 ORDER BY id"
     )
 }
 
 fn copy(row: &Row<'_>) -> rusqlite::Result<TraceCopy> {
     let placed = row.get(2)?;
     let receipt = Receipt::from_columns(row.get(5)?, row.get(6)?, row.get(7)?);
+    // Whatever is on record is told.
+    let receipt = receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
     Ok(TraceCopy {
         account: row.get(0)?,
         mailbox: row.get(1)?,
         state: copy_state(placed, row.get(3)?, row.get(4)?).to_owned(),
-        receipt: placed.then(|| receipt.to_string()),
+        receipt: placed.then_some(receipt),
         placed_at: row.get(8)?,
         epoch: row.get(9)?,
         owner: row.get(10)?,
         leased_until: row.get(11)?,
         nul_replaced: row.get(12)?,
         found_by_look: row.get(13)?,
+        kept: row.get(14)?,
     })
 }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::{Connection, Row, params};
 
+use super::rows::{random_value, receipt};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
@@ -14,9 +15,10 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.re
        c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, unixepoch('subsec') - c.placed_at,
        coalesce(c.leased_until > unixepoch('subsec'), 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt
+       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms, k.why
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
-WHERE (m.recorded_at >= ?1 OR c.placed_at IS NULL AND c.leased_until >= ?1
+     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
+WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL OR c.placed_at IS NULL AND c.leased_until >= ?1
        OR c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL)
   AND (?2 IS NULL OR c.account = ?2) AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
@@ -42,7 +44,7 @@ pub(super) fn latest(connection: &Connection, limit: u32) -> Result<Vec<(Destina
     let mut statement = connection.prepare(LATEST)?;
     let rows = statement.query_map([limit], |row| {
         let destination = Destination { account: row.get(0)?, mailbox: row.get(1)?, shared: row.get(2)? };
-        Ok((destination, Receipt::from_columns(row.get(3)?, row.get(4)?, row.get(5)?)))
+        Ok((destination, receipt(row, 3)?))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -50,10 +52,9 @@ pub(super) fn latest(connection: &Connection, limit: u32) -> Result<Vec<(Destina
 fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
     let (placed_ago, is_leased): (Option<f64>, bool) = (row.get(13)?, row.get(14)?);
     let standing = match placed_ago {
-        Some(ago) => Standing::Placed {
-            receipt: Receipt::from_columns(row.get(17)?, row.get(18)?, row.get(19)?),
-            ago: Duration::try_from_secs_f64(ago).unwrap_or_default(),
-        },
+        Some(ago) => {
+            Standing::Placed { receipt: receipt(row, 17)?, ago: Duration::try_from_secs_f64(ago).unwrap_or_default() }
+        }
         None if is_leased => Standing::Leased,
         None if row.get(16)? => Standing::InDoubt { lease_left_over: row.get(15)? },
         None => Standing::Free,
@@ -70,6 +71,9 @@ fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
         standing,
         settled: row.get(12)?,
         may_be_double: row.get(20)?,
+        value: random_value(row, 21)?,
+        lease: Duration::from_millis(row.get::<_, i64>(22)?.max(0).unsigned_abs()),
+        kept: row.get(23)?,
     })
 }
 
@@ -78,9 +82,9 @@ pub(super) fn settle(tx: &Connection, copy: &CopyOnRecord, receipt: &Receipt) ->
     let ((validity, uid, name), (was_validity, was_uid, was_name)) = (receipt.columns(), was.columns());
     let changed = tx.execute(
         "UPDATE onedrop_copy SET settled_at = unixepoch('subsec'), uid_validity = ?3, uid = ?4, file_name = ?5
-         WHERE id = ?1 AND epoch = ?2 AND placed_at IS NOT NULL
+         WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
            AND uid_validity IS ?6 AND uid IS ?7 AND file_name IS ?8",
-        params![copy.copy, copy.epoch, validity, uid, name, was_validity, was_uid, was_name],
+        params![copy.copy, copy.epoch, validity, uid, name, was_validity, was_uid, was_name, copy.value.bytes()],
     )?;
     Ok(changed > 0)
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use super::*;
+use crate::ledger::RandomValue;
 use crate::message::{DedupBy, Message};
 
 const LATER: Duration = Duration::from_secs(60);
@@ -23,7 +24,7 @@ fn confirm(
     left: Duration,
     call: impl FnOnce(&[ToConfirm<'_>], Instant) -> Made,
 ) -> Option<Result<Confirmed, LedgerError>> {
-    let claim = Claim { copy, epoch: 1, in_doubt: false };
+    let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
     let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
     calls.confirm(one, Instant::now() + left, |_, receipts, until| call(receipts, until))
 }
@@ -32,7 +33,7 @@ fn confirm(
 fn by_number(all: &[ToConfirm<'_>]) -> Made {
     let confirmed = |one: &ToConfirm<'_>| match one.claim.copy % 2 {
         1 => Confirmed::Recorded,
-        _ => Confirmed::EpochGone { recorded: None },
+        _ => Confirmed::Superseded { by: Receipt::Unnamed },
     };
     let confirmed = all.iter().map(|one| Ok(confirmed(one))).collect();
     Ok(Together { recorded: Vec::new(), confirmed })
@@ -165,13 +166,14 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
     let record = |size_bytes: u64| {
         let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
         let (facts, attempt) = (message.facts(), Attempt::default());
-        let entry = Entry { identity: message.identity(), facts: &facts, size_bytes, raw: None, at: None };
+        let entry =
+            Entry { identity: message.identity(), facts: &facts, size_bytes, raw: None, nul_runs: None, at: None };
         let terms = LeaseTerms { lease: LATER, join: false };
         let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
         calls.record(one, Instant::now() + LATER, made)
     };
     let confirm = |copy: i64| {
-        let claim = Claim { copy, epoch: 1, in_doubt: false };
+        let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
         let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
         calls.confirm(one, Instant::now() + LATER, made)
     };
@@ -188,7 +190,7 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
         }
         let [one, two] = confirmed.map(|told| told.join().unwrap());
         assert!(matches!(one, Some(Ok(Confirmed::Recorded))), "{one:?}");
-        assert!(matches!(two, Some(Ok(Confirmed::EpochGone { .. }))), "{two:?}");
+        assert!(matches!(two, Some(Ok(Confirmed::Superseded { .. }))), "{two:?}");
     });
     assert_eq!(*made_for.lock().unwrap(), [(2, 2)]);
 }

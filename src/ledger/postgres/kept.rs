@@ -1,0 +1,45 @@
+//! What is kept of shared copies that could not be placed.
+
+use postgres::types::Type;
+
+use super::columns::cell;
+use super::session::{Session, Statement};
+use super::text::{LONGEST, clean};
+use crate::ledger::LedgerError;
+
+/// The bytes travel once.
+const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
+
+const KEEP: &str = "
+INSERT INTO onedrop_kept (message_id, bytes, why) VALUES ($1, $3, $2)
+ON CONFLICT (message_id) DO UPDATE SET why = excluded.why";
+
+/// [`Ledger::keep`](crate::ledger::Ledger::keep).
+pub(super) fn keep(session: &mut Session, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    let why = clean(why, LONGEST);
+    let statement = |sql| Statement::new(sql).with(&message, Type::INT8).with(&why, Type::TEXT);
+    session.rollback()?;
+    let known = session.commit(&[statement(SAY_WHY)])?;
+    if known.iter().flatten().next().is_some() {
+        return Ok(());
+    }
+    session.commit(&[statement(KEEP).with(&bytes, Type::BYTEA)]).map(drop)
+}
+
+/// [`Ledger::kept`](crate::ledger::Ledger::kept).
+pub(super) fn kept(session: &mut Session, message: i64) -> Result<Option<String>, LedgerError> {
+    one(session, "SELECT why FROM onedrop_kept WHERE message_id = $1", message)
+}
+
+/// [`Ledger::kept_bytes`](crate::ledger::Ledger::kept_bytes).
+pub(super) fn bytes(session: &mut Session, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+    one(session, "SELECT bytes FROM onedrop_kept WHERE message_id = $1", message)
+}
+
+fn one<T>(session: &mut Session, sql: &str, message: i64) -> Result<Option<T>, LedgerError>
+where
+    T: for<'r> postgres::types::FromSql<'r>,
+{
+    let rows = session.read(&[Statement::new(sql).with(&message, Type::INT8)])?;
+    rows.iter().flatten().next().map(|row| cell(row, 0)).transpose()
+}

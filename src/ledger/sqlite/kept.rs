@@ -1,0 +1,28 @@
+//! What is kept of shared copies that could not be placed.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::now;
+use crate::ledger::LedgerError;
+
+/// [`Ledger::keep`](crate::ledger::Ledger::keep).
+pub(super) fn keep(tx: &Connection, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    tx.execute(
+        "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (message_id) DO UPDATE SET why = ?3",
+        params![message, bytes, why, now()],
+    )?;
+    Ok(())
+}
+
+/// [`Ledger::kept`](crate::ledger::Ledger::kept).
+pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<String>, LedgerError> {
+    let sql = "SELECT why FROM onedrop_kept WHERE message_id = ?1";
+    Ok(connection.query_row(sql, [message], |row| row.get(0)).optional()?)
+}
+
+/// [`Ledger::kept_bytes`](crate::ledger::Ledger::kept_bytes).
+pub(super) fn bytes(connection: &Connection, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+    let sql = "SELECT bytes FROM onedrop_kept WHERE message_id = ?1";
+    Ok(connection.query_row(sql, [message], |row| row.get(0)).optional()?)
+}

@@ -1,0 +1,84 @@
+//! Shared copies (Sent) that could not be placed when their message was delivered, and whose bytes the ledger keeps: placed
+//! as a delivery places a copy, by its very code.
+
+use std::time::{Duration, Instant};
+
+use super::finding::{Level, Topic};
+use super::{Trouble, Verification};
+use crate::deadline::Deadline;
+use crate::deliver::{self, Job, Patience, Policy};
+use crate::ledger::{CopyOnRecord, Recorded};
+use crate::message::Message;
+use crate::outcome::{Failure, OverQuota};
+use crate::store::{Store, StoreError};
+
+impl Verification<'_, '_> {
+    /// A copy that is kept because of `why`, under no lease.
+    pub(super) fn kept(
+        &mut self,
+        copy: &CopyOnRecord,
+        why: &str,
+        open_store: &mut dyn FnMut() -> Result<Box<dyn Store>, StoreError>,
+    ) -> Result<(), Trouble> {
+        if !self.plan.repair {
+            let text = format!("not placed yet, its bytes are kept: {why}");
+            self.found(copy, Level::Error, Topic::Kept, None, text);
+            return Ok(());
+        }
+        let Some(bytes) = self.ledger.kept_bytes(copy.message)? else {
+            self.found(copy, Level::Info, Topic::Busy, None, "placed meanwhile".to_owned());
+            return Ok(());
+        };
+        let message = Message::new(bytes, self.plan.dedup_by);
+        if *message.identity() != copy.identity {
+            let text = "the bytes that are kept are another message's by dedup.by of today: it stays".to_owned();
+            self.found(copy, Level::Error, Topic::Kept, None, text);
+            return Ok(());
+        }
+        let destinations = [copy.destination.clone()];
+        let policy =
+            Policy { lease: self.plan.lease, wait: Duration::ZERO, keep_raw: false, over_quota: OverQuota::Defer };
+        if self.store.is_none() {
+            self.store = Some(open_store()?);
+        }
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let terms = policy.terms(store.append_is_idempotent());
+        let states = self.ledger.claim(copy.message, &destinations, self.plan.by, terms)?;
+        let recorded = Recorded {
+            message: copy.message,
+            recorded_at: copy.recorded_at,
+            is_new: false,
+            collision: false,
+            attempt: 0, // none: nobody but this run has asked for it
+            copies: states,
+        };
+        let job = Job {
+            message: &message,
+            head: b"",
+            facts: &message.facts(),
+            attempt: self.plan.by,
+            destinations: &destinations,
+            started: Instant::now(),
+            at: None,
+            is_part: true,
+        };
+        let (total, answer) = self.plan.time;
+        let deadline = Deadline::new(total, answer);
+        let mut patience = Patience::new(policy.wait, &deadline);
+        let placing = deliver::place(&job, &policy, &recorded, self.ledger, store.as_mut(), &deadline, &mut patience);
+        match placing.ends.into_iter().next() {
+            Some(Ok(placed)) => {
+                let text = format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
+                self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
+            }
+            Some(Err(Failure::KeptForLater { why, .. })) => {
+                let text = format!("still not placed, its bytes stay kept: {why}");
+                self.found(copy, Level::Error, Topic::Kept, None, text);
+            }
+            Some(Err(Failure::Ledger(error))) => return Err(error.into()),
+            Some(Err(failure)) => self.found(copy, Level::Info, Topic::Busy, None, failure.to_string()),
+            None => {}
+        }
+        Ok(())
+    }
+}
