@@ -36,17 +36,16 @@ fn units_and_tmpfiles_agree_about_the_folders() {
     let service = shipped("onedrop-lmtp.service");
     let tmpfiles = shipped("onedrop.tmpfiles.conf");
     let user = setting(&service, "User");
-    for (kind, parent, owner) in
-        [("State", "/var/lib", user), ("Runtime", "/run", user), ("Configuration", "/etc", "root")]
-    {
+    for (kind, parent, owner) in [("State", "/var/lib", user), ("Configuration", "/etc", "root")] {
         let folder = format!("{parent}/{}", setting(&service, &format!("{kind}Directory")));
         let mode = setting(&service, &format!("{kind}DirectoryMode"));
         let line = tmpfiles.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
         let found = line.filter(|words| words.first() == Some(&"d")).find(|words| words.get(1) == Some(&&*folder));
         assert_eq!(found, Some(vec!["d", &folder, mode, owner, setting(&service, "Group")]));
     }
-    // Otherwise a stop would remove the folder with the socket in it.
-    assert_eq!(setting(&service, "RuntimeDirectoryPreserve"), "yes");
+    // The socket's folder has an owner that no service changes.
+    assert!(!service.lines().any(|line| line.starts_with("RuntimeDirectory")), "{service}");
+    assert!(tmpfiles.lines().any(|line| line == "d /run/onedrop     0755 root    root"), "{tmpfiles}");
     assert!(shipped("onedrop.sysusers.conf").contains(&format!("u {user} - ")));
 }
 

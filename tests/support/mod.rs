@@ -17,6 +17,7 @@ pub mod lmtp;
 pub mod lmtp_client;
 pub mod lmtp_embedded;
 pub mod local;
+pub mod machine;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;

@@ -1,0 +1,128 @@
+//! A machine of its own for what only a booted system shows: Debian's systemd as init in a container
+//! (systemd-nspawn), on a throw-away copy of this host's files, with its own processes, network and
+//! /run. Nothing that happens in it reaches the host; all of it is gone with the process that holds
+//! it. Needs root, overlayfs and the Debian package systemd-container.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::server::{Server, guarded, tail};
+use super::{TempRoot, wait_until};
+
+/// How long a boot or a command may take on a busy host.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Makes the copy in a mount namespace of its own, takes out what the host would start at boot, adds
+/// what the test has prepared, and becomes the container.
+const BOOT: &str = r#"
+set -eu
+at=$1 name=$2
+mount -t tmpfs tmpfs "$at/disk"
+mkdir "$at/disk/upper" "$at/disk/work"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$at/disk/upper,workdir=$at/disk/work" "$at/root"
+rm -rf "$at"/root/etc/systemd/system/*.wants "$at"/root/etc/rc?.d
+ln -sf /lib/systemd/system/multi-user.target "$at/root/etc/systemd/system/default.target"
+: >"$at/root/etc/machine-id"
+cp -a "$at/files/." "$at/root/"
+exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no \
+    --machine="$name" --directory="$at/root" --console=pipe --boot
+"#;
+
+pub struct Machine {
+    // Declared first: dropped before its folder goes.
+    _container: Server,
+    root: TempRoot,
+    /// The container's init, as the host numbers it.
+    init: u32,
+}
+
+impl Machine {
+    /// Boots a machine whose files are the host's and, over them, what `prepare` puts under the
+    /// folder that it gets.
+    pub fn boot(prepare: impl FnOnce(&Path)) -> Machine {
+        assert!(super::is_root(), "a machine of its own needs root");
+        let root = TempRoot::new();
+        for folder in ["disk", "root", "files"] {
+            fs::create_dir(root.join(folder)).expect("a folder");
+        }
+        prepare(&root.join("files"));
+        let log = root.join("console");
+        let console = fs::File::create(&log).expect("a log");
+        let name = root.file_name().expect("a name").to_string_lossy().replace('_', "-");
+        let mut command = guarded("unshare", None, Signal::SIGKILL);
+        command.args(["--mount", "--propagation", "private", "sh", "-c", BOOT, "sh"]);
+        command.arg(&*root).arg(name).stdin(Stdio::null());
+        command.stdout(console.try_clone().expect("a log")).stderr(console);
+        let mut container = Server::start("systemd-nspawn", command, Signal::SIGKILL, &log);
+        let mut init = None;
+        let up = wait_until(LONG, || {
+            assert!(!container.ended(), "no container: {}", tail(&log));
+            init = init_of(container.pid());
+            init.is_some()
+        });
+        assert!(up, "no init: {}", tail(&log));
+        let machine = Machine { _container: container, root, init: init.expect("an init") };
+        let mut state = String::new();
+        let booted = wait_until(LONG, || {
+            state = machine.try_run("systemctl is-system-running").map_or(String::new(), |output| told(&output));
+            matches!(state.trim(), "running" | "degraded")
+        });
+        assert!(booted, "not booted: {state}\n{}", machine.console());
+        machine
+    }
+
+    /// Runs a shell's command as root in the machine, in `/`, and returns what it printed.
+    #[track_caller]
+    pub fn run(&self, command: &str) -> String {
+        let output = self.try_run(command).expect("nsenter");
+        assert!(output.status.success(), "{command}\n{}{}", told(&output), self.journal());
+        told(&output)
+    }
+
+    pub fn try_run(&self, command: &str) -> std::io::Result<Output> {
+        let mut nsenter = Command::new("timeout");
+        nsenter.args([&LONG.as_secs().to_string(), "nsenter", "-t", &self.init.to_string()]);
+        nsenter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]);
+        nsenter.args(["--", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "sh", "-euc", command]);
+        nsenter.stdin(Stdio::null()).output()
+    }
+
+    /// Whether `command` succeeds, now or within a while.
+    #[must_use]
+    pub fn soon(&self, command: &str) -> bool {
+        wait_until(LONG, || self.try_run(command).is_ok_and(|output| output.status.success()))
+    }
+
+    /// The machine's journal, for a test that fails.
+    pub fn journal(&self) -> String {
+        self.try_run("journalctl --no-pager --boot -n 200").map_or(String::new(), |output| told(&output))
+    }
+
+    fn console(&self) -> String {
+        tail(&self.root.join("console"))
+    }
+}
+
+/// The container's first process: systemd-nspawn's child that has become init.
+fn init_of(nspawn: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
+    let is_init =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd");
+    children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).find(is_init)
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Copies a file of the project into the files of a machine to be.
+pub fn provide(files: &Path, from: &Path, to: &str) -> PathBuf {
+    let path = files.join(to.trim_start_matches('/'));
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::copy(from, &path).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    path
+}
