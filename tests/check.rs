@@ -21,6 +21,8 @@ use serde_json::Value;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/postfix");
 const SNIPPETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/postfix");
+/// The fixtures' `user=nobody`, and its group.
+const USER: u32 = 65534;
 const ONEDROP: &str = env!("CARGO_BIN_EXE_onedrop");
 
 #[test]
@@ -256,6 +258,63 @@ fn a_ledger_whose_copies_were_written_another_way_is_told() {
 }
 
 #[test]
+fn what_the_transports_user_may_not_is_an_error_that_names_it() {
+    let mode = |path: &str, mode: u32| {
+        let path = path.to_owned();
+        move |site: &Site| {
+            let path = site.path(&path);
+            std::os::unix::fs::chown(&path, Some(0), Some(0)).expect("chown");
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        }
+    };
+    type Break = Box<dyn Fn(&Site)>;
+    let cases: [(Break, &str); 9] = [
+        (Box::new(mode("onedrop.toml", 0o600)), "cannot read the configuration $DIR/onedrop.toml; "),
+        (Box::new(mode("conf.d", 0o700)), "cannot read the configuration's folder $DIR/conf.d; "),
+        (Box::new(mode("conf.d/a.toml", 0o600)), "cannot read the configuration $DIR/conf.d/a.toml; "),
+        (Box::new(mode("password", 0o600)), "cannot read ledger.password_file $DIR/password; "),
+        (Box::new(mode("ledger.db", 0o644)), "cannot write to the ledger $DIR/ledger.db; "),
+        (Box::new(mode("mail", 0o755)), "cannot write to the Maildirs' folder $DIR/mail; "),
+        (Box::new(mode("lmtp.sock", 0o660)), "cannot write to the LMTP server's socket $DIR/lmtp.sock; "),
+        (Box::new(mode("", 0o700)), "cannot read the configuration $DIR/onedrop.toml: $DIR is closed; "),
+        (
+            Box::new(move |site: &Site| {
+                mode("onedrop.toml", 0o640)(site);
+                // As pipe(8) does: a user's other groups do not count.
+                let postfix = nix::unistd::Group::from_name("postfix").expect("groups").expect("a group");
+                std::os::unix::fs::chown(site.path("onedrop.toml"), None, Some(postfix.gid.as_raw())).expect("chown");
+            }),
+            "cannot read the configuration $DIR/onedrop.toml (its group may: user=nobody:postfix); ",
+        ),
+    ];
+    for (breaks, expected) in cases {
+        let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+        site.deliver_once();
+        fs::create_dir(site.path("conf.d")).expect("a folder");
+        let more = "[ledger]\npassword_file = \"$DIR/password\"\n[deliver]\nvia = \"$DIR/lmtp.sock\"\n";
+        site.write("conf.d/a.toml", site.filled(more).as_bytes());
+        site.write("password", b"secret\n");
+        fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
+        site.give_to(USER);
+        let before = site.postfix_findings();
+        assert!(!before.contains("cannot "), "{before}");
+        breaks(&site);
+        let findings = site.postfix_findings();
+        let expected = format!("error   transport onedrop: user=nobody {expected}every message waits until it can");
+        assert!(findings.lines().any(|line| line == expected), "{expected}\nis not in\n{findings}");
+    }
+}
+
+#[test]
+fn a_socket_that_postfix_may_not_use_is_an_error() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("lmtp-good"));
+    fs::set_permissions(site.path("lmtp.sock"), fs::Permissions::from_mode(0o660)).expect("a mode");
+    let findings = site.postfix_findings();
+    let expected = "postfix cannot write to the LMTP server's socket $DIR/lmtp.sock, and every message waits; ";
+    assert!(findings.contains(expected), "{findings}");
+}
+
+#[test]
 fn a_message_piped_in_by_mistake_is_not_eaten() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
     let ends = |by_postfix: bool| {
@@ -282,13 +341,18 @@ struct Site {
 impl Site {
     fn new() -> Site {
         let folder = tempfile::tempdir().expect("a folder");
-        let listener = UnixListener::bind(folder.path().join("lmtp.sock")).expect("a socket");
+        let socket = folder.path().join("lmtp.sock");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        // All of it is for the transport's user, and lmtp(8) connects as Postfix's own.
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("a mode");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
         let site = Site { folder, _listener: listener };
         fs::create_dir(site.folder().join("postfix")).expect("a folder");
         let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
                     [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n\
                     [lmtp]\nlisten = [\"unix:$DIR/lmtp.sock\"]\n";
         site.write("onedrop.toml", site.filled(text).as_bytes());
+        site.give_to(USER);
         site
     }
 
@@ -299,6 +363,13 @@ impl Site {
             site.write(&format!("postfix/{name}"), site.filled(&text).as_bytes());
         }
         site
+    }
+
+    /// Gives all of the folder to a user.
+    fn give_to(&self, user: u32) {
+        for path in self.files().into_keys().chain([self.folder().to_owned()]) {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("chown, which needs root");
+        }
     }
 
     fn folder(&self) -> &Path {
@@ -351,6 +422,7 @@ impl Site {
             fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/mail/welcome.eml")).expect("a message");
         let output = command.stdin(message).output().expect("onedrop");
         assert!(output.status.success(), "{output:?}");
+        self.give_to(USER);
     }
 
     /// Every file with what it holds, but for the bookkeeping that readers share in memory (`-shm`).

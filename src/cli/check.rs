@@ -15,6 +15,7 @@ use crate::config::{Config, ConfigErrors, DEFAULT_FILE, Loaded, Origin, Problem}
 use crate::exit;
 
 mod ledger;
+pub(super) mod program;
 mod server;
 mod store;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::check::{Finding, Level};
 use crate::config::{Config, Listen, Loaded};
 
+mod access;
 mod ask;
 mod command;
 mod domains;
@@ -96,6 +97,8 @@ struct Transport {
     config_file: PathBuf,
     /// What stands in the way of running the program, if anything does.
     cannot_run: Option<String>,
+    /// What a delivery needs and the transport's user may not, each in words.
+    lacks: Vec<String>,
 }
 
 /// An lmtp(8) service that hands mail to our server.
@@ -113,6 +116,8 @@ struct Lmtp {
     routes: Vec<String>,
     /// The sockets it connects to where nobody listens, and why.
     deaf: Vec<(PathBuf, String)>,
+    /// What Postfix's own user may not reach of them, in words.
+    lacks: Vec<String>,
 }
 
 /// What pipe(8) thinks of a `user=`.
@@ -148,7 +153,7 @@ pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Ve
         };
     };
     let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
-    match facts::gather(&postconf, &ours.places()) {
+    match facts::gather(&postconf, ours) {
         Ok(setup) => judged(&setup, ours),
         // A host may have the package and not use it; a folder that was named is meant.
         Err(why) => {

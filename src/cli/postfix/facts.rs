@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, Group, User, access};
 
+use super::access::{self, Identity};
 use super::ask::Postconf;
 use super::command::{Command, runs_onedrop};
 use super::master::{self, Attributes, Service};
 use super::site::{self, Route};
-use super::{Lmtp, MailboxCommand, Rights, Setup, Transport, lmtp};
+use super::{Lmtp, MailboxCommand, Ours, Rights, Setup, Transport, lmtp};
 use crate::cli::check;
 use crate::config::{DEFAULT_FILE, Listen};
 
@@ -44,11 +45,12 @@ const MAIN: [&str; 9] = [
 /// What is needed to know of an lmtp(8) service.
 const LMTP: [&str; 3] = [lmtp::LINE_LENGTH, lmtp::XFORWARD, lmtp::DATA_DONE];
 
-/// `places`: where our LMTP server may be.
+/// `ours`: where our LMTP server may be, and what deliveries need.
 ///
 /// # Errors
 /// Postfix' configuration cannot be read; why.
-pub(super) fn gather(postconf: &Postconf, places: &[Listen]) -> Result<Setup, String> {
+pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> {
+    let places = ours.places();
     let names: Vec<String> = MAIN.iter().chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
     let mut main = postconf.values(&[], &names)?;
     // This one is not expanded: its $names are for a shell.
@@ -61,13 +63,13 @@ pub(super) fn gather(postconf: &Postconf, places: &[Listen]) -> Result<Setup, St
     for service in services.iter().filter(|service| service.command == "pipe") {
         let attributes = Attributes::read(&service.arguments);
         if let Some(command) = Command::find(&attributes.argv) {
-            let transport = transport(postconf, &setup, service, queue_manager, attributes, command)?;
+            let transport = transport(postconf, &setup, service, queue_manager, attributes, command, ours)?;
             setup.transports.push(transport);
         }
     }
     let mut found = Vec::new();
     for service in services.iter().filter(|service| service.command == "lmtp") {
-        found.extend(lmtp_service(postconf, &setup, service, queue_manager, places)?);
+        found.extend(lmtp_service(postconf, &setup, service, queue_manager, &places)?);
     }
     setup.lmtp = found;
     Ok(setup)
@@ -80,13 +82,21 @@ fn transport(
     queue_manager: Option<&Service>,
     attributes: Attributes,
     command: Command,
+    ours: &Ours,
 ) -> Result<Transport, String> {
     let value = |reader, name, default| own_or_default(postconf, service, reader, name, default);
+    let rights = rights(attributes.user.as_deref(), setup.value("mail_owner"));
+    let config_file = config_file(&command, &attributes, setup);
+    let identity = attributes.user.as_deref().filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
+    // What another configuration file says is not known here.
+    let config = ours.config.as_ref().filter(|_| config_file == ours.config_file);
+    let wanted = access::wanted(&config_file, config);
     Ok(Transport {
+        lacks: identity.map_or(Vec::new(), |identity| identity.lacks(&wanted, postconf.until())),
         recipient_limit: value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?,
         time_limit: value(Some(service), "time_limit", "command_time_limit")?,
-        rights: rights(attributes.user.as_deref(), setup.value("mail_owner")),
-        config_file: config_file(&command, &attributes, setup),
+        rights,
+        config_file,
         cannot_run: cannot_run(&command, &attributes),
         service: service.clone(),
         attributes,
@@ -120,7 +130,7 @@ fn lmtp_service(
     let next_hop =
         |route: &Route<'_>, is_chrooted| lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
     let leads_to_us = |place: &Option<Listen>| place.as_ref().is_some_and(|place| lmtp::leads_to(place, places));
-    let (mut routes, mut deaf) = (Vec::new(), Vec::new());
+    let (mut routes, mut deaf, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for route in site::routes(setup).into_iter().filter(|route| route.transport == service.name) {
         let (written, seen) = (next_hop(&route, false), next_hop(&route, service.chroot == "y"));
         if !is_named_ours && !leads_to_us(&written) && !leads_to_us(&seen) {
@@ -128,7 +138,10 @@ fn lmtp_service(
         }
         routes.push(route.shown);
         if let Some(Listen::Unix(path)) = seen {
-            deaf.extend(nobody_listens(&path).map(|why| (path, why)));
+            match nobody_listens(&path) {
+                Some(why) => deaf.push((path, why)),
+                None => sockets.push(access::socket(&path)),
+            }
         }
     }
     let by_table = is_named_ours && !site::route_maps(setup).is_empty();
@@ -146,6 +159,8 @@ fn lmtp_service(
         concurrency_limit: limit("destination_concurrency_limit")?,
         routes,
         deaf,
+        lacks: Identity::of_daemon(setup.value("mail_owner"))
+            .map_or(Vec::new(), |owner| owner.lacks(&sockets, postconf.until())),
         service: service.clone(),
     }))
 }

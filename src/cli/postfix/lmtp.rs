@@ -30,6 +30,15 @@ pub(super) fn judged(lmtp: &Lmtp, setup: &Setup, ours: &Ours) -> Vec<Told> {
     } else {
         format!("gets mail by {}", lmtp.routes.join(", "))
     };
+    let owner = setup.value("mail_owner");
+    let lacks = lmtp.lacks.iter();
+    told.extend(lacks.map(|lack| {
+        let text = format!(
+            "{lack}, and every message waits; give the socket to group {owner} with mode 0660 (SocketGroup= and SocketMode= of \
+             onedrop-lmtp.socket; lmtp.socket_group), in a folder that {owner} may enter"
+        );
+        (Level::Error, text)
+    }));
     told.push((Level::Ok, by));
     if told.iter().all(|(level, _)| *level == Level::Ok) {
         let recipients = match lmtp.recipient_limit.as_str() {

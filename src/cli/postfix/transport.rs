@@ -50,6 +50,8 @@ pub(super) fn judged(transport: &Transport, setup: &Setup, ours: &Ours) -> Vec<T
             (*level, format!("flags={}: {flag} {what}; leave it out", transport.attributes.flags))
         });
     let mut told: Vec<Told> = RULES.iter().filter_map(|rule| rule(transport, setup, ours)).chain(flags).collect();
+    let lacks = transport.lacks.iter();
+    told.extend(lacks.map(|lack| (Level::Error, format!("user={lack}; every message waits until it can"))));
     told.push(route(transport, setup));
     if told.iter().all(|(level, _)| *level == Level::Ok) {
         let user = transport.attributes.user.as_deref().unwrap_or_default();
