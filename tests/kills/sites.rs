@@ -1,90 +1,323 @@
-//! Where deliveries go: the embedded ledger and Maildirs, or a Postgres and a Dovecot; and what must be there afterwards.
+//! Where deliveries go: a ledger in a file or on a Postgres, Maildirs or a Dovecot; and what must be there afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::support::world::{World, deliver};
-use crate::support::{TempRoot, wait_until};
-use crate::{Kind, TIMES, message};
+use postgres::{Client, NoTls, SimpleQueryMessage};
 
-/// Where deliveries go.
-pub trait Site: Sync {
-    fn name(&self) -> &'static str;
-    /// A place for delivery `id`: its configuration and its recipient.
-    fn place(&self, id: &str) -> (PathBuf, String);
-    /// Makes it so that delivery `id` finds what its kind says.
-    fn prepare(&self, _id: &str, kind: Kind) {
-        assert!(!kind.is_in_doubt(), "not here");
-    }
-    /// Nothing but the one copy each in the recipient's INBOX and the author's Sent, as the ledger says.
-    fn judge(&self, id: &str, kind: Kind) -> Result<(), String>;
+use crate::support::dovecot::Dovecot;
+use crate::support::postgres::Postgres;
+use crate::support::world::{deliver, run};
+use crate::support::{TempRoot, fixture_text, maildir_copies, set_mode, wait_until};
+
+/// The lease outlives the deadline by more than Dovecot needs for an append.
+const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
+                    authserv_id = \"mail.axial.net\"\n";
+
+/// What is delivered, and what was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Small,
+    /// More than goes without the server's `+`, and more than one write.
+    Large,
+    /// With a byte that IMAP has no place for.
+    Nul,
+    /// In one call.
+    ThreeRecipients,
+    /// An earlier delivery died before it wrote anything, and its lease has run out.
+    InDoubt,
+    /// It died before it could say that it had written all copies.
+    InDoubtWithCopies,
 }
 
-/// A new ledger and new Maildirs for each delivery: making them is among the steps.
-pub struct Embedded(pub TempRoot);
-
-impl Embedded {
-    fn at(&self, id: &str) -> PathBuf {
-        self.0.join(id)
-    }
-}
-
-impl Site for Embedded {
-    fn name(&self) -> &'static str {
-        "SQLite + Maildir"
+impl Kind {
+    pub fn is_in_doubt(self) -> bool {
+        matches!(self, Kind::InDoubt | Kind::InDoubtWithCopies)
     }
 
-    fn place(&self, id: &str) -> (PathBuf, String) {
-        let at = self.at(id);
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{0}/ledger/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
-             domains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n{TIMES}",
-            at.display()
-        );
-        (self.0.write(&format!("{id}/onedrop.toml"), text), format!("to-{id}@mail.axial.net"))
-    }
-
-    fn judge(&self, id: &str, kind: Kind) -> Result<(), String> {
-        let mail = self.at(id).join("mail");
-        let ledger =
-            rusqlite::Connection::open(self.at(id).join("ledger/ledger.db")).map_err(|error| error.to_string())?;
-        let clean = "SELECT file_name FROM onedrop_copy WHERE account = ?1 AND mailbox = ?2 AND placed_at NOT NULL \
-                     AND in_doubt = 0 AND leased_until IS NULL AND (SELECT count(*) FROM onedrop_copy) = 2 \
-                     AND (SELECT count(*) FROM onedrop_message) = 1";
-        for (account, mailbox, folder, sub) in
-            [(format!("to-{id}"), "INBOX", "Maildir", "new"), (format!("from-{id}"), "Sent", "Maildir/.Sent", "cur")]
-        {
-            let name: String = ledger
-                .query_row(clean, (&account, mailbox), |row| row.get(0))
-                .map_err(|error| format!("ledger of {account}/{mailbox}: {error}"))?;
-            let folder = mail.join(&account).join(folder);
-            let files: Vec<String> = ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
-            let [file] = files.as_slice() else { return Err(format!("{account}/{mailbox}: {files:?}")) };
-            if file.split(':').next() != Some(&*name) {
-                return Err(format!("{account}/{mailbox}: the ledger names {name}, there is {file}"));
+    pub fn message(self, id: &str) -> Vec<u8> {
+        let mut text = fixture_text("fixtures/kills/message.eml").replace("@ID@", id);
+        match self {
+            Kind::Large => {
+                while text.len() < 1_200_000 {
+                    text.push_str("It takes more than one breath to say this, and a crash may come in between.\n");
+                }
             }
-            if fs::read(folder.join(sub).join(file)).map_err(|error| error.to_string())? != message(id, kind) {
+            Kind::Nul => text.push_str("Nothing: \0, and again: \0\0.\n"),
+            _ => {}
+        }
+        text.into_bytes()
+    }
+
+    pub fn recipients(self, id: &str) -> Vec<String> {
+        let names: &[&str] = if self == Kind::ThreeRecipients { &["to", "second", "third"] } else { &["to"] };
+        names.iter().map(|name| format!("{name}-{id}@mail.axial.net")).collect()
+    }
+
+    /// Account and mailbox of each copy.
+    pub fn copies(self, id: &str) -> Vec<(String, &'static str)> {
+        let account = |address: String| address.split('@').next().unwrap_or_default().to_owned();
+        let own = self.recipients(id).into_iter().map(|recipient| (account(recipient), "INBOX"));
+        own.chain([(format!("from-{id}"), "Sent")]).collect()
+    }
+
+    /// As `deliver` takes them.
+    pub fn arguments(self, id: &str) -> Vec<String> {
+        self.recipients(id).into_iter().flat_map(|recipient| ["-d".to_owned(), recipient]).collect()
+    }
+}
+
+/// How the copies of a delivery stand on record.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Standing {
+    pub placed: usize,
+    pub in_doubt: usize,
+    pub found_by_look: usize,
+}
+
+/// Without a Postgres or a Dovecot each delivery has a ledger or a store of its own: making them is among the steps.
+pub struct Site {
+    pub root: TempRoot,
+    pub postgres: Option<Postgres>,
+    pub dovecot: Option<Dovecot>,
+    /// A session with the ledger of all.
+    session: Option<Mutex<Client>>,
+}
+
+impl Site {
+    pub fn embedded() -> Site {
+        Site { root: TempRoot::new(), postgres: None, dovecot: None, session: None }
+    }
+
+    pub fn postgres_and_maildir() -> Site {
+        Site::with_postgres(None)
+    }
+
+    pub fn servers() -> Site {
+        Site::with_postgres(Some(Dovecot::start_high_performance()))
+    }
+
+    fn with_postgres(dovecot: Option<Dovecot>) -> Site {
+        let (root, postgres) = (TempRoot::new(), Postgres::start());
+        if let Some(dovecot) = &dovecot {
+            set_mode(&root.write("password", dovecot.password()), 0o600);
+        }
+        let session =
+            format!("host={} port={} user=postgres dbname=onedrop", postgres.socket_dir().display(), postgres.port());
+        let session = Client::connect(&session, NoTls).expect("a session");
+        let site = Site { root, postgres: Some(postgres), dovecot, session: Some(Mutex::new(session)) };
+        let output = run(&site.config("migrate"), &["migrate"]);
+        assert!(output.status.success(), "{output:?}");
+        site
+    }
+
+    pub fn name(&self) -> String {
+        let ledger = if self.postgres.is_some() { "Postgres" } else { "SQLite" };
+        let store = if self.dovecot.is_some() { "IMAP" } else { "Maildir" };
+        format!("{ledger} + {store}")
+    }
+
+    fn at(&self, id: &str) -> PathBuf {
+        self.root.join(id)
+    }
+
+    pub fn mail_root(&self, id: &str) -> PathBuf {
+        self.dovecot.as_ref().map_or_else(|| self.at(id).join("mail"), Dovecot::mail_root)
+    }
+
+    /// Delivery `id`'s configuration.
+    pub fn config(&self, id: &str) -> PathBuf {
+        let store = match &self.dovecot {
+            Some(dovecot) => self.imap(dovecot, dovecot.imap_port()),
+            None => format!("url = \"maildir://{}/mail\"", self.at(id).display()),
+        };
+        self.config_with("onedrop.toml", id, &store)
+    }
+
+    fn imap(&self, dovecot: &Dovecot, port: u16) -> String {
+        let password = self.root.join("password");
+        let user = dovecot.master_user();
+        format!(
+            "url = \"imap://127.0.0.1:{port}\"\nstarttls = false\nuser = \"{user}\"\npassword_file = \"{}\"",
+            password.display()
+        )
+    }
+
+    fn config_with(&self, name: &str, id: &str, store: &str) -> PathBuf {
+        let ledger = match &self.postgres {
+            Some(postgres) => postgres.url_socket(),
+            None => format!("sqlite://{}/ledger/ledger.db", self.at(id).display()),
+        };
+        let text = format!("[ledger]\nurl = \"{ledger}\"\n[store]\n{store}\n{HERE}{TIMES}");
+        self.root.write(&format!("{id}/{name}"), text)
+    }
+
+    /// Makes it so that delivery `id` finds what its kind says.
+    pub fn prepare(&self, id: &str, kind: Kind) {
+        if !kind.is_in_doubt() {
+            return;
+        }
+        // A store that nobody serves, or none: what is written there is gone.
+        let (config, status) = match (&self.dovecot, kind) {
+            (Some(dovecot), Kind::InDoubt) => (self.config_with("nobody.toml", id, &self.imap(dovecot, 1)), 75),
+            _ => (self.config(id), 0),
+        };
+        let arguments = kind.arguments(id);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = deliver(&config, &arguments, &kind.message(id));
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        if self.dovecot.is_none() && kind == Kind::InDoubt {
+            fs::remove_dir_all(self.mail_root(id)).expect("mail");
+        }
+        self.forget_receipts(id, &format!("account IN ({})", accounts(&kind.copies(id))));
+    }
+
+    /// Makes the copies (an SQL condition) as they are after a crash before the receipt, with the lease run out.
+    pub fn forget_receipts(&self, id: &str, which: &str) {
+        let past = if self.postgres.is_some() { "clock_timestamp() - interval '1 second'" } else { "1" };
+        let truth = if self.postgres.is_some() { "true" } else { "1" };
+        self.execute(
+            id,
+            &format!(
+                "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, file_name = NULL, \
+                 in_doubt = {truth}, leased_until = {past} WHERE {which}"
+            ),
+        );
+    }
+
+    pub fn execute(&self, id: &str, sql: &str) {
+        match &self.session {
+            Some(session) => session.lock().expect("session").batch_execute(sql).expect("SQL"),
+            None => drop(self.sqlite(id).execute(sql, []).expect("SQL")),
+        }
+    }
+
+    pub fn sqlite(&self, id: &str) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.at(id).join("ledger/ledger.db")).expect("ledger")
+    }
+
+    /// One value from the ledger as text; `None` where there is none, or no ledger yet.
+    pub fn value(&self, id: &str, sql: &str) -> Option<String> {
+        let Some(session) = &self.session else {
+            let is_there = self.at(id).join("ledger/ledger.db").exists();
+            return if is_there { self.sqlite(id).query_row(sql, [], |row| row.get(0)).ok() } else { None };
+        };
+        let answer = session.lock().expect("session").simple_query(sql).expect("SQL");
+        answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+    }
+
+    fn number(&self, id: &str, what: &str, of: &str) -> usize {
+        let value = self.value(id, &format!("SELECT CAST({what} AS text) FROM onedrop_copy WHERE {of}"));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    }
+
+    /// A copy's receipt, where it is placed and nothing is left of its lease.
+    fn receipt(&self, id: &str, account: &str, mailbox: &str) -> Option<String> {
+        let column = if self.dovecot.is_some() { "uid" } else { "file_name" };
+        let sql = format!(
+            "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND mailbox = '{mailbox}' \
+             AND placed_at IS NOT NULL AND NOT in_doubt AND leased_until IS NULL"
+        );
+        self.value(id, &sql)
+    }
+
+    pub fn standing(&self, id: &str, copies: &[(String, &'static str)]) -> Standing {
+        let accounts = accounts(copies);
+        let count = |what: &str| self.number(id, "count(*)", &format!("account IN ({accounts}) AND {what}"));
+        Standing {
+            placed: count("placed_at IS NOT NULL"),
+            in_doubt: count("placed_at IS NULL AND in_doubt"),
+            found_by_look: count("found_by_look"),
+        }
+    }
+
+    /// A message as the store holds it.
+    pub fn stored(&self, message: &[u8]) -> Vec<u8> {
+        if self.dovecot.is_none() {
+            return message.to_owned();
+        }
+        let mut stored = Vec::with_capacity(message.len());
+        for byte in message {
+            match byte {
+                b'\n' => stored.extend_from_slice(b"\r\n"),
+                0 => stored.push(0x80),
+                other => stored.push(*other),
+            }
+        }
+        stored
+    }
+
+    pub fn mailbox(&self, id: &str, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
+        match &self.dovecot {
+            Some(dovecot) => dovecot.messages(account, mailbox),
+            None if mailbox == "INBOX" => maildir_copies(&self.mail_root(id), account, ""),
+            None => maildir_copies(&self.mail_root(id), account, &format!(".{mailbox}")),
+        }
+    }
+
+    /// Nothing but one copy of `message` in each of `copies`, as the ledger says.
+    pub fn judge(&self, id: &str, copies: &[(String, &'static str)], message: &[u8]) -> Result<(), String> {
+        let wanted = self.stored(message);
+        for (account, mailbox) in copies {
+            let there = self.mailbox(id, account, mailbox);
+            if there.len() != 1 {
+                return Err(format!("{account}/{mailbox}: {} copies", there.len()));
+            }
+            if there[0] != wanted {
                 return Err(format!("{account}/{mailbox}: not the message's bytes"));
             }
+            let receipt = self.receipt(id, account, mailbox).ok_or(format!("{account}/{mailbox}: not on record"))?;
+            let name = match &self.dovecot {
+                Some(dovecot) => dovecot.uids(account, mailbox)[0].to_string(),
+                None => self.file_name(id, account, mailbox),
+            };
+            if name != receipt {
+                return Err(format!("{account}/{mailbox}: the ledger names {receipt}, there is {name}"));
+            }
+            // Dovecot clears away what a cut connection left when it notices.
+            let tmp = || litter(&self.mail_root(id).join(account));
+            if !wait_until(Duration::from_secs(5), || tmp().is_empty()) {
+                return Err(format!("litter: {:?}", tmp()));
+            }
         }
-        let litter = litter(&mail);
-        if !litter.is_empty() {
-            return Err(format!("litter: {litter:?}"));
+        let of = format!("account IN ({})", accounts(copies));
+        let (rows, messages) = (self.number(id, "count(*)", &of), self.number(id, "count(DISTINCT message_id)", &of));
+        if (rows, messages) != (copies.len(), 1) {
+            return Err(format!("{rows} copies of {messages} messages on record"));
         }
-        let mut beside = files(&self.at(id).join("ledger"));
+        let mut beside = if self.postgres.is_some() { Vec::new() } else { files(&self.at(id).join("ledger")) };
         beside.retain(|file| !["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"].contains(&&**file));
         if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
     }
+
+    /// What the only file in a Maildir is called, without a reader's flags.
+    fn file_name(&self, id: &str, account: &str, mailbox: &str) -> String {
+        let maildir = self.mail_root(id).join(account).join("Maildir");
+        let folder = if mailbox == "INBOX" { maildir } else { maildir.join(format!(".{mailbox}")) };
+        let names: Vec<String> = ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
+        names.concat().split(':').next().unwrap_or_default().to_owned()
+    }
 }
 
-fn files(folder: &Path) -> Vec<String> {
+/// For an SQL list.
+fn accounts(copies: &[(String, &'static str)]) -> String {
+    let quoted: Vec<String> = copies.iter().map(|(account, _)| format!("'{account}'")).collect();
+    quoted.join(", ")
+}
+
+pub fn files(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// What is left under any `tmp/` below.
-fn litter(folder: &Path) -> Vec<PathBuf> {
+pub fn litter(folder: &Path) -> Vec<PathBuf> {
     let mut left = Vec::new();
     for name in files(folder) {
         let path = folder.join(&name);
@@ -95,70 +328,4 @@ fn litter(folder: &Path) -> Vec<PathBuf> {
         }
     }
     left
-}
-
-/// One Postgres and one Dovecot; each delivery has accounts of its own.
-pub struct Servers {
-    world: World,
-    config: PathBuf,
-    /// The same with a store that nobody serves.
-    without_store: PathBuf,
-}
-
-impl Servers {
-    pub fn start() -> Servers {
-        let world = World::start();
-        let directory = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
-        let more = format!("{directory}{TIMES}");
-        let (config, ledger) = (world.config("host", &more), format!("url = \"{}\"", world.postgres.url_socket()));
-        let nobody = "url = \"imap://127.0.0.1:1\"\nstarttls = false";
-        let without_store = world.config_by("without-store", &ledger, nobody, &more);
-        Servers { world, config, without_store }
-    }
-}
-
-impl Site for Servers {
-    fn name(&self) -> &'static str {
-        "Postgres + IMAP"
-    }
-
-    fn place(&self, id: &str) -> (PathBuf, String) {
-        (self.config.clone(), format!("to-{id}@mail.axial.net"))
-    }
-
-    fn prepare(&self, id: &str, kind: Kind) {
-        let (config, status) = match kind {
-            Kind::Small | Kind::Large => return,
-            Kind::InDoubt => (&self.without_store, 75),
-            Kind::InDoubtWithCopies => (&self.config, 0),
-        };
-        let output = deliver(config, &["-d", &format!("to-{id}@mail.axial.net")], &message(id, kind));
-        assert_eq!(output.status.code(), Some(status), "{output:?}");
-        self.world.forget_receipts(&format!("account IN ('to-{id}', 'from-{id}')"));
-    }
-
-    fn judge(&self, id: &str, kind: Kind) -> Result<(), String> {
-        let (World { postgres, dovecot, .. }, message) = (&self.world, message(id, kind));
-        let wire = String::from_utf8_lossy(&message).replace('\n', "\r\n");
-        for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
-            let uids = dovecot.uids(&account, mailbox);
-            let [uid] = uids.as_slice() else { return Err(format!("{account}/{mailbox}: UIDs {uids:?}")) };
-            if dovecot.messages(&account, mailbox) != [wire.as_bytes()] {
-                return Err(format!("{account}/{mailbox}: not the message's bytes"));
-            }
-            let row = postgres.psql(&format!(
-                "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
-                 WHERE account = '{account}' AND mailbox = '{mailbox}'"
-            ));
-            if row != format!("{uid}|f|t|t") {
-                return Err(format!("{account}/{mailbox}: UID {uid}, and the ledger says {row}"));
-            }
-            let tmp = || litter(&dovecot.mail_root().join(&account));
-            // Dovecot clears away what a cut connection left when it notices.
-            if !wait_until(Duration::from_secs(5), || tmp().is_empty()) {
-                return Err(format!("litter: {:?}", tmp()));
-            }
-        }
-        Ok(())
-    }
 }

@@ -94,8 +94,13 @@ impl Postgres {
 
     /// Runs SQL as the superuser in the database `onedrop`; returns unaligned rows without headings.
     pub fn psql(&self, sql: &str) -> String {
+        self.psql_in("onedrop", sql)
+    }
+
+    /// As [`Postgres::psql`], in another database.
+    pub fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(bin("psql"));
-        command.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "onedrop", "-p", &self.port.to_string()]);
+        command.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", database, "-p", &self.port.to_string()]);
         command.arg("-h").arg(self.socket_dir()).args(["-c", sql]).env_remove("PGOPTIONS");
         run(&mut command).trim_end_matches('\n').to_owned()
     }
