@@ -23,7 +23,7 @@ pub mod sqlite;
 mod told;
 
 pub use on_record::{CopyOnRecord, Standing, Window};
-pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart};
+pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
 pub const SCHEMA_VERSION: i64 = 5;
@@ -359,10 +359,9 @@ pub trait Ledger: Send {
     /// The account, or `None` without a row.
     fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError>;
 
-    /// Everything on record about the messages that `wanted` names: a Message-ID (with or without its brackets), a queue
-    /// id, a recipient in any case, or an account; and about attempts that came to record no message. Newest first, at
-    /// most `limit`; an empty text names nothing.
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError>;
+    /// Everything on record about the messages that are asked for, and about attempts that came to record no message.
+    /// Newest first, at most `limit`.
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError>;
 
     /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and then by row, from behind
     /// the one told last.

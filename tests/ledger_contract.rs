@@ -17,7 +17,7 @@ use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, Standing, Trace, Turn, Window,
+    RandomValue, Recorded, SCHEMA_VERSION, Standing, Trace, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -111,6 +111,7 @@ macro_rules! ledger_contract {
                 an_idle_session_is_used_again,
                 a_message_is_found_by_what_an_administrator_knows,
                 a_trace_is_newest_first_and_limited,
+                a_trace_can_be_filtered,
                 a_trace_tells_where_a_copy_stands,
                 any_text_can_be_recorded,
                 any_text_can_be_asked_for,
@@ -226,7 +227,7 @@ impl Session {
     }
 
     fn trace(&mut self, wanted: &str) -> Vec<Trace> {
-        self.0.trace(wanted, 10).expect("trace")
+        self.0.trace(&TraceFilter::of(wanted), 10).expect("trace")
     }
 
     fn trace_one(&mut self, wanted: &str) -> Trace {
@@ -1020,12 +1021,81 @@ mod suite {
             session.record(&mail(&format!("n{n}")), &[inbox()]);
         }
         let subjects = |limit, session: &mut Session| -> Vec<_> {
-            let traces = session.0.trace("4Xyz12", limit).expect("trace");
+            let traces = session.0.trace(&TraceFilter::of("4Xyz12"), limit).expect("trace");
             traces.into_iter().filter_map(|trace| trace.subject).collect()
         };
         assert_eq!(subjects(10, &mut session), ["n4", "n3", "n2", "n1", "n0"]);
         assert_eq!(subjects(2, &mut session), ["n4", "n3"]);
         assert!(subjects(0, &mut session).is_empty());
+    }
+
+    pub fn a_trace_can_be_filtered(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let end = |outcome| AttemptEnd { outcome, ..delivered() };
+        let lost = Attempt { sender: "zoe@lost.example".to_owned(), queue_id: "Q2".to_owned(), ..attempt("mx2") };
+        for (name, by) in [("unrecorded", &lost), ("done", &lost)] {
+            session.0.note_attempts(mail(name).identity(), &[(by.clone(), end("tempfail"))]).expect("a note");
+        }
+        let mut record = |name: &str, from: &str, sender: &str, outcomes: &[&'static str]| {
+            let mail = mail(name);
+            let address = |role, address: &str| AddressFact { role, name: None, address: Some(address.to_owned()) };
+            let facts = Facts {
+                subject: Some(format!("About {name}")),
+                addresses: vec![address("from", from), address("to", "lisa@gmail.com")],
+                ..Facts::default()
+            };
+            let by = Attempt { sender: sender.to_owned(), queue_id: "Q1".to_owned(), ..attempt("mx1") };
+            let entry =
+                Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+            let mut at = None;
+            for outcome in outcomes {
+                let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect("record");
+                at.get_or_insert(recorded.recorded_at);
+                let claim = claimed(&recorded.copies[0]);
+                match *outcome {
+                    "delivered" => assert_eq!(session.confirm(&claim, &uid(1)), Confirmed::Recorded),
+                    _ => session.0.release(&[claim]).expect("release"),
+                }
+                session.0.finish(recorded.attempt, &end(outcome)).expect("finish");
+            }
+            at.expect("a record")
+        };
+        record("done", "Zoe@Example.org", "bounces@list.example", &["delivered"]);
+        record("undone", "doug@mail.axial.net", "", &["tempfail"]);
+        let at = record("done later", "%@mail.axial.net", "zoe@example.org", &["tempfail", "permfail", "delivered"]);
+        let all = TraceFilter::default();
+        let second = Duration::from_secs(1);
+        let cases: [(TraceFilter<'_>, &[&str]); 14] = [
+            (all, &["done later", "undone", "done", "(none)"]),
+            (TraceFilter { since: Some(at - 60 * second), ..all }, &["done later", "undone", "done", "(none)"]),
+            (TraceFilter { since: Some(at + 3600 * second), ..all }, &[]),
+            (TraceFilter { since: Some(at + 3600 * second), ..TraceFilter::of("Q1") }, &[]),
+            (TraceFilter { failed: true, ..all }, &["undone", "(none)"]),
+            (TraceFilter { failed: true, ..TraceFilter::of("Q1") }, &["undone"]),
+            (TraceFilter { subject: Some("LATER"), ..all }, &["done later"]),
+            (TraceFilter { subject: Some("about "), ..TraceFilter::of("Q1") }, &["done later", "undone", "done"]),
+            (TraceFilter { subject: Some("%"), ..all }, &[]),
+            (TraceFilter { sender: Some("zoe@EXAMPLE"), ..all }, &["done later", "done"]),
+            (TraceFilter { sender: Some("lisa@gmail.com"), ..all }, &[]),
+            (TraceFilter { sender: Some("zoe@lost"), ..all }, &["(none)"]),
+            (TraceFilter { sender: Some("%"), ..all }, &["done later"]),
+            (TraceFilter { sender: Some("zoe"), subject: Some("done"), failed: true, ..TraceFilter::of("Q1") }, &[]),
+        ];
+        for (filter, expected) in cases {
+            let traces = session.0.trace(&filter, 10).expect("trace");
+            let mut subjects: Vec<_> =
+                traces.iter().map(|trace| trace.subject.as_deref().unwrap_or("(none)")).collect();
+            // When it was begun counts for one that is not recorded.
+            subjects.sort_by_key(|subject| *subject == "(none)");
+            let subjects: Vec<&str> =
+                subjects.into_iter().map(|subject| subject.strip_prefix("About ").unwrap_or(subject)).collect();
+            assert_eq!(subjects, expected, "{filter:?}");
+            if let Some(done) = traces.iter().find(|trace| trace.subject.as_deref() == Some("About done")) {
+                assert_eq!(done.attempts.len(), 2, "{filter:?}: those that recorded nothing are shown with it");
+            }
+        }
+        let two = session.0.trace(&all, 2).expect("trace");
+        assert_eq!(two.len(), 2);
     }
 
     pub fn a_trace_tells_where_a_copy_stands(rig: &dyn Rig) {

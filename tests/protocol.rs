@@ -16,7 +16,7 @@ use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, Trace, TraceCopy, Turn, Window,
+    RandomValue, Recorded, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::Hash;
 use onedrop::message::{Identity, Message};
@@ -199,8 +199,8 @@ impl Ledger for TestLedger {
         self.call("account_by_query", |inner| inner.account_by_query(query, asked))
     }
 
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        self.call("trace", |inner| inner.trace(wanted, limit))
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        self.call("trace", |inner| inner.trace(filter, limit))
     }
 
     fn copies_to_verify(
@@ -551,7 +551,7 @@ impl World {
 
     fn trace(&self, mail: &Message) -> Trace {
         let id = String::from_utf8(mail.identity().message_id.clone().expect("a Message-ID")).expect("text");
-        self.ledger.clone().trace(&id, 10).expect("trace").remove(0)
+        self.ledger.clone().trace(&TraceFilter::of(&id), 10).expect("trace").remove(0)
     }
 
     /// One copy at most anywhere; exactly one, on record as placed, where somebody said so; or, of a shared copy, its bytes.
@@ -708,7 +708,7 @@ fn crash_after_reading_the_message_leaves_nothing() {
     for world in World::both() {
         let crashed = world.delivery().failing_ledger(0, LedgerFault::Crash).run(&mail("m"), &[inbox()]);
         assert!(crashed.expect_temp_fail().store_calls.is_empty());
-        assert!(world.ledger.clone().trace("m@example.org", 1).expect("trace").is_empty());
+        assert!(world.ledger.clone().trace(&TraceFilter::of("m@example.org"), 1).expect("trace").is_empty());
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!((again.hows(), again.store_calls), (vec![How::Stored], vec!["append"]));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, Window};
+use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, TraceFilter, Window};
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
@@ -277,7 +277,7 @@ fn a_doubt_with_a_copy_is_settled_by_its_receipt() {
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(site.verify(false).tally.settled, 1);
     assert!(site.is_settled());
-    let trace = site.ledger.clone().trace("doubt@example.org", 1).expect("trace").remove(0);
+    let trace = site.ledger.clone().trace(&TraceFilter::of("doubt@example.org"), 1).expect("trace").remove(0);
     assert!(trace.copies[0].found_by_look);
 }
 

@@ -7,7 +7,7 @@ use super::{Adapters, Said, TraceArgs};
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
-use crate::ledger::{Trace, TraceAttempt, TraceCopy};
+use crate::ledger::{Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::routing::Routing;
 
 const TIME: Duration = Duration::from_secs(60);
@@ -15,7 +15,8 @@ const TIME: Duration = Duration::from_secs(60);
 pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Result<Said, String> {
     let mut ledger =
         (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
-    let mut find = |wanted: &str| ledger.trace(wanted, args.limit).map_err(|error| format!("ledger: {error}"));
+    let mut find =
+        |wanted: &str| ledger.trace(&TraceFilter::of(wanted), args.limit).map_err(|error| format!("ledger: {error}"));
     let mut traces = find(&args.wanted)?;
     // An address that was delivered to under another form: its account has the copies.
     if traces.is_empty()

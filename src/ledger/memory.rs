@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use super::recorded_secs;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, Turn, Window,
+    RandomValue, Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, Turn,
+    Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
@@ -67,6 +68,8 @@ struct CopyRow {
 }
 
 struct AttemptRow {
+    /// When it began.
+    at: Duration,
     message: Option<i64>,
     id_hash: Hash,
     attempt: Attempt,
@@ -133,6 +136,11 @@ impl MemoryLedger {
             self.shared().locks.remove(&key);
         }
     }
+}
+
+/// Whether `part` is in `text`, whatever its case.
+fn holds(text: &str, part: &str) -> bool {
+    text.to_lowercase().contains(&part.to_lowercase())
 }
 
 /// What the ledger's clock stands for.
@@ -271,7 +279,8 @@ impl Ledger for MemoryLedger {
             shared.messages.len() - 1
         });
         let id = message as i64 + 1;
-        let row = AttemptRow { message: Some(id), id_hash: identity.id_hash, attempt: attempt.clone(), end: None };
+        let at = shared.now;
+        let row = AttemptRow { at, message: Some(id), id_hash: identity.id_hash, attempt: attempt.clone(), end: None };
         shared.attempts.push(row);
         let copies = shared.claims(id, destinations, attempt, terms);
         let recorded = Recorded {
@@ -397,7 +406,9 @@ impl Ledger for MemoryLedger {
         let mut shared = self.shared();
         let message =
             shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
+        let at = shared.now;
         shared.attempts.extend(ended.iter().map(|(attempt, end)| AttemptRow {
+            at,
             message: message.map(|index| index as i64 + 1),
             id_hash: identity.id_hash,
             attempt: attempt.clone(),
@@ -419,36 +430,78 @@ impl Ledger for MemoryLedger {
         Ok(self.shared().accounts.get(&asked.address).cloned())
     }
 
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        if wanted.is_empty() {
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        if filter.name == Some("") {
             return Ok(Vec::new());
         }
         let shared = self.shared();
-        let (hashes, lower) = (super::wanted_hashes(wanted), wanted.to_lowercase());
-        let names = |row: &AttemptRow| row.attempt.queue_id == wanted || row.attempt.recipient.to_lowercase() == lower;
-        let of = |id: i64| shared.attempts.iter().filter(move |row| row.message == Some(id));
-        let copies_of = |id: i64| shared.copies.iter().filter(move |copy| copy.message == id);
-        let mut unrecorded: Vec<&AttemptRow> = shared.attempts.iter().collect();
-        unrecorded.retain(|row| row.message.is_none() && (hashes.contains(&row.id_hash) || names(row)));
+        let hashes = filter.name.map(super::wanted_hashes).unwrap_or_default();
+        let lower = filter.name.map(str::to_lowercase);
+        let names = |row: &AttemptRow| {
+            filter.name.is_some_and(|name| row.attempt.queue_id == name)
+                || lower.as_ref().is_some_and(|lower| row.attempt.recipient.to_lowercase() == *lower)
+        };
+        let is_recorded = |row: &AttemptRow| shared.messages.iter().any(|message| message.id_hash == row.id_hash);
+        let wants = |row: &&AttemptRow| {
+            let is_named = match filter.name {
+                Some(_) => hashes.contains(&row.id_hash) || names(row),
+                None => !is_recorded(row),
+            };
+            let sender = filter.sender.is_none_or(|sender| holds(&row.attempt.sender, sender));
+            let since = filter.since.is_none_or(|since| wall_clock(row.at) >= since);
+            is_named && sender && since && filter.subject.is_none() && (!filter.failed || !is_recorded(row))
+        };
+        let unrecorded: Vec<&AttemptRow> = shared.attempts.iter().filter(|row| row.message.is_none()).collect();
+        let mut found: Vec<Hash> = Vec::new();
         let mut traces = Vec::new();
         for (id, row) in shared.messages.iter().enumerate().rev().map(|(index, row)| (index as i64 + 1, row)) {
-            let wants_account = |copy: &CopyRow| [wanted, lower.as_str()].contains(&copy.destination.account.as_str());
-            if !(hashes.contains(&row.id_hash) || of(id).any(names) || copies_of(id).any(wants_account)) {
+            let of = || shared.attempts.iter().filter(move |row| row.message == Some(id));
+            let copies = || shared.copies.iter().filter(move |copy| copy.message == id);
+            let wants_account =
+                |copy: &CopyRow| [filter.name, lower.as_deref()].contains(&Some(copy.destination.account.as_str()));
+            let is_named = filter.name.is_none()
+                || hashes.contains(&row.id_hash)
+                || of().any(names)
+                || copies().any(wants_account);
+            let is_done = |row: &AttemptRow| row.end.as_ref().is_some_and(|end| end.outcome == "delivered");
+            let recipient = |row: &AttemptRow| row.attempt.recipient.to_lowercase();
+            let is_last = |at: usize, one: &AttemptRow| {
+                !of().skip(at + 1).any(|later| recipient(later) == recipient(one) && is_done(later))
+            };
+            let failed = || {
+                copies().any(|copy| copy.receipt.is_none())
+                    || of().enumerate().any(|(at, one)| !is_done(one) && is_last(at, one))
+            };
+            let from =
+                || row.facts.addresses.iter().filter(|one| one.role == "from").filter_map(|one| one.address.as_ref());
+            let is_by = |sender: &str| {
+                of().next().is_some_and(|first| holds(&first.attempt.sender, sender))
+                    || from().any(|one| holds(one, sender))
+            };
+            if !is_named
+                || filter.since.is_some_and(|since| row.recorded_at < since)
+                || filter.sender.is_some_and(|sender| !is_by(sender))
+                || filter.subject.is_some_and(|text| !holds(row.facts.subject.as_deref().unwrap_or_default(), text))
+                || filter.failed && !failed()
+            {
                 continue;
             }
-            let (at_it, others): (Vec<_>, _) = unrecorded.into_iter().partition(|one| one.id_hash == row.id_hash);
-            unrecorded = others;
+            let is_first = !found.contains(&row.id_hash);
+            found.push(row.id_hash);
+            let at_it = unrecorded.iter().copied().filter(|one| is_first && one.id_hash == row.id_hash);
             traces.push(Trace {
-                copies: copies_of(id).map(|copy| copy.trace(shared.now, row)).collect(),
+                copies: copies().map(|copy| copy.trace(shared.now, row)).collect(),
                 collision: shared.collides(row),
-                attempts: of(id).chain(at_it).map(AttemptRow::trace).collect(),
+                attempts: of().chain(at_it).map(AttemptRow::trace).collect(),
                 ..row.trace(id)
             });
         }
         // Attempts at messages that are not on record.
-        while let Some(id_hash) = unrecorded.first().map(|row| row.id_hash) {
-            let (one, others): (Vec<_>, _) = unrecorded.into_iter().partition(|row| row.id_hash == id_hash);
-            unrecorded = others;
+        let mut others: Vec<&AttemptRow> = unrecorded.into_iter().filter(wants).collect();
+        others.retain(|row| !found.contains(&row.id_hash));
+        while let Some(id_hash) = others.first().map(|row| row.id_hash) {
+            let (one, rest): (Vec<_>, _) = others.into_iter().partition(|row| row.id_hash == id_hash);
+            others = rest;
             traces.push(Trace { attempts: one.into_iter().map(AttemptRow::trace).collect(), ..Trace::default() });
         }
         traces.truncate(limit as usize);

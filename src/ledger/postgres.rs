@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
@@ -139,8 +139,8 @@ impl Ledger for PostgresLedger {
         account::by_query(&mut self.session, query, asked)
     }
 
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        trace::trace(&mut self.session, wanted, limit)
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        trace::trace(&mut self.session, filter, limit)
     }
 
     fn copies_to_verify(

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, Trace, Turn, Window,
+    Recorded, Trace, TraceFilter, Turn, Window,
 };
 use crate::byte_lock;
 use crate::directory::{Asked, Destination};
@@ -347,8 +347,8 @@ impl Ledger for SqliteLedger {
         Ok(account.flatten().filter(|account| !account.is_empty()))
     }
 
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        trace::trace(&self.connection, wanted, limit)
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        trace::trace(&self.connection, filter, limit)
     }
 
     fn copies_to_verify(

@@ -1,6 +1,30 @@
 //! What is on record about a message, as it is told.
 
+use std::time::SystemTime;
+
 use crate::message::{AddressFact, PartFact};
+
+/// Which messages are asked for: all that is given must hold. Without a name and without a time, all of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TraceFilter<'a> {
+    /// A Message-ID (with or without its brackets), a queue id, a recipient in any case, or an account. An empty one names
+    /// nothing.
+    pub name: Option<&'a str>,
+    /// Recorded since then; an attempt that came to record no message, begun since then.
+    pub since: Option<SystemTime>,
+    /// Part of the envelope sender or of an address in From, whatever its case.
+    pub sender: Option<&'a str>,
+    /// Part of the subject, whatever its case.
+    pub subject: Option<&'a str>,
+    /// Not all is done: a copy is not placed, or a recipient's last attempt was not "delivered".
+    pub failed: bool,
+}
+
+impl TraceFilter<'_> {
+    pub fn of(name: &str) -> TraceFilter<'_> {
+        TraceFilter { name: Some(name), ..TraceFilter::default() }
+    }
+}
 
 /// A message with its copies and attempts, as `onedrop trace` shows it.
 #[derive(Debug, Clone, Default, serde::Serialize)]

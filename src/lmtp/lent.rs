@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::directory::{Asked, Destination};
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Together, Trace, Turn, Window,
+    Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -174,8 +174,8 @@ impl Ledger for LentLedger<'_> {
         self.once(|ledger| ledger.account_by_query(query, asked))
     }
 
-    fn trace(&mut self, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        self.once(|ledger| ledger.trace(wanted, limit))
+    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+        self.once(|ledger| ledger.trace(filter, limit))
     }
 
     fn copies_to_verify(

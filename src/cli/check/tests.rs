@@ -12,7 +12,7 @@ use crate::directory::{Asked, Destination};
 use crate::ledger::memory::MemoryLedger;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, SCHEMA_VERSION, Trace, Turn, Window,
+    Recorded, SCHEMA_VERSION, Trace, TraceFilter, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -273,7 +273,7 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn trace(&mut self, _: &str, _: u32) -> Result<Vec<Trace>, LedgerError> {
+    fn trace(&mut self, _: &TraceFilter<'_>, _: u32) -> Result<Vec<Trace>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

@@ -1,6 +1,7 @@
 //! What is on record about a message, for people: two round trips, each in a transaction that sees one state.
 
 use std::collections::HashMap;
+use std::time::UNIX_EPOCH;
 
 use postgres::Row;
 use postgres::types::Type;
@@ -8,11 +9,10 @@ use postgres::types::Type;
 use super::columns::{cell, receipt};
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
-use crate::ledger::{LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart};
-use crate::lock_key::message_hash;
+use crate::ledger::{LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, wanted_hashes};
 
-/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2), newest first.
-const MESSAGES: &str = "
+/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2); $3: at most so many of each.
+const NAMED: &str = "
 WITH wanted AS (
     SELECT id FROM onedrop_message WHERE id_hash = ANY ($1)
     UNION
@@ -24,14 +24,33 @@ WITH wanted AS (
     UNION
     (SELECT message_id FROM onedrop_copy WHERE account IN ($2, lower($2))
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
-)
-SELECT id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date}, size_bytes, in_reply_to,
+)";
+
+/// The newest $4 of them, or of all, since $5 (seconds since 1970) where the rest holds as well: sender ($6), subject ($7),
+/// that not all is done ($8). The index on `recorded_at` bounds what is read where there is no name.
+const MESSAGES: &str = "
+SELECT m.id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date}, size_bytes, in_reply_to,
        reference_ids,
        message_id IS NOT NULL AND EXISTS (
            SELECT FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
        raw IS NOT NULL
-FROM onedrop_message m JOIN wanted USING (id) WHERE $2 <> ''
-ORDER BY id DESC LIMIT $3";
+FROM {wanted}
+WHERE m.recorded_at >= to_timestamp($5)
+  AND ($6::text IS NULL OR position(lower($6) IN lower(m.sender)) > 0 OR EXISTS (
+       SELECT FROM onedrop_address a
+       WHERE a.message_id = m.id AND a.role = 'from' AND position(lower($6) IN lower(a.address)) > 0))
+  AND ($7::text IS NULL OR position(lower($7) IN lower(m.subject)) > 0)
+  AND (NOT $8
+       OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL)
+       OR EXISTS (SELECT FROM onedrop_attempt a
+                  WHERE a.message_id = m.id AND a.outcome IS DISTINCT FROM 'delivered'
+                    AND NOT EXISTS (SELECT FROM onedrop_attempt later
+                                    WHERE later.message_id = m.id AND lower(later.recipient) = lower(a.recipient)
+                                      AND later.id > a.id AND later.outcome = 'delivered')))
+ORDER BY m.recorded_at DESC, m.id DESC LIMIT $4";
+
+/// With further conditions so many messages of a recipient or an account are looked at, the newest ones.
+const LOOKED_AT: i64 = 10_000;
 
 const ADDRESSES: &str = "
 SELECT message_id, role, name, address FROM onedrop_address WHERE message_id = ANY ($1) ORDER BY message_id, position";
@@ -48,44 +67,74 @@ SELECT message_id, account, mailbox,
        (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
-/// Attempts of the messages ($1), and those that never got as far as a message row: of the same Message-ID ($2, with
-/// the hashes asked for), or asked for by queue id or recipient ($3).
+/// Attempts of the messages ($1), and those that never got as far as a message row: of the same Message-IDs ($2), or
+/// asked for: by Message-ID ($3), queue id or recipient ($4), without a name all whose message is not on record; further
+/// conditions as above ($5 to $8; they have no subject).
 const ATTEMPTS: &str = "
 SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms, outcome, status, detail
 FROM onedrop_attempt WHERE message_id = ANY ($1)
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms, outcome, status, detail
- FROM onedrop_attempt
- WHERE message_id IS NULL AND $3 <> '' AND (id_hash = ANY ($2) OR queue_id = $3 OR lower(recipient) = lower($3))
+ FROM onedrop_attempt a
+ WHERE message_id IS NULL AND (
+       id_hash = ANY ($2)
+       OR CASE WHEN $4::text IS NULL THEN {unrecorded}
+               ELSE $4 <> '' AND (id_hash = ANY ($3) OR queue_id = $4 OR lower(recipient) = lower($4)) END
+          AND started_at >= to_timestamp($5) AND $7::text IS NULL AND (NOT $8 OR {unrecorded})
+          AND ($6::text IS NULL OR position(lower($6) IN lower(sender)) > 0))
  ORDER BY id DESC LIMIT 1000)
 ORDER BY 3";
 
+const UNRECORDED: &str = "NOT EXISTS (SELECT FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
+
 /// [`Ledger::trace`](crate::ledger::Ledger::trace).
-pub(super) fn trace(session: &mut Session, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-    let mut hashes = vec![message_hash(wanted.as_bytes()).to_vec()];
-    if !wanted.starts_with('<') {
-        hashes.push(message_hash(format!("<{wanted}>").as_bytes()).to_vec());
+pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+    let hashes: Vec<Vec<u8>> =
+        filter.name.map(wanted_hashes).unwrap_or_default().iter().map(|hash| hash.to_vec()).collect();
+    let name = filter.name.map(|name| clean(name.trim(), INDEXED));
+    if name.as_deref() == Some("") {
+        return Ok(Vec::new());
     }
-    let wanted = clean(wanted.trim(), INDEXED);
-    let (wanted, rows_limit) = (wanted.as_ref(), i64::from(limit));
+    let TraceFilter { since, sender, subject, failed, .. } = *filter;
+    let is_plain = since.is_none() && sender.is_none() && subject.is_none() && !failed;
+    let rows_limit = i64::from(limit);
+    let of_each = if is_plain { rows_limit } else { LOOKED_AT };
+    let since = since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let [sender, subject] = [sender, subject].map(|text| text.map(|text| clean(text, INDEXED)));
     let sql = with_times(MESSAGES);
+    let sql = match name {
+        Some(_) => format!("{NAMED}{}", sql.replace("{wanted}", "onedrop_message m JOIN wanted USING (id)")),
+        None => sql.replace("{wanted}", "onedrop_message m"),
+    };
     let rows = session.read(&[Statement::new(&sql)
         .with(&hashes, Type::BYTEA_ARRAY)
-        .with(&wanted, Type::TEXT)
-        .with(&rows_limit, Type::INT8)])?;
+        .with(&name, Type::TEXT)
+        .with(&of_each, Type::INT8)
+        .with(&rows_limit, Type::INT8)
+        .with(&since, Type::FLOAT8)
+        .with(&sender, Type::TEXT)
+        .with(&subject, Type::TEXT)
+        .with(&failed, Type::BOOL)])?;
     let mut found = Found::default();
     for row in rows.iter().flatten() {
         found.message(row)?;
     }
     let ids: Vec<i64> = found.traces.iter().map(|trace| trace.message).collect();
-    hashes.extend(found.by_hash.keys().cloned());
-    let (copies, attempts) = (with_times(COPIES), with_times(ATTEMPTS));
+    let found_hashes: Vec<Vec<u8>> = found.by_hash.keys().cloned().collect();
+    let (copies, attempts) = (with_times(COPIES), with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED));
     let about = |sql| Statement::new(sql).with(&ids, Type::INT8_ARRAY);
     let answers = session.read(&[
         about(ADDRESSES),
         about(PARTS),
         about(&copies),
-        about(&attempts).with(&hashes, Type::BYTEA_ARRAY).with(&wanted, Type::TEXT),
+        about(&attempts)
+            .with(&found_hashes, Type::BYTEA_ARRAY)
+            .with(&hashes, Type::BYTEA_ARRAY)
+            .with(&name, Type::TEXT)
+            .with(&since, Type::FLOAT8)
+            .with(&sender, Type::TEXT)
+            .with(&subject, Type::TEXT)
+            .with(&failed, Type::BOOL),
     ])?;
     for (rows, add) in answers.iter().zip([Found::address, Found::part, Found::copy, Found::attempt]) {
         rows.iter().try_for_each(|row| add(&mut found, row))?;

@@ -1,31 +1,37 @@
 //! What `onedrop trace` reads from an SQLite ledger. Reads only.
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 use rusqlite::{Connection, Row, params};
 
-use crate::ledger::{LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TracePart, copy_state, wanted_hashes};
+use crate::ledger::{
+    LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, copy_state, wanted_hashes,
+};
 use crate::lock_key::{self, Hash};
 use crate::store::Receipt;
 
 const TIME: &str = "'%Y-%m-%dT%H:%M:%SZ'";
 
-pub(super) fn trace(connection: &Connection, wanted: &str, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-    if wanted.is_empty() {
+pub(super) fn trace(connection: &Connection, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+    if filter.name == Some("") {
         return Ok(Vec::new());
     }
-    let hashes = wanted_hashes(wanted);
+    let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
     let wanted = Wanted {
-        hashes: [hashes.first(), hashes.last()].map(|hash| hash.copied().unwrap_or_default()),
-        text: wanted,
-        lower: wanted.to_lowercase(),
+        hashes: [hashes.first(), hashes.last()].map(Option::<&Hash>::copied),
+        filter,
+        lower: filter.name.map(str::to_lowercase),
+        since: filter.since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
     };
-    let mut unrecorded = wanted.unrecorded(connection)?;
+    let messages = wanted.messages(connection, limit)?;
+    let mut unrecorded = wanted.unrecorded(connection, &messages)?;
     let mut traces = Vec::new();
-    for (id_hash, message) in wanted.messages(connection, limit)? {
+    for (id_hash, message) in messages {
         let id = message.message;
         let mut attempts = rows(connection, &attempts_sql("message_id = ?1"), id, attempt)?;
         attempts.extend(unrecorded.remove(&id_hash).unwrap_or_default());
+        attempts.sort_by(|a, b| a.started_at.cmp(&b.started_at));
         traces.push(Trace {
             addresses: rows(
                 connection,
@@ -52,7 +58,12 @@ pub(super) fn trace(connection: &Connection, wanted: &str, limit: u32) -> Result
         });
     }
     // Attempts at messages that are not on record.
-    traces.extend(unrecorded.into_values().map(|attempts| Trace { attempts, ..Trace::default() }));
+    traces.extend(unrecorded.into_values().map(|attempts| Trace {
+        recorded_at: attempts.first().map(|attempt| attempt.started_at.clone()).unwrap_or_default(),
+        attempts,
+        ..Trace::default()
+    }));
+    traces.sort_by(|a, b| b.recorded_at.cmp(&a.recorded_at).then(b.message.cmp(&a.message)));
     traces.truncate(limit as usize);
     Ok(traces)
 }
@@ -68,69 +79,140 @@ fn rows<T>(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// The named ones among the messages: by ?1 and ?2 (hashes of the Message-ID), ?3 and ?4 (queue id, recipient, account).
+const NAMED: &str = "(id_hash IN (?1, ?2)
+    OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
+    OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
+    OR id IN (SELECT message_id FROM onedrop_copy WHERE account IN (?3, ?4)))
+    AND recorded_at >= ?5";
+
+/// What must hold as well: ?6 sender, ?7 subject, ?8 that not all is done.
+const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR EXISTS (
+        SELECT 1 FROM onedrop_address a
+        WHERE a.message_id = m.id AND a.role = 'from' AND instr(lower(a.address), lower(?6)) > 0))
+    AND (?7 IS NULL OR instr(lower(subject), lower(?7)) > 0)
+    AND (NOT ?8
+         OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL)
+         OR EXISTS (SELECT 1 FROM onedrop_attempt a
+                    WHERE a.message_id = m.id AND a.outcome IS NOT 'delivered'
+                      AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
+                                      WHERE later.message_id = m.id AND later.recipient = a.recipient
+                                        AND later.id > a.id AND later.outcome = 'delivered')))";
+
+/// By so much the clock may have gone back between two messages whose numbers rise.
+const CLOCK_STEP_SECS: u64 = 3600;
+
 /// What was asked for, in the forms in which it may be on record.
 struct Wanted<'a> {
-    hashes: [Hash; 2],
-    text: &'a str,
-    lower: String,
+    hashes: [Option<Hash>; 2],
+    filter: &'a TraceFilter<'a>,
+    lower: Option<String>,
+    since: u64,
 }
 
 impl Wanted<'_> {
-    /// The messages, newest first, each with the hash of its Message-ID.
+    /// The messages, newest first, each with the hash of its Message-ID. Without a name all are read from the newest on, and
+    /// no further than to the first that is too old: numbers rise with time, and there is no index on that.
     fn messages(&self, connection: &Connection, limit: u32) -> Result<Vec<(Hash, Trace)>, LedgerError> {
+        let which = match self.filter.name {
+            Some(_) => format!("{NAMED} AND {CONDITIONS}"),
+            None => format!("recorded_at < ?5 OR {CONDITIONS}"),
+        };
         let sql = format!(
             "SELECT id, message_id_text, digest, strftime({TIME}, recorded_at, 'unixepoch'), subject,
                     strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids,
                     message_id IS NOT NULL AND EXISTS (
                         SELECT 1 FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
-                    raw IS NOT NULL, id_hash
-             FROM onedrop_message m
-             WHERE id_hash IN (?1, ?2)
-                OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
-                OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
-                OR id IN (SELECT message_id FROM onedrop_copy WHERE account IN (?3, ?4))
-             ORDER BY id DESC LIMIT ?5"
+                    raw IS NOT NULL, id_hash, recorded_at
+             FROM onedrop_message m WHERE {which} ORDER BY id DESC"
         );
         let mut statement = connection.prepare(&sql)?;
-        let [first, last] = self.hashes;
-        let rows = statement.query_map(params![first, last, self.text, self.lower, limit], |row| {
-            let trace = Trace {
-                message: row.get(0)?,
-                message_id: row.get(1)?,
-                digest: lock_key::hex(&row.get::<_, Vec<u8>>(2)?),
-                recorded_at: row.get(3)?,
-                subject: row.get(4)?,
-                date: row.get(5)?,
-                size_bytes: row.get(6)?,
-                in_reply_to: row.get(7)?,
-                references: row.get(8)?,
-                collision: row.get(9)?,
-                raw_kept: row.get(10)?,
-                ..Trace::default()
-            };
-            Ok((row.get(11)?, trace))
-        })?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        let ([first, last], filter) = (self.hashes, self.filter);
+        let parameters = params![
+            first,
+            last,
+            filter.name,
+            self.lower,
+            self.since as i64,
+            filter.sender,
+            filter.subject,
+            filter.failed
+        ];
+        let mut rows = statement.query(parameters)?;
+        let mut messages = Vec::new();
+        while messages.len() < limit as usize
+            && let Some(row) = rows.next()?
+        {
+            let recorded = row.get::<_, i64>(12)?.max(0).unsigned_abs();
+            if recorded + CLOCK_STEP_SECS < self.since {
+                break;
+            }
+            if recorded >= self.since {
+                messages.push((row.get(11)?, message(row)?));
+            }
+        }
+        Ok(messages)
     }
 
-    /// Attempts that came to record no message, by the hash of its Message-ID.
-    fn unrecorded(&self, connection: &Connection) -> Result<BTreeMap<Hash, Vec<TraceAttempt>>, LedgerError> {
-        let sql = attempts_sql(
-            "message_id IS NULL
-             AND (id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> '' OR recipient = ?4)",
-        );
+    /// Attempts that came to record no message, by the hash of its Message-ID: those at messages that were found, and those
+    /// asked for.
+    fn unrecorded(
+        &self,
+        connection: &Connection,
+        found: &[(Hash, Trace)],
+    ) -> Result<BTreeMap<Hash, Vec<TraceAttempt>>, LedgerError> {
+        const UNRECORDED: &str =
+            "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
+        let sql = attempts_sql(&format!(
+            "message_id IS NULL AND (id_hash = ?9
+              OR ?9 IS NULL AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {UNRECORDED})
+                 AND (?6 IS NULL OR instr(lower(sender), lower(?6)) > 0)
+                 AND CASE WHEN ?3 IS NULL THEN {UNRECORDED}
+                          ELSE id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> '' OR recipient = ?4 END)"
+        ));
         let mut statement = connection.prepare(&sql)?;
-        let [first, last] = self.hashes;
-        let rows = statement.query_map(params![first, last, self.text, self.lower], |row| {
-            Ok((row.get::<_, Hash>(10)?, attempt(row)?))
-        })?;
+        let ([first, last], filter) = (self.hashes, self.filter);
         let mut attempts = BTreeMap::<Hash, Vec<TraceAttempt>>::new();
-        for row in rows {
-            let (id_hash, attempt) = row?;
-            attempts.entry(id_hash).or_default().push(attempt);
+        for at in found.iter().map(|(id_hash, _)| Some(*id_hash)).chain([None]) {
+            let parameters = params![
+                first,
+                last,
+                filter.name,
+                self.lower,
+                self.since as i64,
+                filter.sender,
+                filter.subject,
+                filter.failed,
+                at
+            ];
+            let rows = statement.query_map(parameters, |row| Ok((row.get::<_, Hash>(10)?, attempt(row)?)))?;
+            for row in rows {
+                let (id_hash, attempt) = row?;
+                // Of those found all are there already.
+                if at.is_some() || !found.iter().any(|(found, _)| *found == id_hash) {
+                    attempts.entry(id_hash).or_default().push(attempt);
+                }
+            }
         }
         Ok(attempts)
     }
+}
+
+fn message(row: &Row<'_>) -> rusqlite::Result<Trace> {
+    Ok(Trace {
+        message: row.get(0)?,
+        message_id: row.get(1)?,
+        digest: lock_key::hex(&row.get::<_, Vec<u8>>(2)?),
+        recorded_at: row.get(3)?,
+        subject: row.get(4)?,
+        date: row.get(5)?,
+        size_bytes: row.get(6)?,
+        in_reply_to: row.get(7)?,
+        references: row.get(8)?,
+        collision: row.get(9)?,
+        raw_kept: row.get(10)?,
+        ..Trace::default()
+    })
 }
 
 fn copies_sql() -> String {
