@@ -117,15 +117,33 @@ struct CheckArgs {
 
 #[derive(Debug, Args)]
 struct TraceArgs {
-    /// Message-ID, queue id, recipient or account
-    #[arg(value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT")]
-    wanted: String,
-    /// Print as JSON
+    /// Message-ID, queue id, recipient or account; may be left out where another condition is given
+    #[arg(
+        value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
+        required_unless_present_any = ["since", "sender", "subject", "failed"]
+    )]
+    wanted: Option<String>,
+    /// Recorded since then: a duration back (24h, 7d) or a date (2026-11-01) [default: without a name, 7d]
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// This is part of the envelope sender or of an address in From
+    #[arg(long, value_name = "TEXT")]
+    sender: Option<String>,
+    /// This is part of the subject
+    #[arg(long, value_name = "TEXT")]
+    subject: Option<String>,
+    /// Not all is done: a copy is not placed, or a recipient's last attempt failed
     #[arg(long)]
-    json: bool,
+    failed: bool,
     /// Show at most this many messages, the newest first
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// Tell times in UTC, not in this host's time zone
+    #[arg(long)]
+    utc: bool,
+    /// Print as JSON, with times in UTC
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]

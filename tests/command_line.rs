@@ -93,8 +93,9 @@ fn help_is_for_the_asking() {
 #[test]
 fn what_is_not_understood_is_named_with_what_was_probably_meant() {
     let site = Site::new();
-    let cases: [(&[&str], &[&str]); 9] = [
-        (&["trace"], &["required arguments were not provided", "<MESSAGE-ID | QUEUE-ID | RECIPIENT>"]),
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["trace", "--since", "yesterday"], &["--since yesterday: neither a duration (24h, 7d) nor a date"]),
+        (&["trace"], &["required arguments were not provided", "<MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT>"]),
         (&["trace", "--jsno", SCUBA], &["unexpected argument '--jsno'", "a similar argument exists: '--json'"]),
         (&["trace", "--limit", "0", SCUBA], &["invalid value '0' for '--limit <", "1.."]),
         (&["trace", "--limit"], &["a value is required for '--limit <"]),
@@ -127,6 +128,67 @@ fn what_is_not_found_is_told_by_the_exit_status() {
     assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{ended:?}");
     let ended = site.run(&["trace", "--json", "nobody@mail.axial.net"]);
     assert_eq!((ended.status, ended.out.as_str()), (Some(1), "[]\n"), "{ended:?}");
+}
+
+#[test]
+fn trace_finds_by_time_sender_subject_and_failure() {
+    let site = Site::new();
+    let mail = site.local.root.join("mail");
+    std::fs::write(mail.join("ghost"), "no folder").expect("a file in the way");
+    let mut command = site.command(&["deliver", "-f", "ann@x", "-d", "ghost@mail.axial.net"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("binary");
+    child.stdin.take().expect("stdin").write_all(b"Subject: Lost and found\n\nbody\n").expect("a message");
+    assert_eq!(child.wait().expect("end").code(), Some(75));
+    let subjects = |args: &[&str]| {
+        let ended = site.run(&[&["trace"], args].concat());
+        let told = ended.out.lines().filter_map(|line| line.strip_prefix("subject     "));
+        (ended.status, told.map(|subject| subject[..4].to_owned()).collect::<Vec<_>>().join(", "), ended.err)
+    };
+    let (lost, both) = ("Lost".to_owned(), "Lost, Our ".to_owned());
+    assert_eq!(subjects(&["--failed"]), (Some(0), lost.clone(), String::new()));
+    assert_eq!(subjects(&["--sender", "ANN@"]), (Some(0), lost.clone(), String::new()));
+    assert_eq!(subjects(&["--subject", "lost"]), (Some(0), lost, String::new()));
+    assert_eq!(subjects(&["--since", "1h"]), (Some(0), both.clone(), String::new()));
+    assert_eq!(subjects(&["--since", "1h", "--limit", "1"]).1, "Lost");
+    assert_eq!(subjects(&["--sender", "a", "--since", "2026-01-01"]).1, both);
+    assert_eq!(
+        subjects(&["scuba", "--failed", "--subject", "next"]),
+        (Some(1), String::new(), "nothing on record for scuba about next that failed\n".to_owned())
+    );
+    assert_eq!(subjects(&["--since", "2099-01-01"]).0, Some(1));
+    // Without a time, a week.
+    let db = rusqlite::Connection::open(site.local.root.join("ledger.db")).expect("ledger");
+    db.execute("UPDATE onedrop_message SET recorded_at = recorded_at - 8 * 86400", []).expect("an older message");
+    assert_eq!(
+        subjects(&["--failed"]),
+        (Some(1), String::new(), "nothing on record since 7d that failed\n".to_owned())
+    );
+    assert_eq!(subjects(&["--failed", "--since", "9d"]).1, "Lost");
+    assert_eq!(subjects(&["ghost"]).1, "Lost");
+}
+
+/// On a terminal lines fit; elsewhere values are whole. Times are this host's, or UTC.
+#[test]
+fn trace_tells_people_in_their_own_time_and_width() {
+    let site = Site::new();
+    let zone = |zone: &str, args: &[&str]| {
+        let output = site.command(&[&["trace", "4Xyz12"], args].concat()).env("TZ", zone).output().expect("binary");
+        Ended::of(&output).out
+    };
+    let (here, there) = (zone("Asia/Kolkata", &[]), zone("Asia/Kolkata", &["--utc"]));
+    let time = |told: &str| {
+        let line = told.lines().find_map(|line| line.strip_prefix("recorded    ")).expect("a line").to_owned();
+        line.trim_end_matches(" UTC").replace(" +05:30", "+05:30")
+    };
+    let (here, utc) = (time(&here), format!("{}Z", time(&there)));
+    let instant = |text: &str| text.parse::<jiff::Timestamp>().expect("a time");
+    assert_eq!(instant(&here), instant(&utc), "{here} {utc}");
+    assert!(here.ends_with("+05:30"));
+    let long = |text: &str| text.lines().filter(|line| line.trim_end_matches('\r').chars().count() > 100).count();
+    let piped = site.run(&["trace", "4Xyz12"]).out;
+    let on_a_terminal = site.shell("script -qec '$onedrop trace 4Xyz12' /dev/null").out;
+    assert!(long(&piped) > 0 && on_a_terminal.contains("\ncopy  "), "{on_a_terminal}");
+    assert_eq!(long(&on_a_terminal), 0, "{on_a_terminal}");
 }
 
 #[test]

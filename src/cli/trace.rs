@@ -1,7 +1,10 @@
-//! `onedrop trace`: what is on record about a message, for people and as JSON.
+//! `onedrop trace`: what is on record about messages, for people and as JSON. On a terminal lines are at most 100 columns
+//! wide; anywhere else nothing is broken, so that what reads it finds whole values.
 
-use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::{Timestamp, tz::TimeZone};
 
 use super::{Adapters, Said, TraceArgs};
 use crate::config::Loaded;
@@ -9,29 +12,72 @@ use crate::directory::Known;
 use crate::exit::Verdict;
 use crate::ledger::{Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::routing::Routing;
+use crate::verify::since;
 
 const TIME: Duration = Duration::from_secs(60);
+/// How far back to look without a name and without a time.
+const SINCE: &str = "7d";
+/// Columns on a terminal.
+const WIDTH: usize = 100;
+/// Columns of a line's name.
+const NAME: usize = 12;
 
 pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Result<Said, String> {
+    let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
+    let from = back.map(|text| {
+        let from = since(text, SystemTime::now());
+        from.ok_or_else(|| format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", safe(text)))
+    });
+    let filter = TraceFilter {
+        name: args.wanted.as_deref(),
+        since: from.transpose()?,
+        sender: args.sender.as_deref(),
+        subject: args.subject.as_deref(),
+        failed: args.failed,
+    };
     let mut ledger =
         (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
     let mut find =
-        |wanted: &str| ledger.trace(&TraceFilter::of(wanted), args.limit).map_err(|error| format!("ledger: {error}"));
-    let mut traces = find(&args.wanted)?;
+        |filter: &TraceFilter<'_>| ledger.trace(filter, args.limit).map_err(|error| format!("ledger: {error}"));
+    let mut traces = find(&filter)?;
     // An address that was delivered to under another form: its account has the copies.
     if traces.is_empty()
-        && let Known::Account(account) = Routing::new(&loaded.config).known(&args.wanted)
+        && let Some(name) = filter.name
+        && let Known::Account(account) = Routing::new(&loaded.config).known(name)
     {
-        traces = find(&account)?;
+        traces = find(&TraceFilter { name: Some(&account), ..filter })?;
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&traces).map_err(|error| error.to_string())?,
-        false => traces.iter().map(told).collect::<Vec<_>>().join("\n"),
+        false => {
+            let zone = if args.utc { TimeZone::UTC } else { TimeZone::system() };
+            let width = if std::io::stdout().is_terminal() { WIDTH } else { usize::MAX };
+            traces.iter().map(|trace| Told::of(trace, &zone, width)).collect::<Vec<_>>().join("\n")
+        }
     };
-    if traces.is_empty() {
-        return Ok(Said { out, err: format!("nothing on record for {}", safe(&args.wanted)), verdict: Verdict::No });
+    match traces.is_empty() {
+        true => Ok(Said { out, err: format!("nothing on record{}", asked(args, back)), verdict: Verdict::No }),
+        false => Ok(Said::done(out)),
     }
-    Ok(Said::done(out))
+}
+
+/// What was asked for.
+fn asked(args: &TraceArgs, since: Option<&str>) -> String {
+    let mut asked = String::new();
+    let words = [
+        (" for", args.wanted.as_deref()),
+        (" since", since),
+        (" by", args.sender.as_deref()),
+        (" about", args.subject.as_deref()),
+        (" that failed", args.failed.then_some("")),
+    ];
+    for (word, value) in words {
+        if let Some(value) = value {
+            let space = if value.is_empty() { "" } else { " " };
+            asked.push_str(&format!("{word}{space}{}", safe(value)));
+        }
+    }
+    asked
 }
 
 /// Nothing from a message may move a terminal's cursor.
@@ -39,92 +85,228 @@ fn safe(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 
-fn told(trace: &Trace) -> String {
-    let mut out = String::new();
-    let mut line = |name: &str, value: &str| {
-        let _ = writeln!(out, "{name:<11} {}", safe(value)); // writing to a String cannot fail
-    };
-    if trace.message == 0 {
-        line("message", "not recorded");
-    } else {
-        line("message", trace.message_id.as_deref().unwrap_or("(no Message-ID)"));
-        line("digest", &trace.digest);
-        line("recorded", &format!("{} as {}, {} bytes", trace.recorded_at, trace.message, trace.size_bytes));
-        if trace.collision {
-            line("collision", "another message has the same Message-ID and other content; both are delivered");
+/// A message as text: a name and a value on each line.
+struct Told<'a> {
+    zone: &'a TimeZone,
+    width: usize,
+    out: String,
+}
+
+impl Told<'_> {
+    fn of(trace: &Trace, zone: &TimeZone, width: usize) -> String {
+        let mut told = Told { zone, width, out: String::new() };
+        if trace.message == 0 {
+            told.line("message", "not recorded");
+        } else {
+            told.message(trace);
         }
+        for copy in &trace.copies {
+            told.line("copy", &told.copy(copy));
+        }
+        for attempt in &trace.attempts {
+            told.attempt(attempt);
+        }
+        told.out
+    }
+
+    fn message(&mut self, trace: &Trace) {
+        self.line("message", trace.message_id.as_deref().unwrap_or("(no Message-ID)"));
+        if trace.collision {
+            self.line("collision", "another message has the same Message-ID and other content; both are delivered");
+        }
+        let date = trace.date.as_deref().map(|date| self.time(date));
         for (name, value) in [
             ("subject", &trace.subject),
-            ("date", &trace.date),
+            ("date", &date),
             ("in-reply-to", &trace.in_reply_to),
             ("references", &trace.references),
         ] {
             if let Some(value) = value {
-                line(name, value);
+                self.line(name, value);
             }
         }
         for address in &trace.addresses {
             let name = address.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
-            line(&address.role, &format!("{name}<{}>", address.address.as_deref().unwrap_or_default()));
+            self.line(&address.role, &format!("{name}<{}>", address.address.as_deref().unwrap_or_default()));
         }
+        self.line("recorded", &self.time(&trace.recorded_at));
+        self.line("size", &format!("{} bytes", trace.size_bytes));
+        self.line("digest", &trace.digest);
         for part in &trace.parts {
             let name = part.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
-            line("part", &format!("{} {}{name} {} bytes", part.path, part.content_type, part.size_bytes));
+            self.line("part", &format!("{} {}{name} {} bytes", part.path, part.content_type, part.size_bytes));
         }
         if trace.raw_kept {
-            line("raw", "the bytes as received are in the ledger");
+            self.line("raw", "the bytes as received are in the ledger");
         }
     }
-    for copy in &trace.copies {
-        line("copy", &told_copy(copy));
+
+    fn copy(&self, copy: &TraceCopy) -> String {
+        let mut told = format!("account={} mailbox={}: ", copy.account, copy.mailbox);
+        let time = |time: &Option<String>| time.as_deref().map(|time| self.time(time)).unwrap_or_default();
+        match (copy.state.as_str(), &copy.kept) {
+            ("placed", _) => {
+                let receipt = copy.receipt.as_deref().unwrap_or_default();
+                told.push_str(&format!("placed {}, {receipt}", time(&copy.placed_at)));
+            }
+            ("leased", _) => {
+                told.push_str(&format!("{} is delivering it until {}", copy.owner, time(&copy.leased_until)));
+            }
+            (_, Some(why)) => told.push_str(&format!("sent copy kept for later: {why}")),
+            ("in doubt", None) => {
+                told.push_str(&format!("in doubt, {} may have written it; the next try looks first", copy.owner));
+            }
+            (_, None) => told.push_str("not delivered"),
+        }
+        if copy.epoch > 1 {
+            told.push_str(&format!(", tried {} times", copy.epoch));
+        }
+        if copy.found_by_look {
+            told.push_str(", found in the mailbox after a doubt");
+        }
+        if copy.nul_replaced {
+            told.push_str(", NUL bytes stored as 0x80");
+        }
+        told
     }
-    for attempt in &trace.attempts {
-        line("attempt", &told_attempt(attempt));
+
+    /// How it ended for whom, whose attempt it was, and a line for each copy.
+    fn attempt(&mut self, attempt: &TraceAttempt) {
+        let to = if attempt.recipient.is_empty() { String::new() } else { format!(" to {}", attempt.recipient) };
+        let end = match (&attempt.outcome, attempt.duration_ms) {
+            (Some(outcome), Some(took)) => {
+                format!("{outcome} {} in {took} ms", attempt.status.as_deref().unwrap_or_default())
+            }
+            _ => "no end on record: at work, or killed".to_owned(),
+        };
+        self.line("attempt", &format!("{}{to}: {end}", self.time(&attempt.started_at)));
+        let sender = if attempt.sender.is_empty() { "<>" } else { &attempt.sender };
+        let mut by = format!("from {sender}, {} pid {}", attempt.host, attempt.pid);
+        if !attempt.queue_id.is_empty() {
+            by.push_str(&format!(", queue id {}", attempt.queue_id));
+        }
+        self.line("", &by);
+        for text in attempt.text.iter().flat_map(|text| text.split("; ")).filter(|text| !text.is_empty()) {
+            self.line("", text);
+        }
     }
-    out
+
+    /// A time on record (RFC 3339, in UTC), as it is here.
+    fn time(&self, text: &str) -> String {
+        let Ok(at) = text.parse::<Timestamp>() else { return text.to_owned() };
+        let zone = if *self.zone == TimeZone::UTC { "UTC" } else { "%:z" };
+        at.to_zoned(self.zone.clone()).strftime(&format!("%Y-%m-%d %H:%M:%S {zone}")).to_string()
+    }
+
+    /// Writes a line; what is too wide goes on below, broken at blanks or, in a word that is too wide, anywhere.
+    fn line(&mut self, name: &str, value: &str) {
+        let (room, indent) = (self.width.saturating_sub(NAME), NAME);
+        let mut line = format!("{name:<width$} ", width = NAME - 1);
+        let mut used = 0;
+        for word in safe(value).split(' ') {
+            let mut word: Vec<char> = word.chars().collect();
+            if used > 0 && used + 1 + word.len() <= room {
+                line.push(' ');
+                used += 1;
+            } else if used > 0 {
+                line.push_str(&format!("\n{:indent$}", ""));
+                used = 0;
+            }
+            while word.len() > room - used {
+                let rest = word.split_off(room - used);
+                line.extend(word);
+                line.push_str(&format!("\n{:indent$}", ""));
+                (word, used) = (rest, 0);
+            }
+            used += word.len();
+            line.extend(word);
+        }
+        self.out.push_str(line.trim_end());
+        self.out.push('\n');
+    }
 }
 
-fn told_copy(copy: &TraceCopy) -> String {
-    let mut told = format!("account={} mailbox={} {}", copy.account, copy.mailbox, copy.state);
-    let mut add = |text: String| {
-        told.push(' ');
-        told.push_str(&text);
-    };
-    if let Some(receipt) = &copy.receipt {
-        add(receipt.clone());
-    }
-    if let Some(at) = &copy.placed_at {
-        add(format!("at {at}"));
-    }
-    if let Some(until) = &copy.leased_until {
-        add(format!("by {} until {until}", copy.owner));
-    }
-    if copy.epoch > 1 {
-        add(format!("(leased {} times)", copy.epoch));
-    }
-    if copy.found_by_look {
-        add("(found in the mailbox after a doubt)".to_owned());
-    }
-    if copy.nul_replaced {
-        add("(NUL bytes stored as 0x80)".to_owned());
-    }
-    told
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn told_attempt(attempt: &TraceAttempt) -> String {
-    let mut told = format!("{} {} pid {}", attempt.started_at, attempt.host, attempt.pid);
-    for (name, value) in [("to", &attempt.recipient), ("from", &attempt.sender), ("queue-id", &attempt.queue_id)] {
-        if !value.is_empty() {
-            told.push_str(&format!(" {name} {value}"));
+    fn trace() -> Trace {
+        let copy = |mailbox: &str, state: &str| TraceCopy {
+            account: "scuba".to_owned(),
+            mailbox: mailbox.to_owned(),
+            state: state.to_owned(),
+            epoch: 1,
+            owner: "mx1:42".to_owned(),
+            ..TraceCopy::default()
+        };
+        let name = "x".repeat(120);
+        Trace {
+            message: 7,
+            message_id: Some(format!("<{name}@x>")),
+            digest: "ab".repeat(32),
+            recorded_at: "2026-07-01T10:00:00Z".to_owned(),
+            subject: Some("a word ".repeat(30) + "\u{1b}[2J"),
+            size_bytes: 12,
+            copies: vec![
+                TraceCopy {
+                    receipt: Some("uid=42".to_owned()),
+                    placed_at: Some("2026-12-31T23:30:00.250Z".to_owned()),
+                    ..copy("INBOX", "placed")
+                },
+                TraceCopy { epoch: 2, ..copy("a", "free") },
+                TraceCopy { epoch: 3, ..copy("b", "in doubt") },
+                TraceCopy { leased_until: Some("2026-07-01T10:01:30Z".to_owned()), ..copy("c", "leased") },
+                TraceCopy { kept: Some("over quota".to_owned()), ..copy("Sent", "free") },
+            ],
+            attempts: vec![TraceAttempt {
+                started_at: "2026-07-01T10:00:00.123Z".to_owned(),
+                recipient: "scuba@mail.axial.net".to_owned(),
+                queue_id: "4X".to_owned(),
+                host: "mx1".to_owned(),
+                pid: 42,
+                duration_ms: Some(5),
+                outcome: Some("delivered".to_owned()),
+                status: Some("2.0.0".to_owned()),
+                text: Some(
+                    "stored account=scuba mailbox=INBOX uid=42; stored account=lisa mailbox=Sent uid=1".to_owned(),
+                ),
+                ..TraceAttempt::default()
+            }],
+            ..Trace::default()
         }
     }
-    match (&attempt.outcome, attempt.duration_ms) {
-        (Some(outcome), Some(duration_ms)) => {
-            let status = attempt.status.as_deref().unwrap_or_default();
-            let text = attempt.text.as_deref().unwrap_or_default();
-            told.push_str(&format!(": {outcome} {status} in {duration_ms} ms: {text}"));
+
+    #[test]
+    fn what_is_not_delivered_is_called_so_and_times_are_local() {
+        let zone = TimeZone::get("Europe/Berlin").expect("a zone");
+        let told = Told::of(&trace(), &zone, usize::MAX);
+        for line in [
+            "recorded    2026-07-01 12:00:00 +02:00",
+            "size        12 bytes",
+            "copy        account=scuba mailbox=INBOX: placed 2027-01-01 00:30:00 +01:00, uid=42",
+            "copy        account=scuba mailbox=a: not delivered, tried 2 times",
+            "copy        account=scuba mailbox=b: in doubt, mx1:42 may have written it; the next try looks first, tried 3 times",
+            "copy        account=scuba mailbox=c: mx1:42 is delivering it until 2026-07-01 12:01:30 +02:00",
+            "copy        account=scuba mailbox=Sent: sent copy kept for later: over quota",
+            "attempt     2026-07-01 12:00:00 +02:00 to scuba@mail.axial.net: delivered 2.0.0 in 5 ms",
+            "            from <>, mx1 pid 42, queue id 4X",
+            "            stored account=scuba mailbox=INBOX uid=42",
+            "            stored account=lisa mailbox=Sent uid=1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line:?} is not in\n{told}");
         }
-        _ => told.push_str(": no end on record: at work, or killed"),
+        assert!(!told.contains('\u{1b}'), "{told:?}");
+        let utc = Told::of(&trace(), &TimeZone::UTC, usize::MAX);
+        assert!(utc.contains("recorded    2026-07-01 10:00:00 UTC\n"), "{utc}");
     }
-    told
+
+    #[test]
+    fn a_terminal_gets_lines_that_fit_and_nothing_is_lost() {
+        let whole = Told::of(&trace(), &TimeZone::UTC, usize::MAX);
+        let told = Told::of(&trace(), &TimeZone::UTC, WIDTH);
+        assert!(whole.lines().any(|line| line.chars().count() > WIDTH), "there is something to break");
+        assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
+        let black = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+        assert_eq!(black(&told), black(&whole));
+    }
 }
