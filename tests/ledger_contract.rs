@@ -6,8 +6,8 @@ mod support;
 #[path = "ledger/together.rs"]
 mod together;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -34,6 +34,9 @@ trait Rig: Sync {
 
     /// Makes all leases run out, as if the ledger's clock had gone on.
     fn expire_leases(&self);
+
+    /// Makes the ledger's clock step, forward or back.
+    fn step_clock(&self, secs: i64);
 
     /// Runs SQL behind the ledger's back; false where there is none to run.
     fn sql(&self, statements: &str) -> bool;
@@ -99,6 +102,9 @@ macro_rules! ledger_contract {
                 a_call_made_again_finds_its_own_lease,
                 a_lease_is_as_long_as_whoever_took_it_said,
                 whoever_confirms_second_leaves_a_doubt,
+                a_clock_that_steps_never_makes_a_live_lease_free_without_a_doubt,
+                a_lease_ends_though_the_clock_was_set_back,
+                a_host_whose_clock_differs_by_an_hour_is_not_believed,
                 what_a_sent_did_not_take_is_kept_until_it_is_placed,
                 a_copy_without_a_name_is_ours_only_under_our_epoch,
                 an_end_is_on_record_only_with_the_receipt,
@@ -800,6 +806,64 @@ mod suite {
         rig.expire_leases();
         assert!(matches!(b.try_record(&mail, &[inbox()], short).expect("record").copies[0], CopyState::Claimed(_)));
         assert_eq!(b.copies(&ALL)[0].lease, short.lease, "its own");
+    }
+
+    pub fn a_clock_that_steps_never_makes_a_live_lease_free_without_a_doubt(rig: &dyn Rig) {
+        // A day for clocks to be set back in.
+        rig.step_clock(86_400);
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        for (step_secs, late_is_first) in
+            [-7200, -3600, -60, -1, 1, 60, 3600, 7200].into_iter().zip([true, false].repeat(4))
+        {
+            let mail = mail(&format!("step{step_secs}"));
+            let late = a.claim(&mail, &inbox());
+            rig.step_clock(step_secs);
+            let receipts = match b.claim_state(&mail, &inbox()) {
+                CopyState::Busy => {
+                    assert_eq!(a.confirm(&late, &uid(1)), Confirmed::Recorded);
+                    [uid(1), uid(1)]
+                }
+                CopyState::Claimed(claim) => {
+                    assert!(claim.in_doubt && claim.epoch == 2, "{step_secs} s: {claim:?}: it looks before it writes");
+                    let (first, second) = if late_is_first { (&late, &claim) } else { (&claim, &late) };
+                    assert_eq!(a.confirm(first, &uid(1)), Confirmed::Recorded, "{step_secs} s");
+                    assert_eq!(b.confirm(second, &uid(2)), Confirmed::Superseded { by: uid(1) }, "{step_secs} s");
+                    [uid(1), uid(2)]
+                }
+                placed => panic!("{placed:?}"),
+            };
+            assert_eq!(b.claim_state(&mail, &inbox()), CopyState::Placed(receipts[0].clone()), "{step_secs} s");
+            rig.step_clock(-step_secs);
+        }
+    }
+
+    pub fn a_lease_ends_though_the_clock_was_set_back(rig: &dyn Rig) {
+        rig.step_clock(86_400);
+        let (mut a, mut b) = (Session::of(rig), Session::of(rig));
+        let late = a.claim(&mail("back"), &inbox());
+        rig.step_clock(-3600);
+        // However the ledger takes that: with time it comes free, and is looked for.
+        rig.step_clock(3600 + 2 * LEASE.lease.as_secs() as i64);
+        let claim = b.claim(&mail("back"), &inbox());
+        assert_eq!((claim.copy, claim.in_doubt), (late.copy, true));
+    }
+
+    pub fn a_host_whose_clock_differs_by_an_hour_is_not_believed(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let by_ledger = session.record(&mail("by the ledger"), &[]).recorded_at;
+        for (n, differs) in [-3600i64, -5, 0, 5, 3600].into_iter().enumerate() {
+            let mail = mail(&format!("host{n}"));
+            let facts = mail.facts();
+            let by = Duration::from_secs(differs.unsigned_abs());
+            let at = Some(if differs > 0 { by_ledger + by } else { by_ledger - by });
+            let identity = mail.identity();
+            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at };
+            let recorded = session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record");
+            let off = recorded.recorded_at.max(by_ledger).duration_since(recorded.recorded_at.min(by_ledger));
+            assert!(off.expect("a time") < Duration::from_secs(60), "{differs} s: {recorded:?}");
+            // Nor does its lease end sooner or later for that.
+            assert_eq!(Session::of(rig).claim_state(&mail, &inbox()), CopyState::Busy, "{differs} s");
+        }
     }
 
     pub fn whoever_confirms_second_leaves_a_doubt(rig: &dyn Rig) {
@@ -1565,6 +1629,11 @@ impl Rig for MemoryRig {
         self.0.advance(2 * LEASE.lease);
     }
 
+    fn step_clock(&self, secs: i64) {
+        let by = Duration::from_secs(secs.unsigned_abs());
+        if secs > 0 { self.0.advance(by) } else { self.0.set_back(by) }
+    }
+
     fn sql(&self, _statements: &str) -> bool {
         false
     }
@@ -1577,11 +1646,13 @@ impl Rig for MemoryRig {
 
 struct SqliteRig {
     folder: tempfile::TempDir,
+    /// By how much its clock goes before the host's.
+    clock_secs: Arc<AtomicI64>,
 }
 
 impl SqliteRig {
     fn new() -> SqliteRig {
-        let rig = SqliteRig { folder: tempfile::tempdir().expect("a folder") };
+        let rig = SqliteRig { folder: tempfile::tempdir().expect("a folder"), clock_secs: Arc::default() };
         drop(rig.session());
         rig
     }
@@ -1599,7 +1670,17 @@ impl SqliteRig {
 
 impl Rig for SqliteRig {
     fn session(&self) -> Box<dyn Ledger> {
-        Box::new(SqliteLedger::open(&self.path(), soon()).expect("a session"))
+        let ahead = Arc::clone(&self.clock_secs);
+        let clock = move || {
+            let secs = ahead.load(Ordering::SeqCst);
+            let by = Duration::from_secs(secs.unsigned_abs());
+            if secs > 0 { SystemTime::now() + by } else { SystemTime::now() - by }
+        };
+        Box::new(SqliteLedger::open_by(&self.path(), soon(), Arc::new(clock)).expect("a session"))
+    }
+
+    fn step_clock(&self, secs: i64) {
+        self.clock_secs.fetch_add(secs, Ordering::SeqCst);
     }
 
     fn expire_leases(&self) {
@@ -1647,6 +1728,14 @@ impl Rig for PostgresRig {
 
     fn expire_leases(&self) {
         self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
+    }
+
+    /// The server's clock cannot be set here: what is on record is moved against it, which is the same.
+    fn step_clock(&self, secs: i64) {
+        self.sql(&format!(
+            "UPDATE onedrop_copy SET leased_until = leased_until - {secs} * interval '1 second',
+                                     placed_at = placed_at - {secs} * interval '1 second'"
+        ));
     }
 
     fn undo_mended(&self) -> bool {

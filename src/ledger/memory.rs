@@ -110,6 +110,12 @@ impl MemoryLedger {
         self.shared().now += by;
     }
 
+    /// Sets the ledger's clock back, not beyond its beginning.
+    pub fn set_back(&self, by: Duration) {
+        let mut shared = self.shared();
+        shared.now = shared.now.saturating_sub(by);
+    }
+
     /// Makes `directory.query` answer `account` for `address`.
     pub fn add_account(&self, address: &str, account: &str) {
         self.shared().accounts.insert(address.to_owned(), account.to_owned());

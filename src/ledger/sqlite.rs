@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,9 +38,13 @@ use rows::{CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_atte
 /// after all others closed it reads the whole WAL.
 const CHECKPOINT_PAGES: u32 = 128;
 
+/// Tells the time by which leases count: the host's, but in tests of clocks.
+pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
 /// A session with a ledger in a file.
 pub struct SqliteLedger {
     path: PathBuf,
+    clock: Clock,
     connection: Connection,
     locks: File,
     holds: Option<i64>,
@@ -75,7 +80,12 @@ impl From<rusqlite::Error> for LedgerError {
 impl SqliteLedger {
     /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into one.
     pub fn open(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
-        let mut ledger = SqliteLedger::open_as_is(path, until)?;
+        SqliteLedger::open_by(path, until, Arc::new(SystemTime::now))
+    }
+
+    /// The same, by another clock.
+    pub fn open_by(path: &Path, until: Instant, clock: Clock) -> Result<SqliteLedger, LedgerError> {
+        let mut ledger = SqliteLedger::open_as_is(path, until, clock)?;
         if ledger.is_empty()? {
             ledger.migrate()?;
         }
@@ -83,7 +93,7 @@ impl SqliteLedger {
     }
 
     /// Opens the file and its WAL, and makes sure that their names are durable.
-    fn open_as_is(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
+    fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteLedger, LedgerError> {
         let at = |error: std::io::Error, path: &Path| LedgerError::Unavailable(format!("{}: {error}", path.display()));
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
@@ -107,7 +117,7 @@ impl SqliteLedger {
             "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
              PRAGMA foreign_keys = ON;"
         ))?;
-        let ledger = SqliteLedger { path: path.to_owned(), connection, locks, holds: None, until };
+        let ledger = SqliteLedger { path: path.to_owned(), clock, connection, locks, holds: None, until };
         // Opens the WAL, and while we have it open nobody removes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
@@ -155,10 +165,12 @@ impl SqliteLedger {
         byte_lock::unlock(&self.locks, key).map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
-    /// A write transaction that has its write lock from the start.
-    fn begin(&mut self) -> Result<Transaction<'_>, LedgerError> {
-        self.connection.busy_timeout(self.until.saturating_duration_since(Instant::now()))?;
-        Ok(self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
+    /// A write transaction that has its write lock from the start, and the time at which it got it.
+    fn begin(&mut self) -> Result<(Transaction<'_>, f64), LedgerError> {
+        let SqliteLedger { connection, clock, until, .. } = self;
+        connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        Ok((tx, secs(clock())))
     }
 }
 
@@ -208,8 +220,9 @@ fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
     Ok(mode)
 }
 
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+/// As the tables hold times.
+fn secs(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Ledger for SqliteLedger {
@@ -234,8 +247,8 @@ impl Ledger for SqliteLedger {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        let tx = self.begin()?;
-        let states = claim_copies(&tx, message, destinations, owner, terms)?;
+        let (tx, now) = self.begin()?;
+        let states = claim_copies(&tx, now, message, destinations, owner, terms)?;
         tx.commit()?;
         Ok(states)
     }
@@ -267,8 +280,8 @@ impl Ledger for SqliteLedger {
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
-        let tx = self.begin()?;
-        kept::keep(&tx, message, bytes, why)?;
+        let (tx, now) = self.begin()?;
+        kept::keep(&tx, now, message, bytes, why)?;
         Ok(tx.commit()?)
     }
 
@@ -286,7 +299,7 @@ impl Ledger for SqliteLedger {
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         self.unlock()?;
-        let tx = self.begin()?;
+        let (tx, _) = self.begin()?;
         for claim in claims {
             tx.execute(
                 "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
@@ -298,13 +311,13 @@ impl Ledger for SqliteLedger {
     }
 
     fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
-        let tx = self.begin()?;
+        let (tx, _) = self.begin()?;
         finish_attempt(&tx, attempt, end)?;
         Ok(tx.commit()?)
     }
 
     fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
-        let tx = self.begin()?;
+        let (tx, now) = self.begin()?;
         let message = tx
             .query_row(
                 "SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
@@ -313,7 +326,7 @@ impl Ledger for SqliteLedger {
             )
             .optional()?;
         for (attempt, end) in ended {
-            let id = insert_attempt(&tx, message, identity, attempt)?;
+            let id = insert_attempt(&tx, now, message, identity, attempt)?;
             finish_attempt(&tx, id, end)?;
         }
         Ok(tx.commit()?)
@@ -326,7 +339,7 @@ impl Ledger for SqliteLedger {
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
-        *self = SqliteLedger::open_as_is(&path, until)?;
+        *self = SqliteLedger::open_as_is(&path, until, Arc::clone(&self.clock))?;
         Ok(())
     }
 
@@ -357,7 +370,7 @@ impl Ledger for SqliteLedger {
         after: Option<&CopyOnRecord>,
         limit: u32,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        verify::copies(&self.connection, window, after, limit)
+        verify::copies(&self.connection, secs((self.clock)()), window, after, limit)
     }
 
     fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
@@ -365,8 +378,8 @@ impl Ledger for SqliteLedger {
     }
 
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
-        let tx = self.begin()?;
-        let settled = verify::settle(&tx, copy, receipt)?;
+        let (tx, now) = self.begin()?;
+        let settled = verify::settle(&tx, now, copy, receipt)?;
         tx.commit()?;
         Ok(settled)
     }
@@ -376,7 +389,8 @@ impl Ledger for SqliteLedger {
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
-        migrate::migrate(self.begin()?)
+        let (tx, now) = self.begin()?;
+        migrate::migrate(tx, now)
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {

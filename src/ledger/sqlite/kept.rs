@@ -2,15 +2,14 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::now;
 use crate::ledger::LedgerError;
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
-pub(super) fn keep(tx: &Connection, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+pub(super) fn keep(tx: &Connection, now: f64, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
     tx.execute(
         "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (message_id) DO UPDATE SET why = ?3",
-        params![message, bytes, why, now()],
+        params![message, bytes, why, now],
     )?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 use rusqlite::{OptionalExtension, Transaction, params};
 use sha2::{Digest, Sha256};
 
-use super::{now, schema_version};
+use super::schema_version;
 use crate::ledger::LedgerError;
 
 /// Name and SQL, in order of their versions, from 1.
@@ -17,7 +17,7 @@ const MIGRATIONS: [(&str, &str); 5] = [
 ];
 
 /// Applies what is missing; returns the names.
-pub(super) fn migrate(tx: Transaction<'_>) -> Result<Vec<String>, LedgerError> {
+pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, LedgerError> {
     let version = schema_version(&tx)?;
     let known = MIGRATIONS.len() as i64;
     if version > known {
@@ -33,7 +33,7 @@ pub(super) fn migrate(tx: Transaction<'_>) -> Result<Vec<String>, LedgerError> {
         tx.execute_batch(sql)?;
         tx.execute(
             "INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (?1, ?2, ?3, ?4)",
-            params![number, name, sha256, now()],
+            params![number, name, sha256, now],
         )?;
         applied.push(name.to_owned());
     }

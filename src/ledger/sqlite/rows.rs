@@ -1,12 +1,12 @@
 //! The rows of a delivery: the message with its facts, the claims, the receipt, the attempts. Each function works in the
 //! transaction it is given, or opens one of its own and commits it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{SqliteLedger, now, schema_version};
+use super::{SqliteLedger, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, RandomValue, Recorded,
@@ -22,7 +22,7 @@ pub(super) fn record_locked(
     destinations: &[Destination],
     terms: LeaseTerms,
 ) -> Result<Recorded, LedgerError> {
-    let tx = ledger.begin()?;
+    let (tx, now) = ledger.begin()?;
     let version = schema_version(&tx)?;
     if version != SCHEMA_VERSION {
         return Err(LedgerError::Version { found: version });
@@ -32,10 +32,10 @@ pub(super) fn record_locked(
     let known = find_message(&tx, identity)?;
     let (message, recorded_at) = match known {
         Some(known) => known,
-        None => insert_message(&tx, entry, attempt, collision)?,
+        None => insert_message(&tx, now, entry, attempt, collision)?,
     };
-    let attempt_row = insert_attempt(&tx, Some(message), identity, attempt)?;
-    let copies = claim_copies(&tx, message, destinations, attempt, terms)?;
+    let attempt_row = insert_attempt(&tx, now, Some(message), identity, attempt)?;
+    let copies = claim_copies(&tx, now, message, destinations, attempt, terms)?;
     tx.commit()?;
     Ok(Recorded {
         message,
@@ -70,12 +70,13 @@ fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRo
 
 fn insert_message(
     tx: &Connection,
+    now: f64,
     entry: &Entry<'_>,
     attempt: &Attempt,
     collision: bool,
 ) -> Result<MessageRow, LedgerError> {
     let (identity, facts) = (entry.identity, entry.facts);
-    let recorded_at = recorded_secs(entry.at, SystemTime::now()) as i64;
+    let recorded_at = recorded_secs(entry.at, UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0))) as i64;
     let text = identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
@@ -119,6 +120,7 @@ fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), Ledg
 /// Claims the copies in their order; a mailbox that is named twice is leased once.
 pub(super) fn claim_copies(
     tx: &Connection,
+    now: f64,
     message: i64,
     destinations: &[Destination],
     owner: &Attempt,
@@ -126,7 +128,7 @@ pub(super) fn claim_copies(
 ) -> Result<Vec<CopyState>, LedgerError> {
     let claim = |(at, destination): (usize, &Destination)| {
         let is_named_before = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
-        claim_copy(tx, message, destination, owner, (!is_named_before).then_some(owner.value), terms)
+        claim_copy(tx, now, message, destination, owner, (!is_named_before).then_some(owner.value), terms)
     };
     destinations.iter().enumerate().map(claim).collect()
 }
@@ -135,13 +137,13 @@ pub(super) fn claim_copies(
 /// call whose answer was lost), or tells where the copy stands.
 fn claim_copy(
     tx: &Connection,
+    now: f64,
     message: i64,
     destination: &Destination,
     owner: &Attempt,
     value: Option<RandomValue>,
     terms: LeaseTerms,
 ) -> Result<CopyState, LedgerError> {
-    let now = now();
     let leased = tx
         .query_row(
             &format!("INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
@@ -233,11 +235,11 @@ pub(super) fn confirm(
     facts: CopyFacts,
     end: Option<(i64, &AttemptEnd)>,
 ) -> Result<Confirmed, LedgerError> {
-    let tx = ledger.begin()?;
+    let (tx, now) = ledger.begin()?;
     let CopyRow { placed_epoch, receipt: recorded, .. } = copy_row(&tx, claim)?;
     match recorded {
         // The first one wins, whatever its epoch.
-        None => store_receipt(&tx, claim, receipt, facts)?,
+        None => store_receipt(&tx, now, claim, receipt, facts)?,
         // Copies without a name are one only where no other than ours can have been placed.
         Some(by) if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch => {
             // A look that read the row before settles nothing.
@@ -254,13 +256,19 @@ pub(super) fn confirm(
     Ok(Confirmed::Recorded)
 }
 
-fn store_receipt(tx: &Connection, claim: &Claim, receipt: &Receipt, facts: CopyFacts) -> Result<(), LedgerError> {
+fn store_receipt(
+    tx: &Connection,
+    now: f64,
+    claim: &Claim,
+    receipt: &Receipt,
+    facts: CopyFacts,
+) -> Result<(), LedgerError> {
     let (validity, uid, name) = receipt.columns();
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4,
              file_name = ?5, nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
-        params![claim.copy, now(), validity, uid, name, facts.nul_replaced, facts.found_by_look, claim.epoch],
+        params![claim.copy, now, validity, uid, name, facts.nul_replaced, facts.found_by_look, claim.epoch],
     )?;
     tx.execute(
         "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy WHERE id = ?1 AND shared)",
@@ -271,6 +279,7 @@ fn store_receipt(tx: &Connection, claim: &Claim, receipt: &Receipt, facts: CopyF
 
 pub(super) fn insert_attempt(
     tx: &Connection,
+    now: f64,
     message: Option<i64>,
     identity: &Identity,
     attempt: &Attempt,
@@ -286,7 +295,7 @@ pub(super) fn insert_attempt(
             attempt.queue_id,
             attempt.host,
             attempt.pid,
-            now()
+            now
         ],
     )?;
     Ok(tx.last_insert_rowid())

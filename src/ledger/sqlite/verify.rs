@@ -12,8 +12,8 @@ use crate::store::Receipt;
 
 const COPIES: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at, c.account, c.mailbox,
-       c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, unixepoch('subsec') - c.placed_at,
-       coalesce(c.leased_until > unixepoch('subsec'), 0), c.leased_until IS NOT NULL, c.in_doubt,
+       c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
+       coalesce(c.leased_until > ?6, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms, k.why
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
@@ -29,6 +29,7 @@ ORDER BY id DESC LIMIT ?1";
 
 pub(super) fn copies(
     connection: &Connection,
+    now: f64,
     window: &Window<'_>,
     after: Option<&CopyOnRecord>,
     limit: u32,
@@ -36,7 +37,7 @@ pub(super) fn copies(
     let since = window.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let (account, copy) = (after.map(|last| &last.destination.account), after.map(|last| last.copy));
     let mut statement = connection.prepare(COPIES)?;
-    let rows = statement.query_map(params![since, window.account, account, copy, limit], on_record)?;
+    let rows = statement.query_map(params![since, window.account, account, copy, limit, now], on_record)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
@@ -77,14 +78,14 @@ fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
     })
 }
 
-pub(super) fn settle(tx: &Connection, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+pub(super) fn settle(tx: &Connection, now: f64, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
     let ((validity, uid, name), (was_validity, was_uid, was_name)) = (receipt.columns(), was.columns());
     let changed = tx.execute(
-        "UPDATE onedrop_copy SET settled_at = unixepoch('subsec'), uid_validity = ?3, uid = ?4, file_name = ?5
+        "UPDATE onedrop_copy SET settled_at = ?10, uid_validity = ?3, uid = ?4, file_name = ?5
          WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
            AND uid_validity IS ?6 AND uid IS ?7 AND file_name IS ?8",
-        params![copy.copy, copy.epoch, validity, uid, name, was_validity, was_uid, was_name, copy.value.bytes()],
+        params![copy.copy, copy.epoch, validity, uid, name, was_validity, was_uid, was_name, copy.value.bytes(), now],
     )?;
     Ok(changed > 0)
 }
