@@ -27,8 +27,8 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, Model};
 use world::{
-    AGAIN, FOUND, FOUND_BY_VERIFY, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK, RECEIPT, REMOVED, SETTLED,
-    SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
+    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK, RECEIPT, REMOVED,
+    SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
 };
 
 /// A protocol and the world it runs in.
@@ -51,6 +51,8 @@ pub struct Protocol {
     pub uid_plus: bool,
     /// A Maildir: the append is idempotent by the copy's name, and leases are joined.
     pub join: bool,
+    /// The copies are shared ones (Sent): where the store does not take them, their bytes are kept.
+    pub shared: bool,
     /// What verify does not find has not been there for a week.
     pub after_a_week: bool,
     /// Processes are interchangeable: for one copy, which all of them place.
@@ -107,6 +109,8 @@ pub enum Wrong {
     LeaseByProcess,
     /// Of two receipts without a name, one is ours if the row's epoch is.
     UnnamedByEpoch,
+    /// A shared copy that the store does not take counts as delivered, and its bytes are on no record.
+    DeliveredUnkept,
     /// A doubt that is left leaves the row's epoch as it was.
     DoubtKeepsEpoch,
     /// Verify knows copies with epoch > 1 only, not joined leases.
@@ -179,6 +183,7 @@ fn two() -> Protocol {
         lag: 0,
         uid_plus: true,
         join: false,
+        shared: false,
         after_a_week: false,
         symmetric: false,
         only: None,
@@ -288,6 +293,19 @@ fn three_processes_leave_one_copy() {
 fn two_recipients_share_one_sent_copy() {
     let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], tries: 1, lag: 1, ..two() };
     check("two recipients, one Sent", &shared, &[], &[FOUND, WAITS, OUTLIVES, ZOMBIE]);
+}
+
+#[test]
+fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
+    // Of two who place it, one may be `onedrop verify --repair`, which does so as a delivery does.
+    let sent = Protocol { shared: true, ..two() };
+    check("Sent", &Protocol { lag: 1, ..sent.clone() }, &[], &[FOUND, KEEPS, OUTLIVES, ZOMBIE]);
+    let answers = Protocol { tries: 1, faults: Faults { crash: true, ..LOST_ANSWERS }, ..sent.clone() };
+    check("Sent, answers lost, crash", &answers, &[], &[AGAIN, FOUND, KEEPS]);
+    let frozen = Protocol { tries: 1, freeze: None, ..sent.clone() };
+    check("Sent, frozen", &frozen, &[ONE_EVER, ONE_AT_END], &[FOUND, KEEPS, UNDONE]);
+    let unkept = Protocol { tries: 1, wrong: Some(Wrong::DeliveredUnkept), ..sent };
+    check("Sent, delivered though nothing is kept", &unkept, &[TRUTH, SETTLED], &[FOUND]);
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Protocol {
             None if !own_epoch && self.wrong == Some(Wrong::OwnEpoch) => Confirmed::EpochGone,
             None if !own_epoch && self.wrong == Some(Wrong::UndoUnrecorded) && !found => Confirmed::EpochGone,
             None => {
-                (row.receipt, row.since) = (Some(receipt), 0);
+                (row.receipt, row.since, row.kept) = (Some(receipt), 0, false);
                 row.placed_by = by.filter(|_| receipt == UNNAMED);
                 Confirmed::Recorded
             }
@@ -144,6 +144,7 @@ impl Protocol {
             mailbox: std::mem::take(&mut copy.mailbox),
             on_the_way: std::mem::take(&mut copy.on_the_way),
             taken: copy.taken,
+            bared: copy.bared,
             ..Copy::default()
         };
     }
@@ -158,6 +159,12 @@ impl Protocol {
                 self.confirm(state, copy, claim, receipt, found, lives.then_some(process));
             }
         }
+    }
+
+    /// `Ledger::keep`: in a transaction of its own, where the copy is not placed.
+    pub fn keep(&self, state: &mut State, number: u8) {
+        let row = &mut state.copies[usize::from(number)];
+        row.kept = row.receipt.is_none();
     }
 
     /// Whether leases know their attempt: it costs states, and matters only where calls are made again.

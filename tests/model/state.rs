@@ -59,6 +59,8 @@ pub struct Copy {
     /// In the order of UIDs.
     pub mailbox: Vec<Stored>,
     pub on_the_way: Vec<Append>,
+    /// A shared copy's bytes are in the ledger until its receipt is.
+    pub kept: bool,
     /// Its owner has moved or deleted a copy.
     pub taken: bool,
     /// Verify took out a copy, and after it none stood.
@@ -154,6 +156,10 @@ pub enum At {
     Confirm {
         found: bool,
     },
+    /// The store has not taken the copy, or there is no answer (`in_doubt`): its bytes go on record.
+    Keep {
+        in_doubt: bool,
+    },
     /// Marks its own late copy as deleted, and then takes it out (UID STORE, UID EXPUNGE).
     Undo,
     Expunge,
@@ -170,6 +176,8 @@ pub enum Step {
     Busy,
     Claimed(Claim),
     Placed,
+    /// A shared copy that is not placed, and whose bytes are on record: as good as placed for the recipient.
+    Kept,
     Failed,
 }
 

@@ -77,6 +77,7 @@ pub enum Doing {
     Reopen,
     /// No ledger to confirm with.
     GiveUp,
+    Keep,
     Undo,
     Expunge,
     ClaimBusy,
@@ -144,6 +145,7 @@ impl Protocol {
                     may(Doing::GiveUp);
                 }
             }
+            At::Keep { .. } => may(Doing::Keep),
             At::Undo => may(Doing::Undo),
             At::Expunge => may(Doing::Expunge),
             At::Wait => {
@@ -205,8 +207,8 @@ impl Protocol {
                 process.receipt = copy.mailbox.last().map(|stored| stored.name);
                 process.at = if process.receipt.is_some() { At::Confirm { found: true } } else { At::Check };
             }
-            Doing::Check if self.layers.check && process.age > DEADLINE => self.give_back(state, index),
-            Doing::NotStored => self.give_back(state, index),
+            Doing::Check if self.layers.check && process.age > DEADLINE => self.not_stored(state, index),
+            Doing::NotStored => self.not_stored(state, index),
             Doing::Check => {
                 process.at = At::LastBytes;
                 process.waited = 0;
@@ -224,7 +226,21 @@ impl Protocol {
             Doing::InDoubt => {
                 // The lease stays until it has run out, and then the look decides.
                 hang_up(copy, index);
-                self.end_step(state, index, Step::Failed);
+                match self.shared {
+                    true => self.fails(state, index, true),
+                    false => self.end_step(state, index, Step::Failed),
+                }
+            }
+            Doing::Keep => {
+                let in_doubt = process.at == At::Keep { in_doubt: true };
+                let kept = if process.session { Step::Kept } else { Step::Failed };
+                if kept == Step::Kept {
+                    self.keep(state, number);
+                }
+                if !in_doubt {
+                    self.release_claim(state, index);
+                }
+                self.end_step(state, index, kept);
             }
             Doing::Confirm => {
                 unlock(copy, index);
@@ -320,12 +336,52 @@ impl Protocol {
 
     /// Certainly nothing was written: `Ledger::release`, if there is a session to do it with.
     fn give_back(&self, state: &mut State, index: u8) {
+        self.release_claim(state, index);
+        self.end_step(state, index, Step::Failed);
+    }
+
+    fn release_claim(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let place = usize::from(state.processes[me].place);
         if let (true, Step::Claimed(claim)) = (state.processes[me].session, state.processes[me].steps[place]) {
             self.release(state, self.jobs[me][place], claim);
         }
-        self.end_step(state, index, Step::Failed);
+    }
+
+    /// The store has certainly not taken the copy.
+    fn not_stored(&self, state: &mut State, index: u8) {
+        match self.shared {
+            true => self.fails(state, index, false),
+            false => self.give_back(state, index),
+        }
+    }
+
+    /// A shared copy that is not placed: its bytes go on record before the lease is given back.
+    fn fails(&self, state: &mut State, index: u8, in_doubt: bool) {
+        match self.wrong {
+            Some(Wrong::DeliveredUnkept) => {
+                if !in_doubt {
+                    self.release_claim(state, index);
+                }
+                self.end_step(state, index, Step::Kept);
+            }
+            _ => state.processes[usize::from(index)].at = At::Keep { in_doubt },
+        }
+    }
+
+    /// A shared copy that another has, or whose turn another has, is not waited for where its bytes are on record.
+    fn leave_what_is_kept(&self, state: &mut State, index: u8) {
+        let me = usize::from(index);
+        for (place, copy) in self.jobs[me].iter().enumerate() {
+            let step = state.processes[me].steps[place];
+            let is_open = matches!(step, Step::Busy | Step::Claimed(_));
+            if self.shared && state.processes[me].session && is_open && state.copies[usize::from(*copy)].kept {
+                if let Step::Claimed(claim) = step {
+                    self.release(state, *copy, claim);
+                }
+                state.processes[me].steps[place] = Step::Kept;
+            }
+        }
     }
 
     /// The copy at hand is done with in this round.
@@ -348,9 +404,14 @@ impl Protocol {
         if let Some(next) = next {
             let is_ours = state.copies[usize::from(job[next])].guard == Some(index);
             (process.at, process.place) = (self.begins_with(steps[next], is_ours), next as u8);
-        } else if steps.iter().all(|step| *step == Step::Placed) {
+            return;
+        }
+        self.leave_what_is_kept(state, index);
+        let process = &mut state.processes[usize::from(index)];
+        let steps = &process.steps[..job.len()];
+        if steps.iter().all(|step| matches!(step, Step::Placed | Step::Kept)) {
             self.end(state, index, true);
-        } else if process.patience > 0 && steps.iter().any(|step| !matches!(step, Step::Placed | Step::Failed)) {
+        } else if process.patience > 0 && steps.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_))) {
             (process.at, process.place) = (At::Wait, 0);
         } else {
             let (session, steps) = (process.session, process.steps);

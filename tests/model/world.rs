@@ -7,7 +7,7 @@ use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
 use crate::{Protocol, Start, Wrong};
 
-pub const TRUTH: &str = "never delivered without a copy";
+pub const TRUTH: &str = "never delivered without a copy, or the bytes of a shared one";
 pub const RECEIPT: &str = "a receipt on record names a copy";
 pub const ONE_EVER: &str = "never two copies, not for a moment";
 pub const ONE_AT_END: &str = "never two copies once all have ended";
@@ -22,6 +22,7 @@ pub const WAITS: &str = "a process waits for another";
 pub const OUTLIVES: &str = "an append outlives its sender";
 pub const ZOMBIE: &str = "a process without its session writes";
 pub const AGAIN: &str = "a call is made again";
+pub const KEEPS: &str = "the bytes of a shared copy are kept";
 pub const FOUND_BY_VERIFY: &str = "verify finds a copy in doubt";
 pub const REMOVED: &str = "verify takes a copy out";
 pub const PUT_BACK: &str = "verify puts a copy back";
@@ -161,7 +162,7 @@ impl Model for Protocol {
         let all = vec![
             Property::always(TRUTH, |protocol: &Protocol, state: &State| {
                 let delivered = protocol.jobs.iter().zip(&state.processes).filter(|(_, p)| p.at == At::Delivered);
-                let has_one = |copy: &Copy| !copy.mailbox.is_empty() || copy.taken;
+                let has_one = |copy: &Copy| !copy.mailbox.is_empty() || copy.taken || copy.kept;
                 delivered.flat_map(|(job, _)| job).all(|copy| has_one(&state.copies[usize::from(*copy)]))
             }),
             Property::always(RECEIPT, |_, state: &State| {
@@ -180,7 +181,7 @@ impl Model for Protocol {
             }),
             Property::always(SETTLED, |protocol: &Protocol, state: &State| {
                 let second_look = |copy: &Copy| copy.mailbox.len() > 1 && protocol.has_second_look(copy);
-                let settled = |copy: &Copy| copy.mailbox.len() == 1 || copy.taken || second_look(copy);
+                let settled = |copy: &Copy| copy.mailbox.len() == 1 || copy.taken || copy.kept || second_look(copy);
                 !(state.calm && state.is_quiet() && state.is_delivered()) || state.copies.iter().all(settled)
             }),
             Property::always(KEPT, |_, state: &State| {
@@ -204,6 +205,7 @@ impl Model for Protocol {
                 state.processes.iter().any(is_zombie)
             }),
             Property::sometimes(AGAIN, |_, state: &State| is_at(state, At::RecordAgain) && !state.calls.is_empty()),
+            Property::sometimes(KEEPS, |_, state: &State| state.copies.iter().any(|copy| copy.kept)),
             Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| is_verified(state, Verify::Confirm)),
             Property::sometimes(REMOVED, |_, state: &State| is_verified(state, Verify::Expunge)),
             Property::sometimes(PUT_BACK, |_, state: &State| is_verified(state, Verify::PutBack)),
@@ -328,6 +330,7 @@ pub fn words(action: Action) -> String {
                 Doing::ConfirmUnanswered => "confirm, UNANSWERED",
                 Doing::Reopen => "reopen",
                 Doing::GiveUp => "gives up the confirm",
+                Doing::Keep => "keep",
                 Doing::Undo => "undo",
                 Doing::Expunge => "expunge",
                 Doing::ClaimBusy => "claim_busy",
