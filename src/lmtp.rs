@@ -17,6 +17,7 @@ mod lent;
 mod log;
 mod mailboxes;
 mod metrics;
+mod path;
 pub mod protocol;
 mod queue_id;
 mod reply;

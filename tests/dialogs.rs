@@ -3,6 +3,8 @@
 
 #[path = "lmtp/dialog.rs"]
 mod dialog;
+#[path = "lmtp/escapes.rs"]
+mod escapes;
 #[path = "lmtp/script.rs"]
 mod script;
 

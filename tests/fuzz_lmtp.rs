@@ -15,6 +15,8 @@
 
 #[path = "lmtp/dialog.rs"]
 mod dialog;
+#[path = "lmtp/escapes.rs"]
+mod escapes;
 #[path = "lmtp/oracles.rs"]
 mod oracles;
 #[path = "lmtp/script.rs"]

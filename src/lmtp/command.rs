@@ -1,9 +1,14 @@
-//! One command line, read. smtp-proto knows the verbs, the paths and the parameters of MAIL; decided here is what it
-//! gets wrong or leaves open: domain literals (it refuses them), `<postmaster>` and `<>` (it gives the same for both),
-//! BDAT (a size too large for it wraps around), arguments where none belong, parameters that were not offered. Addresses
-//! beyond ASCII need no SMTPUTF8: Postfix says them as they came where its smtputf8_enable is off.
+//! One command line, read. The paths of MAIL and RCPT are read by `path`; smtp-proto knows the parameters of both, and the
+//! verbs without any. Decided here is what it gets wrong or leaves open: BDAT (a size too large for it wraps around),
+//! arguments where none belong, parameters that were not offered. Addresses beyond ASCII need no SMTPUTF8: Postfix says
+//! them as they came where its smtputf8_enable is off.
+//!
+//! lmtp(8) returns a mail for any 5xx to LHLO, MAIL, RCPT or DATA (smtp_proto.c and smtp_trouble.c in its sources), where
+//! pipe(8) hands over whatever the address is. So what is not understood of MAIL and RCPT is 4xx, and LHLO takes any name.
 
 use smtp_proto::{Error, MAIL_BODY_7BIT, MAIL_BODY_8BITMIME, MAIL_SMTPUTF8, MailFrom, RcptTo, Request};
+
+use super::path;
 
 /// A command that was understood.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,25 +66,31 @@ impl Refusal {
     }
 }
 
-/// What a domain literal is called while smtp-proto reads the line.
-const STAND_IN: &str = "literal.invalid";
+/// What every path is called while smtp-proto reads the parameters.
+const STAND_IN: &str = "<path@stand-in.invalid>";
 
 /// Reads the line `text`, given without its line end.
 ///
 /// # Errors
 /// The reply to give instead.
 pub(super) fn read(text: &str) -> Result<Command<'_>, Refusal> {
-    if text.bytes().any(|byte| byte.is_ascii_control()) {
-        return Err(Refusal::error("500 5.5.2 Control character in a command"));
-    }
-    let mut words = text.split_ascii_whitespace();
-    match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
-        "BDAT" => bdat(&words.collect::<Vec<_>>()),
-        "XFORWARD" => Ok(Command::XForward(words.collect())),
+    let verb = text.split_ascii_whitespace().next().unwrap_or_default().to_ascii_uppercase();
+    let arguments = text.trim_ascii_start().get(verb.len()..).unwrap_or_default();
+    match verb.as_str() {
+        "LHLO" => lhlo(arguments),
+        "MAIL" => mail(arguments),
+        "RCPT" => rcpt(arguments),
+        _ if text.bytes().any(|byte| byte.is_ascii_control()) => {
+            Err(Refusal::error("500 5.5.2 Control character in a command"))
+        }
+        "BDAT" => bdat(&arguments.split_ascii_whitespace().collect::<Vec<_>>()),
+        "XFORWARD" => Ok(Command::XForward(arguments.split_ascii_whitespace().collect())),
         // RFC 2033 section 4.1.
         "HELO" | "EHLO" => Err(Refusal::error("500 5.5.1 This is LMTP, say LHLO")),
-        "DATA" | "RSET" | "QUIT" if words.next().is_some() => Err(Refusal::error("501 5.5.4 No argument allowed")),
-        _ => request(text),
+        "DATA" | "RSET" | "QUIT" if !arguments.trim_ascii().is_empty() => {
+            Err(Refusal::error("501 5.5.4 No argument allowed"))
+        }
+        _ => without_arguments(text),
     }
 }
 
@@ -101,90 +112,54 @@ fn bdat<'a>(words: &[&str]) -> Result<Command<'a>, Refusal> {
     }
 }
 
-fn request(text: &str) -> Result<Command<'_>, Refusal> {
-    match parse(text).map_err(|error| refused(&error))? {
-        Request::Lhlo { host } => Ok(Command::Lhlo(host)),
-        Request::Mail { from } => mail(text, from).map(Command::Mail),
-        Request::Rcpt { to } => rcpt(text, to),
-        Request::Data => Ok(Command::Data),
-        Request::Rset => Ok(Command::Rset),
-        Request::Noop { .. } => Ok(Command::Noop),
-        Request::Vrfy { .. } => Ok(Command::Vrfy),
-        Request::Help { .. } => Ok(Command::Help),
-        Request::Quit => Ok(Command::Quit),
-        Request::Helo { .. }
-        | Request::Ehlo { .. }
-        | Request::Bdat { .. }
-        | Request::Auth { .. }
-        | Request::Expn { .. }
-        | Request::Etrn { .. }
-        | Request::Atrn { .. }
-        | Request::Burl { .. }
-        | Request::StartTls => Err(Refusal::error("502 5.5.1 Command not offered")),
+/// Whatever name the peer gives itself; it is a text for people here.
+fn lhlo<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
+    match arguments.trim_ascii() {
+        "" => Err(Refusal::error("501 5.5.4 Syntax: LHLO name")),
+        name => Ok(Command::Lhlo(name.to_owned())),
     }
 }
 
-fn refused(error: &Error) -> Refusal {
-    match error {
-        Error::UnknownCommand => Refusal::error("500 5.5.2 Unknown command"),
-        Error::InvalidSenderAddress => BAD_SENDER,
-        Error::InvalidRecipientAddress => BAD_RECIPIENT,
-        Error::UnsupportedParameter { .. } => NOT_OFFERED,
-        Error::InvalidParameter { .. } => Refusal::error("501 5.5.4 Bad parameter"),
-        Error::NeedsMoreData { .. }
-        | Error::SyntaxError { .. }
-        | Error::ResponseTooLong
-        | Error::InvalidResponse { .. } => Refusal::error("501 5.5.4 Syntax error"),
+fn without_arguments(text: &str) -> Result<Command<'_>, Refusal> {
+    match parse(text) {
+        Ok(Request::Data) => Ok(Command::Data),
+        Ok(Request::Rset) => Ok(Command::Rset),
+        Ok(Request::Noop { .. }) => Ok(Command::Noop),
+        Ok(Request::Vrfy { .. }) => Ok(Command::Vrfy),
+        Ok(Request::Help { .. }) => Ok(Command::Help),
+        Ok(Request::Quit) => Ok(Command::Quit),
+        Ok(_) => Err(Refusal::error("502 5.5.1 Command not offered")),
+        Err(Error::UnknownCommand) => Err(Refusal::error("500 5.5.2 Unknown command")),
+        Err(_) => Err(Refusal::error("501 5.5.4 Syntax error")),
     }
 }
 
-const BAD_SENDER: Refusal = Refusal::excused("553 5.1.7 Bad sender address");
-const BAD_RECIPIENT: Refusal = Refusal::excused("553 5.1.3 Bad recipient address");
-const NOT_OFFERED: Refusal = Refusal::error("555 5.5.4 Parameter not offered");
+const BAD_SENDER: Refusal = Refusal::excused("451 4.5.2 Sender address not understood");
+const BAD_RECIPIENT: Refusal = Refusal::excused("451 4.5.2 Recipient address not understood");
+const BAD_PARAMETER: Refusal = Refusal::error("451 4.5.4 Parameter not offered, or not understood");
 
 fn parse(text: &str) -> Result<Request<String>, Error> {
-    let parse = |text: &str| Request::parse(&mut format!("{text}\n").as_bytes().iter()).map(Request::into_owned);
-    match parse(text) {
-        Err(error @ (Error::InvalidSenderAddress | Error::InvalidRecipientAddress)) => {
-            let Some((before, literal, after)) = literal(text) else { return Err(error) };
-            let mut request = parse(&format!("{before}{STAND_IN}{after}"))?;
-            match &mut request {
-                Request::Mail { from: MailFrom { address, .. } } | Request::Rcpt { to: RcptTo { address, .. } }
-                    if address.ends_with(STAND_IN) =>
-                {
-                    address.truncate(address.len() - STAND_IN.len());
-                    address.push_str(literal);
-                    Ok(request)
-                }
-                _ => Err(error),
-            }
-        }
-        result => result,
+    Request::parse(&mut format!("{text}\n").as_bytes().iter()).map(Request::into_owned)
+}
+
+/// Splits the arguments of MAIL or RCPT after `keyword` (`FROM:`, `TO:`): the address, and the parameters.
+fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(String, &'a str)> {
+    let arguments = arguments.trim_ascii_start();
+    let is_there = arguments.get(..keyword.len()).is_some_and(|start| start.eq_ignore_ascii_case(keyword));
+    path::read(arguments.get(keyword.len()..).filter(|_| is_there)?)
+}
+
+/// The parameters of `command` (`MAIL FROM:`, `RCPT TO:`), which stand after its path.
+fn parameters(command: &str, parameters: &str) -> Result<Request<String>, Refusal> {
+    if parameters.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(BAD_PARAMETER);
     }
+    parse(&format!("{command}{STAND_IN}{parameters}")).map_err(|_| BAD_PARAMETER)
 }
 
-/// Cuts the domain literal out of a path (RFC 5321 section 4.1.3): what is before it, it, what is after it.
-fn literal(text: &str) -> Option<(&str, &str, &str)> {
-    let start = text.find("@[")? + 1;
-    let end = start + text[start..].find("]>")? + 1;
-    let literal = &text[start..end];
-    let inside = &literal[1..literal.len() - 1];
-    let is_plain =
-        !inside.is_empty() && inside.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-".contains(&byte));
-    is_plain.then(|| (&text[..start], literal, &text[end..]))
-}
-
-/// The address in a path that smtp-proto calls empty: `<>` and `<postmaster>`; `None` for other ways to say nothing.
-fn empty_path(text: &str) -> Option<&'static str> {
-    let path = text.split_once('<')?.1.split_once('>')?.0.trim();
-    match path.rsplit(':').next().unwrap_or_default() {
-        "" if path.is_empty() => Some(""),
-        name if name.eq_ignore_ascii_case("postmaster") => Some("postmaster"),
-        _ => None,
-    }
-}
-
-fn mail(text: &str, from: MailFrom<String>) -> Result<Mail, Refusal> {
+fn mail<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
+    let (sender, rest) = path_after("FROM:", arguments).ok_or(BAD_SENDER)?;
+    let Request::Mail { from } = parameters("MAIL FROM:", rest)? else { return Err(BAD_PARAMETER) };
     let offered = MailFrom {
         address: from.address.clone(),
         flags: from.flags & (MAIL_BODY_7BIT | MAIL_BODY_8BITMIME | MAIL_SMTPUTF8),
@@ -193,19 +168,16 @@ fn mail(text: &str, from: MailFrom<String>) -> Result<Mail, Refusal> {
         ..MailFrom::default()
     };
     if from != offered {
-        return Err(NOT_OFFERED);
+        return Err(BAD_PARAMETER);
     }
-    let sender = match from.address.as_str() {
-        "" => empty_path(text).ok_or(BAD_SENDER)?.to_owned(),
-        _ => from.address,
-    };
-    let smtputf8 = from.flags & MAIL_SMTPUTF8 != 0;
     let auth = from.auth.filter(|auth| auth != "<>").map(from_xtext).unwrap_or_default();
-    if auth.chars().any(char::is_control) {
-        return Err(Refusal::error("501 5.5.4 Bad AUTH"));
-    }
-    let eight_bit = from.flags & MAIL_BODY_8BITMIME != 0;
-    Ok(Mail { sender, auth, smtputf8, eight_bit })
+    Ok(Command::Mail(Mail {
+        sender,
+        // A name that no account can have is nobody's.
+        auth: if auth.chars().any(char::is_control) { String::new() } else { auth },
+        smtputf8: from.flags & MAIL_SMTPUTF8 != 0,
+        eight_bit: from.flags & MAIL_BODY_8BITMIME != 0,
+    }))
 }
 
 /// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section 3).
@@ -214,15 +186,14 @@ fn from_xtext(value: String) -> String {
     bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or(value)
 }
 
-fn rcpt<'a>(text: &str, to: RcptTo<String>) -> Result<Command<'a>, Refusal> {
+fn rcpt<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
+    let (recipient, rest) = path_after("TO:", arguments).ok_or(BAD_RECIPIENT)?;
+    let Request::Rcpt { to } = parameters("RCPT TO:", rest)? else { return Err(BAD_PARAMETER) };
     if to != (RcptTo { address: to.address.clone(), ..RcptTo::default() }) {
-        return Err(NOT_OFFERED);
+        return Err(BAD_PARAMETER);
     }
-    let recipient = match to.address.as_str() {
-        "" => empty_path(text).filter(|name| !name.is_empty()).ok_or(BAD_RECIPIENT)?.to_owned(),
-        _ => to.address,
-    };
-    Ok(Command::Rcpt(recipient))
+    // Nobody is told of a mail to nobody.
+    if recipient.is_empty() { Err(BAD_RECIPIENT) } else { Ok(Command::Rcpt(recipient)) }
 }
 
 #[cfg(test)]
@@ -246,37 +217,32 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_read_as_a_person_reads_them() {
+    fn senders_are_read_as_pipe_would_hand_them_over() {
         let cases = [
             ("MAIL FROM:<a@b.org>", Ok("a@b.org")),
             ("mail from: <a@b.org> size=5", Ok("a@b.org")),
             ("MAIL FROM:<>", Ok("")),
+            ("MAIL FROM:<> BODY=8BITMIME", Ok("")),
             ("MAIL FROM:<postmaster>", Ok("postmaster")),
-            ("MAIL FROM:<\"\">", Err("553")),
-            ("MAIL FROM:<@x,@y:>", Err("553")),
-            ("MAIL FROM:<@x,@y:a@b.org>", Ok("a@b.org")),
-            ("MAIL FROM:<\"a b\"@c.org>", Ok("a b@c.org")),
-            ("MAIL FROM:<\"a..b\"@c.org>", Ok("a..b@c.org")),
-            ("MAIL FROM:<\"a\\\"b\"@c.org>", Ok("a\"b@c.org")),
-            ("MAIL FROM:<\"a@b\"@c.org>", Ok("a@b@c.org")),
             ("MAIL FROM:<root@[192.0.2.1]> SIZE=7", Ok("root@[192.0.2.1]")),
-            ("MAIL FROM:<root@[IPv6:2001:db8::1]>", Ok("root@[IPv6:2001:db8::1]")),
-            ("MAIL FROM:<root@[]>", Err("553")),
-            ("MAIL FROM:<root@[a b]>", Err("553")),
-            ("MAIL FROM:<\"a@[b]>\"@[c]>", Err("553")),
-            ("MAIL FROM:<a>", Err("553")),
-            ("MAIL FROM:<a@b@c>", Err("553")),
-            ("MAIL FROM:a@b.org", Err("501")),
-            ("MAIL FROM", Err("501")),
-            ("MAIL", Err("501")),
+            ("MAIL FROM:<\"a SIZE=x> b\"@c.org> SIZE=7", Ok("a SIZE=x> b@c.org")),
+            ("MAIL FROM:<\"a\u{1b}\tb\"@c.org>", Ok("a\u{1b}\tb@c.org")),
+            ("MAIL FROM:<a\0@c.org>", Err("451")),
+            ("MAIL FROM:<a", Err("451")),
+            ("MAIL FROM:a@b.org", Err("451")),
+            ("MAIL FROM", Err("451")),
+            ("MAIL FROM:", Err("451")),
+            ("MAIL", Err("451")),
+            ("MAIL TO:<a@b.org>", Err("451")),
             ("MAIL FROM:<é@b.org>", Ok("é@b.org")),
             ("MAIL FROM:<é@b.org> SMTPUTF8", Ok("é@b.org")),
-            ("MAIL FROM:<a@b.org> BODY=BINARYMIME", Err("555")),
-            ("MAIL FROM:<a@b.org> RET=FULL", Err("555")),
-            ("MAIL FROM:<a@b.org> FOO=1", Err("555")),
-            ("MAIL FROM:<a@b.org> SIZE=x", Err("501")),
-            ("MAIL FROM:<a@b.org> BODY=9BIT", Err("501")),
-            ("MAIL FROM:<a@b.org> AUTH=a+0Ab", Err("501")),
+            ("MAIL FROM:<a@b.org> BODY=BINARYMIME", Err("451")),
+            ("MAIL FROM:<a@b.org> RET=FULL", Err("451")),
+            ("MAIL FROM:<a@b.org> FOO=1", Err("451")),
+            ("MAIL FROM:<a@b.org> SIZE=x", Err("451")),
+            ("MAIL FROM:<a@b.org> SIZE=1\t\u{7}", Err("451")),
+            ("MAIL FROM:<a@b.org> BODY=9BIT", Err("451")),
+            ("MAIL FROM:<a@b.org> AUTH=a+0Ab", Ok("a@b.org")),
         ];
         for (line, expected) in cases {
             assert_eq!(sender(line), expected.map(str::to_owned), "{line}");
@@ -284,22 +250,35 @@ mod tests {
     }
 
     #[test]
-    fn recipients_are_read_as_a_person_reads_them() {
+    fn recipients_are_read_as_pipe_would_hand_them_over() {
         let cases = [
             ("RCPT TO:<scuba+x@mail.axial.net>", Ok("scuba+x@mail.axial.net")),
-            ("RCPT TO:<postmaster>", Ok("postmaster")),
-            ("RCPT TO:<@relay:PostMaster>", Ok("postmaster")),
-            ("RCPT TO:<>", Err("553")),
-            ("RCPT TO:<\"\">", Err("553")),
-            ("RCPT TO:<scuba>", Err("553")),
-            ("RCPT TO:<scuba@[192.0.2.1]>", Ok("scuba@[192.0.2.1]")),
-            ("RCPT TO:<a@b.org> NOTIFY=NEVER", Err("555")),
-            ("RCPT TO:<a@b.org> ORCPT=rfc822;a@b.org", Err("555")),
-            ("RCPT TO", Err("501")),
+            ("RCPT TO:<Postmaster>", Ok("Postmaster")),
+            ("RCPT TO:<scuba>", Ok("scuba")),
+            ("RCPT TO:<>", Err("451")),
+            ("RCPT TO:<\"\">", Err("451")),
+            ("RCPT TO:<a@b.org> NOTIFY=NEVER", Err("451")),
+            ("RCPT TO:<a@b.org> ORCPT=rfc822;a@b.org", Err("451")),
+            ("RCPT TO", Err("451")),
+            ("RCPT FROM:<a@b.org>", Err("451")),
         ];
         for (line, expected) in cases {
             assert_eq!(recipient(line), expected.map(str::to_owned), "{line}");
         }
+    }
+
+    #[test]
+    fn an_authenticated_name_with_control_characters_is_nobodys() {
+        let Ok(Command::Mail(mail)) = read("MAIL FROM:<a@b.org> AUTH=a+0Ab") else { panic!("refused") };
+        assert_eq!(mail.auth, "");
+    }
+
+    #[test]
+    fn a_peer_may_call_itself_what_it_likes() {
+        for name in ["mx", "mail_host", "[192.0.2.1]", "two words", &"x".repeat(2000)] {
+            assert_eq!(read(&format!("LHLO {name}")), Ok(Command::Lhlo(name.to_owned())));
+        }
+        assert!(read("LHLO").is_err() && read("LHLO ").is_err());
     }
 
     #[test]

@@ -24,9 +24,13 @@ pub const IN_VAIN: u32 = 100;
 /// What may pass from the first word of a transaction to its data.
 pub const TRANSACTION: Duration = Duration::from_mins(10);
 
-/// The longest command line the caller should read, its line end included: RFC 5321 section 4.5.3.1.4 and what the
-/// extensions add to it.
-pub const LONGEST_LINE: usize = 4096;
+/// The longest command line the caller should read, its line end included. What Postfix reads as an address has 2048 bytes
+/// at most (line_length_limit in postconf(5)), twice as many where each is quoted; our own AUTH may be three times as long
+/// as what it says.
+pub const LONGEST_LINE: usize = 16 * 1024;
+
+/// The longest domain name (RFC 5321 section 4.5.3.1.2).
+const LONGEST_NAME: usize = 255;
 
 /// What the protocol needs from the configuration.
 #[derive(Debug, Clone)]
@@ -133,7 +137,7 @@ impl Protocol {
 
     /// Other settings, from the next message on.
     pub fn set(&mut self, settings: Settings) {
-        let host = harmless(&settings.host).chars().take(255).collect();
+        let host = harmless(&settings.host).chars().take(LONGEST_NAME).collect();
         self.settings = Settings { host, ..settings };
     }
 
@@ -160,7 +164,8 @@ impl Protocol {
 
     /// A command line was too long. The caller throws away the rest of it.
     pub fn line_too_long(&mut self, out: &mut Vec<u8>) -> Next {
-        self.refuse(&Refusal::error("500 5.5.2 Line too long"), out)
+        // Not 500: it may be an address, and mail is not returned for that.
+        self.refuse(&Refusal::error("451 4.5.2 Line too long"), out)
     }
 
     /// The data is complete: gives its transaction out, and is ready for the next. The caller writes one reply for each
@@ -258,7 +263,7 @@ impl Protocol {
     /// good), where the limit counts them as one byte each.
     fn hello(&mut self, host: &str, out: &mut Vec<u8>) {
         self.reset();
-        self.lhlo = Some(harmless(host));
+        self.lhlo = Some(harmless(host).chars().take(LONGEST_NAME).collect());
         line(out, &format!("250-{}", self.settings.host));
         for keyword in ["PIPELINING", "ENHANCEDSTATUSCODES", "SIZE", "8BITMIME", "SMTPUTF8", "CHUNKING"] {
             line(out, &format!("250-{keyword}"));

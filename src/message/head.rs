@@ -10,7 +10,7 @@ use jiff::fmt::rfc2822;
 /// What a Received field of ours says in its comment; such a field never counts for a message's identity.
 pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
 
-/// Longest text of a peer's or a client's that goes into a field.
+/// Longest text of a peer's or a client's that goes into the Received field.
 const LONGEST: usize = 255;
 
 /// How the message came to us.
@@ -35,12 +35,12 @@ pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned)
     let _ = write!(
         head,
         "Return-Path: <{}>\nDelivered-To: {}\nReceived: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
-        harmless(&quoted(sender)),
-        harmless(recipient),
-        harmless(from),
-        harmless(by),
-        harmless(id),
-        harmless(&quoted(recipient)),
+        one_line(&quoted(sender)),
+        one_line(recipient),
+        short(from),
+        short(by),
+        short(id),
+        short(&quoted(recipient)),
     );
     head.into_bytes()
 }
@@ -60,9 +60,15 @@ fn is_atom(text: &str) -> bool {
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// Text without control characters, which might end a field, and not too long for a line.
-fn harmless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
+/// Text without control characters, which might end a field.
+fn one_line(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The same, not too long for a line. An address is never cut where it says who sent the message or got it: a part of it may
+/// be somebody else's.
+fn short(text: &str) -> String {
+    one_line(text).chars().take(LONGEST).collect()
 }
 
 #[cfg(test)]
@@ -100,6 +106,14 @@ mod tests {
             let head = String::from_utf8(head(address, "doug@b")).unwrap();
             assert!(head.starts_with(&format!("Return-Path: <{expected}>\n")), "{head}");
         }
+    }
+
+    #[test]
+    fn an_address_is_never_cut() {
+        let long = format!("{}@d.org", "x".repeat(2000));
+        let head = String::from_utf8(head(&long, &long)).unwrap();
+        assert!(head.starts_with(&format!("Return-Path: <{long}>\nDelivered-To: {long}\nReceived: ")), "{head}");
+        assert!(head.contains(&format!("\tfor <{}>; ", "x".repeat(LONGEST))), "{head}");
     }
 
     #[test]

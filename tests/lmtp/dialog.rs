@@ -2,8 +2,7 @@
 //! now, or not as it is set up), `recipients:` and `bytes:` (the limits), `idle:` (seconds). Then what is said, from the
 //! greeting on:
 //!
-//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `\r`, `\n`, `\0`,
-//!   `\\`, `\xHH`, and `\{a*5}` for `aaaaa`.
+//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `escapes.rs`.
 //! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such lines in a row.
 //! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
 //! - `F: ` why there is no message in place of one.
@@ -20,6 +19,7 @@ use std::time::Duration;
 
 use onedrop::lmtp::connection::Settings;
 
+use super::escapes::unescaped;
 use super::script::{Directory, Event, settings};
 
 /// What happens, and what must have come of it when nothing is left to read.
@@ -121,35 +121,6 @@ fn parse(path: &Path) -> Dialog {
         }
     }
     dialog
-}
-
-fn unescaped(text: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = text;
-    while let Some((before, escape)) = rest.split_once('\\') {
-        out.extend_from_slice(before.as_bytes());
-        let length = match escape.as_bytes()[0] {
-            b'r' => push(&mut out, b"\r", 1),
-            b'n' => push(&mut out, b"\n", 1),
-            b'0' => push(&mut out, b"\0", 1),
-            b'\\' => push(&mut out, b"\\", 1),
-            b'x' => push(&mut out, &[u8::from_str_radix(&escape[1..3], 16).unwrap()], 3),
-            b'{' => {
-                let end = escape.find('}').unwrap();
-                let (part, times) = escape[1..end].split_once('*').unwrap();
-                push(&mut out, part.repeat(times.parse().unwrap()).as_bytes(), end + 1)
-            }
-            _ => panic!("{text}"),
-        };
-        rest = &escape[length..];
-    }
-    out.extend_from_slice(rest.as_bytes());
-    out
-}
-
-fn push(out: &mut Vec<u8>, bytes: &[u8], length: usize) -> usize {
-    out.extend_from_slice(bytes);
-    length
 }
 
 /// Where `transcript` is not what `expected` says: the number of the first such line, and both.

@@ -250,7 +250,7 @@ fn outcome(recipient: &str) -> Outcome {
     Outcome::Delivered(format!("stored for {recipient}"))
 }
 
-/// What is set in `transaction`, one word each.
+/// What is set in `transaction`, one word each; control characters as in Rust.
 fn envelope(transaction: &Transaction) -> String {
     let client = &transaction.client;
     let mut words = vec![format!("from=<{}> to={}", transaction.sender, transaction.recipients.join(","))];
@@ -268,5 +268,6 @@ fn envelope(transaction: &Transaction) -> String {
     words.extend(pairs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}={value}")));
     words.extend(transaction.smtputf8.then(|| "smtputf8".into()));
     words.extend(transaction.eight_bit.then(|| "8bit".into()));
-    words.join(" ")
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    words.join(" ").chars().map(shown).collect()
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use crate::envelope::Envelope;
 
 /// What the server takes as one line, its line end included.
-const LONGEST_COMMAND: usize = 4096;
+const LONGEST_COMMAND: usize = crate::lmtp::protocol::LONGEST_LINE;
 /// XFORWARD's longest value (Postfix's XFORWARD_README).
 const LONGEST_IDENT: usize = 255;
 /// Written at once.
