@@ -7,7 +7,6 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
