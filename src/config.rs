@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-pub use listen::{Listen, ListenError};
+pub use listen::{Listen, ListenError, SocketMode};
 pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem, Warning};
 pub use schema::known_keys;
@@ -175,6 +175,10 @@ pub struct DeliverSettings {
 pub struct LmtpSettings {
     /// Where to listen, without systemd's sockets and `--listen`; no place twice.
     pub listen: Vec<Listen>,
+    /// Who may connect to a Unix socket that is made for it.
+    pub socket_mode: SocketMode,
+    /// The group that such a socket gets, by its name; empty: the process' own.
+    pub socket_group: String,
     /// Clients at a time.
     pub connections: usize,
     /// What happens to a client beyond these.
@@ -280,6 +284,8 @@ impl Default for LmtpSettings {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            socket_mode: SocketMode(0o660),
+            socket_group: String::new(),
             connections: 100,
             when_full: WhenFull::Refuse,
             recipients: 1000,

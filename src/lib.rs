@@ -2,7 +2,7 @@
 //!
 //! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors: `cli`, `lmtp`.
 //!
-//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`) <- ports (`ledger`, `store`) <-
+//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`, `net`) <- ports (`ledger`, `store`) <-
 //! `deliver`, `verify` <- doors (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
 //! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
@@ -24,6 +24,7 @@ pub mod ledger;
 pub mod lmtp;
 pub mod lock_key;
 pub mod message;
+mod net;
 pub mod outcome;
 pub mod pool;
 pub mod routing;

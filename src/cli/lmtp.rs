@@ -1,19 +1,20 @@
 //! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else `[lmtp] listen`), serves.
 
+use std::fs::Permissions;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, Gid, Group, access};
 
 use super::deliver::host_name;
 use super::{Adapters, LmtpArgs};
-use crate::config::{Config, Listen, Loaded, StoreUrl};
+use crate::config::{Config, Listen, LmtpSettings, Loaded, StoreUrl};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lmtp::{self, Listener, Made, Service};
 
@@ -29,7 +30,7 @@ pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) ->
     let read = move || load(&args, has_listeners, config.as_deref());
     let loaded = read()?;
     if !has_listeners {
-        listeners = listen(&loaded.config.lmtp.listen)?;
+        listeners = listen(&loaded.config.lmtp)?;
     }
     let loaded = Arc::new(loaded);
     let service = service_of(Arc::clone(&loaded), adapters)?;
@@ -118,15 +119,28 @@ fn systemds_listeners() -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-fn listen(places: &[Listen]) -> Result<Vec<Listener>, String> {
+fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
+    let group = group(&settings.socket_group)?;
     let mut listeners = Vec::new();
-    for place in places {
+    for place in &settings.listen {
         let at = |error: std::io::Error| format!("cannot listen on {place}: {error}");
         let listener = match place {
             Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
             Listen::Unix(path) => {
                 let listener = bind(path).map_err(at)?;
-                Listener::Unix(listener, Some(Made::at(path).map_err(at)?))
+                let made = Made::at(path).map_err(at)?;
+                // It was made for our user alone (main's umask). The group comes first: it is never open to another one.
+                if let Some(group) = group {
+                    lchown(path, None, Some(group.as_raw())).map_err(|error| {
+                        let name = &settings.socket_group;
+                        let hint = "run as root or as a member of that group";
+                        format!(
+                            "cannot listen on {place}: cannot give it to lmtp.socket_group \"{name}\": {error}; {hint}"
+                        )
+                    })?;
+                }
+                std::fs::set_permissions(path, Permissions::from_mode(settings.socket_mode.0)).map_err(at)?;
+                Listener::Unix(listener, Some(made))
             }
         };
         listeners.push(listener.prepared().map_err(at)?);
@@ -137,14 +151,24 @@ fn listen(places: &[Listen]) -> Result<Vec<Listener>, String> {
     }
 }
 
-/// A Unix socket at `path`, for everybody who may enter its folder. One that a dead server left behind is replaced.
+/// The group of that name; none for an empty one.
+fn group(name: &str) -> Result<Option<Gid>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(Some(group.gid)),
+        Ok(None) => Err(format!("lmtp.socket_group: this host has no group \"{name}\"")),
+        Err(error) => Err(format!("lmtp.socket_group: the group \"{name}\" cannot be looked up: {error}")),
+    }
+}
+
+/// A Unix socket at `path`. One that a dead server left behind is replaced.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     {
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    Ok(listener)
+    UnixListener::bind(path)
 }

@@ -18,6 +18,37 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+/// Who may connect to a Unix socket that we make: permission bits (chmod(2)), as octal digits.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(try_from = "String")]
+pub struct SocketMode(pub u32);
+
+impl FromStr for SocketMode {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Self, ListenError> {
+        let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
+        let mode = mode.ok_or_else(|| error("expected three or four octal digits, as in \"0660\""))?;
+        if mode > 0o777 {
+            return Err(error("at most 0777: the bits above mean nothing for a socket"));
+        }
+        // unix(7): connecting needs write permission.
+        if mode & 0o222 == 0 {
+            return Err(error("nobody could connect, who needs the right to write (2), as in \"0660\""));
+        }
+        Ok(Self(mode))
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = ListenError;
+
+    fn try_from(text: String) -> Result<Self, ListenError> {
+        text.parse()
+    }
+}
+
 /// Why a text names no place to listen at.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
@@ -111,6 +142,16 @@ fn error(text: &str) -> ListenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mode_is_octal_and_lets_somebody_connect() {
+        for (text, mode) in [("0660", 0o660), ("660", 0o660), ("0600", 0o600), ("0777", 0o777), ("0020", 0o020)] {
+            assert_eq!(text.parse(), Ok(SocketMode(mode)));
+        }
+        for text in ["", "0", "66", "0o660", "00660", "0668", "-660", "+660", "rw-rw----", "0440", "0000", "1660"] {
+            assert!(text.parse::<SocketMode>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn an_address_or_a_socket() {

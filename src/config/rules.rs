@@ -3,7 +3,6 @@
 //! A rule is skipped where one of its keys has already been refused: its default is not what was meant. A problem is
 //! reported where the last of the keys in question was set.
 
-use std::net::IpAddr;
 use std::path::Path;
 
 use secrecy::SecretString;
@@ -14,6 +13,7 @@ use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, StoreUrl, Tls};
 use super::{Config, password};
 use crate::directory::FolderTemplate;
+use crate::net::is_loopback;
 use crate::store::login_form::LoginForm;
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
@@ -262,9 +262,4 @@ fn knows(findings: &Findings, keys: &[&str]) -> bool {
 fn last_origin(findings: &Findings, keys: &[&str]) -> Origin {
     let origins = keys.iter().map(|key| findings.origin(key)).filter(|origin| *origin != Origin::Default);
     origins.max().unwrap_or(Origin::Default)
-}
-
-fn is_loopback(host: &str) -> bool {
-    let by_name = host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
-    by_name || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }

@@ -6,7 +6,7 @@
 
 use ::config::ValueKind;
 
-use super::listen::{self, Listen};
+use super::listen::{self, Listen, SocketMode};
 use super::problem::shown_name;
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
@@ -76,6 +76,8 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "limits.message_bytes", kind: Kind::Count { least: 0, most: i64::MAX as u64 } },
     Key { full: "deliver.via", kind: Kind::OptionalText(socket) },
     Key { full: "lmtp.listen", kind: Kind::List(listen) },
+    Key { full: "lmtp.socket_mode", kind: Kind::Text(socket_mode) },
+    Key { full: "lmtp.socket_group", kind: Kind::Text(group) },
     Key { full: "lmtp.connections", kind: Kind::Count { least: 1, most: 10_000 } },
     Key { full: "lmtp.when_full", kind: Kind::Choice(&["refuse", "wait"]) },
     Key { full: "lmtp.recipients", kind: Kind::Count { least: 1, most: 100_000 } },
@@ -220,6 +222,17 @@ fn socket(text: &str) -> Result<(), String> {
         return Err("leave out \"unix:\"".to_owned());
     }
     listen::socket_path(text).map(drop)
+}
+
+fn socket_mode(text: &str) -> Result<(), String> {
+    text.parse::<SocketMode>().map(drop).map_err(|why| why.to_string())
+}
+
+fn group(text: &str) -> Result<(), String> {
+    if text.chars().any(|c| c == ':' || c.is_whitespace() || c.is_control()) {
+        return Err("expected the name of a group, without \":\" or blanks".to_owned());
+    }
+    Ok(())
 }
 
 fn absolute(text: &str) -> Result<(), String> {

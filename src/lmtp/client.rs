@@ -196,15 +196,17 @@ impl Client<'_> {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
                 queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
-                // Who may use a socket of this host's is believed, as pipe(8)'s user is; by TCP anybody might say so.
-                sasl_username: match *self.stream {
-                    Stream::Unix(_) => transaction.sasl_username,
-                    Stream::Tcp(_) => String::new(),
-                },
+                sasl_username: if self.is_believed() { transaction.sasl_username } else { String::new() },
             },
             message,
             accounts,
         })
+    }
+
+    /// Whether the client's word is taken for who logged in: anybody who may connect could say so, and write into
+    /// everybody's Sent.
+    fn is_believed(&self) -> bool {
+        self.stream.peer().is_some_and(|user| self.shared.believed.contains(&user))
     }
 
     fn reply_to_all(

@@ -2,7 +2,6 @@
 //! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
 
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Uid, User, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::client;
@@ -21,7 +21,7 @@ use super::metrics::Metrics;
 use super::protocol::reply;
 use super::service::Service;
 use super::stream::{Listener, Stream};
-use crate::config::{Listen, WhenFull};
+use crate::config::{LmtpSettings, WhenFull};
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ const NO_THREAD: &[u8] = b"421 4.3.2 Out of resources, try again\r\n";
 
 /// What all connections share for the life of the server.
 pub struct Shared {
+    /// The users whose word is taken for who logged in: our own, root, and Postfix's.
+    pub believed: Vec<Uid>,
     pub metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
@@ -132,8 +134,9 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     }
     let (stop, stopping) = UnixStream::pair().map_err(setup)?;
     let signals = Signals::catch(&waker).map_err(setup)?;
-    let (listens_at, metrics_at) = (service.config().lmtp.listen.clone(), service.config().lmtp.metrics);
+    let at_start = service.config().lmtp.clone();
     let shared = Arc::new(Shared {
+        believed: believed(),
         metrics: Arc::default(),
         service: RwLock::new(Arc::new(service)),
         draining: AtomicBool::new(false),
@@ -141,12 +144,12 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
         flights: Flights::default(),
         waker,
     });
-    if let Some(address) = metrics_at {
+    if let Some(address) = at_start.metrics {
         let asked = Arc::clone(&shared);
         super::web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
-    let server = Server { shared, listeners, wakes, signals, listens_at, metrics_at };
+    let server = Server { shared, listeners, wakes, signals, at_start };
     tell_systemd(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     server.serve(reload);
@@ -156,6 +159,12 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     drop(listeners);
     drain(&shared, &wakes, stop);
     Ok(())
+}
+
+fn believed() -> Vec<Uid> {
+    // A host without Postfix has no such user; one whose users cannot be looked up now takes nobody else's word.
+    let postfix = User::from_name("postfix").ok().flatten();
+    [geteuid(), Uid::from_raw(0)].into_iter().chain(postfix.map(|user| user.uid)).collect()
 }
 
 struct Signals {
@@ -180,8 +189,7 @@ struct Server {
     wakes: UnixStream,
     signals: Signals,
     /// What counted at the start, and counts until the end.
-    listens_at: Vec<Listen>,
-    metrics_at: Option<SocketAddr>,
+    at_start: LmtpSettings,
 }
 
 impl Server {
@@ -220,10 +228,14 @@ impl Server {
     fn reload(&self, reload: &Reload) {
         match reload() {
             Ok(service) => {
-                let lmtp = &service.config().lmtp;
-                for (key, is_as_before) in
-                    [("lmtp.listen", lmtp.listen == self.listens_at), ("lmtp.metrics", lmtp.metrics == self.metrics_at)]
-                {
+                let (lmtp, before) = (&service.config().lmtp, &self.at_start);
+                let has_socket = self.listeners.iter().any(Listener::is_made_here);
+                for (key, is_as_before) in [
+                    ("lmtp.listen", lmtp.listen == before.listen),
+                    ("lmtp.socket_mode", !has_socket || lmtp.socket_mode == before.socket_mode),
+                    ("lmtp.socket_group", !has_socket || lmtp.socket_group == before.socket_group),
+                    ("lmtp.metrics", lmtp.metrics == before.metrics),
+                ] {
                     if !is_as_before {
                         tracing::warn!("{key} has changed: that counts from the next start");
                     }

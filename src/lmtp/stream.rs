@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, Shutdown, SockaddrLike, SockaddrStorage, getsockname, recv, send, shutdown,
+    AddressFamily, MsgFlags, Shutdown, SockaddrLike, SockaddrStorage, getsockname, getsockopt, recv, send, shutdown,
+    sockopt::PeerCredentials,
 };
+use nix::unistd::Uid;
 
 /// See the module.
 pub enum Stream {
@@ -21,6 +23,16 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// The user who connected by a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, where nobody can tell.
+    pub fn peer(&self) -> Option<Uid> {
+        match self {
+            Stream::Tcp(_) => None,
+            Stream::Unix(stream) => {
+                getsockopt(stream, PeerCredentials).ok().map(|credentials| Uid::from_raw(credentials.uid()))
+            }
+        }
+    }
+
     /// Reads what is there; waits for it until `until`. 0: the peer has said all.
     ///
     /// # Errors
@@ -160,6 +172,11 @@ impl Listener {
             _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "a socket of another family")),
         };
         listener.prepared()
+    }
+
+    /// Whether it is a Unix socket with a file that was made here.
+    pub fn is_made_here(&self) -> bool {
+        matches!(self, Listener::Unix(_, Some(_)))
     }
 
     /// Accepting never waits: a client may be gone again before it is looked at.

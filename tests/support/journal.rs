@@ -1,10 +1,23 @@
-//! A stand-in for journald: another socket in its place, in a mount namespace of the command's own.
+//! A stand-in for journald, or none: another socket in its place, in a mount namespace of the command's own.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::TempRoot;
+use super::{TempRoot, is_root};
+
+/// `program` where there is no journal, so that a server logs to standard error, whatever host this is. Only root can hide
+/// one: for others it is as it is.
+pub fn without_journal(program: impl AsRef<OsStr>) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; exec \"$@\"";
+    command.args(["--mount", "sh", "-c", hide, "sh"]).arg(program);
+    command
+}
 
 /// How `command` ended, given `input`, and the records that it sent to the journal, in their order.
 pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<String>) {

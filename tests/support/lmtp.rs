@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 
 use super::dovecot::MAIL_USER;
 use super::lmtp_client::LmtpClient;
-use super::server::{Server, guarded};
+use super::server::{Server, guarded_without_journal};
 use super::{TempRoot, free_port, onedrop_path, run, set_mode, wait_until};
 
 /// No drain may take longer than the longest delivery (the deadline and its answer), with what a busy machine adds.
@@ -105,10 +105,10 @@ impl Lmtp {
     ) -> Server {
         let log_path = root.join("lmtp.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
-        let mut command = guarded("/bin/sh", Some(MAIL_USER), Signal::SIGKILL);
-        // The shell becomes the server. Postfix's client, another user, must be able to write to the socket.
+        let mut command = guarded_without_journal("/bin/sh", Some(MAIL_USER), Signal::SIGKILL);
+        // The shell becomes the server.
         let script = match held {
-            None => "umask 0; exec \"$@\"",
+            None => "exec \"$@\"",
             Some(_) => "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"",
         };
         command.args(["-c", script, "sh"]).arg(root.join("onedrop")).arg("lmtp").arg("--config").arg(config);
@@ -118,6 +118,8 @@ impl Lmtp {
                 command.env_remove(name);
             }
         }
+        // Postfix's client, another user, must be able to write to the socket.
+        command.env("ONEDROP__LMTP__SOCKET_MODE", "0666");
         command.envs(env.iter().map(|(name, value)| (name, value)));
         match held {
             None => {

@@ -1,5 +1,6 @@
 //! A site without servers of others: a ledger in a file, Maildirs, and a place for our own server's socket.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::server::{Server, guarded};
+use super::server::{Server, guarded_without_journal};
 use super::{TempRoot, onedrop_path, set_mode, wait_until};
 
 /// A folder with a ledger, a store and a place for a socket.
@@ -46,6 +47,15 @@ impl Local {
 
     /// As [`server`](Local::server), as a user whom nobody else has, and who gets everything here.
     pub fn server_as(&self, user: u32, more: &str) -> Command {
+        self.server_as_with(user, &["--clear-groups"], more)
+    }
+
+    /// As [`server_as`](Local::server_as), as a member of `group` as well.
+    pub fn server_as_member(&self, user: u32, group: u32, more: &str) -> Command {
+        self.server_as_with(user, &["--groups", &group.to_string()], more)
+    }
+
+    fn server_as_with(&self, user: u32, groups: &[&str], more: &str) -> Command {
         let program = self.root.join("onedrop");
         // Where it was built others may not go.
         if fs::hard_link(onedrop_path(), &program).is_err() {
@@ -54,14 +64,16 @@ impl Local {
         set_mode(&program, 0o755);
         std::os::unix::fs::chown(&*self.root, Some(user), None).expect("chown");
         // The wish to die with us does not outlive a change of user.
-        let by = ["setpriv", "--pdeathsig", "KILL", "--clear-groups", "--reuid", &user.to_string(), "--"];
+        let user = user.to_string();
+        let by = [&["setpriv", "--pdeathsig", "KILL", "--reuid", &user], groups, &["--"]].concat();
         self.server_by(&by, &program, more)
     }
 
-    fn server_by(&self, before: &[&str], program: &Path, more: &str) -> Command {
-        let mut command = guarded("unshare", None, Signal::SIGKILL);
-        let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; exec \"$@\"";
-        command.args(["--mount", "sh", "-c", hide, "sh"]).args(before).arg(program);
+    /// As [`server`](Local::server), started by the command `before`.
+    pub fn server_by(&self, before: &[&str], program: &Path, more: &str) -> Command {
+        let mut words = before.iter().map(OsStr::new).chain([program.as_os_str()]);
+        let mut command = guarded_without_journal(words.next().expect("a program"), None, Signal::SIGKILL);
+        command.args(words);
         command.arg("lmtp").arg("--config").arg(self.server_config(more));
         command.arg("--listen").arg(format!("unix:{}", self.socket().display()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -70,7 +82,11 @@ impl Local {
 
     /// Starts the server; what it logs is in [`log`](Local::log).
     pub fn start_server(&self, more: &str) -> Server {
-        let mut command = self.server(more);
+        self.launch_logged(self.server(more))
+    }
+
+    /// Starts `command`, and waits until the server takes clients; what it logs is in [`log`](Local::log).
+    pub fn launch_logged(&self, mut command: Command) -> Server {
         command.stderr(fs::File::create(self.root.join("server.log")).expect("log"));
         self.launch(command)
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::{Level, Lmtp, Ours, Setup, Told, seconds, site};
 use crate::config::Listen;
+use crate::net::is_loopback_address;
 
 pub(super) const LINE_LENGTH: &str = "lmtp_line_length_limit";
 pub(super) const XFORWARD: &str = "lmtp_send_xforward_command";
@@ -167,7 +168,7 @@ pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
 
 /// Whether a server at the wildcard `ours` is reached by this host's own `address`.
 fn takes_all(ours: IpAddr, address: IpAddr) -> bool {
-    ours.is_unspecified() && address.is_loopback()
+    ours.is_unspecified() && is_loopback_address(address)
 }
 
 #[cfg(test)]

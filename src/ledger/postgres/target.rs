@@ -2,7 +2,6 @@
 //! of a server off this host is never spoken to in clear text or unverified unless the URL says so, and that no error
 //! shows the URL or the password.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::text;
 use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use crate::ledger::LedgerError;
+use crate::net::{is_loopback, is_loopback_address};
 
 /// How to reach the ledger.
 pub struct PostgresSettings {
@@ -137,11 +137,14 @@ fn split_hosts(config: &Config, mode_given: bool) -> Result<Vec<HostTarget>, Led
             (Some(Host::Tcp(host)), address) => {
                 one.host(host);
                 address.map(|address| one.hostaddr(*address));
-                (format!("{host}:{port}"), address.map_or_else(|| is_loopback(host), IpAddr::is_loopback))
+                (
+                    format!("{host}:{port}"),
+                    address.map_or_else(|| is_loopback(host), |address| is_loopback_address(*address)),
+                )
             }
             (None, Some(address)) => {
                 one.hostaddr(*address);
-                (format!("{address}:{port}"), address.is_loopback())
+                (format!("{address}:{port}"), is_loopback_address(*address))
             }
             (None, None) => continue,
         };
@@ -175,10 +178,6 @@ fn without_hosts(from: &Config) -> Config {
         .target_session_attrs(from.get_target_session_attrs())
         .load_balance_hosts(from.get_load_balance_hosts());
     to
-}
-
-fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn tls_config(ca_file: Option<&Path>) -> Result<ClientConfig, LedgerError> {
