@@ -24,7 +24,11 @@ mod fuzz {
     pub mod facts;
     pub mod harness;
     pub mod identity;
+    pub mod lmtp_data;
+    pub mod lmtp_reply;
+    pub mod lmtp_session;
     pub mod message;
+    pub mod xforward;
 }
 
 /// A test for each target, and an equal share of the time.
@@ -40,4 +44,4 @@ macro_rules! targets {
     };
 }
 
-targets![author, facts, identity];
+targets![author, facts, identity, lmtp_data, lmtp_reply, lmtp_session, xforward];

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::letters;
 use support::lmtp::Lmtp;
 use support::lmtp_client::{LmtpClient, Reply};
 use support::trial::LETTERS;
@@ -58,7 +59,7 @@ impl Site {
             assert!(most.anon_kb < MOST_KB, "too much memory: {most:?}");
             good.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        assert_eq!(self.world.dovecot.count("good", "INBOX"), served, "of the good client");
+        letters::stand_in(&self.world.dovecot, "good", "INBOX", (0..served).map(letter));
         self.is_well();
     }
 
@@ -68,24 +69,28 @@ impl Site {
         assert!(!log.contains("panicked"), "{log}");
         let replies = self.lmtp.client().deliver(ANN, &["last@mail.axial.net"], letter(0).as_bytes());
         assert!(replies.as_ref().is_ok_and(|replies| replies[0].is_ok()), "{replies:?}");
-        assert_eq!(self.world.dovecot.count("last", "INBOX"), 1);
+        letters::stand_in(&self.world.dovecot, "last", "INBOX", [letter(0)]);
     }
 
-    fn scubas(&self) -> usize {
-        self.world.dovecot.count("scuba", "INBOX")
+    /// Scuba's mailbox holds these messages.
+    #[track_caller]
+    fn scuba_has(&self, messages: &[String]) {
+        letters::stand_in(&self.world.dovecot, "scuba", "INBOX", messages);
     }
 }
 
 fn letter(number: usize) -> String {
-    format!("From: {ANN}\nSubject: {number}\nMessage-ID: <good.{number}@x>\n\nbody\n")
+    format!("From: {ANN}\nSubject: {number}\nMessage-ID: <good.{number}@x>\n\nthis is {number}\n")
 }
 
-/// A whole conversation in one piece, up to the message's end.
+/// A whole conversation in one piece, up to the end of [`told`].
 fn pipelined(id: &str) -> String {
-    format!(
-        "LHLO test.example\r\nMAIL FROM:<{ANN}>\r\nRCPT TO:<{SCUBA}>\r\nDATA\r\nFrom: {ANN}\r\nMessage-ID: <{id}@x>\r\n\r\n\
-         body\r\n.\r\n"
-    )
+    let message = told(id).replace('\n', "\r\n");
+    format!("LHLO test.example\r\nMAIL FROM:<{ANN}>\r\nRCPT TO:<{SCUBA}>\r\nDATA\r\n{message}.\r\n")
+}
+
+fn told(id: &str) -> String {
+    format!("From: {ANN}\nMessage-ID: <{id}@x>\n\nthis is {id}\n")
 }
 
 fn raw(lmtp: &Lmtp) -> UnixStream {
@@ -141,7 +146,7 @@ fn the_silent_and_the_slow_hold_nobody_up() {
         let said = all_of(stream);
         assert!(said.contains("\r\n250 2.0.0 "), "{said}");
     });
-    assert_eq!(site.scubas(), 1);
+    site.scuba_has(&[told("slow")]);
 }
 
 #[test]
@@ -167,7 +172,7 @@ fn lines_without_end_are_refused_or_delivered_in_bounded_memory() {
     let long = format!("From: {ANN}\nMessage-ID: <long@x>\n\n{}\n", "z".repeat(5_000_000));
     let replies = client.deliver(ANN, &[SCUBA], long.as_bytes()).expect("replies");
     assert!(replies[0].is_ok(), "{replies:?}");
-    assert_eq!(site.world.dovecot.messages("scuba", "INBOX")[0].len() / 1_000_000, 5);
+    site.scuba_has(&[long]);
 }
 
 #[test]
@@ -206,7 +211,7 @@ fn the_same_recipient_a_hundred_times_is_one_copy_and_a_reply_each() {
     let replies = client.deliver(ANN, &vec![SCUBA; 100], letter(1).as_bytes()).expect("replies");
     assert_eq!(replies.len(), 100);
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
-    assert_eq!(site.scubas(), 1);
+    site.scuba_has(&[letter(1)]);
     site.is_well();
 }
 
@@ -246,7 +251,7 @@ fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
     stream.shutdown(Shutdown::Write).expect("socket");
     let said = all_of(stream);
     assert!(said.contains("\r\n250 2.0.0 "), "{said}");
-    assert_eq!(site.scubas(), 1);
+    site.scuba_has(&[told("half")]);
     // Without its last dot it is not a message, wherever it is cut.
     let whole = pipelined("cut");
     for missing in [1, 2, 3, 4, 8, 30] {
@@ -259,7 +264,7 @@ fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
         }
     }
     site.is_well();
-    assert_eq!(site.scubas(), 1);
+    site.scuba_has(&[told("half")]);
     assert_eq!(
         site.world.postgres.psql("SELECT count(*) FROM onedrop_message WHERE message_id_text LIKE '%cut%'"),
         "0"
@@ -313,7 +318,7 @@ fn nothing_after_quit_counts() {
     let last = said.trim_end().lines().last().unwrap_or_default();
     assert!(last.starts_with("221 "), "{said}");
     site.is_well();
-    assert_eq!(site.scubas(), 0);
+    site.scuba_has(&[]);
 }
 
 /// Replies that nobody reads fill a buffer of the server's and then wait, for a bounded time and in bounded memory.

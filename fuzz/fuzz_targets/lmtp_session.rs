@@ -1,12 +1,13 @@
-//! What a client may say, from its first byte on.
+//! What a client of the LMTP server says.
 
 #![no_main]
+#![allow(dead_code, reason = "the harness of the tests is not used here")]
 
-#[path = "../../tests/lmtp/oracles.rs"]
-mod oracles;
-#[path = "../../tests/lmtp/script.rs"]
-mod script;
+#[path = "../../tests/fuzz"]
+mod fuzz {
+    pub mod harness;
+    pub mod lmtp_data;
+    pub mod lmtp_session;
+}
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    oracles::session(input);
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::lmtp_session::check(input));

@@ -13,6 +13,7 @@ pub mod dovecot;
 pub mod host;
 pub mod imap;
 pub mod journal;
+pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
 pub mod lmtp_embedded;

@@ -1,0 +1,14 @@
+//! XFORWARD.
+
+#![no_main]
+#![allow(dead_code, reason = "the harness of the tests is not used here")]
+
+#[path = "../../tests/fuzz"]
+mod fuzz {
+    pub mod harness;
+    pub mod lmtp_data;
+    pub mod lmtp_session;
+    pub mod xforward;
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::xforward::check(input));
