@@ -177,7 +177,7 @@ pub struct LmtpSettings {
     pub listen: Vec<Listen>,
     /// Who may connect to a Unix socket that is made for it.
     pub socket_mode: SocketMode,
-    /// The group that such a socket gets, by its name; empty: the process' own.
+    /// The group that such a socket gets, by its name; empty: the process' own, or that of a set-group-ID folder.
     pub socket_group: String,
     /// Clients at a time.
     pub connections: usize,
