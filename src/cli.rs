@@ -19,6 +19,7 @@ use crate::store::{Store, StoreError};
 
 mod check;
 mod deliver;
+mod dovecot;
 mod input;
 mod lmtp;
 mod migrate;
@@ -110,6 +111,9 @@ struct CheckArgs {
     /// Account to log in for [default: one of the directory's]
     #[arg(long)]
     account: Option<String>,
+    /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on this host]
+    #[arg(long, value_name = "FILE")]
+    dovecot: Option<PathBuf>,
     /// Postfix configuration directory [default: the system's]
     #[arg(long, value_name = "DIR")]
     postfix: Option<PathBuf>,
@@ -207,8 +211,7 @@ impl Said {
 
 impl From<check::Report> for Said {
     fn from(report: check::Report) -> Said {
-        let verdict = if report.verdict.is_some() { Verdict::Failed } else { Verdict::Done };
-        Said { out: report.text, err: report.verdict.unwrap_or_default(), verdict }
+        Said { out: report.text, err: report.said.unwrap_or_default(), verdict: report.verdict }
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/postfix");
+const DOVECOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/dovecot");
 const SNIPPETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/postfix");
 /// The fixtures' `user=nobody`, and its group.
 const USER: u32 = 65534;
@@ -329,6 +330,112 @@ fn a_message_piped_in_by_mistake_is_not_eaten() {
         status.code()
     };
     assert_eq!((ends(true), ends(false)), (Some(75), Some(0)));
+}
+
+/// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP (`NAME.imap`) and into Maildirs
+/// (`NAME.maildir`).
+#[test]
+fn every_dovecot_gets_exactly_the_findings_expected() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    for entry in fs::read_dir(DOVECOTS).expect("fixtures/dovecot") {
+        let path = entry.expect("an entry").path();
+        if path.extension() != Some(OsStr::new("conf")) {
+            continue;
+        }
+        let doveconf = format!("#!/bin/sh\n[ \"$*\" = \"-c $0 -n\" ] && cat {}\n", path.display());
+        for (kind, store) in [("imap", "imap://127.0.0.1:1"), ("maildir", "maildir:///nonexistent")] {
+            let actual = dovecot_findings(doveconf.as_bytes(), store, true);
+            let expected = fs::read_to_string(path.with_extension(kind)).unwrap_or_default();
+            if actual != expected {
+                wrong += &format!("=== {} {kind}\n--- expected\n{expected}--- actual\n{actual}", path.display());
+            }
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 5, "only {count} cases found");
+}
+
+/// What a check finds about Dovecot where doveconf is this script.
+fn dovecot_findings(doveconf: &[u8], store: &str, is_named: bool) -> String {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    site.write("doveconf", doveconf);
+    fs::set_permissions(site.path("doveconf"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    site.write("password", b"secret\n");
+    fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
+    let mut command = site.command();
+    if is_named {
+        command.arg("--dovecot").arg(site.path("doveconf"));
+    }
+    let path = format!("{}:{}", site.folder().display(), std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path).env("ONEDROP__STORE__URL", store).env("ONEDROP__STORE__STARTTLS", "false");
+    command.env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
+    let output = command.output().expect("onedrop");
+    let told = site.told(&output.stdout);
+    let lines = told.lines().filter_map(|line| {
+        let (level, rest) = line.split_at_checked(8)?;
+        Some(format!("{level}{}\n", rest.strip_prefix("dovecot: ")?))
+    });
+    lines.collect()
+}
+
+#[test]
+fn a_doveconf_that_fails_or_babbles_is_survived() {
+    let imap = "imap://127.0.0.1:1";
+    let failing = b"#!/bin/sh\necho 'doveconf: Fatal: Permission denied' >&2; exit 89\n";
+    let told = dovecot_findings(failing, imap, false);
+    assert!(
+        told.starts_with("ok      nothing about Dovecot was tested: ") && told.contains("Permission denied"),
+        "{told}"
+    );
+    assert!(dovecot_findings(failing, imap, true).starts_with("error   "));
+    let endless = b"#!/bin/sh\nexec yes 'a = b {'\n";
+    assert!(dovecot_findings(endless, imap, false).contains("nothing about Dovecot was tested"));
+    let noise = b"#!/bin/sh\nhead -c 1000000 /dev/urandom\n";
+    assert!(dovecot_findings(noise, imap, false).contains("mail_max_lock_timeout is not set"));
+    // The settings of this host's Dovecot mean nothing for mailboxes on another.
+    assert_eq!(dovecot_findings(failing, "imap://192.0.2.1:143", false), "");
+}
+
+#[test]
+fn the_dovecot_settings_we_ship_fit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot/onedrop.conf");
+    let conf = folder.path().join("dovecot.conf");
+    let more = "protocols = imap lmtp\nprotocol lmtp {\n  mail_plugins = $mail_plugins sieve\n}\n";
+    fs::write(&conf, format!("!include {}\n{more}", shipped.display())).expect("a configuration");
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    site.write("password", b"secret\n");
+    fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
+    let mut command = site.command();
+    command.arg("--dovecot").arg(&conf).env("ONEDROP__STORE__URL", "imap://127.0.0.1:1");
+    command.env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
+    let told = site.told(&command.output().expect("onedrop").stdout);
+    let about: Vec<_> = told.lines().filter(|line| line.contains(" dovecot: ")).collect();
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert!(about[0].starts_with("warning dovecot: the plugin sieve is in mail_plugins of protocol lmtp"), "{about:?}");
+}
+
+#[test]
+fn the_store_is_tested_by_an_account_on_record_or_the_check_says_that_nothing_was() {
+    let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
+    let checked = || {
+        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
+                    [directory]\ndomains = [\"gmail.com\"]\n";
+        site.write("onedrop.toml", site.filled(text).as_bytes());
+        let output = site.check(&[]);
+        (output.status.code(), site.told(&output.stdout))
+    };
+    let (code, told) = checked();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("\nuntested store: maildir://$DIR/mail: nothing was tested: "), "{told}");
+    site.deliver_once();
+    let (code, told) = checked();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        told.contains("\nok      store: maildir://$DIR/mail, account lisa: $DIR/mail/lisa/Maildir exists"),
+        "{told}"
+    );
 }
 
 /// A folder with a configuration and a Postfix, in a temporary place.

@@ -10,9 +10,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Adapters, CheckArgs, postfix};
+use super::{Adapters, CheckArgs, dovecot, postfix};
 use crate::config::{Config, ConfigErrors, DEFAULT_FILE, Loaded, Origin, Problem};
-use crate::exit;
+use crate::exit::{self, Verdict};
 
 mod ledger;
 pub(super) mod program;
@@ -34,6 +34,8 @@ pub(super) enum Level {
     Ok,
     /// Works, but is probably not meant.
     Warning,
+    /// Not known: what is to be told could not be tested.
+    Untested,
     /// Mail would wait, be returned, or not be what was sent.
     Error,
 }
@@ -43,6 +45,7 @@ impl Level {
         match self {
             Level::Ok => "ok",
             Level::Warning => "warning",
+            Level::Untested => "untested",
             Level::Error => "error",
         }
     }
@@ -78,7 +81,7 @@ impl Finding {
     }
 
     fn told(&self) -> String {
-        format!("{:<8}{}: {}", self.level.name(), self.topic, self.text)
+        format!("{:<7} {}: {}", self.level.name(), self.topic, self.text)
     }
 }
 
@@ -86,8 +89,10 @@ impl Finding {
 pub(super) struct Report {
     /// For standard output.
     pub(super) text: String,
-    /// For standard error, when there are errors.
-    pub(super) verdict: Option<String>,
+    /// For standard error, when there are errors or gaps.
+    pub(super) said: Option<String>,
+    /// Failed with errors; no where something was not tested.
+    pub(super) verdict: Verdict,
 }
 
 impl Report {
@@ -95,12 +100,15 @@ impl Report {
         let lines = || findings.iter().map(Finding::told).collect::<Vec<_>>().join("\n");
         let text = if json { serde_json::to_string_pretty(findings).unwrap_or_else(|_| lines()) } else { lines() };
         let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-        let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-        let verdict = (errors > 0).then(|| {
-            let warnings = if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) };
-            counted(errors, "error") + &warnings
-        });
-        Report { text, verdict }
+        let (errors, warnings, gaps) = (count(Level::Error), count(Level::Warning), count(Level::Untested));
+        let counts = [(errors, "error"), (gaps, "gap"), (warnings, "warning")];
+        let counts: Vec<_> = counts.iter().filter(|(one, _)| *one > 0).map(|(one, what)| counted(*one, what)).collect();
+        let verdict = match (errors, gaps) {
+            (0, 0) => Verdict::Done,
+            (0, _) => Verdict::No,
+            _ => Verdict::Failed,
+        };
+        Report { text, said: (verdict != Verdict::Done).then(|| counts.join(", ")), verdict }
     }
 }
 
@@ -115,9 +123,17 @@ pub(super) fn run(args: &CheckArgs, config: Option<&Path>, adapters: Adapters) -
     let named = config.map(Path::to_owned);
     let loaded = bounded(TIME, move || Config::load(named.as_deref()));
     let ours = postfix::Ours::new(loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()), &named_file(config));
+    let config_of_store = loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()).map(|one| one.config.clone());
     match loaded {
         Ok(loaded) => findings.extend(of_configuration(loaded, args.account.as_deref(), adapters, TIME)),
         Err(why) => findings.push(Finding::new(Level::Error, "configuration", why)),
+    }
+    if let Some(config) = config_of_store {
+        let file = args.dovecot.clone();
+        findings.extend(
+            bounded(TIME, move || dovecot::findings(file.as_deref(), &config, TIME))
+                .unwrap_or_else(|why| vec![Finding::new(Level::Error, "dovecot", why)]),
+        );
     }
     let folder = args.postfix.clone();
     findings.extend(

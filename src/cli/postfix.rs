@@ -19,6 +19,7 @@ mod domains;
 mod facts;
 mod lmtp;
 mod master;
+mod recipients;
 mod site;
 mod transport;
 
@@ -178,6 +179,7 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
         );
     }
     let told = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
+    let told = told.chain(recipients::judged(setup, ours));
     findings.extend(told.map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
     findings
 }

@@ -47,6 +47,19 @@ pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration)
     ends.findings(&place)
 }
 
+/// An account that has a copy on record, the latest one; `None` where the ledger knows none or cannot be asked.
+pub(super) fn account_on_record(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration) -> Option<String> {
+    if let LedgerUrl::Sqlite { path } = loaded.config.ledger.engine()
+        && bounded(time, move || not_to_be_opened(&path)) != Ok(None)
+    {
+        return None;
+    }
+    let ends = Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
+    let mut session = ends.open().ok()?;
+    let copies = ends.bounded(move || session.latest_copies(1)).ok()?.ok()?;
+    copies.into_iter().next().map(|(destination, _)| destination.account)
+}
+
 impl Ends {
     fn findings(&self, place: &str) -> Vec<Finding> {
         let opened = self.open().and_then(|mut session| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Finding, Level, bounded};
+use super::{Finding, Level, bounded, ledger};
 use crate::cli::Adapters;
 use crate::config::Loaded;
 use crate::directory::is_account_name;
@@ -11,7 +11,7 @@ use crate::directory::is_account_name;
 /// The store's own time-outs come first; a step gets this much more before it is given up.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Everything about the store, seen from `account` or one that the directory names.
+/// Everything about the store, seen from `account`, one that the directory names, or one on record.
 pub(super) fn findings(
     loaded: &Arc<Loaded>,
     account: Option<&str>,
@@ -20,16 +20,19 @@ pub(super) fn findings(
 ) -> Vec<Finding> {
     let settings = &loaded.config.store;
     let place = settings.kind().to_string();
-    let known = || loaded.config.directory.accounts.values().next().map(String::as_str);
-    let Some(account) = account.or_else(known) else {
-        let text = format!("{place}: not tested: directory.accounts names no account; pass --account NAME");
-        return vec![Finding::new(Level::Warning, "store", text)];
+    let named = || loaded.config.directory.accounts.values().next().cloned();
+    let account = account.map(str::to_owned).or_else(named);
+    let Some(account) = account.or_else(|| ledger::account_on_record(loaded, adapters, time)) else {
+        let text = format!(
+            "{place}: nothing was tested: directory.accounts names no account and no copy is on record; pass --account NAME"
+        );
+        return vec![Finding::new(Level::Untested, "store", text)];
     };
-    if !is_account_name(account) {
+    if !is_account_name(&account) {
         let text = format!("{place}: {account:?} cannot be an account; pass --account NAME");
         return vec![Finding::new(Level::Error, "store", text)];
     }
-    let (for_thread, name) = (loaded.clone(), account.to_owned());
+    let (for_thread, name) = (loaded.clone(), account.clone());
     let checked = bounded(time + SLACK, move || {
         let until = Instant::now() + time;
         (adapters.open_store)(&for_thread).and_then(|make| make().check(&name, until))

@@ -110,8 +110,11 @@ fn a_store_that_refuses_the_login_is_an_error() {
 fn an_account_is_asked_for_when_the_directory_names_none() {
     let loaded = Arc::new(loaded("domains = [\"a.example\"]"));
     let findings = store::findings(&loaded, None, adapters(|_, _| fake(|_| {})), AMPLE);
-    assert_eq!(findings[0].level, Level::Warning);
-    assert!(findings[0].text.ends_with("pass --account NAME"), "{findings:?}");
+    assert_eq!(findings[0].level, Level::Untested);
+    assert!(findings[0].text.contains("nothing was tested") && findings[0].text.ends_with("pass --account NAME"));
+    let on_record: OpenLedger = |_, _| fake(|fake| fake.placed = vec![Receipt::Name("1.onedrop".to_owned())]);
+    let findings = store::findings(&loaded, None, adapters(on_record), AMPLE);
+    assert_eq!(findings[0].text, "maildir:///nowhere, account lisa: in memory", "the account of a copy on record");
     let findings = store::findings(&loaded, Some("../x"), adapters(|_, _| fake(|_| {})), AMPLE);
     assert_eq!(findings[0].level, Level::Error);
 }
@@ -136,11 +139,14 @@ fn a_copy_that_was_written_another_way_is_told() {
 fn the_verdict_counts() {
     let of = |levels: &[Level]| {
         let findings: Vec<_> = levels.iter().map(|level| Finding::new(*level, "store", "x")).collect();
-        Report::of(&findings, false).verdict
+        let report = Report::of(&findings, false);
+        (report.said, report.verdict)
     };
-    assert_eq!(of(&[Level::Ok, Level::Warning]), None);
-    assert_eq!(of(&[Level::Error]).as_deref(), Some("1 error"));
-    assert_eq!(of(&[Level::Error, Level::Warning, Level::Error]).as_deref(), Some("2 errors, 1 warning"));
+    assert_eq!(of(&[Level::Ok, Level::Warning]), (None, Verdict::Done));
+    assert_eq!(of(&[Level::Untested, Level::Warning]), (Some("1 gap, 1 warning".to_owned()), Verdict::No));
+    assert_eq!(of(&[Level::Error, Level::Untested]), (Some("1 error, 1 gap".to_owned()), Verdict::Failed));
+    let three = of(&[Level::Error, Level::Warning, Level::Error]);
+    assert_eq!(three, (Some("2 errors, 1 warning".to_owned()), Verdict::Failed));
 }
 
 fn check(adapters: Adapters, account: Option<&str>, time: Duration) -> Vec<Finding> {

@@ -10,6 +10,7 @@ use super::access::{self, Identity};
 use super::ask::Postconf;
 use super::command::{Command, runs_onedrop};
 use super::master::{self, Attributes, Service};
+use super::recipients;
 use super::site::{self, Route};
 use super::{Lmtp, MailboxCommand, Ours, Rights, Setup, Transport, lmtp};
 use crate::cli::check;
@@ -51,7 +52,8 @@ const LMTP: [&str; 3] = [lmtp::LINE_LENGTH, lmtp::XFORWARD, lmtp::DATA_DONE];
 /// Postfix' configuration cannot be read; why.
 pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> {
     let places = ours.places();
-    let names: Vec<String> = MAIN.iter().chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
+    let names: Vec<String> =
+        MAIN.iter().chain(&recipients::MAIN).chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
     let mut main = postconf.values(&[], &names)?;
     // This one is not expanded: its $names are for a shell.
     main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);

@@ -1,0 +1,240 @@
+//! The local Dovecot, as `onedrop check` sees it: the settings that an append's promise rests on, and
+//! what Dovecot does for a delivery of its own and not for an append. What `doveconf -n` prints is
+//! taken apart in `conf.rs` and judged by a table of rules without I/O. Only a Dovecot that the
+//! mailboxes are in is judged: on this host, or named with `--dovecot`. Nothing is changed.
+//!
+//! Sources: doveconf(1), doc/wiki of Dovecot 2.3, <https://doc.dovecot.org/2.4.1>.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::check::{Finding, Level, program};
+use crate::config::{Config, StoreUrl};
+
+mod conf;
+
+pub use conf::Conf;
+
+/// A level and what is so.
+type Told = (Level, String);
+
+/// Dovecot's default for `mail_max_userip_connections`.
+const SESSIONS: u64 = 10;
+/// The locks that an APPEND may wait for, one after the other.
+const LOCKS: u64 = 3;
+
+/// What Dovecot is compared with.
+struct Ours<'a> {
+    config: &'a Config,
+    /// The address that Dovecot sees us at; `None` into Maildirs.
+    client: Option<IpAddr>,
+}
+
+/// Everything about the Dovecot of this host, or the one whose configuration is `file`; doveconf runs
+/// no longer than `time`.
+pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
+    let client = match config.store.kind() {
+        StoreUrl::Maildir { .. } => None,
+        StoreUrl::Imap { host, port, .. } => match our_address(&host, port) {
+            Some((client, is_here)) if is_here || file.is_some() => Some(client),
+            _ if file.is_some() => Some(Ipv4Addr::LOCALHOST.into()),
+            _ => return Vec::new(), // another host's settings are not here
+        },
+    };
+    let finding = |level, text: &str| vec![Finding::new(level, "dovecot", text)];
+    let Some(doveconf) = program::find("doveconf", std::env::var_os("PATH").as_deref()) else {
+        return match file {
+            None => Vec::new(),
+            Some(_) => finding(Level::Error, "no program doveconf in PATH or /usr/bin"),
+        };
+    };
+    let mut command = Command::new(doveconf);
+    if let Some(file) = file {
+        command.arg("-c").arg(file);
+    }
+    command.arg("-n").env("LC_ALL", "C");
+    match program::output(command, Instant::now() + time) {
+        Ok(output) => {
+            let told = judged(&Conf::read(&output), &Ours { config, client });
+            told.into_iter().map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
+        }
+        // Its files are often for root alone; one that was named is meant.
+        Err(why) if file.is_some() => finding(Level::Error, &why),
+        Err(why) => finding(Level::Ok, &format!("nothing about Dovecot was tested: {why}")),
+    }
+}
+
+type Rule = fn(&Conf, &Ours<'_>) -> Option<Told>;
+
+const BY_IMAP: [Rule; 4] = [lock_timeout, login_penalty, sessions, fsync];
+const BOTH: [Rule; 2] = [sieve, quota];
+
+fn judged(conf: &Conf, ours: &Ours<'_>) -> Vec<Told> {
+    let by_imap = BY_IMAP.iter().filter(|_| ours.client.is_some());
+    let mut told: Vec<Told> = by_imap.chain(&BOTH).filter_map(|rule| rule(conf, ours)).collect();
+    if told.is_empty() {
+        told.push((Level::Ok, "its settings fit".to_owned()));
+    }
+    told
+}
+
+/// Whoever has had no answer in time must have left no append behind that comes to its end later.
+fn lock_timeout(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+    const NAME: &str = "mail_max_lock_timeout";
+    let answer = ours.config.limits.answer_secs;
+    let fits = answer.saturating_sub(1) / LOCKS;
+    let mend = format!("set {NAME} = {} secs in protocol imap", fits.clamp(1, 5));
+    let longer = "an append may come to its end after another try has looked and found nothing, and the copy stands \
+                  twice until onedrop verify --repair";
+    let value = conf.value("imap", NAME).unwrap_or("0");
+    match conf::seconds(value) {
+        Some(0) => {
+            let text = format!(
+                "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; {longer}; {mend}"
+            );
+            Some((Level::Warning, text))
+        }
+        Some(secs) if secs * LOCKS >= answer => {
+            let text = format!(
+                "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer (limits.answer_secs = \
+                 {answer}); {longer}; {mend}"
+            );
+            Some((Level::Warning, text))
+        }
+        Some(_) => None,
+        None => Some((Level::Warning, format!("{NAME} = {value} is not understood; {mend}"))),
+    }
+}
+
+/// After failed logins Dovecot lets all from that address wait; an account that it does not know is one.
+fn login_penalty(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+    let client = ours.client?;
+    let networks = conf.value("imap", "login_trusted_networks").unwrap_or_default();
+    let is_off = conf
+        .setting(&["service anvil", "unix_listener anvil-auth-penalty"], "mode")
+        .is_some_and(|mode| !mode.is_empty() && mode.chars().all(|digit| digit == '0'));
+    if is_off || networks.split([' ', ',', '\t']).any(|network| holds(network, client)) {
+        return None;
+    }
+    let text = format!(
+        "login_trusted_networks does not name {client}, where we come from: after a failed login (a wrong password, an \
+         account that is not there) Dovecot lets every login from there wait, by up to 15 s; add {client}"
+    );
+    Some((Level::Warning, text))
+}
+
+fn sessions(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+    const NAME: &str = "mail_max_userip_connections";
+    let value = conf.value("imap", NAME);
+    let most = value.map_or(Some(SESSIONS), |value| value.parse().ok())?;
+    let per_account = ours.config.pool.per_account as u64;
+    let by_default = if value.is_none() { " (the default)" } else { "" };
+    // 0: Dovecot counts none.
+    (most != 0 && most <= per_account).then(|| {
+        let text = format!(
+            "{NAME} = {most}{by_default}: onedrop lmtp may hold {per_account} sessions of an account (pool.per_account), and \
+             its owner's mail programs at this address need some; raise it"
+        );
+        (Level::Warning, text)
+    })
+}
+
+fn fsync(conf: &Conf, _: &Ours<'_>) -> Option<Told> {
+    (conf.value("imap", "mail_fsync") == Some("never")).then(|| {
+        let text = "mail_fsync = never: mail that was reported as delivered is lost when the power fails; set it to \
+                    optimized, at least in protocol imap";
+        (Level::Error, text.to_owned())
+    })
+}
+
+fn sieve(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+    let by = ["lmtp", "lda"].into_iter().find(|protocol| conf.plugins(protocol).any(|plugin| plugin == "sieve"))?;
+    let how = what_we_do(ours);
+    let text = format!(
+        "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, because Onedrop {how}"
+    );
+    Some((Level::Warning, text))
+}
+
+fn quota(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+    let has = |protocol: &str| conf.plugins(protocol).any(|plugin| plugin == "quota");
+    if ours.client.is_none() {
+        let text =
+            "the plugin quota counts what Dovecot itself writes: Onedrop writes into the Maildirs, past users' quotas";
+        return (has("lmtp") || has("lda") || has("imap")).then(|| (Level::Warning, text.to_owned()));
+    }
+    let elsewhere = ["lmtp", "lda"].into_iter().find(|protocol| has(protocol))?;
+    let text = format!(
+        "the plugin quota is in mail_plugins of protocol {elsewhere} and not of protocol imap: Onedrop's appends go past \
+         users' quotas; add it to protocol imap"
+    );
+    (!has("imap")).then_some((Level::Warning, text))
+}
+
+fn what_we_do(ours: &Ours<'_>) -> &'static str {
+    match ours.client {
+        Some(_) => "appends by IMAP",
+        None => "writes into the Maildirs",
+    }
+}
+
+/// The address that a server at `host` sees us at, and whether it is on this host. Nothing is sent.
+fn our_address(host: &str, port: u16) -> Option<(IpAddr, bool)> {
+    let server = (host, port).to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(server).ok()?;
+    // Only an address of this host can be bound.
+    let is_here = UdpSocket::bind((server.ip(), 0)).is_ok();
+    Some((socket.local_addr().ok()?.ip(), is_here))
+}
+
+/// Whether `network` (`10.0.0.0/8`, `::1`) holds `address`.
+fn holds(network: &str, address: IpAddr) -> bool {
+    let (base, bits) = network.split_once('/').map_or((network, None), |(base, bits)| (base, Some(bits)));
+    let Ok(base) = base.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
+    let (base, address, width) = match (base.to_canonical(), address.to_canonical()) {
+        (IpAddr::V4(base), IpAddr::V4(address)) => (u128::from(base.to_bits()), u128::from(address.to_bits()), 32),
+        (IpAddr::V6(base), IpAddr::V6(address)) => (base.to_bits(), address.to_bits(), 128),
+        _ => return false,
+    };
+    let Some(bits) = bits.map_or(Some(width), |bits| bits.parse::<u32>().ok().filter(|bits| *bits <= width)) else {
+        return false;
+    };
+    let below = width - bits;
+    bits == 0 || base >> below == address >> below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_its_addresses() {
+        let holds = |network, address: &str| holds(network, address.parse().expect("an address"));
+        for (network, address) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("10.0.0.0/8", "10.1.2.3"),
+            ("0.0.0.0/0", "10.1.2.3"),
+            ("::1", "::1"),
+            ("2001:db8::/32", "2001:db8:1::5"),
+            ("::/0", "2001:db8:1::5"),
+            ("192.0.2.128/25", "::ffff:192.0.2.200"),
+        ] {
+            assert!(holds(network, address), "{network} {address}");
+        }
+        for (network, address) in [
+            ("127.0.0.1", "127.0.0.2"),
+            ("10.0.0.0/8", "11.1.2.3"),
+            ("10.0.0.0/33", "10.0.0.0"),
+            ("10.0.0.0/", "10.0.0.0"),
+            ("::1", "127.0.0.1"),
+            ("", "127.0.0.1"),
+            ("localhost", "127.0.0.1"),
+        ] {
+            assert!(!holds(network, address), "{network} {address}");
+        }
+    }
+}
