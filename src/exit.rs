@@ -127,6 +127,30 @@ pub fn survive_file_size_limit() {
     }
 }
 
+/// Makes SIGTERM, SIGINT and SIGHUP end the process as a temporary failure. Death by a signal would defer the mail as well,
+/// but not where a shell stands between (mailbox_command, a wrapper): that would end in 128 and the signal's number, and
+/// Postfix would return the mail. Nothing is tidied up: what has begun stays as a crash leaves it, and the next try goes on.
+pub fn end_at_signals() {
+    let texts = [
+        (Signal::SIGTERM, "4.3.0 ended by SIGTERM\n"),
+        (Signal::SIGINT, "4.3.0 ended by SIGINT\n"),
+        (Signal::SIGHUP, "4.3.0 ended by SIGHUP\n"),
+    ];
+    for (signal, text) in texts {
+        let end = move || {
+            // SAFETY: standard output is open for the life of the process (Rust opens what is closed at its start).
+            let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
+            say_to(out, text);
+            signal_hook::low_level::exit(ExitCode::TempFail as i32);
+        };
+        // SAFETY: in the signal's context `end` calls poll(2), write(2) and _exit(2), and nothing else: all of them may be
+        // called there (signal-safety(7)), they allocate nothing and take no lock.
+        if let Err(error) = unsafe { signal_hook::low_level::register(signal as i32, end) } {
+            tracing::warn!(%error, "{signal} would end a delivery without a word");
+        }
+    }
+}
+
 /// The thread that ends the process with a temporary failure when the deadline has passed, whatever hangs: a name server,
 /// a disk, a peer. A delivery that was frozen while its last bytes were on their way gets the time to hear the answer.
 pub struct Watchdog(Sender<(Deadline, u64)>);
@@ -175,10 +199,13 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
 
 /// Writes to standard output if it takes the text at once.
 pub fn say(text: &str) {
-    let out = std::io::stdout();
-    if takes_output(out.as_fd()) {
+    say_to(std::io::stdout().as_fd(), text);
+}
+
+fn say_to(out: BorrowedFd<'_>, text: &str) {
+    if takes_output(out) {
         // Not through Rust's own buffer: its lock may be held by a thread that hangs. Nobody is left to tell of an error.
-        let _ = nix::unistd::write(&out, text.as_bytes());
+        let _ = nix::unistd::write(out, text.as_bytes());
     }
 }
 

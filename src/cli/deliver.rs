@@ -87,6 +87,7 @@ const TIME_TO_CONFIGURE: Duration = Duration::from_secs(60);
 /// Delivers; never panics on what it was given.
 pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) -> Outcome {
     let started = Instant::now();
+    exit::end_at_signals();
     // Before anything that takes time: whoever is there now must still be there at the end of the message.
     let feeder = input::Feeder::find();
     let first = Deadline::new(TIME_TO_CONFIGURE, Duration::ZERO);
