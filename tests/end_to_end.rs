@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
-use support::world::{STORY, World, run};
+use support::world::{STORY, World, delivered, run};
 use support::{fixture, onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery ("skipped, still being
@@ -252,3 +252,54 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     let (_, found) = check(&config);
     assert!(found.contains("error   schema: ") && found.contains("schema version 7"), "{found}");
 }
+
+/// Anybody can send NUL bytes: that must not fill the ledger's disk, outside of every quota.
+#[test]
+fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
+    let world = World::start();
+    let embedded = world.root.dir_for("embedded", "nobody", 0o755);
+    let at = embedded.display();
+    let text = format!(
+        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n[directory]\ndomains = [\"mail.axial.net\"]\n"
+    );
+    std::fs::write(embedded.join("onedrop.toml"), text).expect("configuration");
+    let in_file = || {
+        let [main, wal] = ["ledger.db", "ledger.db-wal"].map(|name| std::fs::metadata(embedded.join(name)));
+        main.map_or(0, |main| main.len()) + wal.map_or(0, |wal| wal.len())
+    };
+    let in_postgres = || {
+        let sizes =
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'onedrop%' AND relkind = 'r'";
+        world.postgres.psql(sizes).parse::<u64>().expect("a size")
+    };
+    let config = world.config("nul", STORY);
+    let mut grown = Vec::new();
+    let bodies: [(&str, Vec<u8>); 5] = [
+        // What each engine takes once, it takes now.
+        ("first", b"x\n".to_vec()),
+        ("none", vec![b'x'; 8_000_000]),
+        ("one", [&b"\0"[..], &vec![b'x'; 8_000_000]].concat()),
+        ("all", vec![0; 8_000_000]),
+        ("every other", b"x\0".repeat(4_000_000)),
+    ];
+    for (name, body) in &bodies {
+        let head = format!("Message-ID: <{}@nul>\nFrom: x@y\nDate: {DATE}\n\n", name.replace(' ', "-"));
+        let message = [head.as_bytes(), body, b"\n"].concat();
+        let before = (in_file(), in_postgres());
+        delivered(&embedded.join("onedrop.toml"), &["-d", "scuba@mail.axial.net"], &message);
+        delivered(&config, &["-d", "scuba@mail.axial.net"], &message);
+        grown.push((name, in_file() - before.0, in_postgres() - before.1));
+        // The Maildir holds NUL itself, IMAP cannot.
+        let copies = support::maildir_copies(&embedded.join("mail"), "scuba", "INBOX");
+        assert!(copies.contains(&message), "{name}");
+    }
+    // Pages come in steps, and the WAL holds each several times over.
+    for (name, file, postgres) in &grown[1..] {
+        assert!(*file < 4 * 65_536 && *postgres < 3 * 65_536, "{name}: {grown:?}");
+    }
+    let places =
+        world.postgres.psql("SELECT max(octet_length(nul_runs)) <= 65536 AND count(nul_runs) = 3 FROM onedrop_message");
+    assert_eq!(places, "t");
+}
+
+const DATE: &str = "Sat, 21 Nov 2026 10:15:00 +0000";

@@ -343,7 +343,9 @@ fn an_authors_mailbox_decides_nothing_for_the_recipient() {
         let text = fs::read_to_string(&path).expect("configuration");
         fs::write(&path, text.replace("[store]", "[store]\nover_quota = \"bounce\"")).expect("configuration");
         let end = world.deliver(&["-d", SCUBA], MESSAGE);
-        end.is(0, "stored account=scuba mailbox=INBOX ").says("no copy in account=lisa mailbox=Sent").says(why);
+        end.is(0, "stored account=scuba mailbox=INBOX ")
+            .says("no copy yet in account=lisa mailbox=Sent, kept for later")
+            .says(why);
     }
 }
 
