@@ -323,8 +323,8 @@ pub trait Ledger: Send {
     }
 
     /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed, durably, until its receipt is
-    /// on record. Where they are kept already, only `why` changes.
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError>;
+    /// on record. Where they are kept already, only `why` changes. False, and nothing kept, where its receipt is there.
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
 
     /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;

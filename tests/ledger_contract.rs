@@ -903,8 +903,11 @@ mod suite {
         let bytes = [&b"a\0b\xff"[..], &b"x".repeat(100_000)].concat();
         assert_eq!(b.0.kept(recorded.message).expect("kept"), None);
         assert_eq!(b.0.kept_bytes(recorded.message).expect("bytes"), None);
-        a.0.keep(recorded.message, &bytes, "over quota: nul\0 \u{1}é").expect("keep");
-        a.0.keep(recorded.message, b"others", "no right").expect("keep");
+        let keep = |session: &mut Session, bytes: &[u8], why: &str| {
+            session.0.keep(recorded.message, bytes, why).expect("keep")
+        };
+        assert!(keep(&mut a, &bytes, "over quota: nul\0 \u{1}é"));
+        assert!(keep(&mut a, b"others", "no right"));
         a.0.release(&[shared]).expect("release");
         assert_eq!(a.confirm(&own, &uid(1)), Confirmed::Recorded);
         assert_eq!(b.0.kept(recorded.message).expect("kept").as_deref(), Some("no right"));
@@ -922,6 +925,8 @@ mod suite {
         assert_eq!(a.0.kept(recorded.message).expect("kept"), None);
         assert_eq!(a.0.kept_bytes(recorded.message).expect("bytes"), None);
         assert_eq!(a.trace_one("kept@example.org").copies[1].kept, None);
+        assert!(!keep(&mut a, b"too late", "no right"), "it is placed");
+        assert_eq!(b.0.kept(recorded.message).expect("kept"), None);
     }
 
     pub fn a_copy_without_a_name_is_ours_only_under_our_epoch(rig: &dyn Rig) {

@@ -154,7 +154,7 @@ impl Ledger for TestLedger {
         self.call("confirm", |inner| inner.confirm(claim, receipt, facts, end))
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         self.call("keep", |inner| inner.keep(message, bytes, why))
     }
 

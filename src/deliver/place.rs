@@ -155,7 +155,11 @@ impl Delivery<'_> {
     fn failed(&self, destination: &Destination, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
         let is_in_doubt = matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
-            Failure::Store(error) if destination.shared => self.keep(destination, &error, ledger),
+            Failure::Store(error) if destination.shared => match self.keep(destination, &error, ledger) {
+                Some(failure) => failure,
+                // Another delivery has placed it: the next claim tells where.
+                None => return Step::Busy,
+            },
             failure => failure,
         };
         // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
@@ -165,12 +169,14 @@ impl Delivery<'_> {
         }
     }
 
-    /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy.
-    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Failure {
+    /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy. `None`: it
+    /// is placed by now.
+    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Option<Failure> {
         let why = error.to_string();
         match ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why) {
-            Ok(()) => Failure::KeptForLater { destination: destination.to_string(), why },
-            Err(error) => error.into(),
+            Ok(true) => Some(Failure::KeptForLater { destination: destination.to_string(), why }),
+            Ok(false) => None,
+            Err(error) => Some(error.into()),
         }
     }
 

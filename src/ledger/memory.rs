@@ -369,12 +369,16 @@ impl Ledger for MemoryLedger {
         Ok(confirmed)
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         let mut shared = self.shared();
+        let is_it = |copy: &CopyRow| copy.message == message && copy.destination.shared && copy.receipt.is_none();
+        if !shared.copies.iter().any(is_it) {
+            return Ok(false);
+        }
         let kept = &mut shared.message(message)?.kept;
         let bytes = kept.take().map_or_else(|| bytes.to_vec(), |(bytes, _)| bytes);
         *kept = Some((bytes, why.to_owned()));
-        Ok(())
+        Ok(true)
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {

@@ -99,7 +99,7 @@ impl Ledger for PostgresLedger {
         together::only(self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed)
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         kept::keep(&mut self.session, message, bytes, why)
     }
 

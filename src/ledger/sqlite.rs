@@ -279,10 +279,11 @@ impl Ledger for SqliteLedger {
         confirmed
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         let (tx, now) = self.begin()?;
-        kept::keep(&tx, now, message, bytes, why)?;
-        Ok(tx.commit()?)
+        let is_kept = kept::keep(&tx, now, message, bytes, why)?;
+        tx.commit()?;
+        Ok(is_kept)
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {

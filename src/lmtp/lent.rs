@@ -128,7 +128,7 @@ impl Ledger for LentLedger<'_> {
         together.unwrap_or_else(|| self.once(|ledger| ledger.confirm(claim, receipt, facts, end)))
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         self.once(|ledger| ledger.keep(message, bytes, why))
     }
 

@@ -173,15 +173,18 @@ impl Letter {
         self.start(config).end()
     }
 
-    /// Tries until it is delivered, as Postfix would; nothing but 75 may come before.
+    /// Tries until all of it is placed, as Postfix would, and the next recipient's delivery; nothing but 75, or a Sent that
+    /// is kept for later, may come before.
     #[track_caller]
     pub fn deliver_in_the_end(&self, config: &Path) -> End {
         let mut last = None;
         let delivered = wait_until(LONGEST_CURE, || {
             let end = self.deliver(config);
-            let is_over = end.status.success();
+            let is_over = end.status.success() && !end.out.contains("kept for later");
             if !is_over {
-                end.is(75, "4.");
+                if !end.status.success() {
+                    end.is(75, "4.");
+                }
                 thread::sleep(Duration::from_millis(100));
             }
             last = Some(end);

@@ -236,7 +236,7 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<(), LedgerError> {
+    fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<bool, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

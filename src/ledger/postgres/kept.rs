@@ -10,20 +10,26 @@ use crate::ledger::LedgerError;
 /// The bytes travel once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
 
+/// With the copy's row locked: a receipt that comes to be on record at the same moment finds what it has to take out.
 const KEEP: &str = "
-INSERT INTO onedrop_kept (message_id, bytes, why) VALUES ($1, $3, $2)
-ON CONFLICT (message_id) DO UPDATE SET why = excluded.why";
+WITH unplaced AS (
+    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL FOR UPDATE
+)
+INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
+ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
+RETURNING message_id";
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
-pub(super) fn keep(session: &mut Session, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+pub(super) fn keep(session: &mut Session, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
     let why = clean(why, LONGEST);
     let statement = |sql| Statement::new(sql).with(&message, Type::INT8).with(&why, Type::TEXT);
     session.rollback()?;
     let known = session.commit(&[statement(SAY_WHY)])?;
     if known.iter().flatten().next().is_some() {
-        return Ok(());
+        return Ok(true);
     }
-    session.commit(&[statement(KEEP).with(&bytes, Type::BYTEA)]).map(drop)
+    let kept = session.commit(&[statement(KEEP).with(&bytes, Type::BYTEA)])?;
+    Ok(kept.iter().flatten().next().is_some())
 }
 
 /// [`Ledger::kept`](crate::ledger::Ledger::kept).

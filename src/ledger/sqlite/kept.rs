@@ -5,13 +5,14 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::ledger::LedgerError;
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
-pub(super) fn keep(tx: &Connection, now: f64, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
-    tx.execute(
-        "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) VALUES (?1, ?2, ?3, ?4)
+pub(super) fn keep(tx: &Connection, now: f64, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+    let kept = tx.execute(
+        "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
+         WHERE EXISTS (SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL)
          ON CONFLICT (message_id) DO UPDATE SET why = ?3",
         params![message, bytes, why, now],
     )?;
-    Ok(())
+    Ok(kept > 0)
 }
 
 /// [`Ledger::kept`](crate::ledger::Ledger::kept).
