@@ -10,11 +10,13 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
+use std::time::Duration;
 
 use escapes::unescaped;
 use support::lmtp_client::{LmtpClient, dot_stuffed};
 use support::local::Local;
-use support::{fixture_text, onedrop};
+use support::postfix::{Delivery, Postfix, PostfixSpec};
+use support::{fixture_text, letters, onedrop, onedrop_path, unix_user};
 
 const ANN: &[u8] = b"ann@elsewhere.example";
 const SCUBA: &[u8] = b"scuba@mail.axial.net";
@@ -96,7 +98,8 @@ fn by_lmtp(client: &mut LmtpClient, sender: &[u8], recipient: &[u8], message: &[
 }
 
 fn letter(name: &str) -> Vec<u8> {
-    format!("From: ann@elsewhere.example\nSubject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n").into_bytes()
+    let fields = "From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n";
+    format!("{fields}Subject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n").into_bytes()
 }
 
 /// What lies in all mailboxes: of each account, the messages without what was put before them.
@@ -159,5 +162,53 @@ fn a_sender_is_the_same_on_record_by_both_doors_and_whole_in_return_path() {
             copies.iter().find(|copy| copy.ends_with(format!("this is l{number}\n").as_bytes())).expect("a copy");
         let copy = String::from_utf8_lossy(copy);
         assert!(copy.starts_with(&format!("Return-Path: <{path}>\n")), "{shown}: {copy}");
+    }
+}
+
+/// What a real Postfix makes of odd addresses, by pipe(8) and by lmtp(8): the same mailboxes, and the same Return-Path.
+#[test]
+fn a_real_postfix_says_both_doors_the_same() {
+    let site = Local::new();
+    let more = "[lmtp]\nsocket_mode = \"0666\"\n";
+    let config = site.server_config(more);
+    let _server = site.launch_logged(site.server_as(unix_user("nobody").uid.as_raw(), more));
+    let by_lmtp = Delivery::Lmtp(format!("unix:{}", site.socket().display()));
+    let by_pipe = PostfixSpec { config: Some(config), ..PostfixSpec::new(onedrop_path()) };
+    let doors = [by_pipe, PostfixSpec { delivery: by_lmtp, ..PostfixSpec::new(onedrop_path()) }];
+    let postfixes = doors.map(|spec| Postfix::start(&spec));
+    let long = format!("SRS0=hash=TT=example.com=lisa+{}@forwarder.example", "y".repeat(400));
+    let senders = [
+        &long,
+        "\"a b\"@x.example",
+        "\"a..b\"@x.example",
+        "\".a\"@x.example",
+        "\"a\\\"b\\\\\"@x.example",
+        "a.b@x.example",
+    ];
+    let long = format!("scuba+{}@mail.axial.net", "z".repeat(400));
+    let recipients = [
+        (&long[..], "scuba"),
+        ("\"scuba diver\"@mail.axial.net", "scuba diver"),
+        ("\"scuba..diver\"@mail.axial.net", "scuba..diver"),
+        ("\"scuba.\"@mail.axial.net", "scuba."),
+        ("\"scuba\\\"diver\"@mail.axial.net", "scuba\"diver"),
+        ("\"(a,b;c:d)[e]\"@mail.axial.net", "(a,b;c:d)[e]"),
+    ];
+    for (number, ((recipient, _), sender)) in recipients.iter().zip(senders).enumerate() {
+        for (door, postfix) in ["p", "l"].iter().zip(&postfixes) {
+            postfix.send(sender, &[recipient], &letter(&format!("{door}{number}")));
+        }
+    }
+    for postfix in &postfixes {
+        assert!(postfix.wait_until_queue_empty(Duration::from_secs(240)), "{}", postfix.log());
+        assert_eq!(postfix.sent(), recipients.len(), "{}", postfix.log());
+    }
+    for (number, (recipient, account)) in recipients.iter().enumerate() {
+        let copies = site.inbox(account);
+        letters::are_these(recipient, &copies, ["p", "l"].map(|door| letter(&format!("{door}{number}"))));
+        let first_line =
+            |copy: &Vec<u8>| String::from_utf8_lossy(copy.split(|byte| *byte == b'\n').next().unwrap()).into_owned();
+        let paths: Vec<String> = copies.iter().map(first_line).collect();
+        assert!(paths[0].starts_with("Return-Path: <") && paths[0] == paths[1], "{paths:?}");
     }
 }
