@@ -73,7 +73,10 @@ pub fn check(input: &[u8]) {
     for (recipients, bytes) in limits {
         let settings = script::settings("mx", recipients, bytes);
         let whole = transcript(&settings, says([input]));
-        assert_eq!(whole, transcript(&settings, says(input.chunks(1))), "byte by byte");
+        // It costs the most, and what it may find has nothing to do with limits.
+        if recipients == 0 {
+            assert_eq!(whole, transcript(&settings, says(input.chunks(1))), "byte by byte");
+        }
         assert_eq!(whole, transcript(&settings, says(cut(input))), "in pieces");
         assert_eq!(whole, transcript(&settings, Lockstep::new(input)), "command by command");
         let said: usize = whole.iter().filter(|line| line.starts_with("S: ")).map(String::len).sum();
