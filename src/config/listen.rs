@@ -35,7 +35,7 @@ impl FromStr for SocketMode {
         }
         // unix(7): connecting needs write permission.
         if mode & 0o222 == 0 {
-            return Err(error("nobody could connect, who needs the right to write (2), as in \"0660\""));
+            return Err(error("nobody could connect: that needs the right to write (2), as in \"0660\""));
         }
         Ok(Self(mode))
     }
