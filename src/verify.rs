@@ -355,3 +355,50 @@ fn needs_a_look(copy: &CopyOnRecord) -> bool {
 fn copy_key(copy: &CopyOnRecord) -> Hash {
     copy.identity.copy_key(&copy.destination.account, &copy.destination.mailbox)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::memory::MemoryLedger;
+
+    #[test]
+    fn the_ledgers_session_is_opened_again_before_its_time_is_over() {
+        let shared = MemoryLedger::default();
+        let by = Attempt {
+            value: crate::ledger::RandomValue::default(),
+            recipient: String::new(),
+            sender: String::new(),
+            queue_id: String::new(),
+            host: "here".to_owned(),
+            pid: 1,
+        };
+        let plan = Plan {
+            window: Window { since: std::time::UNIX_EPOCH, account: None },
+            repair: false,
+            lease: Duration::from_secs(60),
+            time: (Duration::from_secs(60), Duration::from_secs(20)),
+            dedup_by: DedupBy::Content,
+            by: &by,
+        };
+        for (left, is_opened_again) in [(LEDGER_TIME, false), (LEDGER_TIME / 3, true), (Duration::ZERO, true)] {
+            let mut session = shared.clone();
+            // A lock ends with the session that holds it.
+            session.try_lock("held").expect("a free lock");
+            let mut verification = Verification {
+                plan: &plan,
+                ledger: &mut session,
+                ledger_until: Instant::now() + left,
+                store: None,
+                account: None,
+                is_out_of_reach: false,
+                tell: &mut |_| {},
+                tally: Tally::default(),
+            };
+            verification.renew_ledger().expect("a session");
+            assert!(verification.ledger_until > Instant::now() + LEDGER_TIME / 2, "{left:?}");
+            let is_free = shared.clone().try_lock("held").is_ok();
+            assert_eq!(is_free, is_opened_again, "{left:?} left");
+            drop(session);
+        }
+    }
+}

@@ -72,6 +72,7 @@ macro_rules! ledger_contract {
 
             stamp! { $rig;
                 a_message_is_recorded_once,
+                a_callers_time_counts_only_where_the_ledgers_clock_says_so_too,
                 a_message_is_one_whichever_session_asks_first,
                 another_content_under_the_same_message_id_is_another_message_and_both_are_marked,
                 without_a_message_id_there_is_no_collision,
@@ -300,6 +301,29 @@ mod suite {
         assert_eq!((second.message, second.recorded_at), (first.message, first.recorded_at));
         assert_ne!(second.attempt, first.attempt, "each run is an attempt");
         assert_eq!(session.trace_one("once@example.org").attempts.len(), 2);
+    }
+
+    pub fn a_callers_time_counts_only_where_the_ledgers_clock_says_so_too(rig: &dyn Rig) {
+        let mut session = Session::of(rig);
+        let hour = Duration::from_secs(3600);
+        let now = || Duration::from_secs(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs());
+        for (name, at) in [("same", now()), ("behind", now() - hour), ("ahead", now() + hour)] {
+            let (mail, before) = (mail(name), now());
+            let facts = mail.facts();
+            let (identity, at) = (mail.identity(), Some(UNIX_EPOCH + at));
+            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at };
+            let recorded = session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record").recorded_at;
+            // A caller's own time is kept, since its files are already called after it; another's clock is not believed.
+            if name == "same" {
+                assert_eq!(Some(recorded), at);
+            }
+            let recorded = recorded.duration_since(UNIX_EPOCH).expect("after 1970");
+            let second = Duration::from_secs(1);
+            assert!(
+                recorded + second >= before && recorded <= now() + second,
+                "{name}: {recorded:?} and not {before:?}"
+            );
+        }
     }
 
     pub fn a_message_is_one_whichever_session_asks_first(rig: &dyn Rig) {

@@ -1,7 +1,7 @@
 //! An LMTP client for tests (RFC 2033): as small as it can be, and free to say what no good client says.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -42,7 +42,12 @@ impl LmtpClient {
 
     /// As [`LmtpClient::unix`], to 127.0.0.1.
     pub fn tcp(port: u16, patience: Duration) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        Self::tcp_at((Ipv4Addr::LOCALHOST, port).into(), patience)
+    }
+
+    /// As [`LmtpClient::unix`], to any address.
+    pub fn tcp_at(address: SocketAddr, patience: Duration) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Self::over(Stream::Tcp(stream), patience)
     }
