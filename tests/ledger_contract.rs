@@ -306,23 +306,24 @@ mod suite {
     pub fn a_callers_time_counts_only_where_the_ledgers_clock_says_so_too(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let hour = Duration::from_secs(3600);
-        let now = || Duration::from_secs(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs());
-        for (name, at) in [("same", now()), ("behind", now() - hour), ("ahead", now() + hour)] {
-            let (mail, before) = (mail(name), now());
-            let facts = mail.facts();
-            let (identity, at) = (mail.identity(), Some(UNIX_EPOCH + at));
-            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at };
+        for name in ["close", "behind", "ahead"] {
+            // The ledger's clock, which need not be ours.
+            let clock = session.record(&mail(&format!("clock-{name}")), &[inbox()]).recorded_at;
+            let at = match name {
+                "close" => clock - Duration::from_secs(1),
+                "behind" => clock - hour,
+                _ => clock + hour,
+            };
+            let mail = mail(name);
+            let (identity, facts) = (mail.identity(), mail.facts());
+            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: Some(at) };
             let recorded = session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record").recorded_at;
             // A caller's own time is kept, since its files are already called after it; another's clock is not believed.
-            if name == "same" {
-                assert_eq!(Some(recorded), at);
-            }
-            let recorded = recorded.duration_since(UNIX_EPOCH).expect("after 1970");
-            let second = Duration::from_secs(1);
-            assert!(
-                recorded + second >= before && recorded <= now() + second,
-                "{name}: {recorded:?} and not {before:?}"
-            );
+            // On a busy machine a second may have become more than two.
+            let is_the_callers = name == "close" && recorded == at;
+            let is_the_ledgers = recorded.duration_since(clock).is_ok_and(|later| later < Duration::from_secs(60));
+            let may_be_either = name != "close" || recorded > clock;
+            assert!(is_the_callers || is_the_ledgers && may_be_either, "{name}: {recorded:?}, {clock:?}");
         }
     }
 
