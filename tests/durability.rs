@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 
 use disk::Disk;
 use strace::Call;
-use support::lmtp_client::{LmtpClient, Reply};
+use support::lmtp_client::LmtpClient;
 use support::postgres::Postgres;
 use support::server::{Server, guarded};
 use support::world::World;
@@ -243,28 +243,32 @@ fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
     site.judge(&run, &old);
 }
 
-#[test]
-fn the_lmtp_server_keeps_the_order_too() {
-    let site = Embedded::new();
-    let old = site.old();
-    let (socket, log) = (site.root.join("lmtp.sock"), site.root.join("trace"));
+/// `onedrop lmtp` under strace, with one message after the other for one recipient, each until it is taken.
+fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -> (Traced, usize) {
+    let (socket, log) = (root.join("lmtp.sock"), root.join("trace"));
     let mut command = guarded("strace", None, Signal::SIGKILL);
     command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
-    command.arg(onedrop_path()).arg("lmtp").arg("--config").arg(&site.config);
+    for inject in inject {
+        command.args(["-e", inject]);
+    }
+    command.arg(onedrop_path()).arg("lmtp").arg("--config").arg(config);
     command.arg("--listen").arg(format!("unix:{}", socket.display()));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(site.root.join("server.log")).expect("log"));
-    let mut server = Server::start("onedrop lmtp", command, Signal::SIGKILL, &site.root.join("server.log"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(root.join("server.log")).expect("log"));
+    let mut server = Server::start("onedrop lmtp", command, Signal::SIGKILL, &root.join("server.log"));
     server.wait_ready(|| UnixStream::connect(&socket).is_ok());
     let mut client = LmtpClient::welcome(&socket);
-    let messages = ["one", "two", "three"]
-        .map(|name| format!("From: ann@elsewhere.example\r\nMessage-ID: <{name}@x>\r\n\r\n{name}\r\n"));
-    for message in &messages {
-        for command in ["MAIL FROM:<ann@elsewhere.example>", "RCPT TO:<scuba@mail.axial.net>"] {
-            assert!(client.command(command).expect("an answer").is_ok(), "{command}");
-        }
-        assert_eq!(client.command("DATA").expect("an answer").code, 354);
-        let reply = client.command(&format!("{message}."));
-        assert!(reply.as_ref().is_ok_and(Reply::is_ok), "{reply:?}");
+    let mut deferred = 0;
+    for message in messages {
+        let taken = wait_until(Duration::from_secs(30), || {
+            for command in ["MAIL FROM:<ann@elsewhere.example>", "RCPT TO:<scuba@mail.axial.net>"] {
+                assert!(client.command(command).expect("an answer").is_ok(), "{command}");
+            }
+            assert_eq!(client.command("DATA").expect("an answer").code, 354);
+            let is_taken = client.command(&format!("{message}.")).expect("an answer").is_ok();
+            deferred += usize::from(!is_taken);
+            is_taken
+        });
+        assert!(taken, "{message} is not taken");
     }
     drop(client);
     // strace itself ends with what it traces, and not by a signal.
@@ -273,10 +277,20 @@ fn the_lmtp_server_keeps_the_order_too() {
     }
     assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
     let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
-    let run = Traced {
-        output: Output { status: server.status().expect("its end"), stdout: Vec::new(), stderr: Vec::new() },
-        calls,
-    };
+    let status = server.status().expect("its end");
+    (Traced { output: Output { status, stdout: Vec::new(), stderr: Vec::new() }, calls }, deferred)
+}
+
+fn letter(name: &str) -> String {
+    format!("From: ann@elsewhere.example\r\nMessage-ID: <{name}@x>\r\n\r\n{name}\r\n")
+}
+
+#[test]
+fn the_lmtp_server_keeps_the_order_too() {
+    let site = Embedded::new();
+    let old = site.old();
+    let messages = ["one", "two", "three"].map(letter);
+    let (run, _) = serve(&site.root, &site.config, &[], &messages);
     let links = run.links();
     assert_eq!(links.len(), messages.len());
     site.judge(&run, &old);
@@ -287,6 +301,32 @@ fn the_lmtp_server_keeps_the_order_too() {
         disk.assert_keeps(Path::new(link.quoted(1)), "the copy before the reply");
         disk.assert_keeps(&site.wal(), "the receipt before the reply");
     }
+}
+
+/// The server syncs a copy beside its record, in a thread of its own: what that hears, the delivery must hear. The first
+/// sync of each thread fails: that of a copy, and then that of a mailbox' folder.
+#[test]
+fn the_lmtp_server_believes_no_sync_that_failed() {
+    let (postgres, root) = (Postgres::start(), TempRoot::new());
+    let config = with_postgres(&postgres, &root, HERE);
+    // Makes the folders.
+    support::world::delivered(&config, &DELIVER[1..], FROM_ELSEWHERE);
+    let letter = letter("sync");
+    let (run, deferred) = serve(&root, &config, &["inject=fsync:error=EIO:when=1"], std::slice::from_ref(&letter));
+    assert!(deferred > 0 && run.calls.iter().any(Call::was_injected), "nothing failed");
+    let failed = run.all(|call| call.was_injected() && call.on().contains("/Maildir/tmp/"));
+    assert!(!failed.is_empty(), "no copy's sync failed");
+    for link in run.links() {
+        let copy = PathBuf::from(link.quoted(1));
+        let disk = Disk::at(&run.calls, link.began + 1, |_| false);
+        assert!(disk.keeps_content(&copy), "{} is linked though its sync failed", copy.display());
+        let linked = Disk::at(&run.calls, link.ended + 1, |_| false);
+        assert!(linked.keeps_content(&copy), "{} is linked though its sync failed", copy.display());
+    }
+    let inbox = support::maildir_copies(&root.join("mail"), "scuba", "");
+    let ours = inbox.iter().filter(|copy| String::from_utf8_lossy(copy).contains("<sync@x>"));
+    let ours: Vec<String> = ours.map(|copy| String::from_utf8_lossy(copy).replace('\n', "\r\n")).collect();
+    assert!(ours.len() == 1 && ours[0].ends_with(&letter), "{ours:?}");
 }
 
 /// The file of a double is gone for good before it is said so, and before any later run puts one copy on record.
@@ -317,19 +357,21 @@ fn a_double_that_was_taken_out_stays_out() {
     assert!(lost.is_empty(), "{lost:?} would stand there again");
 }
 
-/// The ledger on a server, the copies here: the record is committed before a link, and the receipt is sent after the sync.
-#[test]
-fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
-    let postgres = Postgres::start();
-    let root = TempRoot::new();
-    let text = format!(
-        "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}/mail\"\n{HERE}",
-        postgres.url_socket(),
-        root.display()
-    );
+/// A configuration with a migrated ledger on a server, and Maildirs under `mail/`.
+fn with_postgres(postgres: &Postgres, root: &TempRoot, more: &str) -> PathBuf {
+    let (url, at) = (postgres.url_socket(), root.display());
+    let text = format!("[ledger]\nurl = \"{url}\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}");
     let config = root.write("onedrop.toml", text);
     let migrated = support::world::run(&config, &["migrate"]);
     assert!(migrated.status.success(), "{migrated:?}");
+    config
+}
+
+/// The ledger on a server, the copies here: the record is committed before a link, and the receipt is sent after the sync.
+#[test]
+fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
+    let (postgres, root) = (Postgres::start(), TempRoot::new());
+    let config = with_postgres(&postgres, &root, HERE);
     for (message, copies) in [(FROM_ELSEWHERE, 1), (MESSAGE, 2)] {
         let is_old = root.join("mail").exists();
         let run = Traced::well(&root, &config, &DELIVER, Some(message));
@@ -381,14 +423,7 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         let postgres =
             Postgres::start_with(&format!("synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"));
         let root = TempRoot::new();
-        let text = format!(
-            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}/mail\"\n{HERE}",
-            postgres.url_socket(),
-            root.display()
-        );
-        let config = root.write("onedrop.toml", text);
-        let migrated = support::world::run(&config, &["migrate"]);
-        assert!(migrated.status.success(), "{migrated:?}");
+        let config = with_postgres(&postgres, &root, HERE);
         postgres.psql(
             "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; \
              CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -402,5 +437,12 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen ORDER BY 1");
         let wanted = ["onedrop_copy INSERT on", "onedrop_copy UPDATE on", "onedrop_message INSERT on"];
         assert_eq!(seen.lines().collect::<Vec<_>>(), wanted, "{isolation}");
+        // What verify puts on record, in transactions of the program's own: a second look at a copy that was leased twice.
+        let aside = "UPDATE onedrop_copy SET epoch = 2, placed_at = placed_at - interval '1 hour'; TRUNCATE seen";
+        postgres.psql(aside);
+        let verified = support::world::run(&config, &["verify", "--repair", "--since", "2h"]);
+        assert!(verified.status.success(), "{verified:?}");
+        let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen");
+        assert_eq!(seen, "onedrop_copy UPDATE on", "{isolation}");
     }
 }
