@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
-use crate::store::Receipt;
+use crate::store::{Receipt, Way};
 
 pub mod memory;
 mod on_record;
@@ -378,6 +378,12 @@ pub trait Ledger: Send {
     /// Puts on record that a look after the last lease found one copy at most, and `receipt` in place of the one on
     /// record, durably. False, and nothing changed, where the row is no longer as `copy` told it, or not placed.
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError>;
+
+    /// Whether it is on record that a login through `way` acts for the account that it names.
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError>;
+
+    /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is not so.
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError>;
 
     /// The schema version, 0 for none.
     fn schema_version(&mut self) -> Result<i64, LedgerError>;

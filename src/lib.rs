@@ -32,3 +32,4 @@ pub mod sender;
 pub mod store;
 pub mod telemetry;
 pub mod verify;
+pub mod way;

@@ -13,17 +13,29 @@ use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::login_form::LoginForm;
 use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
 use support::TempRoot;
+use support::courier::Courier;
+use support::cyrus::Cyrus;
 use support::dovecot::Dovecot;
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {
     ImapSettings {
-        host: "127.0.0.1".to_owned(),
         port: dovecot.imap_port(),
+        user: dovecot.master_user().to_owned(),
+        password: dovecot.password().into(),
+        ..like_dovecots()
+    }
+}
+
+/// With the user and password that all servers here have.
+fn like_dovecots() -> ImapSettings {
+    ImapSettings {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
         tls: Tls::None,
         ca_file: None,
-        user: dovecot.master_user().to_owned(),
+        user: "mda".to_owned(),
         login: LoginForm::Sasl,
-        password: dovecot.password().into(),
+        password: "store-secret".into(),
         create_mailboxes: true,
         dedup_by: DedupBy::Content,
     }
@@ -257,4 +269,28 @@ fn a_template_names_the_account_in_the_login() {
     let elsewhere = ImapSettings { port: other.imap_port(), ..template() };
     let refused = append(&mut ImapStore::new(elsewhere), &Destination::inbox("lisa"));
     assert!(refused.is_err(), "{refused:?}");
+}
+
+#[test]
+fn the_account_counts_with_cyrus() {
+    let cyrus = Cyrus::start(&["lisa", "doug"]);
+    let settings = || ImapSettings { port: cyrus.port(), ..like_dovecots() };
+    let told = ImapStore::new(settings()).whose_mailboxes("lisa", soon()).expect("it can be told");
+    // The user has no INBOX, and may not make one.
+    counts(&told, "of mda none");
+    let mut store = ImapStore::new(settings());
+    append(&mut store, &Destination::inbox("doug")).expect("an account");
+    for (account, count) in [("doug", 1), ("lisa", 0)] {
+        let opened = cyrus.session(account).command("EXAMINE INBOX").expect("EXAMINE");
+        assert!(opened.untagged.iter().any(|line| line.text == format!("* {count} EXISTS")), "{account}: {opened:?}");
+    }
+}
+
+#[test]
+fn the_account_does_not_count_with_courier() {
+    let courier = Courier::start(&["lisa"]);
+    let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
+    let told = ImapStore::new(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
+    assert!(matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")), "{told:?}");
+    assert_eq!((courier.folders("lisa"), courier.folders("mda")), (Vec::new(), Vec::new()), "nothing is left behind");
 }

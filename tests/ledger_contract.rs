@@ -21,7 +21,7 @@ use onedrop::ledger::{
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
-use onedrop::store::Receipt;
+use onedrop::store::{Receipt, Way};
 use support::pgbouncer::PgBouncer;
 use support::postgres::Postgres;
 
@@ -135,6 +135,7 @@ macro_rules! ledger_contract {
                 the_window_holds_what_is_recent_and_what_needs_a_second_look,
                 a_copy_is_settled_where_it_is_as_told,
                 the_latest_copies_are_those_placed_of_the_newest_rows,
+                a_way_that_was_proven_is_on_record_until_it_was_seen_to_be_wrong,
                 a_named_lock_excludes_until_it_is_left,
                 several_messages_are_recorded_at_once,
                 one_that_is_contended_keeps_the_others_from_nothing,
@@ -1477,6 +1478,34 @@ mod suite {
         expected.reverse();
         assert_eq!(session.0.latest_copies(10).expect("the latest"), expected);
         assert_eq!(session.0.latest_copies(2).expect("the latest"), expected[..2]);
+    }
+
+    pub fn a_way_that_was_proven_is_on_record_until_it_was_seen_to_be_wrong(rig: &dyn Rig) {
+        let (mut session, mut other) = (Session::of(rig), Session::of(rig));
+        let way = |server: &str, login_user: &str, form: &str| Way {
+            server: server.to_owned(),
+            login_user: login_user.to_owned(),
+            form: form.to_owned(),
+        };
+        let ours = way("imap.example.net:993", "mda", "sasl");
+        let others = [
+            way("imap.example.net:143", "mda", "sasl"),
+            way("imap.example.net:993", "MDA", "sasl"),
+            way("imap.example.net:993", "mda", "{account}*{user}"),
+        ];
+        assert!(!session.0.is_proven(&ours).expect("an answer"));
+        // Renewed as often as somebody looks.
+        for host in ["a", "b"] {
+            session.0.note_proof(&ours, true, host).expect("a record");
+        }
+        assert!(other.0.is_proven(&ours).expect("an answer"));
+        for other_way in &others {
+            assert!(!other.0.is_proven(other_way).expect("an answer"), "{other_way}");
+            other.0.note_proof(other_way, false, "a").expect("nothing to take off");
+        }
+        assert!(session.0.is_proven(&ours).expect("an answer"));
+        other.0.note_proof(&ours, false, "c").expect("taken off the record");
+        assert!(!session.0.is_proven(&ours).expect("an answer"));
     }
 
     fn accounts_differ(two: &[CopyOnRecord]) -> bool {

@@ -220,6 +220,14 @@ impl Ledger for TestLedger {
         self.call("settle", |inner| inner.settle(copy, receipt))
     }
 
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
+        self.call("is_proven", |inner| inner.is_proven(way))
+    }
+
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+        self.call("note_proof", |inner| inner.note_proof(way, holds, host))
+    }
+
     fn schema_version(&mut self) -> Result<i64, LedgerError> {
         self.call("schema_version", Ledger::schema_version)
     }

@@ -14,7 +14,7 @@ use crate::config::{Config, LedgerUrl, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::{self, Job, Placed, Policy, Report, note};
 use crate::delivery_log::Ended;
-use crate::directory::Known;
+use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::exit;
 use crate::ledger::{Attempt, AttemptEnd, Ledger, RandomValue};
@@ -22,6 +22,7 @@ use crate::message::Message;
 use crate::outcome::{Failure, Outcome, OverQuota};
 use crate::routing::Routing;
 use crate::store::Store;
+use crate::way::Gate;
 
 mod via;
 mod wire;
@@ -283,6 +284,18 @@ impl Delivery {
             return Ok(ends);
         };
         let destinations = self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
+        let failed = |failure: &Failure| {
+            let each = accounts.iter().enumerate().map(|(at, account)| match account {
+                Some(_) => End::from(Outcome::of(failure, over_quota)),
+                None => unknown(at),
+            });
+            ends(each.collect(), false)
+        };
+        if let Err(failure) = self.pass_the_gate(&destinations, ledger.as_mut(), store.as_mut()) {
+            let ends = failed(&failure);
+            self.note_attempts(message, &ends, None, ledger.as_mut());
+            return Ok(ends);
+        }
         let attempt = self.attempt(first);
         let is_part = recipients.len() > 1;
         let (started, at) = (self.started, None);
@@ -292,11 +305,7 @@ impl Delivery {
         let report = match deliver::deliver(&job, &policy, ledger.as_mut(), store.as_mut(), &self.deadline) {
             Ok(report) => report,
             Err(failure) => {
-                let each = accounts.iter().enumerate().map(|(at, account)| match account {
-                    Some(_) => End::from(Outcome::of(&failure, over_quota)),
-                    None => unknown(at),
-                });
-                let ends = ends(each.collect(), false);
+                let ends = failed(&failure);
                 // The attempt of the first is on record, or the ledger is lost.
                 if matches!(failure, Failure::Contended(_)) {
                     self.note_attempts(message, &ends, Some(first), ledger.as_mut());
@@ -315,6 +324,17 @@ impl Delivery {
             self.note_attempts(message, &ends, Some(first), ledger.as_mut());
         }
         Ok(ends)
+    }
+
+    /// Nothing is written through a server that is not proven to write for the account that we name.
+    fn pass_the_gate(
+        &self,
+        destinations: &[Destination],
+        ledger: &mut dyn Ledger,
+        store: &mut dyn Store,
+    ) -> Result<(), Failure> {
+        let accounts: Vec<&str> = destinations.iter().map(|destination| destination.account.as_str()).collect();
+        Arc::<Gate>::default().pass(&accounts, &host_name(), ledger, store, self.deadline.last_bytes())
     }
 
     /// A ledger in a file is opened when it is needed: that takes no longer than starting a thread for it.

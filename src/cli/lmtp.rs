@@ -43,7 +43,9 @@ fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, String
     for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
-    Service::new(loaded, adapters, host_name())
+    let service = Service::new(loaded, adapters, host_name())?;
+    service.begin_to_renew_the_proof();
+    Ok(service)
 }
 
 /// Logs which end cannot be reached. The server serves all the same: what it cannot deliver stays in Postfix' queue.

@@ -2,6 +2,7 @@
 //! ended: 0 with nothing left to mend, 1 with something left, 75 where not everything could be compared.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::check::{counted, one_line};
@@ -9,8 +10,10 @@ use super::deliver::host_name;
 use super::{Adapters, Said, VerifyArgs};
 use crate::config::Loaded;
 use crate::exit::Verdict;
-use crate::ledger::{Attempt, Window};
+use crate::ledger::{Attempt, Ledger, Window};
+use crate::outcome::Failure;
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use crate::way::Gate;
 
 /// Between two progress lines.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
@@ -34,6 +37,11 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
         Ok(ledger) => ledger,
         Err(error) => return Said::failed(format!("ledger: {error}")),
     };
+    if args.repair
+        && let Err(failure) = pass_the_gate(loaded, ledger.as_mut(), adapters)
+    {
+        return Said::failed(failure.to_string());
+    }
     let mut telling = Telling::new(args.json);
     let outcome =
         verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded).map(|make| make()), &mut |news| {
@@ -45,6 +53,16 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
         (Ok(tally), Err(error)) => Said::failed(format!("{}, standard output: {error}", ended(&tally).err)),
         (Err(error), _) => Said::failed(format!("ledger: {error}")),
     }
+}
+
+/// Nothing is written and nothing taken out where the store may show another's mailboxes than those that we name.
+fn pass_the_gate(loaded: &Loaded, ledger: &mut dyn Ledger, adapters: Adapters) -> Result<(), Failure> {
+    // Without a copy on record there is no account to ask with, and nothing to repair.
+    if ledger.latest_copies(1)?.is_empty() {
+        return Ok(());
+    }
+    let mut store = (adapters.open_store)(loaded)?();
+    Arc::<Gate>::default().pass(&[], &host_name(), ledger, store.as_mut(), Instant::now() + LEDGER_TIME)
 }
 
 /// How it ended, in the order of weight.

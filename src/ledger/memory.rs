@@ -14,7 +14,7 @@ use super::{
 use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
-use crate::store::Receipt;
+use crate::store::{Receipt, Way};
 
 mod verify;
 
@@ -34,6 +34,7 @@ struct Shared {
     copies: Vec<CopyRow>,
     attempts: Vec<AttemptRow>,
     accounts: HashMap<String, String>,
+    proven: Vec<Way>,
 }
 
 struct MessageRow {
@@ -533,6 +534,20 @@ impl Ledger for MemoryLedger {
 
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         self.shared().settle(copy, receipt)
+    }
+
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
+        Ok(self.shared().proven.contains(way))
+    }
+
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+        let mut shared = self.shared();
+        shared.proven.retain(|other| other != way);
+        if holds {
+            shared.proven.push(way.clone());
+        }
+        let _ = host;
+        Ok(())
     }
 
     fn schema_version(&mut self) -> Result<i64, LedgerError> {

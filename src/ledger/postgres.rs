@@ -19,7 +19,7 @@ use super::{
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::store::{Receipt, Way};
 
 mod account;
 mod columns;
@@ -28,6 +28,7 @@ mod kept;
 mod link;
 mod metered;
 mod place;
+mod proof;
 mod record;
 mod schema;
 mod session;
@@ -158,6 +159,14 @@ impl Ledger for PostgresLedger {
 
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         verify::settle(&mut self.session, copy, receipt)
+    }
+
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
+        proof::is_proven(&mut self.session, way)
+    }
+
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+        proof::note(&mut self.session, way, holds, host)
     }
 
     fn schema_version(&mut self) -> Result<i64, LedgerError> {

@@ -24,10 +24,11 @@ use crate::directory::{Asked, Destination};
 use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::store::{Receipt, Way};
 
 mod kept;
 mod migrate;
+mod proof;
 mod rows;
 mod trace;
 mod verify;
@@ -383,6 +384,16 @@ impl Ledger for SqliteLedger {
         let settled = verify::settle(&tx, now, copy, receipt)?;
         tx.commit()?;
         Ok(settled)
+    }
+
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
+        proof::is_proven(&self.connection, way)
+    }
+
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+        let tx = self.begin()?;
+        proof::note(&tx, way, holds, host)?;
+        Ok(tx.commit()?)
     }
 
     fn schema_version(&mut self) -> Result<i64, LedgerError> {

@@ -228,6 +228,8 @@ impl Parcel {
         }
         let routing = &self.service.routing;
         let destinations = routing.destinations(&accounts, &self.message, &self.envelope, &mut ledger)?;
+        let names: Vec<&str> = destinations.iter().map(|destination| destination.account.as_str()).collect();
+        self.service.pass_the_gate(&names, self.deadline.last_bytes())?;
         let attempt = self.attempt(0);
         let head = match destinations.as_slice() {
             [only] => self.head(self.recipient_of(only).unwrap_or(0)),

@@ -195,6 +195,14 @@ impl Ledger for LentLedger<'_> {
         self.once(|ledger| ledger.settle(copy, receipt))
     }
 
+    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
+        self.once(|ledger| ledger.is_proven(way))
+    }
+
+    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+        self.once(|ledger| ledger.note_proof(way, holds, host))
+    }
+
     fn schema_version(&mut self) -> Result<i64, LedgerError> {
         self.once(|ledger| ledger.schema_version())
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::calls::Calls;
@@ -20,6 +21,7 @@ use crate::outcome::Failure;
 use crate::pool::{InUse, Limits, Pool};
 use crate::routing::Routing;
 use crate::store::{Store, StoreError};
+use crate::way::{self, Gate, Unproven};
 
 /// A ledger session out of the pool.
 pub type LedgerSession = InUse<Box<dyn Ledger>>;
@@ -30,6 +32,9 @@ pub type StoreSession = InUse<Box<dyn Store>>;
 /// What the directory gets to answer for one recipient: twice the time in which a session shows that its server is gone.
 /// Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
 const LOOK_UP: Duration = Duration::from_secs(20);
+
+/// How long it may take to renew the proof that the way into the store is right; deliveries wait for it.
+const PROOF: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub struct Service {
@@ -47,6 +52,8 @@ pub struct Service {
     /// Whether an append may be repeated, which leases then join.
     pub joins: bool,
     pub routing: Routing,
+    /// Before anything is written.
+    gate: Arc<Gate>,
     pub policy: Policy,
     pub by: DedupBy,
     pub host: String,
@@ -73,6 +80,7 @@ impl Service {
             calls: Calls::default(),
             joins: make_store().append_is_idempotent(),
             routing: Routing::new(config),
+            gate: Arc::default(),
             policy: Policy::of(config),
             by: config.dedup.by,
             ledgers: Arc::new(Pool::new(ledgers)),
@@ -119,6 +127,45 @@ impl Service {
             StoreError::NotStored(format!("in use by other deliveries: {why}"))
         })?;
         right.or_make(|| Ok(self.own_store()))
+    }
+
+    /// Returns if the way into the store is proven to lead to the accounts that we name; `accounts` are some.
+    ///
+    /// # Errors
+    /// Nothing may be written.
+    pub fn pass_the_gate(&self, accounts: &[&str], until: Instant) -> Result<(), Failure> {
+        let mut ledger = LentLedger::new(self, until);
+        self.gate.pass(accounts, &self.host, &mut ledger, self.own_store().as_mut(), until)
+    }
+
+    /// Renews that proof in the background; deliveries wait for it.
+    pub fn begin_to_renew_the_proof(&self) {
+        let mut store = self.own_store();
+        if store.way().is_none() {
+            return;
+        }
+        let asking = self.gate.begin();
+        let (loaded, open, host) = (Arc::clone(&self.loaded), self.adapters.open_ledger, self.host.clone());
+        let renew = move || {
+            let until = Instant::now() + PROOF;
+            let accounts: Vec<&str> = loaded.config.directory.accounts.values().map(String::as_str).collect();
+            let renewed = open(&loaded, until)
+                .map_err(Unproven::from)
+                .and_then(|mut ledger| way::renew(&accounts, &host, ledger.as_mut(), store.as_mut(), until));
+            asking.end(&renewed);
+            match renewed {
+                Ok(proof) => tracing::info!("store: {}", proof.unwrap_or_default()),
+                Err(Unproven::Ignores(why)) => {
+                    tracing::error!("store: {why}; until that is mended all mail is deferred")
+                }
+                Err(Unproven::Unknown(failure)) => {
+                    tracing::warn!("{failure}; without a proof on record nothing is written")
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("proof".to_owned()).spawn(renew) {
+            tracing::warn!(%error, "no thread to find out for whom the mail server lets us act");
+        }
     }
 
     /// A store that counts with nobody: for one without sessions.

@@ -64,6 +64,8 @@ fn serve(peer: Peer, mut stream: &TcpStream) -> std::io::Result<()> {
                 input.read_line(&mut line)?;
             }
             let reply = match peer {
+                // Nor is the user an account of its own: base64 of mda, NUL, mda.
+                _ if line.contains(" bWRhAG1kY") => "NO [AUTHENTICATIONFAILED] Authentication failed.",
                 Peer::NoAccount(start) if !line.contains(&format!(" {start}")) => "OK Logged in",
                 Peer::WrongPassword | Peer::NoAccount(_) => "NO [AUTHENTICATIONFAILED] Authentication failed.",
                 _ => "OK [CAPABILITY IMAP4rev1 LITERAL+ UIDPLUS] Logged in",

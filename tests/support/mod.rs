@@ -8,6 +8,8 @@
 // Each test binary uses a part. Facts that are constants today are methods so that a server may choose them.
 #![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
 
+pub mod courier;
+pub mod cyrus;
 pub mod disk;
 pub mod dovecot;
 pub mod host;
@@ -37,6 +39,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+/// Where `tests/run` unpacks packages that cannot be installed beside others.
+pub const UNPACKED: &str = "/var/cache/onedrop-tests";
 
 /// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may have 107 bytes) and
 /// every user may traverse it, whatever the umask.

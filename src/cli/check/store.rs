@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::{Finding, Level, bounded, ledger};
 use crate::cli::Adapters;
+use crate::cli::deliver::host_name;
 use crate::config::Loaded;
 use crate::directory::is_account_name;
+use crate::outcome::Failure;
+use crate::way;
 
 /// The store's own time-outs come first; a step gets this much more before it is given up.
 const SLACK: Duration = Duration::from_secs(1);
@@ -42,14 +45,39 @@ pub(super) fn findings(
         vec![Finding::new(Level::Error, "store", format!("{place}, account {account}: {why}"))]
     };
     match checked {
-        Ok(Ok(lines)) if lines.is_empty() => {
-            vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))]
-        }
         Ok(Ok(lines)) => {
             let told = |line: &String| Finding::new(Level::Ok, "store", format!("{place}, account {account}: {line}"));
-            lines.iter().map(told).collect()
+            let mut findings: Vec<_> = match lines.is_empty() {
+                true => vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))],
+                false => lines.iter().map(told).collect(),
+            };
+            findings.extend(of_the_way(loaded, account, adapters, time));
+            findings
         }
         Ok(Err(error)) => failed(error.to_string()),
         Err(why) => failed(why),
+    }
+}
+
+/// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.
+fn of_the_way(loaded: &Arc<Loaded>, account: &str, adapters: Adapters, time: Duration) -> Option<Finding> {
+    let (loaded, account) = (loaded.clone(), account.to_owned());
+    let renewed = bounded(time + SLACK, move || -> Result<Option<String>, Failure> {
+        let until = Instant::now() + time;
+        let mut store = (adapters.open_store)(&loaded)?();
+        if store.way().is_none() {
+            return Ok(None);
+        }
+        let mut ledger = (adapters.open_ledger)(&loaded, until)?;
+        Ok(way::renew(&[&account], &host_name(), ledger.as_mut(), store.as_mut(), until)?)
+    });
+    match renewed {
+        Ok(Ok(proof)) => proof.map(|proof| Finding::new(Level::Ok, "store", proof)),
+        Ok(Err(failure)) => {
+            let why = failure.to_string();
+            let why = why.strip_prefix("store: ").unwrap_or(&why);
+            Some(Finding::new(Level::Error, "store", format!("{why}; without a proof on record nothing is written")))
+        }
+        Err(why) => Some(Finding::new(Level::Error, "store", format!("for whom the server lets us act: {why}"))),
     }
 }

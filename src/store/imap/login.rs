@@ -62,7 +62,7 @@ impl std::fmt::Display for Who<'_> {
 
 /// Why one login came to nothing.
 pub enum NoLogin {
-    /// The server said so, and whose fault it is shows only beside other logins.
+    /// The server said NO or BAD.
     Refused(Refusal),
     Failed(NoSession),
 }
@@ -137,6 +137,10 @@ impl Door {
             let why = match session {
                 Ok(session) => return Ok(session),
                 Err(NoLogin::Failed(no)) => return Err(no),
+                Err(NoLogin::Refused(no)) if !CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
+                    return Err(NoSession::Failed(no.text));
+                }
+                // Whose fault it is shows only beside other logins.
                 Err(NoLogin::Refused(no)) => no.text,
             };
             match self.judge(account, at, until) {
@@ -284,17 +288,14 @@ impl Door {
     }
 }
 
-/// What the answer to AUTHENTICATE means: whether its code (RFC 5530) says something about the account or about our
-/// password, or only that a part of the server is away.
-fn refused(said: String) -> NoLogin {
-    let code = syntax::response_code(said.strip_prefix("NO ").unwrap_or_default()).map(|(name, _)| name);
-    match code {
-        Some(code) if CODES_OF_REFUSAL.contains(&code.as_str()) => NoLogin::Refused(Refusal { code, text: said }),
-        _ => NoLogin::from(said),
-    }
-}
-
+/// Codes of a NO to AUTHENTICATE (RFC 5530) that say something about the account or about our password, and not that a
+/// part of the server is away.
 const CODES_OF_REFUSAL: [&str; 5] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
+
+fn refused(said: String) -> NoLogin {
+    let code = said.split_once(' ').and_then(|(_, text)| syntax::response_code(text));
+    NoLogin::Refused(Refusal { code: code.map(|(name, _)| name).unwrap_or_default(), text: said })
+}
 
 /// STARTTLS by hand: the crate would keep what it has read ahead.
 fn ask_for_tls(wire: &Wire) -> Result<(), String> {

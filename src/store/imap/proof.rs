@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::login::{Door, NoLogin};
 use super::session::{Refusal, Session, Trouble};
-use super::{look, syntax, why};
+use super::{failed, look, syntax, why};
 use crate::store::{StoreError, Whose};
 
 /// See [`Store::whose_mailboxes`](crate::store::Store::whose_mailboxes).
@@ -22,11 +22,13 @@ pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Who
     if is_same_person(account, user) {
         return Err(cannot(format!("{account} is the account of {user} itself; another account can tell")));
     }
-    let before = inbox(&mut door.open(account, until)?, account, until)?;
+    let mut session = door.open(account, until)?;
     let mut own = match door.open_own(until) {
         Ok(own) => own,
         Err(no) => return refused_itself(door, account, no, until),
     };
+    let before = inbox(&mut session, account, until)?;
+    drop(session);
     let theirs = inbox(&mut own, user, until)?;
     let again = inbox(&mut door.open(account, until)?, account, until)?;
     if before.is_some() && before == again && before != theirs {
@@ -39,12 +41,13 @@ pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Who
 
 /// The server does not let the user in for itself. If it would ignore for whom, the account's login would be the same.
 fn refused_itself(door: &Door, account: &str, no: NoLogin, until: Instant) -> Result<Whose, StoreError> {
-    let denies = no.denies_identity();
-    let why = no.why();
-    if !denies {
-        return Err(cannot(format!("{why}; an account of its own for this user on the mail server would tell")));
+    match no {
+        no if no.denies_identity() => drop(door.open(account, until)?),
+        NoLogin::Refused(Refusal { code, text }) if !is_trouble(&code) => {
+            return Err(cannot(format!("{text}; an account of its own for this user on the mail server would tell")));
+        }
+        no => return Err(StoreError::NotStored(no.why())),
     }
-    door.open(account, until)?;
     Ok(Whose::Accounts(format!("{} may log in for {account} and not for itself", door.settings.user)))
 }
 
@@ -52,8 +55,13 @@ fn by_a_mailbox(door: &Door, own: &mut Session, account: &str, until: Instant) -
     let user = &door.settings.user;
     let name = format!("{}onedrop-{:016x}", prefix(own, until)?, random());
     let mailbox = syntax::quote(&name);
-    own.run(&format!("CREATE {mailbox}"), until)
-        .map_err(|trouble| cannot(format!("{user} cannot make a mailbox {name} of its own: {}", why(trouble))))?;
+    match own.run(&format!("CREATE {mailbox}"), until) {
+        Ok(_) => {}
+        Err(Trouble::Refused(Refusal { code, text })) if !is_trouble(&code) => {
+            return Err(cannot(format!("{user} cannot make a mailbox {name} of its own: {text}")));
+        }
+        Err(trouble) => return Err(failed(&format!("making a mailbox for {user}"), trouble)),
+    }
     let seen = look_for(door, own, account, &mailbox, until);
     // Also after an error: nothing else takes it away.
     let deleted = own.run(&format!("DELETE {mailbox}"), until);
@@ -69,7 +77,7 @@ fn by_a_mailbox(door: &Door, own: &mut Session, account: &str, until: Instant) -
 /// Whether `mailbox`, which `own` shows before and after, shows for the account.
 fn look_for(door: &Door, own: &mut Session, account: &str, mailbox: &str, until: Instant) -> Result<bool, StoreError> {
     let shows = |session: &mut Session| {
-        look::exists(session, mailbox, until).map_err(|trouble| cannot(format!("LIST: {}", why(trouble))))
+        look::exists(session, mailbox, until).map_err(|trouble| failed("listing a mailbox", trouble))
     };
     let before = shows(own)?;
     let seen = shows(&mut door.open(account, until)?)?;
@@ -83,7 +91,7 @@ fn look_for(door: &Door, own: &mut Session, account: &str, mailbox: &str, until:
 /// UIDVALIDITY of the session's INBOX; `None` where there is none.
 fn inbox(session: &mut Session, whose: &str, until: Instant) -> Result<Option<u32>, StoreError> {
     look::open(session, "EXAMINE", "\"INBOX\"", until)
-        .map_err(|trouble| cannot(format!("opening INBOX of {whose}: {}", why(trouble))))
+        .map_err(|trouble| failed(&format!("opening INBOX of {whose}"), trouble))
 }
 
 /// What the names of one's own mailboxes begin with (RFC 2342).
@@ -97,7 +105,7 @@ fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
             Ok(told.as_deref().and_then(personal_prefix).unwrap_or_default())
         }
         Err(Trouble::Refused(Refusal { .. })) => Ok(String::new()),
-        Err(trouble) => Err(cannot(format!("NAMESPACE: {}", why(trouble)))),
+        Err(trouble) => Err(failed("asking for namespaces", trouble)),
     }
 }
 
@@ -116,6 +124,12 @@ fn is_same_person(account: &str, user: &str) -> bool {
     }
 }
 
+/// Codes (RFC 5530) of a server that may say something else soon.
+fn is_trouble(code: &str) -> bool {
+    ["UNAVAILABLE", "INUSE", "SERVERBUG", "LIMIT", "CONTACTADMIN"].contains(&code)
+}
+
+/// It is this server's answer for good that proves nothing.
 fn cannot(why: String) -> StoreError {
     StoreError::Setup(why)
 }

@@ -13,6 +13,7 @@ use crate::message::Message;
 mod ahead;
 mod hostile;
 mod looks;
+mod proof;
 mod removals;
 mod together;
 
