@@ -391,7 +391,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
-        let tx = self.begin()?;
+        let (tx, _) = self.begin()?;
         proof::note(&tx, way, holds, host)?;
         Ok(tx.commit()?)
     }
