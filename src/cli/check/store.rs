@@ -51,7 +51,7 @@ pub(super) fn findings(
                 true => vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))],
                 false => lines.iter().map(told).collect(),
             };
-            findings.extend(of_the_way(loaded, account, adapters, time));
+            findings.extend(of_the_way(loaded, &account, adapters, time));
             findings
         }
         Ok(Err(error)) => failed(error.to_string()),
