@@ -509,6 +509,10 @@ fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
 #[test]
 fn a_maildir_holds_one_copy_whatever_its_reader_moves() {
     check("Maildir", &maildir(), &[], &[FOUND, WAITS, ZOMBIE]);
+}
+
+#[test]
+fn a_maildir_holds_one_sent_copy_for_two_recipients() {
     let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], tries: 1, ..maildir() };
     check("Maildir: two recipients, one Sent", &shared, &[], &[FOUND, WAITS, ZOMBIE]);
 }
