@@ -112,7 +112,6 @@ impl<'a> Scanner<'a> {
             _ => {
                 let name = self.letters()?.to_ascii_lowercase();
                 return Some(match name.as_slice() {
-                    b"" => return None,
                     b"edt" => -4 * 3600,
                     b"est" | b"cdt" => -5 * 3600,
                     b"cst" | b"mdt" => -6 * 3600,
@@ -291,6 +290,8 @@ mod tests {
             "Sun, 22 Nov 2026 10:20:30 +0000)",
             "Sun, 22 Nov 2026 10:20:30 +0000 \\",
             "\\Sun, 22 Nov 2026 10:20:30 +0000",
+            "\\xSun, 22 Nov 2026 10:20:30 +0000",
+            "Sun, 22 Nov 2026 10:20:30 +0000 \\x",
             "Sun, 22\u{c} Nov 2026 10:20:30 +0000",
             "Sun, 22 Nov 2026 10:20:30 +0000\0",
         ] {

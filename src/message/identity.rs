@@ -171,7 +171,7 @@ fn is_authored(field: &Field<'_>) -> bool {
     (is_of_a_kind && !NOT_AUTHORED.contains(&name.as_slice())) || AUTHORED.contains(&name.as_slice())
 }
 
-const BUFFER: usize = 16 * 1024;
+const BUFFER: usize = 16_384;
 
 /// Collects small pieces before hashing them, and turns NUL into 0x80.
 struct CanonicalDigest {
@@ -201,10 +201,10 @@ impl CanonicalDigest {
     }
 
     fn flush(&mut self) {
-        let mut from = 0;
-        while let Some(at) = memchr::memchr(0, &self.buffer[from..]) {
-            self.buffer[from + at] = 0x80;
-            from += at + 1;
+        for byte in &mut self.buffer {
+            if *byte == 0 {
+                *byte = 0x80;
+            }
         }
         self.sha.update(&self.buffer);
         self.buffer.clear();

@@ -146,7 +146,7 @@ impl NulRuns {
             while offset < run.offset {
                 at += if copy[at..].starts_with(b"\r\n") { 2 } else { 1 };
                 offset += 1;
-                if at > copy.len() {
+                if at >= copy.len() {
                     return Err(mismatch);
                 }
             }
@@ -295,6 +295,7 @@ mod tests {
             assert!(!found.has_more());
             assert_eq!(NulRuns::decode(&found.encode()), Ok(found));
         }
+        assert_eq!(LONGEST, 65_536);
         // Two bytes a run, and two before: exactly as many as fit, and one more.
         let most = (LONGEST - 2) / 2;
         let fits = runs(&b"x\0".repeat(most)).expect("NUL");

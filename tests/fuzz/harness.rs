@@ -149,7 +149,11 @@ fn watch(name: &str, watched: &Watched) {
                 && since.elapsed() > SLOWEST
             {
                 let path = keep(&name, input);
-                eprintln!("fuzz {name}: takes more than {} s, kept as {}", SLOWEST.as_secs(), path.display());
+                eprintln!(
+                    "fuzz {name}: an input takes more than {} s, it is kept as {} and runs first from now on",
+                    SLOWEST.as_secs(),
+                    path.display()
+                );
                 std::process::abort();
             }
             drop(watched);
