@@ -24,6 +24,7 @@ mod fuzz {
     pub mod facts;
     pub mod harness;
     pub mod identity;
+    pub mod imap;
     pub mod lmtp_data;
     pub mod lmtp_reply;
     pub mod lmtp_session;
@@ -44,4 +45,4 @@ macro_rules! targets {
     };
 }
 
-targets![author, facts, identity, lmtp_data, lmtp_reply, lmtp_session, xforward];
+targets![author, facts, identity, imap, lmtp_data, lmtp_reply, lmtp_session, xforward];
