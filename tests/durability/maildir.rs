@@ -34,18 +34,19 @@ impl Embedded {
     }
 }
 
-/// A delivery that stands still right after its first call `call` on `path`.
+/// A delivery that stands still right after a call on `path`.
 struct Frozen {
     strace: Child,
     pid: Pid,
 }
 
 impl Frozen {
-    fn at(site: &Embedded, config: &Path, path: &Path, call: &str, message: &[u8]) -> Frozen {
+    /// After the `n`-th call of that name, which a signal may cut short.
+    fn at(site: &Embedded, config: &Path, path: &Path, (call, n): (&str, usize), message: &[u8]) -> Frozen {
         let log = site.root.join("frozen");
         let mut command = Command::new("strace");
         command.args(["-f", "-P"]).arg(path).args(["-e", &format!("trace={call}"), "-o"]).arg(&log);
-        command.args(["-e", &format!("inject={call}:signal=SIGSTOP:when=1")]);
+        command.args(["-e", &format!("inject={call}:signal=SIGSTOP:when={n}")]);
         command.arg(onedrop_path()).args(DELIVER).arg("--config").arg(config);
         command.stdin(File::open(site.root.write("frozen-message", message)).expect("message"));
         let mut strace = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace");
@@ -87,7 +88,7 @@ fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed()
     site.deliver(MESSAGE, 2);
     let lock = site.root.join(INBOX).join("onedrop.lock");
     let strict = site.strict();
-    let frozen = Frozen::at(&site, &strict, &lock, "openat", FROM_ELSEWHERE);
+    let frozen = Frozen::at(&site, &strict, &lock, ("openat", 1), FROM_ELSEWHERE);
     fs::remove_file(&lock).expect("the lock file");
     let other = OpenOptions::new().write(true).create_new(true).open(&lock).expect("a new one");
     let message = Message::new(Bytes::Memory(FROM_ELSEWHERE.to_vec()), DedupBy::Content);
@@ -144,7 +145,7 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = NULL";
     assert_eq!(ledger.execute(forget, []).expect("update"), 1);
     drop(ledger);
-    let frozen = Frozen::at(&site, &site.config, &cur, "getdents64", FROM_ELSEWHERE);
+    let frozen = Frozen::at(&site, &site.config, &cur, ("getdents64", 2), FROM_ELSEWHERE);
     fs::rename(cur.join(late), cur.join(early)).expect("a reader");
     let (status, said) = frozen.thaw();
     assert_eq!(status, Some(0), "{said}");
