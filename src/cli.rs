@@ -241,6 +241,20 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     }
 }
 
+/// What `check` makes of other programs' output, for the tests that spoil it.
+#[doc(hidden)]
+pub mod foreign {
+    /// What is found in the output of `doveconf -n`.
+    pub fn doveconf(output: &str) -> Vec<String> {
+        super::dovecot::of_output(output)
+    }
+
+    /// What is found in postconf's output about main.cf and master.cf.
+    pub fn postfix(main: &str, master: &str) -> Vec<String> {
+        super::postfix::of_output(main, master)
+    }
+}
+
 fn setup_failure(text: String) -> Outcome {
     Outcome::of(&Failure::Setup(text), OverQuota::Defer)
 }

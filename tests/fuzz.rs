@@ -21,6 +21,7 @@
 
 mod fuzz {
     pub mod author;
+    pub mod dovecot;
     pub mod facts;
     pub mod harness;
     pub mod identity;
@@ -29,6 +30,7 @@ mod fuzz {
     pub mod lmtp_reply;
     pub mod lmtp_session;
     pub mod message;
+    pub mod postfix;
     pub mod xforward;
 }
 
@@ -45,4 +47,4 @@ macro_rules! targets {
     };
 }
 
-targets![author, facts, identity, imap, lmtp_data, lmtp_reply, lmtp_session, xforward];
+targets![author, dovecot, facts, identity, imap, lmtp_data, lmtp_reply, lmtp_session, postfix, xforward];

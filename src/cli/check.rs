@@ -26,6 +26,9 @@ pub(super) use server::reach;
 /// How long a step may take.
 const TIME: Duration = Duration::from_secs(15);
 
+/// Bytes of a finding: it may quote what somebody else wrote.
+const LONGEST: usize = 4000;
+
 /// What a finding means for mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,7 +69,12 @@ pub(super) struct Finding {
 impl Finding {
     /// A finding on one line, whatever `text` quotes.
     pub(super) fn new(level: Level, topic: &'static str, text: impl AsRef<str>) -> Finding {
-        Finding { level, topic, text: one_line(text.as_ref()), file: None, line: None }
+        let mut text = one_line(text.as_ref());
+        if text.len() > LONGEST {
+            text.truncate(text.floor_char_boundary(LONGEST));
+            text.push_str(" ...");
+        }
+        Finding { level, topic, text, file: None, line: None }
     }
 
     pub(super) fn in_file(mut self, file: &Path) -> Finding {

@@ -15,7 +15,7 @@ use crate::config::{Config, StoreUrl};
 
 mod conf;
 
-pub use conf::Conf;
+use conf::Conf;
 
 /// A level and what is so.
 type Told = (Level, String);
@@ -64,6 +64,14 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
         Err(why) if file.is_some() => finding(Level::Error, &why),
         Err(why) => finding(Level::Ok, &format!("nothing about Dovecot was tested: {why}")),
     }
+}
+
+/// What is found in `output`, by IMAP from this host and into Maildirs: the part without I/O.
+pub(super) fn of_output(output: &str) -> Vec<String> {
+    let (conf, config) = (Conf::read(output), Config::default());
+    let clients = [Some(Ipv4Addr::LOCALHOST.into()), None];
+    let told = clients.into_iter().flat_map(|client| judged(&conf, &Ours { config: &config, client }));
+    told.map(|(level, text)| Finding::new(level, "dovecot", text).text).collect()
 }
 
 type Rule = fn(&Conf, &Ours<'_>) -> Option<Told>;

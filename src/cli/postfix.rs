@@ -184,6 +184,36 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
     findings
 }
 
+/// What is found in these outputs of postconf (main.cf, master.cf): the part without I/O and users.
+pub(super) fn of_output(main: &str, master: &str) -> Vec<String> {
+    let mut setup = Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
+    let owned = setup.services.clone();
+    for service in owned.iter().filter(|service| service.command == "pipe") {
+        let attributes = master::Attributes::read(&service.arguments);
+        let Some(command) = Command::find(&attributes.argv) else { continue };
+        setup.transports.push(Transport {
+            service: service.clone(),
+            recipient_limit: setup.value("onedrop_destination_recipient_limit").to_owned(),
+            time_limit: setup.value("onedrop_time_limit").to_owned(),
+            rights: Rights::Fine,
+            config_file: command.config().unwrap_or_default(),
+            cannot_run: None,
+            lacks: Vec::new(),
+            attributes,
+            command,
+        });
+    }
+    for route in site::routes(&setup) {
+        for is_chrooted in [false, true] {
+            let place = lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
+            let _ = place.is_some_and(|place| lmtp::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
+        }
+    }
+    let config = Some(Config::default());
+    let ours = Ours { config, config_file: PathBuf::from("/etc/onedrop/onedrop.toml"), variables: Vec::new() };
+    judged(&setup, &ours).into_iter().map(|finding| finding.text).collect()
+}
+
 /// Seconds of a Postfix time such as `1000s` or `2h`; without a unit they are seconds.
 fn seconds(time: &str) -> Option<u64> {
     let (number, unit) = match time.trim().char_indices().last()? {

@@ -232,6 +232,16 @@ impl Postfix {
         self.server.descendants().into_keys().filter(runs).collect()
     }
 
+    /// `postfix COMMAND`, as an administrator says it.
+    pub fn postfix(&self, command: &str) {
+        run(Command::new("/usr/sbin/postfix").arg("-c").arg(self.config_directory()).arg(command));
+    }
+
+    /// Pids of all processes below master(8).
+    pub fn daemons(&self) -> Vec<u32> {
+        self.server.descendants().into_keys().collect()
+    }
+
     /// "postfix abort": SIGTERM to master(8), which passes it on to its daemons. Programs that deliver run on.
     pub fn stop(&mut self) {
         self.server.stop_main(Signal::SIGTERM);

@@ -65,7 +65,7 @@ impl Postconf {
     }
 }
 
-fn pairs(output: &str) -> BTreeMap<String, String> {
+pub(super) fn pairs(output: &str) -> BTreeMap<String, String> {
     let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
     output.lines().filter_map(pair).collect()
 }
