@@ -28,7 +28,7 @@
 //!
 //! `tests/model.rs` is a model of this protocol that is checked exhaustively; it shares no code with it. Its steps have
 //! the names used here: `begin`, `record`, `take_turn`, `look`, `check`, `not stored`, `last bytes`, `OK`, `in doubt`,
-//! `confirm`, `reopen`, `undo`, `expunge`, `give_back`, `claim_busy`. Whoever changes one changes it there.
+//! `confirm`, `reopen`, `keep`, `undo`, `expunge`, `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant, SystemTime};

@@ -48,7 +48,7 @@ pub struct Plan<'a> {
     pub time: (Duration, Duration),
     /// What makes two messages the same.
     pub dedup_by: DedupBy,
-    /// Who takes leases.
+    /// Who takes leases; a run comes to each copy once, so it never finds again what it left in doubt.
     pub by: &'a Attempt,
 }
 

@@ -67,8 +67,10 @@ impl Gate {
             }
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        // Before the lock is let go: of those who come now, one asks.
+        state.is_asking = true;
         drop(state);
-        let asking = self.begin();
+        let asking = Asking(Arc::clone(self));
         let passed = find_out(accounts, host, ledger, store, until);
         asking.end(&passed);
         Ok(passed?)

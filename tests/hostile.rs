@@ -272,7 +272,7 @@ impl Frozen {
         self.0.iter().filter(|(proxy, ..)| proxy.reached() > 0).count()
     }
 
-    /// To be called while the server is frozen: all that were held end in 75.
+    /// To be called while the server is frozen: all that were held end in 75, or without the copy in Sent.
     fn end(self, deadline_secs: u64) -> Vec<(Proxy, Letter, PathBuf)> {
         for (proxy, ..) in &self.0 {
             proxy.release();
@@ -281,6 +281,7 @@ impl Frozen {
             let was_held = proxy.reached() > 0;
             let end = run.end();
             match was_held {
+                true if end.status.success() => end.is(0, "stored").says("mailbox=Sent, kept for later: store: "),
                 true => end.is(75, "4.3.0 "),
                 false => end.is(0, "stored"),
             };
@@ -466,13 +467,16 @@ fn a_wrong_password_defers_and_shows_nowhere() {
     let store = world.config("store", &terms());
     let tcp = format!("url = \"{}\"\npassword_file = \"$PASSWORD\"", world.postgres.url_tcp());
     let ledger = world.config_with("ledger", &tcp, &terms());
-    for (name, config, file) in [("store", store, "password"), ("ledger", ledger, "ledger.password")] {
+    // What is certainly ours to mend is 4.3.5; a mail server may mean the account, as long as no other one has logged in.
+    for (name, config, file, status) in
+        [("store", store, "password", "4.3.0 "), ("ledger", ledger, "ledger.password", "4.3.5 ")]
+    {
         let letter = Letter::new(&format!("password-{name}"));
         let file = config.with_file_name(file);
         let right = std::fs::read(&file).expect("password");
         std::fs::write(&file, "mistyped-secret\n").expect("password");
         let end = letter.deliver(&config);
-        end.is(75, "4.3.0 ").says(name).within(DEADLINE_SECS);
+        end.is(75, status).says(name).within(DEADLINE_SECS);
         assert!(!end.out.contains("mistyped"), "{end:?}");
         std::fs::write(&file, right).expect("password");
         letter.deliver_in_the_end(&config).is(0, "stored");

@@ -132,7 +132,7 @@ def identity(data):
         counted.append((b"received", received[-1]))
     for name, value in counted:
         text += name + b":" + (unfolded(value) if name.startswith(b"content-") else relaxed(value)) + b"\r\n"
-    separator = re.match(rb"\r?\n", rest)
+    separator = re.match(rb"\r?\n|\r\Z", rest)
     body = rest[separator.end():] if separator else rest
     text += b"\r\n" if separator or not body else b"\n"
     lines = re.sub(rb"\r*\n|\r+\Z", b"\n", body).rstrip(b"\n")

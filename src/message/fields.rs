@@ -94,7 +94,8 @@ fn line_at(bytes: &[u8], at: usize) -> &[u8] {
 }
 
 fn is_blank(line: &[u8]) -> bool {
-    matches!(line, b"\n" | b"\r\n" | b"")
+    // The last line of all may end in the midst of its line end.
+    matches!(line, b"\n" | b"\r\n" | b"\r" | b"")
 }
 
 /// Position of the colon that ends a field's name, if the line begins a field.
@@ -117,6 +118,7 @@ mod tests {
         assert_eq!(split(b" A: 1\n\n"), (&b""[..], &b" A: 1\n\n"[..]));
         assert_eq!(split(b""), (&b""[..], &b""[..]));
         assert_eq!(split(b"A: 1"), (&b"A: 1"[..], &b""[..]));
+        assert_eq!(split(b"A: 1\n\r"), (&b"A: 1\n"[..], &b""[..]));
     }
 
     #[test]

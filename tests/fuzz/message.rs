@@ -126,7 +126,10 @@ pub fn folded(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether fields can be put on top of it: its first line continues nothing.
+/// Whether fields can be put on top of it: its first line continues nothing, and is no mbox line, which only counts as one
+/// at the top.
 pub fn takes_fields_on_top(message: &Message) -> bool {
-    !message.own_copy().starts_with(b" ") && !message.own_copy().starts_with(b"\t")
+    let own = message.own_copy();
+    let has_mbox_line = Message::new(own.to_vec(), message.dedup_by()).own_copy().len() < own.len();
+    !own.starts_with(b" ") && !own.starts_with(b"\t") && !has_mbox_line
 }

@@ -124,7 +124,7 @@ impl World {
     pub fn forget_receipts(&self, which: &str) {
         self.postgres.psql(&format!(
             "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true, \
-             leased_until = clock_timestamp() - interval '1 second' WHERE {which}"
+             leased_until = clock_timestamp() - interval '1 second' WHERE {which}; DELETE FROM onedrop_kept"
         ));
     }
 }

@@ -28,8 +28,8 @@ impl Conf {
                     section.settings.insert(name.to_owned(), unquoted(value).to_owned());
                 }
             } else if let Some(words) = line.strip_suffix('{').filter(|_| !line.starts_with('#')) {
-                let words: Vec<_> = words.split_whitespace().map(unquoted).collect();
-                open.push(words.join(" "));
+                let words = words.replace('"', "");
+                open.push(words.split_whitespace().collect::<Vec<_>>().join(" "));
             }
         }
         conf
@@ -92,12 +92,13 @@ pub fn seconds(time: &str) -> Option<u64> {
     let factor = match unit.as_str() {
         "" if number == 0 => return Some(0),
         "s" => 1,
+        "ms" => return Some(number.div_ceil(1000)),
         _ if names(&["sec", "second"]) => 1,
         _ if names(&["m", "min", "minute"]) => 60,
         _ if names(&["h", "hour"]) => 3600,
         _ if names(&["d", "day"]) => 86_400,
         _ if names(&["w", "week"]) => 604_800,
-        _ if names(&["msec", "millisecond"]) || unit == "ms" => return Some(number.div_ceil(1000)),
+        _ if names(&["msec", "millisecond"]) => return Some(number.div_ceil(1000)),
         _ => return None,
     };
     number.checked_mul(factor)

@@ -265,7 +265,7 @@ BEGIN
         uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
         nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
         found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look ELSE c.found_by_look END,
-        placed_epoch = coalesce(c.placed_epoch, p_epoch)
+        placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END
     WHERE c.id = p_copy AND c.value = p_value
       AND (c.placed_at IS NULL
            -- Copies without a name are one only where no other than this claim can have confirmed.
