@@ -89,7 +89,9 @@ impl Routing {
     /// The author's account. What the directory cannot say about an author must not keep mail from a recipient.
     fn author_account(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
         match self.account_of(address, ledger) {
-            Err(failure @ (Failure::Setup(_) | Failure::Ledger(LedgerError::Refused(_)))) => {
+            Err(
+                failure @ (Failure::Setup(_) | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))),
+            ) => {
                 tracing::warn!(%failure, "no copy for the author");
                 Ok(None)
             }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use crate::ledger::{Attempt, CopyOnRecord, Ledger, LedgerError, SCHEMA_VERSION, Standing, Window};
 use crate::lock_key::Hash;
-use crate::message::DedupBy;
 use crate::store::{Found, Proof, Receipt, Sought, Store, StoreError};
 
 mod doubt;
@@ -46,8 +45,6 @@ pub struct Plan<'a> {
     pub lease: Duration,
     /// How long the placing of a kept copy may take, and the part of that kept for the store's answer.
     pub time: (Duration, Duration),
-    /// What makes two messages the same.
-    pub dedup_by: DedupBy,
     /// Who takes leases; a run comes to each copy once, so it never finds again what it left in doubt.
     pub by: &'a Attempt,
 }
@@ -377,7 +374,6 @@ mod tests {
             repair: false,
             lease: Duration::from_secs(60),
             time: (Duration::from_secs(60), Duration::from_secs(20)),
-            dedup_by: DedupBy::Content,
             by: &by,
         };
         for (left, is_opened_again) in [(LEDGER_TIME, false), (LEDGER_TIME / 3, true), (Duration::ZERO, true)] {

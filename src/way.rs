@@ -15,6 +15,9 @@ use crate::store::{Store, StoreError, Whose};
 
 /// A server that was seen to ignore the account is not asked again for this long.
 const PAUSE: Duration = Duration::from_secs(30);
+/// A proof that this process knows of is read again after this long: another host's `check` may have taken it off the
+/// record, because another server answers by that name now.
+const READ_AGAIN: Duration = Duration::from_secs(60);
 /// With how many accounts it is tried at most.
 const ACCOUNTS: usize = 4;
 /// Among how many of the newest copies other accounts are looked for.
@@ -29,7 +32,7 @@ pub struct Gate {
 
 #[derive(Default)]
 struct State {
-    is_proven: bool,
+    proven: Option<Instant>,
     is_asking: bool,
     refused: Option<(Instant, String)>,
 }
@@ -51,7 +54,7 @@ impl Gate {
     ) -> Result<(), Failure> {
         let mut state = self.state();
         loop {
-            if state.is_proven {
+            if state.proven.is_some_and(|at| at.elapsed() < READ_AGAIN) {
                 return Ok(());
             }
             if let Some((_, why)) = state.refused.as_ref().filter(|(at, _)| at.elapsed() < PAUSE) {
@@ -96,8 +99,11 @@ impl Asking {
     pub fn end<T>(self, passed: &Result<T, Unproven>) {
         let mut state = self.0.state();
         match passed {
-            Ok(_) => state.is_proven = true,
-            Err(Unproven::Ignores(why)) => state.refused = Some((Instant::now(), why.clone())),
+            Ok(_) => state.proven = Some(Instant::now()),
+            Err(Unproven::Ignores(why)) => {
+                state.proven = None;
+                state.refused = Some((Instant::now(), why.clone()));
+            }
             // Another recipient's account may tell more.
             Err(Unproven::Unknown(_)) => {}
         }

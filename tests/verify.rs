@@ -10,7 +10,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, TraceFilter, Window};
-use onedrop::message::{DedupBy, Message};
+use onedrop::message::Message;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
@@ -91,7 +91,7 @@ impl Site {
     fn verify_with(&self, window: Window<'_>, repair: bool, store: impl Fn() -> Box<dyn Store>) -> Verified {
         let by = attempt("verifier");
         let time = (Duration::from_secs(60), Duration::from_secs(20));
-        let plan = Plan { window, repair, lease: LEASE.lease, time, dedup_by: DedupBy::Content, by: &by };
+        let plan = Plan { window, repair, lease: LEASE.lease, time, by: &by };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
         let mut tell = |news: News<'_>| match news {
             News::Found(finding) => findings.push(finding),

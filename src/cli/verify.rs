@@ -30,7 +30,6 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
         repair: args.repair,
         lease: Duration::from_secs(loaded.config.lock.lease_secs),
         time: (Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs)),
-        dedup_by: loaded.config.dedup.by,
         by: &by,
     };
     let mut ledger = match (adapters.open_ledger)(loaded, Instant::now() + LEDGER_TIME) {

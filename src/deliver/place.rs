@@ -1,6 +1,7 @@
 //! Placing recorded copies: each in its turn, looked for if in doubt, appended, confirmed. See the parent for the
 //! protocol, and for what a crash leaves.
 
+use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,7 @@ pub fn place(
             break;
         }
         if !patience.wait() {
-            delivery.leave_what_is_kept(ledger);
+            delivery.keep_what_others_hold(ledger);
             break;
         }
         has_waited = true;
@@ -144,9 +145,10 @@ impl Delivery<'_> {
                 Step::Ended(end)
             }
             Err(error) => {
-                self.deadline.answered();
                 note(ledger.leave());
-                self.failed(destination, claim, error.into(), ledger)
+                let failed = self.failed(destination, claim, error.into(), ledger);
+                self.deadline.answered();
+                failed
             }
         }
     }
@@ -158,7 +160,10 @@ impl Delivery<'_> {
             Failure::Store(error) if destination.shared => match self.keep(destination, &error, ledger) {
                 Some(failure) => failure,
                 // Another delivery has placed it: the next claim tells where.
-                None => return Step::Busy,
+                None => {
+                    note(ledger.release(std::slice::from_ref(claim)));
+                    return Step::Busy;
+                }
             },
             failure => failure,
         };
@@ -171,13 +176,38 @@ impl Delivery<'_> {
 
     /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy. `None`: it
     /// is placed by now.
-    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Option<Failure> {
-        let why = error.to_string();
-        match ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why) {
+    fn keep(&self, destination: &Destination, why: &dyn Display, ledger: &mut dyn Ledger) -> Option<Failure> {
+        let why = why.to_string();
+        let kept =
+            self.insisting(ledger, |ledger| ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why));
+        match kept {
             Ok(true) => Some(Failure::KeptForLater { destination: destination.to_string(), why }),
             Ok(false) => None,
             Err(error) => Some(error.into()),
         }
+    }
+
+    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try, by another session.
+    fn insisting<T>(
+        &self,
+        ledger: &mut dyn Ledger,
+        call: impl Fn(&mut dyn Ledger) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let until = self.insist_until();
+        loop {
+            match call(ledger) {
+                Err(LedgerError::Unavailable(_) | LedgerError::Busy(_)) if Instant::now() < until => {
+                    thread::sleep(CONFIRM_PAUSE);
+                    note(ledger.reopen(until));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Last bytes may have gone out just in time: then the deadline is over when their answer is.
+    fn insist_until(&self) -> Instant {
+        if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() }
     }
 
     /// A shared copy that another delivery has, and whose bytes are on record, need not be waited for: that one failed, and
@@ -248,17 +278,9 @@ impl Delivery<'_> {
         };
         let end = self.last_end(index, &placed).map(|end| (self.recorded.attempt, end));
         let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
-        // The copy is in its mailbox: only its record is missing, so a lost ledger is worth another try.
-        let until = if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() };
-        let confirmed = loop {
-            match ledger.confirm(claim, &placed.receipt, facts, end) {
-                Err(LedgerError::Unavailable(_) | LedgerError::Busy(_)) if Instant::now() < until => {
-                    thread::sleep(CONFIRM_PAUSE);
-                    note(ledger.reopen(until));
-                }
-                result => break result,
-            }
-        };
+        // The copy is in its mailbox: only its record is missing.
+        let until = self.insist_until();
+        let confirmed = self.insisting(ledger, |ledger| ledger.confirm(claim, &placed.receipt, facts, end));
         match confirmed {
             Ok(Confirmed::Recorded) => {
                 self.end_recorded = end.is_some();
@@ -285,6 +307,35 @@ impl Delivery<'_> {
         match removed {
             Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
             Err(error) => Failure::Contended(format!("{held}; a second one may stand as {}: {error}", placed.receipt)),
+        }
+    }
+
+    /// What another delivery holds of a shared copy when patience is over: it may hang on the sender's mailbox for as long as
+    /// a delivery can, and no recipient waits for that. The bytes go on record here; whoever places the copy takes them out.
+    fn keep_what_others_hold(&mut self, ledger: &mut dyn Ledger) {
+        let copies = || self.job.destinations.iter().zip(&self.copies);
+        if copies().any(|(destination, step)| !destination.shared && !matches!(step, Step::Ended(Ok(_)))) {
+            // The recipient's own copy is not placed: Postfix comes again.
+            return;
+        }
+        let mut is_placed = false;
+        for (index, destination) in self.job.destinations.iter().enumerate() {
+            if !destination.shared || !matches!(self.copies[index], Step::Busy | Step::Claimed(_)) {
+                continue;
+            }
+            let failure = self.keep(destination, &"another delivery of this message holds it", ledger);
+            let before = std::mem::replace(&mut self.copies[index], Step::Busy);
+            if let Step::Claimed(claim) = before {
+                note(ledger.release(std::slice::from_ref(&claim)));
+            }
+            match failure {
+                Some(failure) => self.copies[index] = Step::Ended(Err(failure)),
+                None => is_placed = true,
+            }
+        }
+        if is_placed {
+            // Tells where.
+            self.claim_busy(ledger);
         }
     }
 

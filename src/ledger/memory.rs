@@ -223,6 +223,7 @@ impl Shared {
             row.prior_doubt = row.in_doubt;
             row.lease = terms.lease;
         }
+        row.destination.shared |= destination.shared;
         row.lease_value = lease_value;
         row.in_doubt = true;
         row.owner = owner;

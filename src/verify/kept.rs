@@ -7,8 +7,8 @@ use super::finding::{Level, Topic};
 use super::{Trouble, Verification};
 use crate::deadline::Deadline;
 use crate::deliver::{self, Job, Patience, Policy};
-use crate::ledger::{CopyOnRecord, Recorded};
-use crate::message::Message;
+use crate::ledger::{CopyOnRecord, LedgerError, Recorded};
+use crate::message::{DedupBy, Message};
 use crate::outcome::{Failure, OverQuota};
 use crate::store::{Store, StoreError};
 
@@ -29,12 +29,13 @@ impl Verification<'_, '_> {
             self.found(copy, Level::Info, Topic::Busy, None, "placed meanwhile".to_owned());
             return Ok(());
         };
-        let message = Message::new(bytes, self.plan.dedup_by);
-        if *message.identity() != copy.identity {
-            let text = "the bytes that are kept are another message's by dedup.by of today: it stays".to_owned();
+        // dedup.by may have been another when it came in.
+        let kinds = [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
+        let Some(message) = kinds.into_iter().find(|message| *message.identity() == copy.identity) else {
+            let text = "the bytes that are kept are another message's: they stay".to_owned();
             self.found(copy, Level::Error, Topic::Kept, None, text);
             return Ok(());
-        }
+        };
         let destinations = [copy.destination.clone()];
         let policy =
             Policy { lease: self.plan.lease, wait: Duration::ZERO, keep_raw: false, over_quota: OverQuota::Defer };
@@ -72,10 +73,14 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
             }
             Some(Err(Failure::KeptForLater { why, .. })) => {
+                // What takes that long takes as long for the account's next copy.
+                self.is_out_of_reach = job.started.elapsed() >= answer;
                 let text = format!("still not placed, its bytes stay kept: {why}");
                 self.found(copy, Level::Error, Topic::Kept, None, text);
             }
-            Some(Err(Failure::Ledger(error))) => return Err(error.into()),
+            Some(Err(Failure::Ledger(
+                error @ (LedgerError::Unavailable(_) | LedgerError::Login(_) | LedgerError::Version { .. }),
+            ))) => return Err(error.into()),
             Some(Err(failure)) => self.found(copy, Level::Info, Topic::Busy, None, failure.to_string()),
             None => {}
         }

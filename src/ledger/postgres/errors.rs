@@ -19,6 +19,10 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     if matches!(code.code(), "40P01" | "40001" | "55P03") {
         return LedgerError::Contended;
     }
+    // What an administrator has to grant.
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return LedgerError::Login(text_of(error));
+    }
     // Connection, resources, operator intervention, idle too long, a standby: another session may do better.
     let elsewhere =
         matches!(code.code().get(..2), Some("08" | "53" | "57" | "58")) || matches!(code.code(), "25P03" | "25006");

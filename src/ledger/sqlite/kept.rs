@@ -6,13 +6,19 @@ use crate::ledger::LedgerError;
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
 pub(super) fn keep(tx: &Connection, now: f64, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-    let kept = tx.execute(
+    // Writing the row again takes as much as its bytes.
+    if let Some(known) = kept(tx, message)? {
+        if known != why {
+            tx.execute("UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1", params![message, why])?;
+        }
+        return Ok(true);
+    }
+    let rows = tx.execute(
         "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
-         WHERE EXISTS (SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL)
-         ON CONFLICT (message_id) DO UPDATE SET why = ?3",
+         WHERE EXISTS (SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL)",
         params![message, bytes, why, now],
     )?;
-    Ok(kept > 0)
+    Ok(rows > 0)
 }
 
 /// [`Ledger::kept`](crate::ledger::Ledger::kept).

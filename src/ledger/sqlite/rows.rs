@@ -154,7 +154,8 @@ fn claim_copy(
                  prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt ELSE in_doubt END,
                  in_doubt = 1, owner = ?5, lease_value = coalesce(?6, lease_value),
                  lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
-                 leased_until = ?8
+                 leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
+                 shared = shared OR ?4
              WHERE placed_at IS NULL
                AND (?10 OR lease_value = ?6
                     OR {LIVE} IS NOT TRUE)

@@ -1,5 +1,7 @@
 -- A claim names a row by a random value as well as by its number, and its lease says how long it is. The first receipt on
 -- record wins, whatever its epoch. What a Sent did not take is kept until it does. Collisions are seen, not marked.
+--
+-- Where another role migrates than the program's, the program's needs SELECT, INSERT, UPDATE and DELETE on the two new tables.
 
 ALTER TABLE onedrop_copy
     ADD COLUMN value bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
@@ -202,6 +204,7 @@ BEGIN
                                THEN 0 ELSE 1 END,
         prior_doubt = CASE WHEN c.lease_value = p_lease_value AND c.leased_until > clock_timestamp()
                            THEN c.prior_doubt ELSE c.in_doubt END,
+        shared = c.shared OR excluded.shared,
         owner = excluded.owner,
         lease_value = coalesce(excluded.lease_value, c.lease_value),
         lease_ms = CASE WHEN c.leased_until > clock_timestamp() THEN greatest(c.lease_ms, excluded.lease_ms)
@@ -273,7 +276,7 @@ BEGIN
               AND (c.uid_validity, c.uid, c.file_name) IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
     RETURNING c.message_id, c.shared INTO v_message, v_shared;
     recorded := FOUND;
-    IF recorded AND v_shared THEN
+    IF recorded AND v_shared AND EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = v_message) THEN
         DELETE FROM onedrop_kept k WHERE k.message_id = v_message;
     END IF;
     ended := false;

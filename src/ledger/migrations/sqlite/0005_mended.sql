@@ -4,6 +4,9 @@ ALTER TABLE onedrop_copy ADD COLUMN value BLOB;         -- random: a claim names
 ALTER TABLE onedrop_copy ADD COLUMN lease_value BLOB;   -- random value of the attempt that has or had the lease
 ALTER TABLE onedrop_copy ADD COLUMN lease_ms INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE onedrop_copy ADD COLUMN placed_epoch INTEGER NOT NULL DEFAULT 0; -- epoch of the claim that confirmed
+-- Of leases that live now the length is what is left of them.
+UPDATE onedrop_copy SET lease_ms = CAST(max(0, (leased_until - unixepoch('subsec')) * 1000) AS INTEGER)
+    WHERE placed_at IS NULL AND leased_until IS NOT NULL;
 UPDATE onedrop_copy SET value = randomblob(16), placed_epoch = CASE WHEN placed_at IS NULL THEN 0 ELSE epoch END;
 
 ALTER TABLE onedrop_message ADD COLUMN nul_runs BLOB;   -- where NUL bytes stand: runs of offset and length, 64 KiB at most
@@ -11,9 +14,9 @@ ALTER TABLE onedrop_message ADD COLUMN nul_runs BLOB;   -- where NUL bytes stand
 -- The bytes of shared copies (Sent) that could not be placed; gone once they are.
 CREATE TABLE onedrop_kept (
     message_id INTEGER PRIMARY KEY REFERENCES onedrop_message (id) ON DELETE CASCADE,
-    bytes      BLOB NOT NULL,
     why        TEXT NOT NULL,                -- what the mail store said at the last try
-    kept_at    REAL NOT NULL
+    kept_at    REAL NOT NULL,
+    bytes      BLOB NOT NULL                 -- last: what stands behind it is read through it
 );
 
 -- Mail servers that were seen to heed for whom a login acts; nothing is written through others.
