@@ -177,6 +177,12 @@ fn while_the_store_does_not_answer() {
         let site = Site::new();
         let password = site.local.root.write("password", "secret");
         set_mode(&password, 0o600);
+        // That it heeds for whom we log in is on record: it would be found out before anything is recorded.
+        drop(SqliteLedger::open(&site.local.root.join("ledger.db"), Instant::now() + AT_ONCE).expect("ledger"));
+        site.local.ledger(&format!(
+            "INSERT INTO onedrop_proof VALUES ('{}', 'mda', 'sasl', 'test', 1) RETURNING server",
+            server.local_addr().expect("an address")
+        ));
         let mut command = onedrop();
         command.args(site.arguments()).env("ONEDROP__STORE__URL", &url).env("ONEDROP__STORE__PASSWORD_FILE", password);
         command.env("ONEDROP__STORE__STARTTLS", "false").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1257,7 +1257,7 @@ fn maildir_an_account_without_a_maildir_is_refused_where_none_may_be_made() {
     let rig = MaildirRig::new();
     let mut store = rig.store_that_makes_nothing().expect("a store");
     let refused = try_append(store.as_mut(), &inbox(), &mail("refused"));
-    assert!(matches!(refused, Err(StoreError::NotStored(_))), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     assert!(list(&rig.root()).is_empty());
 }
 
