@@ -12,7 +12,7 @@
 //!
 //! A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no mail from a recipient:
 //! its bytes go on record, in their own transaction, before its lease is given back; `onedrop verify --repair` places it.
-//! So do they where another delivery holds it for longer than this one waits: that one may hang on the sender's mailbox.
+//! Where another delivery holds it, Postfix comes again: that one may have been killed, and the next one places it.
 //! A crash before that leaves what stands above, and no recipient has been told "delivered".
 //!
 //! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while a mail server takes its

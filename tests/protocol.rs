@@ -1650,33 +1650,14 @@ fn a_sent_whose_bytes_cannot_be_kept_defers() {
 }
 
 #[test]
-fn a_sent_that_another_delivery_holds_is_waited_for_and_then_kept() {
+fn a_sent_that_another_delivery_holds_is_waited_for_and_defers() {
     let world = World::like_imap();
     let mut other = world.ledger.clone();
-    let CopyState::Claimed(claim) = record(&mut other, &mail("m"), &[sent()], LEASE).copies[0] else {
-        panic!("a claim")
-    };
-    let ended = world.delivery().waiting(Duration::from_millis(20)).run(&mail("m"), &[inbox(), sent()]);
-    let ended = ended.expect_delivered();
-    assert!(ended.ledger_calls.iter().filter(|call| **call == "claim").count() > 1, "{:?}", ended.ledger_calls);
-    assert!(ended.outcome.text().contains("kept for later: another delivery"), "{:?}", ended.outcome);
-    assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
-    world.assert_honest(&ended, &mail("m"), &[inbox(), sent()], "kept");
-    // The other one comes to its end after all.
-    let receipt = Receipt::Uid { validity: 1, uid: 7 };
-    other.confirm(&claim, &receipt, CopyFacts::default(), None).expect("confirm");
-    assert!(world.copies(&mail("m")).iter().all(|copy| copy.state == "placed" && copy.kept.is_none()));
-    let id = world.trace(&mail("m")).message;
-    assert_eq!(other.kept_bytes(id).expect("bytes"), None);
-}
-
-#[test]
-fn what_another_delivery_holds_is_not_kept_where_the_recipients_own_copy_is_not_placed() {
-    let world = World::like_imap();
-    let mut other = world.ledger.clone();
-    record(&mut other, &mail("m"), &[inbox(), sent()], LEASE);
+    assert!(matches!(record(&mut other, &mail("m"), &[sent()], LEASE).copies[0], CopyState::Claimed(_)));
     let ended = world.delivery().run(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
-    assert!(!ended.ledger_calls.contains(&"keep"), "{:?}", ended.ledger_calls);
+    assert!(ended.outcome.text().contains("another delivery"), "{:?}", ended.outcome);
+    assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
+    world.assert_mends(&mail("m"), &[inbox(), sent()], "contended");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Placing recorded copies: each in its turn, looked for if in doubt, appended, confirmed. See the parent for the
 //! protocol, and for what a crash leaves.
 
-use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,7 +79,7 @@ pub fn place(
             break;
         }
         if !patience.wait() {
-            delivery.keep_what_others_hold(ledger);
+            delivery.leave_what_is_kept(ledger);
             break;
         }
         has_waited = true;
@@ -176,8 +175,8 @@ impl Delivery<'_> {
 
     /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy. `None`: it
     /// is placed by now.
-    fn keep(&self, destination: &Destination, why: &dyn Display, ledger: &mut dyn Ledger) -> Option<Failure> {
-        let why = why.to_string();
+    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Option<Failure> {
+        let why = error.to_string();
         let kept =
             self.insisting(ledger, |ledger| ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why));
         match kept {
@@ -307,35 +306,6 @@ impl Delivery<'_> {
         match removed {
             Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
             Err(error) => Failure::Contended(format!("{held}; a second one may stand as {}: {error}", placed.receipt)),
-        }
-    }
-
-    /// What another delivery holds of a shared copy when patience is over: it may hang on the sender's mailbox for as long as
-    /// a delivery can, and no recipient waits for that. The bytes go on record here; whoever places the copy takes them out.
-    fn keep_what_others_hold(&mut self, ledger: &mut dyn Ledger) {
-        let copies = || self.job.destinations.iter().zip(&self.copies);
-        if copies().any(|(destination, step)| !destination.shared && !matches!(step, Step::Ended(Ok(_)))) {
-            // The recipient's own copy is not placed: Postfix comes again.
-            return;
-        }
-        let mut is_placed = false;
-        for (index, destination) in self.job.destinations.iter().enumerate() {
-            if !destination.shared || !matches!(self.copies[index], Step::Busy | Step::Claimed(_)) {
-                continue;
-            }
-            let failure = self.keep(destination, &"another delivery of this message holds it", ledger);
-            let before = std::mem::replace(&mut self.copies[index], Step::Busy);
-            if let Step::Claimed(claim) = before {
-                note(ledger.release(std::slice::from_ref(&claim)));
-            }
-            match failure {
-                Some(failure) => self.copies[index] = Step::Ended(Err(failure)),
-                None => is_placed = true,
-            }
-        }
-        if is_placed {
-            // Tells where.
-            self.claim_busy(ledger);
         }
     }
 

@@ -13,7 +13,9 @@ use crate::support::world::{deliver, run};
 use crate::support::{TempRoot, fixture_text, maildir_copies, set_mode, wait_until};
 
 /// The lease outlives the deadline by more than Dovecot needs for an append.
-const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+/// One copy after the other: calls of threads side by side cannot be told apart, and so not be killed one by one.
+const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n\
+                     [lmtp]\nside_by_side = 1\n";
 const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
                     authserv_id = \"mail.axial.net\"\n";
 
