@@ -108,7 +108,7 @@ struct CheckArgs {
     /// Print findings as JSON
     #[arg(long)]
     json: bool,
-    /// Account to log in for [default: one of the directory's]
+    /// Account to log in for [default: one of the directory's, else of the latest copy on record]
     #[arg(long)]
     account: Option<String>,
     /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on this host]
@@ -158,7 +158,8 @@ struct VerifyArgs {
     /// This account's mailboxes only
     #[arg(long)]
     account: Option<String>,
-    /// Put on record what a look finds for copies in doubt, and take out copies of ours that are too many
+    /// Put on record what a look finds for copies in doubt, place Sent copies that are kept for later, and take out copies of
+    /// ours that are too many
     #[arg(long)]
     repair: bool,
     /// Print findings as JSON

@@ -65,7 +65,8 @@ pub fn end(outcome: &Outcome) -> ! {
 pub enum Verdict {
     /// 0: done.
     Done,
-    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend. Never the ending of a process
+    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend, `check` could not test
+    /// something. Never the ending of a process
     /// that may have been given a message: Postfix would return it.
     No,
     /// 75: not done, or something is wrong.

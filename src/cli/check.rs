@@ -1,7 +1,8 @@
 //! `onedrop check`: everything that would keep mail from being delivered, found before a message has to wait for it.
 //! Configuration, both ends, the proof that two sessions exclude each other, and the local Postfix: a line per finding,
 //! whatever else fails. Every step is bounded in time, each on a thread of its own; one that hangs is reported and left
-//! behind. Nothing is changed anywhere: no migration, no message, no mailbox, no file.
+//! behind. No migration, no message, no file. Whether a mail server heeds for whom we log in goes on record; to find out
+//! it may make an empty mailbox of `store.user`'s own, and takes it away again.
 
 use std::io;
 use std::path::{Path, PathBuf};

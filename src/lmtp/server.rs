@@ -164,7 +164,11 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
 fn believed() -> Vec<Uid> {
     // A host without Postfix has no such user; one whose users cannot be looked up now takes nobody else's word.
     let postfix = User::from_name("postfix").ok().flatten();
-    [geteuid(), Uid::from_raw(0)].into_iter().chain(postfix.map(|user| user.uid)).collect()
+    let believed = [geteuid(), Uid::from_raw(0)].into_iter().chain(postfix.map(|user| user.uid));
+    // In a user namespace (systemd's PrivateUsers=) this stands for everybody who has no number there: user_namespaces(7).
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    let overflow = Uid::from_raw(overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534));
+    believed.filter(|user| *user != overflow).collect()
 }
 
 struct Signals {
