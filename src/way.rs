@@ -251,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn a_proof_that_was_taken_off_the_record_is_noticed_by_a_running_process() {
+        let (ledger, heeds) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
+        let gate = Arc::<Gate>::default();
+        pass(&gate, &["lisa"], &ledger, &heeds).unwrap();
+        // Another host's check has found another server by that name.
+        let ignores = MemoryStore::on(Server::IgnoresAccounts);
+        renew(&["lisa"], "other", &mut ledger.clone(), &mut ignores.clone(), soon()).unwrap_err();
+        pass(&gate, &["lisa"], &ledger, &ignores).unwrap();
+        gate.state().proven = Instant::now().checked_sub(READ_AGAIN);
+        assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
+    }
+
+    #[test]
     fn where_no_server_stands_between_nobody_is_asked() {
         let (ledger, store) = (MemoryLedger::default(), MemoryStore::default());
         pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &store).unwrap();

@@ -952,6 +952,12 @@ mod suite {
         assert_eq!(a.0.kept_bytes(recorded.message).expect("bytes"), None);
         assert_eq!(a.trace_one("kept@example.org").copies[1].kept, None);
         assert!(!keep(&mut a, b"too late", "no right"), "it is placed");
+        // An INBOX may be somebody's own mailbox in one delivery and their Sent in the next.
+        let both = b.record(&message("Message-ID: <both@x>\n\nx\n"), &[Destination::inbox("lisa")]);
+        b.0.release(&[claimed(&both.copies[0])]).expect("release");
+        assert!(!b.0.keep(both.message, b"x", "no").expect("keep"), "nobody shares it");
+        b.record(&message("Message-ID: <both@x>\n\nx\n"), &[Destination::sent("lisa", "INBOX")]);
+        assert!(b.0.keep(both.message, b"x", "no").expect("keep"));
         assert_eq!(b.0.kept(recorded.message).expect("kept"), None);
     }
 
@@ -1428,7 +1434,9 @@ mod suite {
             ["0002_settled", "0003_functions", "0004_lighter", "0005_mended"]
         );
         assert!(session.record(&mail("refused"), &[inbox()]).is_new);
-        assert_eq!(session.record(&mail("before"), &[inbox()]).message, before.message, "nothing was lost");
+        let again = session.record(&mail("before"), &[inbox()]);
+        assert_eq!(again.message, before.message, "nothing was lost");
+        assert_eq!(again.copies, [CopyState::Busy], "a lease that lives goes on living");
         assert_eq!(session.copies(&ALL).len(), 2);
     }
 
