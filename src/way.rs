@@ -4,7 +4,7 @@
 //! nothing is written, and the mail waits.
 //!
 //! Both doors and `verify --repair` call [`Gate::pass`] before they write; once the proof is on record that costs a process
-//! one read by a primary key. `check` and the server's start renew it ([`renew`]).
+//! one read by a primary key, and a server one each minute. `check` and the server's start renew it ([`renew`]).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -67,6 +67,8 @@ impl Verification<'_, '_> {
         let deadline = Deadline::new(total, answer);
         let mut patience = Patience::new(policy.wait, &deadline);
         let placing = deliver::place(&job, &policy, &recorded, self.ledger, store.as_mut(), &deadline, &mut patience);
+        // It may have opened the session anew, for as long as this one copy may take.
+        self.ledger.renew(self.ledger_until)?;
         match placing.ends.into_iter().next() {
             Some(Ok(placed)) => {
                 let text = format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
