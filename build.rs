@@ -8,7 +8,9 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let Ok(answer) = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output() else { return };
+    let Ok(answer) = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output() else {
+        return;
+    };
     let answer = String::from_utf8_lossy(&answer.stdout);
     // A compiler that has no such file repeats the bare name.
     if let Some(folder) = Path::new(answer.trim()).parent().filter(|folder| folder.is_absolute()) {

@@ -1,6 +1,7 @@
-//! Locks that are byte ranges of a file, one byte at the lock's key (open file description locks, fcntl(2)): they end with
-//! whoever opened the file, leave nothing behind, and keep out others of the same process as well. They cost no file each.
-//! Over NFS they are as good as the mount's locking.
+//! Locks that are byte ranges of a file, one byte at the lock's key (open file description locks,
+//! fcntl(2)): they end with whoever opened the file, leave nothing behind, and keep out others of
+//! the same process as well. They cost no file each. Over NFS they are as good as the mount's
+//! locking.
 
 use std::fs::File;
 use std::io;
@@ -9,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-/// Tries for the lock at `key`; says whether it was free. Any byte offset that a file can have will do, so the sign is
-/// dropped.
+/// Tries for the lock at `key`; says whether it was free. Any byte offset that a file can have will
+/// do, so the sign is dropped.
 ///
 /// # Errors
 /// The file cannot be locked.

@@ -1,7 +1,8 @@
-//! The command line: argv to a command, and its end. A word that is not understood ends in 75, because Postfix returns
-//! the mail for most other statuses. A command that delivers nothing must not eat a message that a transport pipes into
-//! it by mistake: where Postfix started it (pipe(8) and local(8) set MAIL_CONFIG) and standard input is a pipe, it does
-//! nothing and ends in 75. Everywhere else standard input is none of its business: it is not read, whatever it is.
+//! The command line: argv to a command, and its end. A word that is not understood ends in 75,
+//! because Postfix returns the mail for most other statuses. A command that delivers nothing must
+//! not eat a message that a transport pipes into it by mistake: where Postfix started it (pipe(8)
+//! and local(8) set MAIL_CONFIG) and standard input is a pipe, it does nothing and ends in 75.
+//! Everywhere else standard input is none of its business: it is not read, whatever it is.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,7 +34,8 @@ pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
 /// Opens a session whose calls end by the instant.
 pub type OpenLedger = fn(&Loaded, Instant) -> OpenedLedger;
 
-/// Makes stores that share what can be shared; each is for one delivery at a time and connects to nothing yet.
+/// Makes stores that share what can be shared; each is for one delivery at a time and connects to
+/// nothing yet.
 pub type StoreMaker = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
 
 /// Prepares the making of stores.
@@ -46,7 +48,8 @@ pub struct Adapters {
     pub open_store: OpenStore,
 }
 
-/// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs to.
+/// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
+/// to.
 #[derive(Debug, Parser)]
 #[command(name = "onedrop", version, arg_required_else_help = true)]
 struct Cli {
@@ -65,21 +68,26 @@ enum Command {
     Lmtp(LmtpArgs),
     /// Bring the ledger's schema to this program's version
     Migrate,
-    /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per finding
+    /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
+    /// finding
     Check(CheckArgs),
-    /// Show what is on record: the message, its copies, every attempt; ends in 1 when nothing is found
+    /// Show what is on record: the message, its copies, every attempt; ends in 1 when nothing is
+    /// found
     Trace(TraceArgs),
-    /// Compare ledger and mailboxes, a line per finding; ends in 0 (nothing left to mend), 1 (something is) or 75 (failed)
+    /// Compare ledger and mailboxes, a line per finding; ends in 0 (nothing left to mend), 1
+    /// (something is) or 75 (failed)
     Verify(VerifyArgs),
 }
 
 /// What Postfix says about the message.
 #[derive(Debug, Args)]
 struct DeliverArgs {
-    /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To field]
+    /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
+    /// field]
     #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true)]
     recipients: Vec<OsString>,
-    /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path field]
+    /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
+    /// field]
     #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true)]
     sender: Option<OsString>,
     /// Size of the message as Postfix states it (${size}); a much shorter one was cut on its way
@@ -95,7 +103,8 @@ struct DeliverArgs {
 
 #[derive(Debug, Clone, Args)]
 struct LmtpArgs {
-    /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets, else lmtp.listen]
+    /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets,
+    /// else lmtp.listen]
     #[arg(long, value_name = "PLACE")]
     listen: Vec<Listen>,
     /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
@@ -111,7 +120,8 @@ struct CheckArgs {
     /// Account to log in for [default: one of the directory's, else of the latest copy on record]
     #[arg(long)]
     account: Option<String>,
-    /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on this host]
+    /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on
+    /// this host]
     #[arg(long, value_name = "FILE")]
     dovecot: Option<PathBuf>,
     /// Postfix configuration directory [default: the system's]
@@ -127,7 +137,8 @@ struct TraceArgs {
         required_unless_present_any = ["since", "sender", "subject", "failed"]
     )]
     wanted: Option<String>,
-    /// Recorded since then: a duration back (24h, 7d) or a date (2026-11-01) [default: without a name, 7d]
+    /// Recorded since then: a duration back (24h, 7d) or a date (2026-11-01) [default: without a
+    /// name, 7d]
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// This is part of the envelope sender or of an address in From
@@ -158,8 +169,8 @@ struct VerifyArgs {
     /// This account's mailboxes only
     #[arg(long)]
     account: Option<String>,
-    /// Put on record what a look finds for copies in doubt, place Sent copies that are kept for later, and take out copies of
-    /// ours that are too many
+    /// Put on record what a look finds for copies in doubt, place Sent copies that are kept for
+    /// later, and take out copies of ours that are too many
     #[arg(long)]
     repair: bool,
     /// Print findings as JSON
@@ -170,21 +181,29 @@ struct VerifyArgs {
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let argv: Vec<OsString> = argv.into_iter().collect();
-    let cli = Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
+    let cli =
+        Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
     if let Command::Deliver(args) = cli.command {
         exit::end(&deliver::run(args, config, adapters));
     }
-    // Before anything is done: it may take long, and its ending may be one that returns a mail to its sender.
+    // Before anything is done: it may take long, and its ending may be one that returns a mail to
+    // its sender.
     if is_fed_by_postfix() {
         exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
     }
     let said = match cli.command {
         Command::Deliver(_) => unreachable!("it has ended"),
-        Command::Lmtp(args) => lmtp::run(&args, config, adapters).map(|()| Said::done(String::new())),
-        Command::Migrate => load(config).and_then(|loaded| migrate::run(&loaded, adapters)).map(Said::done),
+        Command::Lmtp(args) => {
+            lmtp::run(&args, config, adapters).map(|()| Said::done(String::new()))
+        }
+        Command::Migrate => {
+            load(config).and_then(|loaded| migrate::run(&loaded, adapters)).map(Said::done)
+        }
         Command::Check(args) => Ok(check::run(&args, config, adapters).into()),
-        Command::Trace(args) => load(config).and_then(|loaded| trace::run(&args, &loaded, adapters)),
+        Command::Trace(args) => {
+            load(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
+        }
         Command::Verify(args) => load(config).map(|loaded| verify::run(&args, &loaded, adapters)),
     };
     let Said { out, err, verdict } = said.unwrap_or_else(Said::failed);
@@ -224,12 +243,15 @@ fn load(config: Option<&std::path::Path>) -> Result<Loaded, String> {
 const DELIVERS_NOTHING: &str = "this command delivers nothing, and Postfix gave it a message: MAIL_CONFIG is set and \
                                 standard input is a pipe; transports call `onedrop deliver` (a script: use </dev/null)";
 
-/// Ends the process where the command line asks for help, or makes no sense. `deliver`, and whatever Postfix started, says
-/// in one line what is wrong, behind the status; an administrator gets all of it, with the usage, on standard error.
+/// Ends the process where the command line asks for help, or makes no sense. `deliver`, and
+/// whatever Postfix started, says in one line what is wrong, behind the status; an administrator
+/// gets all of it, with the usage, on standard error.
 fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     let asks = matches!(
         error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
     let text = error.to_string();
     match (asks, is_fed_by_postfix()) {
@@ -266,14 +288,17 @@ fn usage_problem(error: &clap::Error) -> String {
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let what = what.split("\n\nFor more information").next().unwrap_or_default();
     let parts = what.trim_start_matches("error: ").split("\n\n");
-    let parts: Vec<String> = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let parts: Vec<String> =
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     format!("{}; see onedrop --help", parts.join("; "))
 }
 
 /// Whether Postfix started this process and standard input is a pipe, which holds a message then.
 fn is_fed_by_postfix() -> bool {
-    let kind = fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
-    std::env::var_os("MAIL_CONFIG").is_some() && matches!(kind, Ok(SFlag::S_IFIFO | SFlag::S_IFSOCK))
+    let kind =
+        fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+    std::env::var_os("MAIL_CONFIG").is_some()
+        && matches!(kind, Ok(SFlag::S_IFIFO | SFlag::S_IFSOCK))
 }
 
 #[cfg(test)]

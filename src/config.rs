@@ -1,13 +1,15 @@
-//! The configuration: what an administrator may set, what holds when nothing is set, and how it is read.
+//! The configuration: what an administrator may set, what holds when nothing is set, and how it is
+//! read.
 //!
-//! [`Config::load`] reads one file, the `conf.d/*.toml` beside it in name order, then `ONEDROP__SECTION__KEY`
-//! variables; each layer overrides the ones before it (tables merge, lists are replaced). Whatever is wrong in any of
-//! them is reported at once, each problem with its file and line or its variable: a [`Loaded`] configuration has
-//! passed every check, so its URLs, numbers and passwords do not fail later. No password is ever part of [`Config`].
+//! [`Config::load`] reads one file, the `conf.d/*.toml` beside it in name order, then
+//! `ONEDROP__SECTION__KEY` variables; each layer overrides the ones before it (tables merge, lists
+//! are replaced). Whatever is wrong in any of them is reported at once, each problem with its file
+//! and line or its variable: a [`Loaded`] configuration has passed every check, so its URLs,
+//! numbers and passwords do not fail later. No password is ever part of [`Config`].
 //!
-//! Defaults live here and nowhere else; `conf/onedrop.toml` states them and a test compares the two. The keys with
-//! their types are in `config/schema.rs`, rules between keys in `config/rules.rs`, the order of layers in
-//! `config/load.rs`.
+//! Defaults live here and nowhere else; `conf/onedrop.toml` states them and a test compares the
+//! two. The keys with their types are in `config/schema.rs`, rules between keys in
+//! `config/rules.rs`, the order of layers in `config/load.rs`.
 
 mod layer;
 mod listen;
@@ -38,7 +40,8 @@ pub use crate::outcome::OverQuota;
 pub use crate::sender::Trust;
 pub use crate::store::login_form::LoginForm;
 
-/// Everything an administrator may set. [`Config::load`] is the way to get one that has been checked.
+/// Everything an administrator may set. [`Config::load`] is the way to get one that has been
+/// checked.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -114,7 +117,8 @@ pub struct DirectorySettings {
     pub recipient_delimiter: String,
     /// Address in lower case to account; asked before `domains`.
     pub accounts: BTreeMap<String, String>,
-    /// SQL that finds the account of the address `$1` (`$2`: with its detail) in the ledger's database.
+    /// SQL that finds the account of the address `$1` (`$2`: with its detail) in the ledger's
+    /// database.
     pub query: Option<String>,
 }
 
@@ -164,8 +168,8 @@ pub struct LimitSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliverSettings {
-    /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`, the process
-    /// delivers by itself.
+    /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`,
+    /// the process delivers by itself.
     pub via: Option<PathBuf>,
 }
 
@@ -177,7 +181,8 @@ pub struct LmtpSettings {
     pub listen: Vec<Listen>,
     /// Who may connect to a Unix socket that is made for it.
     pub socket_mode: SocketMode,
-    /// The group that such a socket gets, by its name; empty: the process' own, or that of a set-group-ID folder.
+    /// The group that such a socket gets, by its name; empty: the process' own, or that of a
+    /// set-group-ID folder.
     pub socket_group: String,
     /// Clients at a time.
     pub connections: usize,
@@ -224,7 +229,13 @@ pub struct PoolSettings {
 impl Default for LedgerSettings {
     fn default() -> Self {
         let path = PathBuf::from("/var/lib/onedrop/ledger.db");
-        Self { url: LedgerUrl::Sqlite { path }, password_file: None, ca_file: None, prepare: false, keep_raw: false }
+        Self {
+            url: LedgerUrl::Sqlite { path },
+            password_file: None,
+            ca_file: None,
+            prepare: false,
+            keep_raw: false,
+        }
     }
 }
 
@@ -312,7 +323,8 @@ impl LedgerSettings {
 }
 
 impl StoreSettings {
-    /// The kind of store, where it is, and how the way there is protected (`url` and `starttls` together).
+    /// The kind of store, where it is, and how the way there is protected (`url` and `starttls`
+    /// together).
     pub fn kind(&self) -> StoreUrl {
         match self.url.clone() {
             StoreUrl::Imap { host, port, tls: Tls::StartTls } if !self.starttls => {
@@ -326,8 +338,8 @@ impl StoreSettings {
 impl DirectorySettings {
     /// Whether no address can have an account, because nothing here names one.
     ///
-    /// Whoever decides about a recipient should treat this as a broken configuration (temporary), not as an unknown
-    /// recipient: an emptied file must not send all mail back.
+    /// Whoever decides about a recipient should treat this as a broken configuration (temporary),
+    /// not as an unknown recipient: an emptied file must not send all mail back.
     pub fn knows_nobody(&self) -> bool {
         self.domains.is_empty() && self.accounts.is_empty() && self.query.is_none()
     }

@@ -1,7 +1,8 @@
-//! The time a delivery has. One deadline bounds everything; its last part is kept for the store's answer to an append
-//! (the point of no return: an append takes effect with its last bytes). A watchdog thread (`exit.rs`) ends the process
-//! with a temporary failure when the deadline has passed, whatever hangs; whoever has sent the last bytes of an append
-//! may wait for the answer, however late it is by then, and the watchdog reads that here.
+//! The time a delivery has. One deadline bounds everything; its last part is kept for the store's
+//! answer to an append (the point of no return: an append takes effect with its last bytes). A
+//! watchdog thread (`exit.rs`) ends the process with a temporary failure when the deadline has
+//! passed, whatever hangs; whoever has sent the last bytes of an append may wait for the answer,
+//! however late it is by then, and the watchdog reads that here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,18 +10,20 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// How long a peer may leave unacknowledged what it was sent over TCP, or take in nothing of what waits to be sent
-/// (TCP_USER_TIMEOUT in tcp(7)): then its host is gone, or a firewall has forgotten the connection, and a new one gets the
-/// rest of the time.
+/// How long a peer may leave unacknowledged what it was sent over TCP, or take in nothing of what
+/// waits to be sent (TCP_USER_TIMEOUT in tcp(7)): then its host is gone, or a firewall has
+/// forgotten the connection, and a new one gets the rest of the time.
 pub const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
-/// After this long without a word a peer is asked for a sign of life, and again in the same intervals (SO_KEEPALIVE).
+/// After this long without a word a peer is asked for a sign of life, and again in the same
+/// intervals (SO_KEEPALIVE).
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// When a delivery must have ended, and how much of that is kept for the store's answer.
 #[derive(Debug, Clone)]
 pub struct Deadline {
     end: Instant,
-    /// The end by the clock that goes on while the machine is suspended, as the lease does. [`Instant`] stands still then.
+    /// The end by the clock that goes on while the machine is suspended, as the lease does.
+    /// [`Instant`] stands still then.
     end_awake: Option<Duration>,
     answer: Duration,
     answering: Arc<AtomicBool>,
@@ -44,7 +47,8 @@ impl Deadline {
         Deadline { end_awake: since_boot(), ..Deadline::new(total, answer) }
     }
 
-    /// Nothing of this delivery runs past this, except waiting for an answer to last bytes that were sent in time.
+    /// Nothing of this delivery runs past this, except waiting for an answer to last bytes that
+    /// were sent in time.
     pub fn end(&self) -> Instant {
         self.end
     }
@@ -54,8 +58,8 @@ impl Deadline {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Until when it may be decided to send last bytes. What only leads up to them is given up here: then there is still time to give
-    /// the lease back and to say what hung.
+    /// Until when it may be decided to send last bytes. What only leads up to them is given up
+    /// here: then there is still time to give the lease back and to say what hung.
     pub fn last_bytes(&self) -> Instant {
         self.end.checked_sub(self.answer).unwrap_or_else(Instant::now)
     }
@@ -65,16 +69,18 @@ impl Deadline {
         self.last_bytes() + self.answer / 2
     }
 
-    /// To be called right before the last bytes of an append; after them the caller waits for the answer until
-    /// [`answer_until`](Deadline::answer_until).
+    /// To be called right before the last bytes of an append; after them the caller waits for the
+    /// answer until [`answer_until`](Deadline::answer_until).
     ///
     /// # Errors
     /// [`TooLate`] in the final `answer` of the deadline: the last bytes must not be sent.
     pub fn pass_point_of_no_return(&self) -> Result<(), TooLate> {
-        // First the note to the watchdog, then the look at the clock: a process frozen in between and thawed past its
-        // deadline is stopped here, one frozen after the look still gets its time to hear the answer.
+        // First the note to the watchdog, then the look at the clock: a process frozen in between
+        // and thawed past its deadline is stopped here, one frozen after the look still gets its
+        // time to hear the answer.
         self.answering.store(true, Ordering::SeqCst);
-        let slept = self.end_awake.zip(since_boot()).is_some_and(|(end, now)| now + self.answer > end);
+        let slept =
+            self.end_awake.zip(since_boot()).is_some_and(|(end, now)| now + self.answer > end);
         if slept || Instant::now() + self.answer > self.end {
             self.answering.store(false, Ordering::SeqCst);
             return Err(TooLate);

@@ -1,5 +1,6 @@
-//! The protocol: record the message, then place each copy once, whoever else is trying and wherever a process dies.
-//! Nothing here knows an engine; the ledger gives locks, leases and receipts, the store appends and looks.
+//! The protocol: record the message, then place each copy once, whoever else is trying and wherever
+//! a process dies. Nothing here knows an engine; the ledger gives locks, leases and receipts, the
+//! store appends and looks.
 //!
 //! | crash after                        | left behind                              | next attempt                           |
 //! |------------------------------------|------------------------------------------|----------------------------------------|
@@ -10,26 +11,30 @@
 //! | `append`: OK seen                  | one copy, no receipt on record           | looks: finds it and confirms           |
 //! | `confirm`                          | one copy, placed                         | sees `placed`, touches no mailbox      |
 //!
-//! A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no mail from a recipient:
-//! its bytes go on record, in their own transaction, before its lease is given back; `onedrop verify --repair` places it.
-//! Where another delivery holds it, Postfix comes again: that one may have been killed, and the next one places it.
-//! A crash before that leaves what stands above, and no recipient has been told "delivered".
+//! A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
+//! mail from a recipient: its bytes go on record, in their own transaction, before its lease is
+//! given back; `onedrop verify --repair` places it. Where another delivery holds it, Postfix comes
+//! again: that one may have been killed, and the next one places it. A crash before that leaves
+//! what stands above, and no recipient has been told "delivered".
 //!
-//! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while a mail server takes its
-//! time. In doubt it takes a turn first (`take_turn`: the copy's lock, and the row re-read), which ends with `confirm`.
+//! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while
+//! a mail server takes its time. In doubt it takes a turn first (`take_turn`: the copy's lock, and
+//! the row re-read), which ends with `confirm`.
 //!
-//! A single copy's append may begin before the record: nothing of it is stored until its last bytes, so up to there a crash
-//! leaves what the record leaves.
+//! A single copy's append may begin before the record: nothing of it is stored until its last
+//! bytes, so up to there a crash leaves what the record leaves.
 //!
-//! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is joined instead of
-//! waited for. Then the store's own lock of the copy keeps others out, held from before the row was read until the receipt
-//! is on record: from before the turn (`hold`), or from before the record (`begin`), which makes a claim without doubt a
-//! turn already. That lock ends with its process, not with the ledger's session. What hangs before the record, a mailbox'
-//! disk say, leaves no trace in the ledger.
+//! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is
+//! joined instead of waited for. Then the store's own lock of the copy keeps others out, held from
+//! before the row was read until the receipt is on record: from before the turn (`hold`), or from
+//! before the record (`begin`), which makes a claim without doubt a turn already. That lock ends
+//! with its process, not with the ledger's session. What hangs before the record, a mailbox' disk
+//! say, leaves no trace in the ledger.
 //!
-//! `tests/model.rs` is a model of this protocol that is checked exhaustively; it shares no code with it. Its steps have
-//! the names used here: `begin`, `record`, `take_turn`, `look`, `check`, `not stored`, `last bytes`, `OK`, `in doubt`,
-//! `confirm`, `reopen`, `keep`, `undo`, `expunge`, `give_back`, `claim_busy`. Whoever changes one changes it there.
+//! `tests/model.rs` is a model of this protocol that is checked exhaustively; it shares no code
+//! with it. Its steps have the names used here: `begin`, `record`, `take_turn`, `look`, `check`,
+//! `not stored`, `last bytes`, `OK`, `in doubt`, `confirm`, `reopen`, `keep`, `undo`, `expunge`,
+//! `give_back`, `claim_busy`. Whoever changes one changes it there.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant, SystemTime};
@@ -71,7 +76,8 @@ pub struct Job<'a> {
     pub started: Instant,
     /// See [`Entry::at`].
     pub at: Option<SystemTime>,
-    /// With several recipients only the caller knows how the attempt ended for each, and puts that on record.
+    /// With several recipients only the caller knows how the attempt ended for each, and puts that
+    /// on record.
     pub is_part: bool,
 }
 
@@ -167,7 +173,8 @@ pub fn outcome<'a>(ends: impl Iterator<Item = &'a End>, over_quota: OverQuota) -
 /// Delivers one message to its destinations.
 ///
 /// # Errors
-/// The message could not be recorded; nothing was placed. Failures of single copies are in the [`Report`].
+/// The message could not be recorded; nothing was placed. Failures of single copies are in the
+/// [`Report`].
 pub fn deliver(
     job: &Job<'_>,
     policy: &Policy,
@@ -179,7 +186,8 @@ pub fn deliver(
     let (recorded, mut phases) = record(job, policy, ledger, store, deadline, &mut patience)?;
     let placing = place(job, policy, &recorded, ledger, store, deadline, &mut patience);
     phases += placing.phases;
-    let report = Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
+    let report =
+        Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
     if !placing.end_recorded && !job.is_part {
         let end = job.attempt_end(&report.outcome(policy.over_quota));
         note(ledger.finish(report.recorded.attempt, &end));
@@ -187,8 +195,9 @@ pub fn deliver(
     Ok(report)
 }
 
-/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the model. A single copy's
-/// append is begun before, so that the store and the ledger are at it at the same time; only `place` lets it take effect.
+/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of
+/// the model. A single copy's append is begun before, so that the store and the ledger are at it at
+/// the same time; only `place` lets it take effect.
 ///
 /// # Errors
 /// Nothing is on record but, perhaps, the attempt; or the ledger was lost and nobody knows.
@@ -264,7 +273,12 @@ impl Job<'_> {
     }
 
     /// What is to stand in `destination`.
-    fn copy<'a>(&'a self, destination: &Destination, key: &'a Hash, recorded_at: SystemTime) -> Copy<'a> {
+    fn copy<'a>(
+        &'a self,
+        destination: &Destination,
+        key: &'a Hash,
+        recorded_at: SystemTime,
+    ) -> Copy<'a> {
         let (head, bytes) = match destination.shared {
             true => (&b""[..], self.message.shared_copy()),
             false => (self.head, self.message.own_copy()),

@@ -1,5 +1,6 @@
-//! What the log says of how a delivery ended for one recipient, by whatever door the message came. The text carries queue
-//! id, recipient and Message-ID, so that what keeps only texts (rsyslog, grep) finds them; fields carry them as well.
+//! What the log says of how a delivery ended for one recipient, by whatever door the message came.
+//! The text carries queue id, recipient and Message-ID, so that what keeps only texts (rsyslog,
+//! grep) finds them; fields carry them as well.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ impl Ended<'_> {
         let message_id = message_id.escape_debug();
         let (_, uid, file) = self.own.map(|own| own.receipt.columns()).unwrap_or_default();
         let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
-        let (queue_id, status) = (if self.queue_id.is_empty() { "NOQUEUE" } else { self.queue_id }, outcome.status());
+        let (queue_id, status) =
+            (if self.queue_id.is_empty() { "NOQUEUE" } else { self.queue_id }, outcome.status());
         tracing::info!(
             priority = Priority::of(outcome) as u64,
             message_id = %message_id,

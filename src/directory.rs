@@ -1,5 +1,6 @@
-//! Who an address belongs to, and which mailboxes a message belongs in. Values only: a site's SQL query for accounts is
-//! run by the caller through the ledger, between [`Directory::known`] and the answer.
+//! Who an address belongs to, and which mailboxes a message belongs in. Values only: a site's SQL
+//! query for accounts is run by the caller through the ledger, between [`Directory::known`] and the
+//! answer.
 
 mod template;
 
@@ -12,7 +13,8 @@ pub use template::{AccountTemplate, FolderTemplate, TemplateError};
 pub struct Destination {
     pub account: String,
     pub mailbox: String,
-    /// A copy that several deliveries of one message share (Sent): marked as read, without per-recipient fields.
+    /// A copy that several deliveries of one message share (Sent): marked as read, without
+    /// per-recipient fields.
     pub shared: bool,
 }
 
@@ -79,8 +81,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Where `address` leads. Case does not matter. `accounts` is asked for the address as it is, then without its
-    /// +detail; for a query or a template the detail is no part of it.
+    /// Where `address` leads. Case does not matter. `accounts` is asked for the address as it is,
+    /// then without its +detail; for a query or a template the detail is no part of it.
     pub fn known(&self, address: &str) -> Known {
         let address = address.trim().trim_start_matches('<').trim_end_matches('>').to_lowercase();
         let (local, domain) = match address.rsplit_once('@') {
@@ -89,9 +91,12 @@ impl Directory {
             None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
         };
         let base = self.without_detail(local);
-        let asked = Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}") };
+        let asked =
+            Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}") };
         for form in [&asked.given, &asked.address] {
-            if let Some((_, account)) = self.accounts.iter().find(|(key, _)| key.to_lowercase() == *form) {
+            if let Some((_, account)) =
+                self.accounts.iter().find(|(key, _)| key.to_lowercase() == *form)
+            {
                 return Known::Account(account.clone());
             }
         }
@@ -116,9 +121,9 @@ impl Directory {
     }
 }
 
-/// Whether `name` can own mailboxes: it becomes a folder's name and an IMAP identity, so it has no slash, no control
-/// character, does not start with a dot, and has 1 to 255 bytes (NAME_MAX; no address is longer than 254, RFC 5321 section
-/// 4.5.3.1.3).
+/// Whether `name` can own mailboxes: it becomes a folder's name and an IMAP identity, so it has no
+/// slash, no control character, does not start with a dot, and has 1 to 255 bytes (NAME_MAX; no
+/// address is longer than 254, RFC 5321 section 4.5.3.1.3).
 pub fn is_account_name(name: &str) -> bool {
     (1..=255).contains(&name.len())
         && !name.starts_with('.')
@@ -162,7 +167,10 @@ mod tests {
     #[test]
     fn with_a_query_only_the_query_knows_a_domains_users() {
         let directory = Directory { asks: true, ..directory() };
-        let asked = Asked { address: "scuba@mail.axial.net".to_owned(), given: "scuba+x@mail.axial.net".to_owned() };
+        let asked = Asked {
+            address: "scuba@mail.axial.net".to_owned(),
+            given: "scuba+x@mail.axial.net".to_owned(),
+        };
         assert_eq!(directory.known("Scuba+x@mail.axial.net"), Known::Ask(asked));
         assert_eq!(directory.known("lisa@gmail.com"), Known::Account("lisa".into()));
         assert_eq!(directory.known("x@elsewhere.example"), Known::Nobody);
@@ -192,8 +200,10 @@ mod tests {
 
     #[test]
     fn accounts_are_asked_with_the_detail_first() {
-        let accounts = ["lisa+boss@gmail.com", "lisa@gmail.com"].map(|key| (key.to_owned(), key[4..5].to_owned()));
-        let directory = Directory { accounts: accounts.into(), asks: true, domains: vec![], ..directory() };
+        let accounts = ["lisa+boss@gmail.com", "lisa@gmail.com"]
+            .map(|key| (key.to_owned(), key[4..5].to_owned()));
+        let directory =
+            Directory { accounts: accounts.into(), asks: true, domains: vec![], ..directory() };
         assert_eq!(directory.known("lisa+boss@gmail.com"), Known::Account("+".into()));
         assert_eq!(directory.known("lisa+x@gmail.com"), Known::Account("@".into()));
     }

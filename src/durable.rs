@@ -1,5 +1,5 @@
-//! Folders whose names last: a folder that was made is gone after a power failure, with all that is in it, unless the one
-//! above it was synced (fsync(2)).
+//! Folders whose names last: a folder that was made is gone after a power failure, with all that is
+//! in it, unless the one above it was synced (fsync(2)).
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +14,8 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Makes the names in a folder durable, and its own, and those of the folders above it up to where its file system is
-/// mounted. One that we may not read was not made by us.
+/// Makes the names in a folder durable, and its own, and those of the folders above it up to where
+/// its file system is mounted. One that we may not read was not made by us.
 ///
 /// # Errors
 /// What the file system says.

@@ -1,5 +1,5 @@
-//! What Postfix says about a message besides its bytes: envelope sender and recipients, queue id, authenticated user.
-//! Not From and To, which are header fields that anyone can write.
+//! What Postfix says about a message besides its bytes: envelope sender and recipients, queue id,
+//! authenticated user. Not From and To, which are header fields that anyone can write.
 
 /// The envelope of one delivery.
 #[derive(Debug, Clone, Default)]

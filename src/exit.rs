@@ -1,10 +1,12 @@
-//! How a process ends, as Postfix reads it (pipe(8); global/pipe_command.c, global/sys_exits.c). Only 71 and 75 defer;
-//! every other non-zero status returns the mail to its sender, also a panic's 101 and an argument parser's 2. So all
-//! endings meet here: 0, 67, 69 by an explicit decision of `outcome.rs`, and 75 for everything else. Commands that deliver
-//! nothing end in 0, in 75, or in 1 for an answer in the negative.
+//! How a process ends, as Postfix reads it (pipe(8); global/pipe_command.c, global/sys_exits.c).
+//! Only 71 and 75 defer; every other non-zero status returns the mail to its sender, also a panic's
+//! 101 and an argument parser's 2. So all endings meet here: 0, 67, 69 by an explicit decision of
+//! `outcome.rs`, and 75 for everything else. Commands that deliver nothing end in 0, in 75, or in 1
+//! for an answer in the negative.
 //!
-//! On failure the first bytes written are `x.y.z text`, which overrides the exit status in Postfix; on success one line,
-//! of which Postfix logs 100 characters. A pipe that is full, closed or gone changes nothing and blocks nobody.
+//! On failure the first bytes written are `x.y.z text`, which overrides the exit status in Postfix;
+//! on success one line, of which Postfix logs 100 characters. A pipe that is full, closed or gone
+//! changes nothing and blocks nobody.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,12 +22,14 @@ use sysexits::ExitCode;
 use crate::deadline::Deadline;
 use crate::outcome::{Failure, Outcome, OverQuota, Status};
 
-/// The longest line written; Postfix keeps 4096 bytes of output, and a pipe takes this much in one piece.
+/// The longest line written; Postfix keeps 4096 bytes of output, and a pipe takes this much in one
+/// piece.
 const LONGEST_LINE: usize = 1000;
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const WATCHDOG_SLACK: Duration = Duration::from_millis(500);
-/// A watchdog that wakes up this late was frozen, and so was the delivery. With the slack it is less than the second by which
-/// a lease outlasts the deadline at least: whoever may have been overtaken gets the time to take its copy out again.
+/// A watchdog that wakes up this late was frozen, and so was the delivery. With the slack it is
+/// less than the second by which a lease outlasts the deadline at least: whoever may have been
+/// overtaken gets the time to take its copy out again.
 const FROZEN: Duration = Duration::from_millis(250);
 
 /// The exit status for `outcome`.
@@ -42,7 +46,9 @@ pub fn status(outcome: &Outcome) -> ExitCode {
 pub fn line(outcome: &Outcome) -> String {
     let text = match outcome {
         Outcome::Delivered(text) => text.clone(),
-        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => format!("{status} {text}"),
+        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
+            format!("{status} {text}")
+        }
     };
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = line.len().min(LONGEST_LINE);
@@ -65,16 +71,17 @@ pub fn end(outcome: &Outcome) -> ! {
 pub enum Verdict {
     /// 0: done.
     Done,
-    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend, `check` could not test
-    /// something. Never the ending of a process
-    /// that may have been given a message: Postfix would return it.
+    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend,
+    /// `check` could not test something. Never the ending of a process that may have been given a
+    /// message: Postfix would return it.
     No,
     /// 75: not done, or something is wrong.
     Failed,
 }
 
-/// Ends a command that delivers nothing: `out` goes to standard output, then `err` to standard error. What could not be
-/// written to standard output was not done; a reader that went away (`| head`) needs no words about it.
+/// Ends a command that delivers nothing: `out` goes to standard output, then `err` to standard
+/// error. What could not be written to standard output was not done; a reader that went away (`|
+/// head`) needs no words about it.
 pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     let written = print(out);
     let mut errors = std::io::stderr();
@@ -105,8 +112,9 @@ fn print(out: &str) -> std::io::Result<()> {
 /// Runs `f`; a panic in it is a temporary failure.
 pub fn guard(f: impl FnOnce() -> Outcome) -> Outcome {
     panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
-    panic::catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|payload| Outcome::of(&Failure::Internal(panic_text(payload)), OverQuota::Defer))
+    panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
+        Outcome::of(&Failure::Internal(panic_text(payload)), OverQuota::Defer)
+    })
 }
 
 /// What a panic said.
@@ -118,19 +126,22 @@ pub fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
         .unwrap_or_else(|| "panic".to_owned())
 }
 
-/// local(8) limits the size of files that its commands write (`mailbox_size_limit`), and the signal for that would end us
-/// without a word. Ignored, the write fails with EFBIG instead and is an error like any other.
+/// local(8) limits the size of files that its commands write (`mailbox_size_limit`), and the signal
+/// for that would end us without a word. Ignored, the write fails with EFBIG instead and is an
+/// error like any other.
 pub fn survive_file_size_limit() {
-    // SAFETY: to ignore a signal installs no handler, so no code of ours runs in a signal's context (signal-safety(7)).
+    // SAFETY: to ignore a signal installs no handler, so no code of ours runs in a signal's context
+    // (signal-safety(7)).
     let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Err(error) = ignored {
         tracing::warn!(%error, "SIGXFSZ is not ignored");
     }
 }
 
-/// Makes SIGTERM, SIGINT and SIGHUP end the process as a temporary failure. Death by a signal would defer the mail as well,
-/// but not where a shell stands between (mailbox_command, a wrapper): that would end in 128 and the signal's number, and
-/// Postfix would return the mail. Nothing is tidied up: what has begun stays as a crash leaves it, and the next try goes on.
+/// Makes SIGTERM, SIGINT and SIGHUP end the process as a temporary failure. Death by a signal would
+/// defer the mail as well, but not where a shell stands between (mailbox_command, a wrapper): that
+/// would end in 128 and the signal's number, and Postfix would return the mail. Nothing is tidied
+/// up: what has begun stays as a crash leaves it, and the next try goes on.
 pub fn end_at_signals() {
     let texts = [
         (Signal::SIGTERM, "4.3.0 ended by SIGTERM\n"),
@@ -139,21 +150,24 @@ pub fn end_at_signals() {
     ];
     for (signal, text) in texts {
         let end = move || {
-            // SAFETY: standard output is open for the life of the process (Rust opens what is closed at its start).
+            // SAFETY: standard output is open for the life of the process (Rust opens what is
+            // closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
             say_to(out, text);
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
-        // SAFETY: in the signal's context `end` calls poll(2), write(2) and _exit(2), and nothing else: all of them may be
-        // called there (signal-safety(7)), they allocate nothing and take no lock.
+        // SAFETY: in the signal's context `end` calls poll(2), write(2) and _exit(2), and nothing
+        // else: all of them may be called there (signal-safety(7)), they allocate nothing and take
+        // no lock.
         if let Err(error) = unsafe { signal_hook::low_level::register(signal as i32, end) } {
             tracing::warn!(%error, "{signal} would end a delivery without a word");
         }
     }
 }
 
-/// The thread that ends the process with a temporary failure when the deadline has passed, whatever hangs: a name server,
-/// a disk, a peer. A delivery that was frozen while its last bytes were on their way gets the time to hear the answer.
+/// The thread that ends the process with a temporary failure when the deadline has passed, whatever
+/// hangs: a name server, a disk, a peer. A delivery that was frozen while its last bytes were on
+/// their way gets the time to hear the answer.
 pub struct Watchdog(Sender<(Deadline, u64)>);
 
 impl Watchdog {
@@ -193,7 +207,8 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     if Instant::now() > deadline.end() + WATCHDOG_SLACK + FROZEN && deadline.is_answering() {
         thread::sleep(deadline.answer_until().saturating_duration_since(Instant::now()));
     }
-    let doing = if deadline.is_answering() { "waiting for the store's answer" } else { "delivering" };
+    let doing =
+        if deadline.is_answering() { "waiting for the store's answer" } else { "delivering" };
     let failure = Failure::Deadline { secs: deadline_secs, doing: doing.to_owned() };
     end(&Outcome::of(&failure, OverQuota::Defer));
 }
@@ -205,7 +220,8 @@ pub fn say(text: &str) {
 
 fn say_to(out: BorrowedFd<'_>, text: &str) {
     if takes_output(out) {
-        // Not through Rust's own buffer: its lock may be held by a thread that hangs. Nobody is left to tell of an error.
+        // Not through Rust's own buffer: its lock may be held by a thread that hangs. Nobody is
+        // left to tell of an error.
         let _ = nix::unistd::write(out, text.as_bytes());
     }
 }

@@ -1,14 +1,18 @@
-//! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however often it is asked.
+//! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however
+//! often it is asked.
 //!
-//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors: `cli`, `lmtp`.
+//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors:
+//! `cli`, `lmtp`.
 //!
-//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`, `net`) <- ports (`ledger`, `store`) <-
-//! `deliver`, `verify` <- doors (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing else. SQL lives under
-//! `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or permanent in `outcome.rs`.
+//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`,
+//! `net`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors (`cli`, `lmtp`; `routing`
+//! and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing else. SQL
+//! lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`, temporary or
+//! permanent in `outcome.rs`.
 //!
-//! Invariants: nothing is placed before it is on record; nothing is written without a live lease, nor, in doubt, without the
-//! copy's lock and a look, nor into a Maildir without its lock of the copy; "delivered" is said only when every copy has a
-//! receipt on record.
+//! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
+//! nor, in doubt, without the copy's lock and a look, nor into a Maildir without its lock of the
+//! copy; "delivered" is said only when every copy has a receipt on record.
 
 mod byte_lock;
 pub mod cli;

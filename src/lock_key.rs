@@ -1,6 +1,6 @@
-//! Names of locks. A key is SHA-256 over a domain-separated string; its first eight bytes, as a signed 64-bit integer,
-//! are what an SQL server's advisory lock takes. Rows store the full hash, so a collision of the 64 bits can delay a
-//! delivery and never mark anything as done.
+//! Names of locks. A key is SHA-256 over a domain-separated string; its first eight bytes, as a
+//! signed 64-bit integer, are what an SQL server's advisory lock takes. Rows store the full hash,
+//! so a collision of the 64 bits can delay a delivery and never mark anything as done.
 
 use sha2::{Digest, Sha256};
 
@@ -59,12 +59,18 @@ mod tests {
         let digest: Hash = std::array::from_fn(|at| at as u8);
         for (hash, expected) in [
             (id, "f081948fff7b6f8429c7b8ff53f7de8ff5bb7244bc00b7f29a9bea89bb22f353"),
-            (content_hash(&digest), "c7fd597f087edb1d531d03a42b9f26bf21c0db3699abb85aca4c64d11705cd11"),
+            (
+                content_hash(&digest),
+                "c7fd597f087edb1d531d03a42b9f26bf21c0db3699abb85aca4c64d11705cd11",
+            ),
             (
                 copy_hash(&id, &digest, "doug", "INBOX"),
                 "ce5453fdeec2b05bbeed40b69f8b472e30602c03a5825c80a2b4a332f6c8efda",
             ),
-            (name_hash("nightly"), "b9c91395d4f9aa1b7c00a00274da01a63016ebe2517116ac1c8cb3a287a342d0"),
+            (
+                name_hash("nightly"),
+                "b9c91395d4f9aa1b7c00a00274da01a63016ebe2517116ac1c8cb3a287a342d0",
+            ),
         ] {
             assert_eq!(hex(&hash), expected);
         }

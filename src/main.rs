@@ -15,7 +15,8 @@ fn main() {
     // Mail is nobody else's to read: files are made for their owner alone.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     exit::survive_file_size_limit();
-    let outcome = exit::guard(|| cli::run(std::env::args_os(), Adapters { open_ledger, open_store }));
+    let outcome =
+        exit::guard(|| cli::run(std::env::args_os(), Adapters { open_ledger, open_store }));
     exit::end(&outcome)
 }
 
@@ -25,7 +26,12 @@ fn open_ledger(loaded: &Loaded, until: Instant) -> OpenedLedger {
         LedgerUrl::Postgres { url } => {
             let password = loaded.ledger_password().cloned();
             let ledger = &loaded.config.ledger;
-            let settings = PostgresSettings { url, password, ca_file: ledger.ca_file.clone(), prepare: ledger.prepare };
+            let settings = PostgresSettings {
+                url,
+                password,
+                ca_file: ledger.ca_file.clone(),
+                prepare: ledger.prepare,
+            };
             Ok(Box::new(PostgresLedger::open(settings, until)?))
         }
     }
@@ -40,8 +46,9 @@ fn open_store(loaded: &Loaded) -> Result<StoreMaker, StoreError> {
         }
         StoreUrl::Imap { host, port, tls } => {
             let password = loaded.store_password().cloned();
-            let password =
-                password.ok_or_else(|| StoreError::NotStored("no password for the IMAP server".to_owned()))?;
+            let password = password.ok_or_else(|| {
+                StoreError::NotStored("no password for the IMAP server".to_owned())
+            })?;
             let tls = match tls {
                 config::Tls::Implicit => Tls::Implicit,
                 config::Tls::StartTls => Tls::StartTls,

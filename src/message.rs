@@ -1,7 +1,8 @@
-//! A message as received, and who it is. The bytes are never rewritten: a leading mbox `From ` line is skipped, and a
-//! shared copy starts after the leading per-recipient fields. Identity is the raw first Message-ID and a digest over
-//! what the author wrote, so copies that took other ways through the mail system are equal and nobody can suppress a
-//! message by sending another under its Message-ID. Any bytes at all make a message; nothing here fails or panics.
+//! A message as received, and who it is. The bytes are never rewritten: a leading mbox `From ` line
+//! is skipped, and a shared copy starts after the leading per-recipient fields. Identity is the raw
+//! first Message-ID and a digest over what the author wrote, so copies that took other ways through
+//! the mail system are equal and nobody can suppress a message by sending another under its
+//! Message-ID. Any bytes at all make a message; nothing here fails or panics.
 
 use std::io::Read;
 
@@ -48,8 +49,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads `input` to its end. With a `limit` other than 0 a longer message is read (so that whoever writes it sees
-    /// no broken pipe), thrown away and refused.
+    /// Reads `input` to its end. With a `limit` other than 0 a longer message is read (so that
+    /// whoever writes it sees no broken pipe), thrown away and refused.
     pub fn read(mut input: impl Read, limit: u64, by: DedupBy) -> Result<Message, ReadError> {
         let mut bytes = Vec::new();
         if limit == 0 {
@@ -96,9 +97,10 @@ impl Message {
         &self.bytes[self.shared_start..]
     }
 
-    /// The bytes of a recipient's own copy, in pieces, for a server that prepends Return-Path and Delivered-To itself:
-    /// without the leading ones. `None` where the server would take the first line left for an mbox line or for a part of its
-    /// own fields, and where the last line has no end, which it would get on the way.
+    /// The bytes of a recipient's own copy, in pieces, for a server that prepends Return-Path and
+    /// Delivered-To itself: without the leading ones. `None` where the server would take the first
+    /// line left for an mbox line or for a part of its own fields, and where the last line has no
+    /// end, which it would get on the way.
     pub fn to_hand_over(&self) -> Option<Vec<&[u8]>> {
         let (leading, rest) = self.bytes[self.start..].split_at(self.shared_start - self.start);
         let kept = fields(leading).filter(|field| !THE_SERVERS.iter().any(|name| field.is(name)));
@@ -129,15 +131,16 @@ impl Message {
         self.fields().find(|field| field.is(name.as_bytes())).map(|field| field.unfolded())
     }
 
-    /// What the ledger records beside the identity: addresses, subject, date, parts. Costs a parse of the header block
-    /// and a scan for MIME boundaries.
+    /// What the ledger records beside the identity: addresses, subject, date, parts. Costs a parse
+    /// of the header block and a scan for MIME boundaries.
     pub fn facts(&self) -> Facts {
         Facts::of(self.own_copy())
     }
 }
 
-/// Length of a leading mbox `From ` line, 0 without. local(8) writes one before a message: it ends in LF, holds no CR but
-/// perhaps right before that, and is never all there is. Whatever else begins with `From ` is a message's own text.
+/// Length of a leading mbox `From ` line, 0 without. local(8) writes one before a message: it ends
+/// in LF, holds no CR but perhaps right before that, and is never all there is. Whatever else
+/// begins with `From ` is a message's own text.
 fn mbox_line(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.strip_prefix(b"From ") else { return 0 };
     // "From : lisa@..." is a header field in RFC 5322's obsolete syntax (section 4.5).
@@ -181,14 +184,24 @@ mod tests {
         let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\n\nbody\n";
         let message = Message::new(bytes.to_vec(), DedupBy::Content);
         let pieces = message.to_hand_over().expect("pieces").concat();
-        assert_eq!(pieces, b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody\n");
+        assert_eq!(
+            pieces,
+            b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody\n"
+        );
         let there = Message::new(pieces.clone(), DedupBy::Content);
-        assert_eq!((there.identity(), there.shared_copy()), (message.identity(), message.shared_copy()));
+        assert_eq!(
+            (there.identity(), there.shared_copy()),
+            (message.identity(), message.shared_copy())
+        );
         // The second line would be taken for an mbox line.
         // The others would continue a field of the server's, or get a line end.
-        for odd in
-            [&b"Return-Path: <>\nFrom here on\nx\n"[..], b" A: 1\n\nbody\n", b"\tA: 1\n\nbody\n", b"A: 1\n\nbody", b""]
-        {
+        for odd in [
+            &b"Return-Path: <>\nFrom here on\nx\n"[..],
+            b" A: 1\n\nbody\n",
+            b"\tA: 1\n\nbody\n",
+            b"A: 1\n\nbody",
+            b"",
+        ] {
             assert_eq!(Message::new(odd.to_vec(), DedupBy::Content).to_hand_over(), None);
         }
     }

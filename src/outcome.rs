@@ -1,6 +1,7 @@
-//! How a delivery ends: delivered, tempfail or permfail, with an RFC 3463 status. This is the one place that decides
-//! between temporary and permanent, by an exhaustive match. What we do not understand is temporary: Postfix can try
-//! again, but nobody can take back a bounce. Permanent are an unknown recipient and what the configuration asks for.
+//! How a delivery ends: delivered, tempfail or permfail, with an RFC 3463 status. This is the one
+//! place that decides between temporary and permanent, by an exhaustive match. What we do not
+//! understand is temporary: Postfix can try again, but nobody can take back a bounce. Permanent are
+//! an unknown recipient and what the configuration asks for.
 
 use std::fmt;
 
@@ -24,10 +25,12 @@ impl Status {
     pub const UNKNOWN_MAILBOX: Status = Status::new(5, 1, 1);
     pub const TOO_BIG: Status = Status::new(5, 3, 4);
 
-    /// Reads a status (RFC 3463 section 2): a class of 2, 4 or 5, and two numbers of one to three digits.
+    /// Reads a status (RFC 3463 section 2): a class of 2, 4 or 5, and two numbers of one to three
+    /// digits.
     pub fn parse(text: &str) -> Option<Status> {
         let mut parts = text.split('.').map(|part| {
-            let is_number = (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+            let is_number =
+                (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
             part.parse().ok().filter(|_| is_number)
         });
         let (class, subject, detail) = (parts.next()??, parts.next()??, parts.next()??);
@@ -35,7 +38,8 @@ impl Status {
         parts.next().is_none().then(|| Status::new(class, subject, detail))
     }
 
-    /// Whether it says something about how the peers speak with each other, not about the mail (X.5.z).
+    /// Whether it says something about how the peers speak with each other, not about the mail
+    /// (X.5.z).
     pub fn is_about_the_protocol(self) -> bool {
         self.subject == 5
     }
@@ -86,7 +90,8 @@ pub enum Failure {
     Store(#[source] StoreError),
     #[error("ledger: {0}")]
     Ledger(#[source] LedgerError),
-    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's mail waits for that.
+    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
+    /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
     KeptForLater { destination: String, why: String },
     /// The server that was to deliver did not tell what became of the message.
@@ -130,9 +135,14 @@ impl Outcome {
                 OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
                 OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL.permanent(), text),
             },
-            Failure::Store(StoreError::TooBig(_)) => Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text),
+            Failure::Store(StoreError::TooBig(_)) => {
+                Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
+            }
             Failure::Store(
-                StoreError::NotStored(_) | StoreError::Refused(_) | StoreError::NoAccount(_) | StoreError::InDoubt(_),
+                StoreError::NotStored(_)
+                | StoreError::Refused(_)
+                | StoreError::NoAccount(_)
+                | StoreError::InDoubt(_),
             ) => Outcome::TempFail(Status::TEMPORARY, text),
             Failure::Store(StoreError::Setup(_))
             | Failure::Setup(_)
@@ -157,8 +167,9 @@ impl Outcome {
         }
     }
 
-    /// How a server of ours says that a delivery ended: its reply's code and the text after it, which begins with the
-    /// status (RFC 2034). Permanent is only what is so by code and status, and concerns the mail.
+    /// How a server of ours says that a delivery ended: its reply's code and the text after it,
+    /// which begins with the status (RFC 2034). Permanent is only what is so by code and status,
+    /// and concerns the mail.
     pub fn of_reply(code: u16, reply: &str) -> Outcome {
         let (first, rest) = reply.split_once(' ').unwrap_or((reply, ""));
         match (code / 100, Status::parse(first)) {
@@ -167,7 +178,10 @@ impl Outcome {
             (5, Some(status)) if status.class == 5 && !status.is_about_the_protocol() => {
                 Outcome::PermFail(status, rest.to_owned())
             }
-            _ => Outcome::TempFail(Status::TEMPORARY, format!("reply not understood: {code} {reply}")),
+            _ => Outcome::TempFail(
+                Status::TEMPORARY,
+                format!("reply not understood: {code} {reply}"),
+            ),
         }
     }
 
@@ -191,13 +205,16 @@ impl Outcome {
     /// What happened, in words.
     pub fn text(&self) -> &str {
         match self {
-            Outcome::Delivered(text) | Outcome::TempFail(_, text) | Outcome::PermFail(_, text) => text,
+            Outcome::Delivered(text) | Outcome::TempFail(_, text) | Outcome::PermFail(_, text) => {
+                text
+            }
         }
     }
 
-    /// The one ending of a process that has several recipients, given in their order with how it ended for each: one that
-    /// can be tried again wins (what is delivered is seen to be there at the next try), then one that cannot. Where they
-    /// ended differently, the text says how for each of them, those first that ended as the process does.
+    /// The one ending of a process that has several recipients, given in their order with how it
+    /// ended for each: one that can be tried again wins (what is delivered is seen to be there at
+    /// the next try), then one that cannot. Where they ended differently, the text says how for
+    /// each of them, those first that ended as the process does.
     pub fn of_all(ends: &[(&str, Outcome)]) -> Outcome {
         let mut different: Vec<&Outcome> = Vec::new();
         for (_, outcome) in ends {
@@ -207,8 +224,11 @@ impl Outcome {
         }
         let worst = different.iter().map(|outcome| (*outcome).clone()).reduce(Outcome::worst);
         let worst = worst.unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()));
-        let decides = |outcome: &Outcome| outcome.name() == worst.name() && outcome.status() == worst.status();
-        let (first, others): (Vec<_>, Vec<_>) = ends.iter().partition(|(_, outcome)| decides(outcome));
+        let decides = |outcome: &Outcome| {
+            outcome.name() == worst.name() && outcome.status() == worst.status()
+        };
+        let (first, others): (Vec<_>, Vec<_>) =
+            ends.iter().partition(|(_, outcome)| decides(outcome));
         let told = |(recipient, outcome): &&(&str, Outcome)| match outcome {
             Outcome::Delivered(text) => format!("<{recipient}>: {text}"),
             Outcome::TempFail(_, text) | Outcome::PermFail(_, text) if decides(outcome) => {
@@ -243,7 +263,9 @@ impl Outcome {
             (_, Outcome::TempFail(..)) => other,
             (Outcome::PermFail(..), _) => self,
             (_, Outcome::PermFail(..)) => other,
-            (Outcome::Delivered(a), Outcome::Delivered(b)) => Outcome::Delivered(format!("{a}; {b}")),
+            (Outcome::Delivered(a), Outcome::Delivered(b)) => {
+                Outcome::Delivered(format!("{a}; {b}"))
+            }
         }
     }
 }
@@ -254,8 +276,11 @@ mod tests {
 
     #[test]
     fn a_process_with_several_recipients_says_how_it_ended_for_each() {
-        let stored =
-            |account: &str| Outcome::Delivered(format!("stored account={account}; stored account=lisa mailbox=Sent"));
+        let stored = |account: &str| {
+            Outcome::Delivered(format!(
+                "stored account={account}; stored account=lisa mailbox=Sent"
+            ))
+        };
         let unknown = || Outcome::PermFail(Status::UNKNOWN_MAILBOX, "unknown".to_owned());
         let full = || Outcome::TempFail(Status::MAILBOX_FULL, "full".to_owned());
         let busy = || Outcome::TempFail(Status::TEMPORARY, "busy".to_owned());
@@ -266,11 +291,17 @@ mod tests {
             (vec![("a", busy()), ("b", busy())], busy()),
             (
                 vec![("a", stored("a")), ("b", stored("b"))],
-                Outcome::Delivered("stored account=a; stored account=lisa mailbox=Sent; stored account=b".to_owned()),
+                Outcome::Delivered(
+                    "stored account=a; stored account=lisa mailbox=Sent; stored account=b"
+                        .to_owned(),
+                ),
             ),
             (
                 vec![("a", Outcome::Delivered("stored account=a".to_owned())), ("n", unknown())],
-                Outcome::PermFail(Status::UNKNOWN_MAILBOX, "<n>: unknown; <a>: stored account=a".to_owned()),
+                Outcome::PermFail(
+                    Status::UNKNOWN_MAILBOX,
+                    "<n>: unknown; <a>: stored account=a".to_owned(),
+                ),
             ),
             (vec![("n", unknown()), ("b", busy())], temporary("<b>: busy; <n>: 5.1.1 unknown")),
             (vec![("b", busy()), ("f", full())], temporary("<b>: busy; <f>: 4.2.2 full")),
@@ -308,7 +339,10 @@ mod tests {
         ];
         for (code, text) in not_understood {
             let outcome = Outcome::of_reply(code, text);
-            assert!(matches!(outcome, Outcome::TempFail(Status::TEMPORARY, _)), "{code} {text}: {outcome:?}");
+            assert!(
+                matches!(outcome, Outcome::TempFail(Status::TEMPORARY, _)),
+                "{code} {text}: {outcome:?}"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Sessions kept between deliveries: at most so many in use at a time, for one key and in all, and at most so many kept.
-//! What a user had trouble with is thrown away; what nobody used for a while is closed. Waiting is bounded, first come is
-//! not promised to be first served.
+//! Sessions kept between deliveries: at most so many in use at a time, for one key and in all, and
+//! at most so many kept. What a user had trouble with is thrown away; what nobody used for a while
+//! is closed. Waiting is bounded, first come is not promised to be first served.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -59,7 +59,9 @@ impl<T> Pool<T> {
     /// See [`Exhausted`].
     pub fn take(self: &Arc<Self>, key: &str, until: Instant) -> Result<Pooled<T>, Exhausted> {
         let mut state = self.state();
-        while state.used >= self.limits.used || state.by_key.get(key).copied().unwrap_or(0) >= self.limits.per_key {
+        while state.used >= self.limits.used
+            || state.by_key.get(key).copied().unwrap_or(0) >= self.limits.per_key
+        {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Exhausted);
@@ -77,7 +79,11 @@ impl<T> Pool<T> {
     pub fn close_idle(&self) {
         let now = Instant::now();
         let mut state = self.state();
-        let stale = state.idle.iter().take_while(|idle| now.duration_since(idle.since) >= self.limits.idle).count();
+        let stale = state
+            .idle
+            .iter()
+            .take_while(|idle| now.duration_since(idle.since) >= self.limits.idle)
+            .count();
         let closed: Vec<Idle<T>> = state.idle.drain(..stale).collect();
         // Closing may take a while, and others want the lock.
         drop(state);
@@ -250,7 +256,9 @@ mod tests {
         let second = pool.take("b", soon()).unwrap().or_make(make(2)).unwrap();
         assert!(pool.take("c", soon()).is_err(), "two in all");
         let waiter = Arc::clone(&pool);
-        let waiting = thread::spawn(move || waiter.take("c", Instant::now() + Duration::from_secs(20)).is_ok());
+        let waiting = thread::spawn(move || {
+            waiter.take("c", Instant::now() + Duration::from_secs(20)).is_ok()
+        });
         drop(first);
         assert!(waiting.join().unwrap(), "a free one is a waiter's");
         drop(second);

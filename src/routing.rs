@@ -1,5 +1,5 @@
-//! Where mail goes: an address to an account, a message to its destinations. The directory answers most; a site's own query
-//! (`directory.query`) is asked through the ledger.
+//! Where mail goes: an address to an account, a message to its destinations. The directory answers
+//! most; a site's own query (`directory.query`) is asked through the ledger.
 
 use crate::config::{Config, SentSettings};
 use crate::directory::{Destination, Directory, Known, is_account_name};
@@ -27,7 +27,11 @@ impl Routing {
             accounts: settings.accounts.clone(),
             asks: settings.query.is_some(),
         };
-        Routing { directory, query: settings.query.clone().unwrap_or_default(), sent: config.sent.clone() }
+        Routing {
+            directory,
+            query: settings.query.clone().unwrap_or_default(),
+            sent: config.sent.clone(),
+        }
     }
 
     /// Where `address` leads without asking anybody.
@@ -39,7 +43,11 @@ impl Routing {
     ///
     /// # Errors
     /// The query failed, or answered with what cannot be an account.
-    pub fn account_of(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
+    pub fn account_of(
+        &self,
+        address: &str,
+        ledger: &mut dyn Ledger,
+    ) -> Result<Option<String>, Failure> {
         let asked = match self.known(address) {
             Known::Account(account) => return Ok(Some(account)),
             Known::Nobody => return Ok(None),
@@ -47,15 +55,18 @@ impl Routing {
         };
         match ledger.account_by_query(&self.query, &asked)? {
             Some(account) if !is_account_name(&account) => {
-                let text = format!("directory.query: {account:?} for {} cannot be an account", asked.address);
+                let text = format!(
+                    "directory.query: {account:?} for {} cannot be an account",
+                    asked.address
+                );
                 Err(Failure::Setup(text))
             }
             account => Ok(account),
         }
     }
 
-    /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know and believe, which comes
-    /// last.
+    /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know
+    /// and believe, which comes last.
     ///
     /// # Errors
     /// The query could not be asked.
@@ -66,18 +77,23 @@ impl Routing {
         envelope: &Envelope,
         ledger: &mut dyn Ledger,
     ) -> Result<Vec<Destination>, Failure> {
-        let mut destinations: Vec<Destination> = accounts.iter().map(|account| Destination::inbox(account)).collect();
+        let mut destinations: Vec<Destination> =
+            accounts.iter().map(|account| Destination::inbox(account)).collect();
         let sent = &self.sent;
         if let Some(author) = sender::author(message, envelope, sent.trust, &sent.authserv_id)
             && let Some(account) = self.author_account(&author.address, ledger)?
         {
             let vouched = match &author.if_same_account_as {
                 None => true,
-                Some(login) => *login == account || self.author_account(login, ledger)?.as_ref() == Some(&account),
+                Some(login) => {
+                    *login == account
+                        || self.author_account(login, ledger)?.as_ref() == Some(&account)
+                }
             };
             if vouched {
                 let destination = Destination::sent(&account, &sent.mailbox);
-                // One mailbox gets one copy, also where somebody calls their INBOX the place for sent mail.
+                // One mailbox gets one copy, also where somebody calls their INBOX the place for
+                // sent mail.
                 if !destinations.iter().any(|other| other.is_same_mailbox(&destination)) {
                     destinations.push(destination);
                 }
@@ -86,11 +102,17 @@ impl Routing {
         Ok(destinations)
     }
 
-    /// The author's account. What the directory cannot say about an author must not keep mail from a recipient.
-    fn author_account(&self, address: &str, ledger: &mut dyn Ledger) -> Result<Option<String>, Failure> {
+    /// The author's account. What the directory cannot say about an author must not keep mail from
+    /// a recipient.
+    fn author_account(
+        &self,
+        address: &str,
+        ledger: &mut dyn Ledger,
+    ) -> Result<Option<String>, Failure> {
         match self.account_of(address, ledger) {
             Err(
-                failure @ (Failure::Setup(_) | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))),
+                failure @ (Failure::Setup(_)
+                | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))),
             ) => {
                 tracing::warn!(%failure, "no copy for the author");
                 Ok(None)

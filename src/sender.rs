@@ -25,9 +25,14 @@ pub struct Author {
     pub if_same_account_as: Option<String>,
 }
 
-/// The author whose Sent gets a copy, as far as the message and its envelope tell; none when From has not exactly one
-/// address, or nothing vouches for it.
-pub fn author(message: &Message, envelope: &Envelope, trust: Trust, authserv_id: &str) -> Option<Author> {
+/// The author whose Sent gets a copy, as far as the message and its envelope tell; none when From
+/// has not exactly one address, or nothing vouches for it.
+pub fn author(
+    message: &Message,
+    envelope: &Envelope,
+    trust: Trust,
+    authserv_id: &str,
+) -> Option<Author> {
     if trust == Trust::Never {
         return None;
     }
@@ -42,8 +47,9 @@ pub fn author(message: &Message, envelope: &Envelope, trust: Trust, authserv_id:
     Some(Author { address, if_same_account_as: Some(login) })
 }
 
-/// Whether the top-most Authentication-Results of `authserv_id` that speaks of DMARC says pass for `domain`. The border
-/// server must remove such fields from mail that comes in with them (RFC 8601 section 5).
+/// Whether the top-most Authentication-Results of `authserv_id` that speaks of DMARC says pass for
+/// `domain`. The border server must remove such fields from mail that comes in with them (RFC 8601
+/// section 5).
 fn dmarc_passed(message: &Message, authserv_id: &str, domain: &str) -> bool {
     if authserv_id.is_empty() {
         return false;
@@ -74,8 +80,9 @@ fn dmarc_result(value: &str, authserv_id: &str) -> Option<(String, String)> {
         if !method.eq_ignore_ascii_case("dmarc") {
             return None;
         }
-        let from =
-            words.filter_map(|word| word.split_once('=')).find(|(name, _)| name.eq_ignore_ascii_case("header.from"));
+        let from = words
+            .filter_map(|word| word.split_once('='))
+            .find(|(name, _)| name.eq_ignore_ascii_case("header.from"));
         let from = from.map_or("", |(_, value)| value.trim_matches('"'));
         // Some write the whole address.
         let from = from.rsplit_once('@').map_or(from, |(_, domain)| domain);
@@ -83,7 +90,8 @@ fn dmarc_result(value: &str, authserv_id: &str) -> Option<(String, String)> {
     })
 }
 
-/// Comments (RFC 5322 section 3.2.2, nested) as a blank; what is quoted stays, with its separators made harmless.
+/// Comments (RFC 5322 section 3.2.2, nested) as a blank; what is quoted stays, with its separators
+/// made harmless.
 fn without_comments(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let (mut depth, mut quoted, mut escaped) = (0u32, false, false);
@@ -130,44 +138,68 @@ mod tests {
 
     #[test]
     fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
-        let pass = "Authentication-Results: mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
+        let pass =
+            "Authentication-Results: mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
         assert!(trusts(pass));
-        assert!(trusts(&format!("Authentication-Results: mail.axial.net; dkim=pass header.d=gmail.com\n{pass}")));
+        assert!(trusts(&format!(
+            "Authentication-Results: mail.axial.net; dkim=pass header.d=gmail.com\n{pass}"
+        )));
         assert!(trusts(
             "Authentication-Results: MAIL.axial.net 1;\n\tspf=pass smtp.mailfrom=x@y; dmarc/1 = pass\n header.from=gmail.com"
         ));
         assert!(!trusts(""));
         assert!(!trusts("Authentication-Results: evil.example; dmarc=pass header.from=gmail.com"));
-        assert!(!trusts(&format!("Authentication-Results: mail.axial.net; dmarc=fail header.from=gmail.com\n{pass}")));
-        assert!(!trusts("Authentication-Results: mail.axial.net; dmarc=pass header.from=evil.example"));
+        assert!(!trusts(&format!(
+            "Authentication-Results: mail.axial.net; dmarc=fail header.from=gmail.com\n{pass}"
+        )));
+        assert!(!trusts(
+            "Authentication-Results: mail.axial.net; dmarc=pass header.from=evil.example"
+        ));
         assert!(!trusts("Authentication-Results: mail.axial.net; dmarc=pass"));
-        assert!(!trusts("Authentication-Results: mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"));
+        assert!(!trusts(
+            "Authentication-Results: mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"
+        ));
         assert!(!trusts(
             "Authentication-Results: mail.axial.net; spf=fail reason=\"; dmarc=pass header.from=gmail.com\""
         ));
-        assert!(!trusts("Authentication-Results: mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"));
-        assert!(!trusts("X: y\n\nAuthentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com"));
+        assert!(!trusts(
+            "Authentication-Results: mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"
+        ));
+        assert!(!trusts(
+            "X: y\n\nAuthentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com"
+        ));
     }
 
     #[test]
     fn a_login_vouches_for_its_own_account_only() {
         let author = find("From: doug@mail.axial.net", "doug", Trust::Authenticated);
-        let expected =
-            Author { address: "doug@mail.axial.net".to_owned(), if_same_account_as: Some("doug".to_owned()) };
+        let expected = Author {
+            address: "doug@mail.axial.net".to_owned(),
+            if_same_account_as: Some("doug".to_owned()),
+        };
         assert_eq!(author, Some(expected));
     }
 
     #[test]
     fn two_authors_are_none() {
-        for header in ["From: a@x, b@x", "From: a@x\nFrom: b@x", "Subject: none", "From: nobody", "From: undisclosed:;"]
-        {
+        for header in [
+            "From: a@x, b@x",
+            "From: a@x\nFrom: b@x",
+            "Subject: none",
+            "From: nobody",
+            "From: undisclosed:;",
+        ] {
             assert_eq!(find(header, "a", Trust::Header), None, "{header}");
         }
         assert!(find("From: a@x", "", Trust::Header).is_some());
         assert!(find("From: =?utf-8?q?A?=\n\t <a.b+c@x>", "", Trust::Header).is_some());
-        for odd in
-            ["From: <a@gma\til.com>", "From: <@x>", "From: <a@>", "From: a b@gma il.com", "From: <=?utf-8?q?a=40x?=>"]
-        {
+        for odd in [
+            "From: <a@gma\til.com>",
+            "From: <@x>",
+            "From: <a@>",
+            "From: a b@gma il.com",
+            "From: <=?utf-8?q?a=40x?=>",
+        ] {
             assert_eq!(find(odd, "", Trust::Header), None, "{odd}");
         }
         assert_eq!(find("From: a@x", "a", Trust::Never), None);

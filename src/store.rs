@@ -1,6 +1,7 @@
-//! The store port: where mailboxes live. An adapter appends a copy and says where it now is, looks for a copy whose
-//! fate is in doubt or of which there may be more than one, and takes one out again by its receipt. It never decides whether a copy should be written: the
-//! ledger and `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract.rs`.
+//! The store port: where mailboxes live. An adapter appends a copy and says where it now is, looks
+//! for a copy whose fate is in doubt or of which there may be more than one, and takes one out
+//! again by its receipt. It never decides whether a copy should be written: the ledger and
+//! `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract.rs`.
 
 use std::ops::RangeInclusive;
 use std::time::{Instant, SystemTime};
@@ -21,9 +22,9 @@ mod utf7;
 pub enum Receipt {
     /// IMAP: UIDVALIDITY and UID (RFC 4315, APPENDUID).
     Uid { validity: u32, uid: u32 },
-    /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two files have it,
-    /// [`Store::find`] names the one that is to stay like this and the others with their folder and flags (`new/NAME`,
-    /// `cur/NAME:2,S`).
+    /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two
+    /// files have it, [`Store::find`] names the one that is to stay like this and the others with
+    /// their folder and flags (`new/NAME`, `cur/NAME:2,S`).
     Name(String),
     /// The store took the copy and gave nothing to name it by (an IMAP server without UIDPLUS).
     Unnamed,
@@ -33,23 +34,32 @@ impl Receipt {
     /// UIDVALIDITY, UID and file name, as a ledger's columns hold them.
     pub fn columns(&self) -> (Option<i64>, Option<i64>, Option<&str>) {
         match self {
-            Receipt::Uid { validity, uid } => (Some(i64::from(*validity)), Some(i64::from(*uid)), None),
+            Receipt::Uid { validity, uid } => {
+                (Some(i64::from(*validity)), Some(i64::from(*uid)), None)
+            }
             Receipt::Name(name) => (None, None, Some(name)),
             Receipt::Unnamed => (None, None, None),
         }
     }
 
-    /// Whether it names its copy for good: a file named with folder and flags has another name as soon as it is read.
+    /// Whether it names its copy for good: a file named with folder and flags has another name as
+    /// soon as it is read.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Receipt::Name(name) if name.contains('/'))
     }
 
-    /// The receipt that [`columns`](Receipt::columns) took apart; `None` if no version of this program writes such.
-    pub fn from_columns(validity: Option<i64>, uid: Option<i64>, name: Option<String>) -> Option<Receipt> {
+    /// The receipt that [`columns`](Receipt::columns) took apart; `None` if no version of this
+    /// program writes such.
+    pub fn from_columns(
+        validity: Option<i64>,
+        uid: Option<i64>,
+        name: Option<String>,
+    ) -> Option<Receipt> {
         match (validity, uid, name) {
-            (Some(validity), Some(uid), None) => {
-                Some(Receipt::Uid { validity: u32::try_from(validity).ok()?, uid: u32::try_from(uid).ok()? })
-            }
+            (Some(validity), Some(uid), None) => Some(Receipt::Uid {
+                validity: u32::try_from(validity).ok()?,
+                uid: u32::try_from(uid).ok()?,
+            }),
             (None, None, Some(name)) => Some(Receipt::Name(name)),
             (None, None, None) => Some(Receipt::Unnamed),
             _ => None,
@@ -72,13 +82,16 @@ impl std::fmt::Display for Receipt {
 pub struct Copy<'a> {
     /// Names the copy in all the world (`lock_key::copy_hash`).
     pub key: &'a Hash,
-    /// Trace fields that stand before `bytes`, each with its line end: empty where who hands the message over prepends them.
+    /// Trace fields that stand before `bytes`, each with its line end: empty where who hands the
+    /// message over prepends them.
     pub head: &'a [u8],
-    /// The bytes as received; a store that demands CRLF turns bare LF into it and changes nothing else.
+    /// The bytes as received; a store that demands CRLF turns bare LF into it and changes nothing
+    /// else.
     pub bytes: &'a [u8],
     /// Who the message is; a stored message is this copy if and only if its identity is equal.
     pub identity: &'a Identity,
-    /// When the ledger first recorded the message: INTERNALDATE of the copy, the same on every retry.
+    /// When the ledger first recorded the message: INTERNALDATE of the copy, the same on every
+    /// retry.
     pub recorded_at: SystemTime,
 }
 
@@ -86,8 +99,13 @@ impl<'a> Copy<'a> {
     /// The copy as a [`look`](Store::look) seeks it.
     pub fn sought(&self) -> Sought<'a> {
         let least = with_crlf(self.bytes);
-        // An earlier try may have had other fields before the same message, if we prepend them: another time, another host.
-        let most = if self.head.is_empty() { least } else { least + with_crlf(self.head) + HEADS_DIFFER_BY };
+        // An earlier try may have had other fields before the same message, if we prepend them:
+        // another time, another host.
+        let most = if self.head.is_empty() {
+            least
+        } else {
+            least + with_crlf(self.head) + HEADS_DIFFER_BY
+        };
         let (header, _) = message::split(self.bytes);
         let ids = message::fields(header).filter(|field| field.is(b"message-id")).count();
         Sought {
@@ -108,7 +126,9 @@ const HEADS_DIFFER_BY: u64 = 1024;
 
 /// The size of `bytes` with CRLF as line ends.
 fn with_crlf(bytes: &[u8]) -> u64 {
-    let bare = memchr::memchr_iter(b'\n', bytes).filter(|at| *at == 0 || bytes.get(at - 1) != Some(&b'\r')).count();
+    let bare = memchr::memchr_iter(b'\n', bytes)
+        .filter(|at| *at == 0 || bytes.get(at - 1) != Some(&b'\r'))
+        .count();
     (bytes.len() + bare) as u64
 }
 
@@ -125,10 +145,11 @@ pub struct Sought<'a> {
     pub size_bytes: RangeInclusive<u64>,
     /// The message has one Message-ID field, so that every server searches by the same one.
     pub has_one_id: bool,
-    /// Where a search by the Message-ID does not show what is on record, or no copy at all, search without it too.
+    /// Where a search by the Message-ID does not show what is on record, or no copy at all, search
+    /// without it too.
     pub is_thorough: bool,
-    /// The receipt of a copy that is told whatever the search shows; compared only if that is asked for by
-    /// `is_thorough`, or there is another one.
+    /// The receipt of a copy that is told whatever the search shows; compared only if that is asked
+    /// for by `is_thorough`, or there is another one.
     pub on_record: Option<&'a Receipt>,
     /// How many to find, beside the one on record, before the search may end.
     pub at_most: usize,
@@ -145,12 +166,14 @@ pub struct Found {
     pub proof: Proof,
 }
 
-/// What is known of a message that was found. Only what is on record can be anything but [`Equal`](Proof::Equal).
+/// What is known of a message that was found. Only what is on record can be anything but
+/// [`Equal`](Proof::Equal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// It has the sought identity; where the store goes by names, the copy's name.
     Equal,
-    /// It has the sought identity and the search does not show it: others may be hidden from it as well.
+    /// It has the sought identity and the search does not show it: others may be hidden from it as
+    /// well.
     Hidden,
     /// Not compared.
     Assumed,
@@ -158,18 +181,20 @@ pub enum Proof {
     Foreign,
 }
 
-/// What went wrong in the store, by what it means for the copy: whether it may have been written, and whom it concerns.
+/// What went wrong in the store, by what it means for the copy: whether it may have been written,
+/// and whom it concerns.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Certainly nothing was written: the store is away or in trouble, or it is not known whose fault it is.
+    /// Certainly nothing was written: the store is away or in trouble, or it is not known whose
+    /// fault it is.
     #[error("store: {0}")]
     NotStored(String),
-    /// Certainly nothing was written, for any account: the store does not let us in as `[store]` says, or has not proven
-    /// that it writes for the account that we name.
+    /// Certainly nothing was written, for any account: the store does not let us in as `[store]`
+    /// says, or has not proven that it writes for the account that we name.
     #[error("store: {0}")]
     Setup(String),
-    /// Certainly nothing was written: this mailbox takes no copy of ours. It is not there and must not be made, or nobody
-    /// gave us the right to write into it.
+    /// Certainly nothing was written: this mailbox takes no copy of ours. It is not there and must
+    /// not be made, or nobody gave us the right to write into it.
     #[error("store: {0}")]
     Refused(String),
     /// Certainly nothing was written: the account is over its quota.
@@ -178,7 +203,8 @@ pub enum StoreError {
     /// Certainly nothing was written: the store does not take a message of this size.
     #[error("store: message too big: {0}")]
     TooBig(String),
-    /// Certainly nothing was written: the store lets nobody write for this account, while it lets us in for others.
+    /// Certainly nothing was written: the store lets nobody write for this account, while it lets
+    /// us in for others.
     #[error("store: {0}")]
     NoAccount(String),
     /// The store may have taken the copy; only [`Store::look`] can tell.
@@ -200,19 +226,21 @@ impl StoreError {
         }
     }
 
-    /// Whether it is certain that this account or mailbox cannot take the copy; else it is for us or for the store's
-    /// administrator to mend, or nobody knows.
+    /// Whether it is certain that this account or mailbox cannot take the copy; else it is for us
+    /// or for the store's administrator to mend, or nobody knows.
     pub fn is_the_accounts(&self) -> bool {
         match self {
-            StoreError::Refused(_) | StoreError::OverQuota(_) | StoreError::TooBig(_) | StoreError::NoAccount(_) => {
-                true
-            }
+            StoreError::Refused(_)
+            | StoreError::OverQuota(_)
+            | StoreError::TooBig(_)
+            | StoreError::NoAccount(_) => true,
             StoreError::NotStored(_) | StoreError::Setup(_) | StoreError::InDoubt(_) => false,
         }
     }
 }
 
-/// A server and a way of logging in to it for accounts. What was proven of it holds for all hosts that use it.
+/// A server and a way of logging in to it for accounts. What was proven of it holds for all hosts
+/// that use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
     /// Name or address and port.
@@ -225,7 +253,11 @@ pub struct Way {
 
 impl std::fmt::Display for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the mail server at {} (user {}, login \"{}\")", self.server, self.login_user, self.form)
+        write!(
+            f,
+            "the mail server at {} (user {}, login \"{}\")",
+            self.server, self.login_user, self.form
+        )
     }
 }
 
@@ -238,18 +270,20 @@ pub enum Whose {
     Users(String),
 }
 
-/// A store of mailboxes, used by one delivery at a time. Calls return before their `until` or deadline.
+/// A store of mailboxes, used by one delivery at a time. Calls return before their `until` or
+/// deadline.
 pub trait Store: Send {
-    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a reader has touched the
-    /// first; that one the look finds. Then doubt needs no waiting, only the look.
+    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a
+    /// reader has touched the first; that one the look finds. Then doubt needs no waiting, only the
+    /// look.
     fn append_is_idempotent(&self) -> bool;
 
-    /// Begins, in the background, what writing for `account` will need (connect, log in). Nothing is reported here; an
-    /// error shows at the first use.
+    /// Begins, in the background, what writing for `account` will need (connect, log in). Nothing
+    /// is reported here; an error shows at the first use.
     fn prepare(&mut self, account: &str, until: Instant);
 
-    /// Looks for `copy` in `destination`, among messages not older than the day before `copy.recorded_at`. A mailbox
-    /// that does not exist holds no copy.
+    /// Looks for `copy` in `destination`, among messages not older than the day before
+    /// `copy.recorded_at`. A mailbox that does not exist holds no copy.
     ///
     /// # Errors
     /// Any error means that the look did not come to an end and says nothing about the copy.
@@ -263,9 +297,10 @@ pub trait Store: Send {
         Ok(found.into_iter().next().map(|found| found.receipt))
     }
 
-    /// Finds the copies of one message in `destination`, the newest first: those whose identity is the sought one, among
-    /// messages not older than the day before `recorded_at`, and the one that `on_record` names. Nothing is changed, and
-    /// nothing marked as read. A store whose append is idempotent need only find what has the copy's name.
+    /// Finds the copies of one message in `destination`, the newest first: those whose identity is
+    /// the sought one, among messages not older than the day before `recorded_at`, and the one that
+    /// `on_record` names. Nothing is changed, and nothing marked as read. A store whose append is
+    /// idempotent need only find what has the copy's name.
     ///
     /// # Errors
     /// As for [`look`](Store::look).
@@ -276,12 +311,14 @@ pub trait Store: Send {
         until: Instant,
     ) -> Result<Vec<Found>, StoreError>;
 
-    /// Appends `copy` with the destination's flags and `recorded_at` as its date, durably, and returns where it is.
-    /// Right before the bytes that make the append take effect it calls [`Deadline::pass_point_of_no_return`]; the caller
-    /// calls [`Deadline::answered`] when the outcome is on record.
+    /// Appends `copy` with the destination's flags and `recorded_at` as its date, durably, and
+    /// returns where it is. Right before the bytes that make the append take effect it calls
+    /// [`Deadline::pass_point_of_no_return`]; the caller calls [`Deadline::answered`] when the
+    /// outcome is on record.
     ///
     /// # Errors
-    /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was written.
+    /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was
+    /// written.
     fn append(
         &mut self,
         destination: &Destination,
@@ -289,32 +326,40 @@ pub trait Store: Send {
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError>;
 
-    /// Whether [`append_all`](Store::append_all) is known to be one command for several small messages.
+    /// Whether [`append_all`](Store::append_all) is known to be one command for several small
+    /// messages.
     fn appends_together(&self) -> bool {
         false
     }
 
-    /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append) is not called for the
-    /// very same: it then has less to wait for. Where copies have locks it takes this one's, if it is free. `let_go` or the
-    /// end of the store takes it back, at the latest. Nothing is reported here; an error shows at the append.
+    /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append)
+    /// is not called for the very same: it then has less to wait for. Where copies have locks it
+    /// takes this one's, if it is free. `let_go` or the end of the store takes it back, at the
+    /// latest. Nothing is reported here; an error shows at the append.
     fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
         let _ = (destination, copy, deadline);
     }
 
-    /// Whether the lock of the copy `key` is known to be held: nobody else can look for the copy and append it.
+    /// Whether the lock of the copy `key` is known to be held: nobody else can look for the copy
+    /// and append it.
     fn holds(&self, key: &Hash) -> bool {
         let _ = key;
         false
     }
 
-    /// Takes, before a turn for the copy `key`, what its placing will need, and waits for it no longer than last bytes may
-    /// go out: whoever waited for it in the turn would keep the ledger from others meanwhile. Where copies have locks this
-    /// one's is taken without waiting; `false`: another delivery has it. Kept until [`let_go`](Store::let_go), or until
-    /// another is held.
+    /// Takes, before a turn for the copy `key`, what its placing will need, and waits for it no
+    /// longer than last bytes may go out: whoever waited for it in the turn would keep the ledger
+    /// from others meanwhile. Where copies have locks this one's is taken without waiting; `false`:
+    /// another delivery has it. Kept until [`let_go`](Store::let_go), or until another is held.
     ///
     /// # Errors
     /// It did not come free, or cannot be had; nothing was written.
-    fn hold(&mut self, destination: &Destination, key: &Hash, deadline: &Deadline) -> Result<bool, StoreError> {
+    fn hold(
+        &mut self,
+        destination: &Destination,
+        key: &Hash,
+        deadline: &Deadline,
+    ) -> Result<bool, StoreError> {
         let _ = (destination, key, deadline);
         Ok(true)
     }
@@ -322,8 +367,8 @@ pub trait Store: Send {
     /// Gives up what was begun ahead or is held: who waits for others keeps nothing from them.
     fn let_go(&mut self) {}
 
-    /// Appends several copies of different messages to one mailbox, in one go where the store can: each comes to what it
-    /// would have come to alone, as [`append`](Store::append) tells it.
+    /// Appends several copies of different messages to one mailbox, in one go where the store can:
+    /// each comes to what it would have come to alone, as [`append`](Store::append) tells it.
     fn append_all(
         &mut self,
         destination: &Destination,
@@ -332,18 +377,26 @@ pub trait Store: Send {
         copies.iter().map(|(copy, deadline)| self.append(destination, copy, deadline)).collect()
     }
 
-    /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no error.
+    /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no
+    /// error.
     ///
     /// # Errors
     /// [`StoreError::NotStored`] when the store cannot (no receipt, no UIDPLUS) or did not answer.
-    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError>;
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError>;
 
-    /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as deleted. That is looked at
-    /// again when `double` is out of the way already; it is put back if the keeper is not there.
+    /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as
+    /// deleted. That is looked at again when `double` is out of the way already; it is put back if
+    /// the keeper is not there.
     ///
     /// # Errors
-    /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no longer there by this
-    /// name, or that its owner has marked it as deleted meanwhile: only another look can tell what stands now.
+    /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no
+    /// longer there by this name, or that its owner has marked it as deleted meanwhile: only
+    /// another look can tell what stands now.
     fn remove_double(
         &mut self,
         destination: &Destination,
@@ -352,18 +405,19 @@ pub trait Store: Send {
         until: Instant,
     ) -> Result<(), StoreError>;
 
-    /// The way through which a server lets us write for accounts; `None` where no server stands between.
+    /// The way through which a server lets us write for accounts; `None` where no server stands
+    /// between.
     fn way(&self) -> Option<Way>;
 
-    /// Finds out whose mailboxes a session for `account` shows, without touching the account's: for the user that logs in a
-    /// mailbox may be made and deleted again.
+    /// Finds out whose mailboxes a session for `account` shows, without touching the account's: for
+    /// the user that logs in a mailbox may be made and deleted again.
     ///
     /// # Errors
     /// It cannot be told, for this account at least.
     fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError>;
 
-    /// Proves that the store can be reached and used for `account`, without writing a message; returns what is worth
-    /// telling an administrator, a line per fact.
+    /// Proves that the store can be reached and used for `account`, without writing a message;
+    /// returns what is worth telling an administrator, a line per fact.
     ///
     /// # Errors
     /// What stands in the way.

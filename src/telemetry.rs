@@ -1,9 +1,10 @@
-//! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the delivery's result.
-//! Without a journal (a container, a trial) nothing is logged, but by a server; the ledger and Postfix's own log still tell.
-//! A journal, or a reader of a server's standard error, that does not take a record at once loses it: no mail waits for a log.
+//! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the
+//! delivery's result. Without a journal (a container, a trial) nothing is logged, but by a server;
+//! the ledger and Postfix's own log still tell. A journal, or a reader of a server's standard
+//! error, that does not take a record at once loses it: no mail waits for a log.
 //!
-//! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field of that name
-//! ([`Priority`]), which then counts in place of its level.
+//! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field
+//! of that name ([`Priority`]), which then counts in place of its level.
 
 use std::fmt::{self, Write as _};
 use std::io::Write;
@@ -77,11 +78,13 @@ pub fn start() {
         return;
     }
     // A second subscriber in one process is a bug of ours that costs log lines and no mail.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Journal { socket }));
+    let _ = tracing::subscriber::set_global_default(
+        tracing_subscriber::registry().with(Journal { socket }),
+    );
 }
 
-/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's answer here. What it does
-/// not take is lost as well, and counted.
+/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's
+/// answer here. What it does not take is lost as well, and counted.
 pub fn start_for_a_server() -> Log {
     let socket = UnixDatagram::unbound().and_then(|socket| socket.connect(SOCKET).map(|()| socket));
     if socket.is_ok() {
@@ -137,7 +140,9 @@ impl Lines {
         let (queue, said) = sync_channel(WAITING_LINES);
         let lines = Lines { queue, lost: Arc::default() };
         let lost = Arc::clone(&lines.lost);
-        thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&said, &lost, out))?;
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_lines(&said, &lost, out))?;
         Ok(lines)
     }
 }
@@ -165,8 +170,11 @@ impl<S: Subscriber> Layer<S> for Lines {
         let level = event.metadata().level();
         if *level <= Level::INFO {
             let record = Record::of(event);
-            let fields: Vec<&str> =
-                record.fields.lines().map(|line| line.strip_prefix("ONEDROP_").unwrap_or(line)).collect();
+            let fields: Vec<&str> = record
+                .fields
+                .lines()
+                .map(|line| line.strip_prefix("ONEDROP_").unwrap_or(line))
+                .collect();
             let text = format!("{} {}", record.message(), fields.join(" "));
             if self.queue.try_send(Said::Line(line(record.priority, text.trim_end()))).is_err() {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -206,7 +214,8 @@ struct Record {
 impl Record {
     fn of(event: &Event<'_>) -> Record {
         let priority = Priority::of_level(*event.metadata().level());
-        let mut record = Record { priority, text: String::new(), why: String::new(), fields: String::new() };
+        let mut record =
+            Record { priority, text: String::new(), why: String::new(), fields: String::new() };
         event.record(&mut record);
         record
     }
@@ -217,7 +226,12 @@ impl Record {
     }
 
     fn for_the_journal(&self) -> String {
-        format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={}\n{}\n{}", self.priority as u8, self.message(), self.fields)
+        format!(
+            "SYSLOG_IDENTIFIER=onedrop\nPRIORITY={}\n{}\n{}",
+            self.priority as u8,
+            self.message(),
+            self.fields
+        )
     }
 }
 
@@ -296,8 +310,9 @@ mod tests {
         let taken = taken.lock().expect("lines").clone();
         let text = String::from_utf8(taken).expect("text");
         assert!(text.contains(" INFO MESSAGE=a line NUMBER=0\n"), "{text}");
-        let told =
-            text.lines().filter_map(|line| line.split_once(" WARN MESSAGE=")?.1.split_once(" lines of this log"));
+        let told = text.lines().filter_map(|line| {
+            line.split_once(" WARN MESSAGE=")?.1.split_once(" lines of this log")
+        });
         let lost: usize = told.map(|(count, _)| count.parse::<usize>().expect("a number")).sum();
         let written = text.lines().filter(|line| line.contains(" INFO ")).count();
         assert_eq!(written + lost, LINES);
@@ -311,7 +326,13 @@ mod tests {
         let subscriber = tracing_subscriber::registry().with(Journal { socket: ours });
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..10_000 {
-                tracing::warn!(queue_id = "4X\nFAKE=1", milliseconds = 7u64, error = "gone", "not {}", "delivered");
+                tracing::warn!(
+                    queue_id = "4X\nFAKE=1",
+                    milliseconds = 7u64,
+                    error = "gone",
+                    "not {}",
+                    "delivered"
+                );
             }
         });
         let mut bytes = [0; 4096];
@@ -320,7 +341,8 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected);
     }
 
-    /// What a record at each priority looks like on standard error: the time, with its zone, and the priority's name.
+    /// What a record at each priority looks like on standard error: the time, with its zone, and
+    /// the priority's name.
     #[test]
     fn a_record_names_its_priority_and_a_line_has_a_time() {
         let failed = |status| Outcome::TempFail(status, "why".to_owned());
@@ -343,7 +365,8 @@ mod tests {
         for (outcome, number, name) in cases {
             let mut bytes = [0; 4096];
             let length = journal.recv(&mut bytes).expect("a record");
-            let expected = format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={number}\nMESSAGE=an end\n");
+            let expected =
+                format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={number}\nMESSAGE=an end\n");
             assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected, "{outcome:?}");
             let Ok(Said::Line(line)) = receiver.recv() else { panic!("no line") };
             let (time, rest) = line.split_once(' ').expect("a time");

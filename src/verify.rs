@@ -1,14 +1,17 @@
-//! Compares the ledger with the mailboxes, and mends what is ours to mend. Outside of what the protocol promises (a
-//! process frozen past its lease, a server that appends late, a ledger that forgot a commit) two copies of a message may
-//! stand; here each placed copy that was leased more than once gets its second look, after its last lease.
+//! Compares the ledger with the mailboxes, and mends what is ours to mend. Outside of what the
+//! protocol promises (a process frozen past its lease, a server that appends late, a ledger that
+//! forgot a commit) two copies of a message may stand; here each placed copy that was leased more
+//! than once gets its second look, after its last lease.
 //!
-//! Relies on the ledger's rows alone. It writes no copy but the shared ones whose bytes the ledger keeps because their
-//! mailbox did not take them, and those by the delivery's own code (`deliver::place`). A doubt is settled as a delivery
-//! would settle it (a lease that nobody has, the ledger's lock of the copy, the look, the receipt), so that the two cannot
-//! meet. What is too many goes only if it is ours: another than the copy on record, equal by identity, not older than the
-//! day before the message was recorded, with exactly the date that our append sets, not marked as deleted, and while the
-//! copy that stays is in its mailbox, not marked as deleted either, which the store looks at again at the removal. Where
-//! the UID on record has become another message nothing goes. A crash leaves less to do for the next run.
+//! Relies on the ledger's rows alone. It writes no copy but the shared ones whose bytes the ledger
+//! keeps because their mailbox did not take them, and those by the delivery's own code
+//! (`deliver::place`). A doubt is settled as a delivery would settle it (a lease that nobody has,
+//! the ledger's lock of the copy, the look, the receipt), so that the two cannot meet. What is too
+//! many goes only if it is ours: another than the copy on record, equal by identity, not older than
+//! the day before the message was recorded, with exactly the date that our append sets, not marked
+//! as deleted, and while the copy that stays is in its mailbox, not marked as deleted either, which
+//! the store looks at again at the removal. Where the UID on record has become another message
+//! nothing goes. A crash leaves less to do for the next run.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +35,8 @@ pub const LEDGER_TIME: Duration = Duration::from_secs(300);
 const PAGE: u32 = 500;
 /// Copies of one message in one mailbox that a run deals with.
 const MOST_COPIES: usize = 100;
-/// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for any more.
+/// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for
+/// any more.
 const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What to verify, and how.
@@ -43,14 +47,16 @@ pub struct Plan<'a> {
     pub repair: bool,
     /// How long a lease is that is taken here.
     pub lease: Duration,
-    /// How long the placing of a kept copy may take, and the part of that kept for the store's answer.
+    /// How long the placing of a kept copy may take, and the part of that kept for the store's
+    /// answer.
     pub time: (Duration, Duration),
-    /// Who takes leases; a run comes to each copy once, so it never finds again what it left in doubt.
+    /// Who takes leases; a run comes to each copy once, so it never finds again what it left in
+    /// doubt.
     pub by: &'a Attempt,
 }
 
-/// Verifies everything in the window, an account after the other, each with a store of its own from `open_store`.
-/// `ledger` was opened for [`LEDGER_TIME`] just now.
+/// Verifies everything in the window, an account after the other, each with a store of its own from
+/// `open_store`. `ledger` was opened for [`LEDGER_TIME`] just now.
 ///
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is told and counted.
@@ -148,15 +154,20 @@ impl Verification<'_, '_> {
                 return Ok(());
             }
             Standing::Leased => {
-                self.found(copy, Level::Info, Topic::Busy, None, format!("leased by {}", copy.owner));
+                self.found(
+                    copy,
+                    Level::Info,
+                    Topic::Busy,
+                    None,
+                    format!("leased by {}", copy.owner),
+                );
                 Ok(())
             }
             Standing::Free | Standing::InDoubt { .. } if copy.kept.is_some() => {
                 self.kept(copy, copy.kept.as_deref().unwrap_or_default(), open_store)
             }
             Standing::Free => {
-                let text =
-                    "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
+                let text = "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
                 self.found(copy, Level::Info, Topic::Missing, None, text.to_owned());
                 Ok(())
             }
@@ -193,14 +204,19 @@ impl Verification<'_, '_> {
     }
 
     /// The copies in the mailbox, newest first.
-    fn find(&mut self, copy: &CopyOnRecord, on_record: Option<&Receipt>) -> Result<Vec<Found>, StoreError> {
+    fn find(
+        &mut self,
+        copy: &CopyOnRecord,
+        on_record: Option<&Receipt>,
+    ) -> Result<Vec<Found>, StoreError> {
         let sought = Sought {
             key: &copy_key(copy),
             identity: &copy.identity,
             recorded_at: copy.recorded_at,
             // The ledger does not know how many line ends became CRLF.
             size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
-            // Nor how many Message-ID fields there are: where it matters, the search must not stop at one that may be blind.
+            // Nor how many Message-ID fields there are: where it matters, the search must not stop
+            // at one that may be blind.
             has_one_id: true,
             is_thorough: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
             on_record,
@@ -221,22 +237,30 @@ impl Verification<'_, '_> {
         found: &[Found],
     ) -> Result<(), Trouble> {
         let is_foreign = |one: &Found| one.proof == Proof::Foreign;
-        // What its owner has marked as deleted may be gone at any time: nothing else is removed for it.
-        let standing: Vec<&Found> = found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
+        // What its owner has marked as deleted may be gone at any time: nothing else is removed for
+        // it.
+        let standing: Vec<&Found> =
+            found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
         let named = standing.iter().find(|one| one.receipt == *on_record && on_record.is_lasting());
-        let ours = || standing.iter().rev().find(|one| one.has_our_date && one.receipt.is_lasting());
+        let ours =
+            || standing.iter().rev().find(|one| one.has_our_date && one.receipt.is_lasting());
         let keeper = named.or_else(ours).copied();
         if named.is_none() && *on_record != Receipt::Unnamed {
             self.moved(copy, on_record, found, keeper);
         }
         let mut doubles = 0;
-        for one in standing.iter().filter(|one| keeper.is_none_or(|keeper| one.receipt != keeper.receipt)) {
-            // Where one delivery at most can have written, an equal copy is its owner's, even with our date: a mail program
-            // may save what it sent within the same second.
+        for one in
+            standing.iter().filter(|one| keeper.is_none_or(|keeper| one.receipt != keeper.receipt))
+        {
+            // Where one delivery at most can have written, an equal copy is its owner's, even with
+            // our date: a mail program may save what it sent within the same second.
             match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
                 Some(_) if found.iter().any(is_foreign) => {
                     doubles += 1;
-                    let text = format!("{} is one too many; it stays, as {on_record} is another message", one.receipt);
+                    let text = format!(
+                        "{} is one too many; it stays, as {on_record} is another message",
+                        one.receipt
+                    );
                     self.found(copy, Level::Error, Topic::Double, Some(&one.receipt), text);
                 }
                 Some(keeper) => {
@@ -244,7 +268,10 @@ impl Verification<'_, '_> {
                     self.double(copy, one, keeper);
                 }
                 None => {
-                    let text = format!("{} is equal and not one of ours: its owner's own copy? It stays", one.receipt);
+                    let text = format!(
+                        "{} is equal and not one of ours: its owner's own copy? It stays",
+                        one.receipt
+                    );
                     self.found(copy, Level::Info, Topic::Other, Some(&one.receipt), text);
                 }
             }
@@ -252,8 +279,13 @@ impl Verification<'_, '_> {
         let receipt = keeper.map_or(on_record, |keeper| &keeper.receipt);
         let is_new_name = self.plan.repair && receipt != on_record;
         let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
-        // That a double is gone the next look has to see: a server says OK to the removal of what somebody unmarked, too.
-        if doubles == 0 && is_over && ago >= copy.lease.max(self.plan.lease) && (needs_a_look(copy) || is_new_name) {
+        // That a double is gone the next look has to see: a server says OK to the removal of what
+        // somebody unmarked, too.
+        if doubles == 0
+            && is_over
+            && ago >= copy.lease.max(self.plan.lease)
+            && (needs_a_look(copy) || is_new_name)
+        {
             let receipt = if is_new_name { receipt } else { on_record };
             let settled = self.ledger.settle(copy, receipt)?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));
@@ -265,8 +297,13 @@ impl Verification<'_, '_> {
     fn is_all(&mut self, copy: &CopyOnRecord, found: &[Found]) -> bool {
         let text = if found.len() >= MOST_COPIES && copy.may_be_double {
             format!("there may be more than these {} copies: verify it again", found.len())
-        } else if let Some(hidden) = found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy)) {
-            format!("the server's search does not show {}, which is there: it may hide another copy", hidden.receipt)
+        } else if let Some(hidden) =
+            found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy))
+        {
+            format!(
+                "the server's search does not show {}, which is there: it may hide another copy",
+                hidden.receipt
+            )
         } else {
             return true;
         };
@@ -274,21 +311,37 @@ impl Verification<'_, '_> {
         false
     }
 
-    /// Whether the look saw a copy of ours and none that may come back. Where it saw none its owner has most likely deleted it;
-    /// but the mailbox may be out of sight today (not mounted, renamed, being restored) and come back with two.
-    fn is_seen(&mut self, copy: &CopyOnRecord, keeper: Option<&Found>, found: &[Found], ago: Duration) -> bool {
+    /// Whether the look saw a copy of ours and none that may come back. Where it saw none its owner
+    /// has most likely deleted it; but the mailbox may be out of sight today (not mounted, renamed,
+    /// being restored) and come back with two.
+    fn is_seen(
+        &mut self,
+        copy: &CopyOnRecord,
+        keeper: Option<&Found>,
+        found: &[Found],
+        ago: Duration,
+    ) -> bool {
         let mut is_seen = keeper.is_some();
-        for one in found.iter().filter(|one| one.marked_deleted && one.has_our_date && copy.may_be_double) {
+        for one in
+            found.iter().filter(|one| one.marked_deleted && one.has_our_date && copy.may_be_double)
+        {
             is_seen = false;
             if keeper.is_some() {
-                let text = format!("{} is marked as deleted beside the one that stays", one.receipt);
+                let text =
+                    format!("{} is marked as deleted beside the one that stays", one.receipt);
                 self.found(copy, Level::Info, Topic::Double, Some(&one.receipt), text);
             }
         }
         is_seen || ago >= OUT_OF_SIGHT
     }
 
-    fn moved(&mut self, copy: &CopyOnRecord, on_record: &Receipt, found: &[Found], keeper: Option<&Found>) {
+    fn moved(
+        &mut self,
+        copy: &CopyOnRecord,
+        on_record: &Receipt,
+        found: &[Found],
+        keeper: Option<&Found>,
+    ) {
         let text = match keeper {
             _ if found.iter().any(|one| one.proof == Proof::Foreign) => {
                 format!("{on_record} is another message by now: was the mailbox restored?")
@@ -296,7 +349,10 @@ impl Verification<'_, '_> {
             _ if found.iter().any(|one| one.receipt == *on_record && one.marked_deleted) => {
                 format!("{on_record} is marked as deleted by its owner")
             }
-            Some(keeper) => format!("{on_record} is not in the mailbox, the copy is there as {}", keeper.receipt),
+            Some(keeper) => format!(
+                "{on_record} is not in the mailbox, the copy is there as {}",
+                keeper.receipt
+            ),
             None => format!("{on_record} is not in the mailbox: moved or deleted by its owner"),
         };
         self.found(copy, Level::Info, Topic::Moved, Some(on_record), text);
@@ -308,8 +364,14 @@ impl Verification<'_, '_> {
         let until = Instant::now() + STORE_TIME;
         let removed = match &mut self.store {
             // In a Maildir two copies share the name that lasts.
-            Some(_) if self.plan.repair && matches!(receipt, Receipt::Name(_)) && receipt.is_lasting() => {
-                Some(Err(StoreError::NotStored("its name may be that of the copy that stays".to_owned())))
+            Some(_)
+                if self.plan.repair
+                    && matches!(receipt, Receipt::Name(_))
+                    && receipt.is_lasting() =>
+            {
+                Some(Err(StoreError::NotStored(
+                    "its name may be that of the copy that stays".to_owned(),
+                )))
             }
             Some(store) if self.plan.repair => {
                 Some(store.remove_double(&copy.destination, receipt, &keeper.receipt, until))
@@ -318,19 +380,32 @@ impl Verification<'_, '_> {
         };
         let (level, text) = match &removed {
             None => (Level::Error, format!("{receipt} is one too many")),
-            Some(Ok(())) => (Level::Repaired, format!("{receipt} was one too many and is taken out")),
-            Some(Err(error)) => (Level::Error, format!("{receipt} is one too many and cannot be taken out: {error}")),
+            Some(Ok(())) => {
+                (Level::Repaired, format!("{receipt} was one too many and is taken out"))
+            }
+            Some(Err(error)) => (
+                Level::Error,
+                format!("{receipt} is one too many and cannot be taken out: {error}"),
+            ),
         };
         self.found(copy, level, Topic::Double, Some(receipt), text);
     }
 
-    fn found(&mut self, copy: &CopyOnRecord, level: Level, topic: Topic, receipt: Option<&Receipt>, text: String) {
+    fn found(
+        &mut self,
+        copy: &CopyOnRecord,
+        level: Level,
+        topic: Topic,
+        receipt: Option<&Receipt>,
+        text: String,
+    ) {
         match level {
             Level::Info => self.tally.infos += 1,
             Level::Repaired => self.tally.repaired += 1,
             Level::Error => self.tally.errors += 1,
         }
-        let message_id = copy.identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
+        let message_id =
+            copy.identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
         (self.tell)(News::Found(Finding {
             level,
             topic,
@@ -376,7 +451,9 @@ mod tests {
             time: (Duration::from_secs(60), Duration::from_secs(20)),
             by: &by,
         };
-        for (left, is_opened_again) in [(LEDGER_TIME, false), (LEDGER_TIME / 3, true), (Duration::ZERO, true)] {
+        for (left, is_opened_again) in
+            [(LEDGER_TIME, false), (LEDGER_TIME / 3, true), (Duration::ZERO, true)]
+        {
             let mut session = shared.clone();
             // A lock ends with the session that holds it.
             session.try_lock("held").expect("a free lock");

@@ -1,10 +1,12 @@
-//! Whether the way into the store leads to the account that we name. An IMAP server may let our user in and ignore for
-//! whom it acts; everybody's mail would lie in that user's own mailbox. So before anything is written through a server
-//! for the first time the store finds out, and the proof is put on record in the ledger, for all hosts. Without it
-//! nothing is written, and the mail waits.
+//! Whether the way into the store leads to the account that we name. An IMAP server may let our
+//! user in and ignore for whom it acts; everybody's mail would lie in that user's own mailbox. So
+//! before anything is written through a server for the first time the store finds out, and the
+//! proof is put on record in the ledger, for all hosts. Without it nothing is written, and the mail
+//! waits.
 //!
-//! Both doors and `verify --repair` call [`Gate::pass`] before they write; once the proof is on record that costs a process
-//! one read by a primary key, and a server one each minute. `check` and the server's start renew it ([`renew`]).
+//! Both doors and `verify --repair` call [`Gate::pass`] before they write; once the proof is on
+//! record that costs a process one read by a primary key, and a server one each minute. `check` and
+//! the server's start renew it ([`renew`]).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +17,8 @@ use crate::store::{Store, StoreError, Whose};
 
 /// A server that was seen to ignore the account is not asked again for this long.
 const PAUSE: Duration = Duration::from_secs(30);
-/// A proof that this process knows of is read again after this long: another host's `check` may have taken it off the
-/// record, because another server answers by that name now.
+/// A proof that this process knows of is read again after this long: another host's `check` may
+/// have taken it off the record, because another server answers by that name now.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 /// With how many accounts it is tried at most.
 const ACCOUNTS: usize = 4;
@@ -38,12 +40,12 @@ struct State {
 }
 
 impl Gate {
-    /// Returns if the way is proven: to this process, on record, or now, by one of `accounts` or of those with a copy on
-    /// record. Others wait for whoever asks.
+    /// Returns if the way is proven: to this process, on record, or now, by one of `accounts` or of
+    /// those with a copy on record. Others wait for whoever asks.
     ///
     /// # Errors
-    /// [`StoreError::Setup`]: it leads elsewhere, or nobody can tell. Also where the ledger or the server cannot be asked,
-    /// nothing may be written.
+    /// [`StoreError::Setup`]: it leads elsewhere, or nobody can tell. Also where the ledger or the
+    /// server cannot be asked, nothing may be written.
     pub fn pass(
         self: &Arc<Self>,
         accounts: &[&str],
@@ -148,12 +150,15 @@ fn find_out(
     until: Instant,
 ) -> Result<(), Unproven> {
     match store.way() {
-        Some(way) if !ledger.is_proven(&way)? => renew(accounts, host, ledger, store, until).map(drop),
+        Some(way) if !ledger.is_proven(&way)? => {
+            renew(accounts, host, ledger, store, until).map(drop)
+        }
         _ => Ok(()),
     }
 }
 
-/// The accounts given, and others that have a copy on record: where the first are the user's own, say, or closed.
+/// The accounts given, and others that have a copy on record: where the first are the user's own,
+/// say, or closed.
 fn accounts_to_ask(accounts: &[&str], ledger: &mut dyn Ledger) -> Result<Vec<String>, LedgerError> {
     let mut asked: Vec<String> = Vec::new();
     let known = ledger.latest_copies(COPIES)?;
@@ -168,11 +173,13 @@ fn accounts_to_ask(accounts: &[&str], ledger: &mut dyn Ledger) -> Result<Vec<Str
     Ok(asked)
 }
 
-/// Finds out, by the first of `accounts` or of those with a copy on record with which it can be told, and puts on record
-/// what came of it; returns the proof in words, or nothing where no server stands between.
+/// Finds out, by the first of `accounts` or of those with a copy on record with which it can be
+/// told, and puts on record what came of it; returns the proof in words, or nothing where no server
+/// stands between.
 ///
 /// # Errors
-/// As for [`Gate::pass`]. A proof on record is taken off it only by a server that was seen to ignore the account.
+/// As for [`Gate::pass`]. A proof on record is taken off it only by a server that was seen to
+/// ignore the account.
 pub fn renew(
     accounts: &[&str],
     host: &str,
@@ -222,7 +229,12 @@ mod tests {
         Instant::now() + Duration::from_secs(10)
     }
 
-    fn pass(gate: &Arc<Gate>, accounts: &[&str], ledger: &MemoryLedger, store: &MemoryStore) -> Result<(), Failure> {
+    fn pass(
+        gate: &Arc<Gate>,
+        accounts: &[&str],
+        ledger: &MemoryLedger,
+        store: &MemoryStore,
+    ) -> Result<(), Failure> {
         gate.pass(accounts, "host", &mut ledger.clone(), &mut store.clone(), soon())
     }
 
@@ -291,7 +303,10 @@ mod tests {
     #[test]
     fn what_cannot_be_told_takes_no_proof_off_the_record() {
         let (ledger, silent) = (MemoryLedger::default(), MemoryStore::on(Server::TellsNothing));
-        assert!(why(pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &silent)).contains("nothing proves"));
+        assert!(
+            why(pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &silent))
+                .contains("nothing proves")
+        );
         let heeds = MemoryStore::on(Server::HeedsAccounts);
         pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &heeds).unwrap();
         let seen = renew(&["lisa"], "host", &mut ledger.clone(), &mut silent.clone(), soon());

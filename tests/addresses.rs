@@ -1,5 +1,6 @@
-//! Whatever address Postfix has, both doors take it for the same: the process that pipe(8) starts, which gets it as it is,
-//! and the LMTP server, which gets it as lmtp(8) quotes it. The addresses are in `fixtures/addresses.txt`.
+//! Whatever address Postfix has, both doors take it for the same: the process that pipe(8) starts,
+//! which gets it as it is, and the LMTP server, which gets it as lmtp(8) quotes it. The addresses
+//! are in `fixtures/addresses.txt`.
 
 #[path = "lmtp/escapes.rs"]
 mod escapes;
@@ -31,21 +32,31 @@ fn addresses() -> Vec<Address> {
     let read = |line: &str| {
         let (account, address) = line.split_once('\t').unwrap_or_else(|| panic!("{line}"));
         let account = String::from_utf8(unescaped(account)).expect("a name");
-        Address { bytes: unescaped(address), account: Some(account).filter(|account| account != "-") }
+        Address {
+            bytes: unescaped(address),
+            account: Some(account).filter(|account| account != "-"),
+        }
     };
-    fixture_text("fixtures/addresses.txt").lines().filter(|line| !line.starts_with('#')).map(read).collect()
+    fixture_text("fixtures/addresses.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(read)
+        .collect()
 }
 
-/// As lmtp(8) says it (quote_821_local.c in Postfix's sources): the local part in quotes if it is no dot-string.
+/// As lmtp(8) says it (quote_821_local.c in Postfix's sources): the local part in quotes if it is
+/// no dot-string.
 fn quoted(address: &[u8]) -> Vec<u8> {
     let at = address.iter().rposition(|byte| *byte == b'@').unwrap_or(address.len());
     let (local, domain) = address.split_at(at);
     let special = |byte: &u8| byte.is_ascii_control() || b" <>()[]\\,;:@\"".contains(byte);
-    let is_dot_string = !local.split(|byte| *byte == b'.').any(<[u8]>::is_empty) && !local.iter().any(special);
+    let is_dot_string =
+        !local.split(|byte| *byte == b'.').any(<[u8]>::is_empty) && !local.iter().any(special);
     if is_dot_string {
         return address.to_vec();
     }
-    let escape = |byte: &u8| if b"\r\n\"\\".contains(byte) { vec![b'\\', *byte] } else { vec![*byte] };
+    let escape =
+        |byte: &u8| if b"\r\n\"\\".contains(byte) { vec![b'\\', *byte] } else { vec![*byte] };
     let escaped: Vec<u8> = local.iter().flat_map(escape).collect();
     [b"\"", &escaped[..], b"\"", domain].concat()
 }
@@ -61,7 +72,12 @@ enum End {
 fn by_pipe(site: &Local, sender: &[u8], recipient: &[u8], message: &[u8]) -> End {
     let mut command = onedrop();
     command.arg("deliver").arg("--config").arg(site.server_config(""));
-    command.args([OsStr::new("-f"), OsStr::from_bytes(sender), OsStr::new("-d"), OsStr::from_bytes(recipient)]);
+    command.args([
+        OsStr::new("-f"),
+        OsStr::from_bytes(sender),
+        OsStr::new("-d"),
+        OsStr::from_bytes(recipient),
+    ]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
     // A delivery that ended early is judged by its status.
     drop(child.stdin.take().expect("stdin").write_all(message));
@@ -76,7 +92,8 @@ fn by_pipe(site: &Local, sender: &[u8], recipient: &[u8], message: &[u8]) -> End
 /// As lmtp(8) sends it: MAIL, RCPT and DATA at once.
 fn by_lmtp(client: &mut LmtpClient, sender: &[u8], recipient: &[u8], message: &[u8]) -> End {
     let (sender, recipient) = (quoted(sender), quoted(recipient));
-    let words = [b"MAIL FROM:<", &sender[..], b">\r\nRCPT TO:<", &recipient, b">\r\nDATA\r\n"].concat();
+    let words =
+        [b"MAIL FROM:<", &sender[..], b">\r\nRCPT TO:<", &recipient, b">\r\nDATA\r\n"].concat();
     client.send(&words).expect("a server");
     let [mail, rcpt, data] = [(); 3].map(|()| client.reply().expect("a reply"));
     let decides = if mail.is_ok() { &rcpt } else { &mail };
@@ -105,7 +122,8 @@ fn letter(name: &str) -> Vec<u8> {
 /// What lies in all mailboxes: of each account, the messages without what was put before them.
 fn mailboxes(site: &Local) -> BTreeMap<String, Vec<String>> {
     let accounts = std::fs::read_dir(site.root.join("mail")).expect("mailboxes");
-    let names = accounts.map(|entry| entry.expect("entry").file_name().into_string().expect("a name"));
+    let names =
+        accounts.map(|entry| entry.expect("entry").file_name().into_string().expect("a name"));
     let message = |copy: Vec<u8>| {
         let text = String::from_utf8_lossy(&copy).into_owned();
         text[text.find("From: ann@").expect("a message")..].to_owned()
@@ -127,7 +145,10 @@ fn a_recipient_is_the_same_account_by_both_doors() {
     let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (number, address) in addresses().iter().enumerate() {
         let (pipes, lmtps) = (letter(&format!("p{number}")), letter(&format!("l{number}")));
-        let ends = [by_pipe(&site, ANN, &address.bytes, &pipes), by_lmtp(&mut client, ANN, &address.bytes, &lmtps)];
+        let ends = [
+            by_pipe(&site, ANN, &address.bytes, &pipes),
+            by_lmtp(&mut client, ANN, &address.bytes, &lmtps),
+        ];
         let end = || if address.account.is_some() { End::Delivered } else { End::Unknown };
         assert_eq!(ends, [end(), end()], "{}", address.bytes.escape_ascii());
         if let Some(account) = &address.account {
@@ -158,14 +179,17 @@ fn a_sender_is_the_same_on_record_by_both_doors_and_whole_in_return_path() {
         let path = String::from_utf8_lossy(&quoted(&address.bytes)).replace("\\\r", "");
         let path: String = path.chars().filter(|c| !c.is_control()).collect();
         let copies = site.inbox("scuba");
-        let copy =
-            copies.iter().find(|copy| copy.ends_with(format!("this is l{number}\n").as_bytes())).expect("a copy");
+        let copy = copies
+            .iter()
+            .find(|copy| copy.ends_with(format!("this is l{number}\n").as_bytes()))
+            .expect("a copy");
         let copy = String::from_utf8_lossy(copy);
         assert!(copy.starts_with(&format!("Return-Path: <{path}>\n")), "{shown}: {copy}");
     }
 }
 
-/// What a real Postfix makes of odd addresses, by pipe(8) and by lmtp(8): the same mailboxes, and the same Return-Path.
+/// What a real Postfix makes of odd addresses, by pipe(8) and by lmtp(8): the same mailboxes, and
+/// the same Return-Path.
 #[test]
 fn a_real_postfix_says_both_doors_the_same() {
     let site = Local::new();
@@ -205,9 +229,14 @@ fn a_real_postfix_says_both_doors_the_same() {
     }
     for (number, (recipient, account)) in recipients.iter().enumerate() {
         let copies = site.inbox(account);
-        letters::are_these(recipient, &copies, ["p", "l"].map(|door| letter(&format!("{door}{number}"))));
-        let first_line =
-            |copy: &Vec<u8>| String::from_utf8_lossy(copy.split(|byte| *byte == b'\n').next().unwrap()).into_owned();
+        letters::are_these(
+            recipient,
+            &copies,
+            ["p", "l"].map(|door| letter(&format!("{door}{number}"))),
+        );
+        let first_line = |copy: &Vec<u8>| {
+            String::from_utf8_lossy(copy.split(|byte| *byte == b'\n').next().unwrap()).into_owned()
+        };
         let paths: Vec<String> = copies.iter().map(first_line).collect();
         assert!(paths[0].starts_with("Return-Path: <") && paths[0] == paths[1], "{paths:?}");
     }

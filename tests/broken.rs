@@ -1,5 +1,5 @@
-//! Parts that break in mid-run: sessions, servers, disks, mailboxes, quotas. Whatever was tried in vain ends in 75, and
-//! tries until 0 leave exactly one copy in each mailbox.
+//! Parts that break in mid-run: sessions, servers, disks, mailboxes, quotas. Whatever was tried in
+//! vain ends in 75, and tries until 0 leave exactly one copy in each mailbox.
 
 mod support;
 
@@ -16,7 +16,8 @@ use support::wait_until;
 use support::world::World;
 
 /// A lease that runs out soon; a little patience, as by default.
-const BRISK: &str = "[lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+const BRISK: &str =
+    "[lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
 const LONG: Duration = Duration::from_secs(60);
 
 fn terms() -> String {
@@ -33,7 +34,8 @@ fn imap_proxy(world: &World) -> Proxy {
     Proxy::start(Upstream::Imap(world.dovecot.imap_port()))
 }
 
-/// A delivery is held at `stage` on its way to the store, `meanwhile` something happens, and it goes on.
+/// A delivery is held at `stage` on its way to the store, `meanwhile` something happens, and it
+/// goes on.
 fn deliver_while(world: &World, letter: &Letter, stage: Stage, meanwhile: impl FnOnce()) -> End {
     let proxy = imap_proxy(world);
     let config = by_store_proxy(world, &letter.recipient(), &proxy);
@@ -49,8 +51,11 @@ fn deliver_while(world: &World, letter: &Letter, stage: Stage, meanwhile: impl F
 fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing() {
     let world = World::start();
     let stages = [("login", Stage::Login), ("append", Stage::Append), ("answer", Stage::Answer)];
-    for (in_doubt, (name, stage)) in [false, true].into_iter().flat_map(|doubt| stages.map(|stage| (doubt, stage))) {
-        let name = if in_doubt { format!("ended-in-doubt-{name}") } else { format!("ended-{name}") };
+    for (in_doubt, (name, stage)) in
+        [false, true].into_iter().flat_map(|doubt| stages.map(|stage| (doubt, stage)))
+    {
+        let name =
+            if in_doubt { format!("ended-in-doubt-{name}") } else { format!("ended-{name}") };
         let letter = Letter::new(&name);
         if in_doubt {
             letter.leave_in_doubt(&world);
@@ -63,14 +68,17 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
                 letter.recipient(),
                 letter.author()
             );
-            assert!(wait_until(Duration::from_secs(20), || world.postgres.psql(&recorded) == "2"), "not recorded");
+            assert!(
+                wait_until(Duration::from_secs(20), || world.postgres.psql(&recorded) == "2"),
+                "not recorded"
+            );
             let ended = world.postgres.psql(
                 "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'onedrop'",
             );
             assert_ne!(ended, "0", "no session of the delivery's");
         });
-        // With the copy written, the session is opened again for its receipt. Without a turn it is not missed before; in
-        // doubt, without its turn, the delivery may be tried again.
+        // With the copy written, the session is opened again for its receipt. Without a turn it is
+        // not missed before; in doubt, without its turn, the delivery may be tried again.
         assert!(matches!(end.status.code(), Some(0 | 75)), "{end:?}");
         if stage != Stage::Login || !in_doubt {
             end.is(0, "stored");
@@ -82,7 +90,12 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
 }
 
 /// Workers deliver `letters` until each is there, while `disturb` does its worst.
-fn deliver_all_while(letters: &[Letter], workers: usize, config: &Path, disturb: impl FnOnce(&AtomicUsize) + Send) {
+fn deliver_all_while(
+    letters: &[Letter],
+    workers: usize,
+    config: &Path,
+    disturb: impl FnOnce(&AtomicUsize) + Send,
+) {
     let delivered = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| disturb(&delivered));
@@ -98,7 +111,10 @@ fn letters(name: &str, count: usize) -> Vec<Letter> {
 }
 
 fn wait_for(delivered: &AtomicUsize, count: usize) {
-    assert!(wait_until(LONG, || delivered.load(Ordering::SeqCst) >= count), "deliveries stand still");
+    assert!(
+        wait_until(LONG, || delivered.load(Ordering::SeqCst) >= count),
+        "deliveries stand still"
+    );
 }
 
 #[test]
@@ -150,8 +166,9 @@ fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
     );
     let config = world.config_with("failover", &both, &terms());
     // Ten messages to each of fifty recipients, all by one author.
-    let letters: Vec<Letter> =
-        (0..MESSAGES).map(|number| Letter::between("author", &format!("r{}", number % 50), number)).collect();
+    let letters: Vec<Letter> = (0..MESSAGES)
+        .map(|number| Letter::between("author", &format!("r{}", number % 50), number))
+        .collect();
     let World { postgres, dovecot, root } = world;
     let mut primary = postgres;
     deliver_all_while(&letters, 8, &config, |delivered| {
@@ -178,12 +195,16 @@ fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
         found
     };
     let expected = |wanted: &dyn Fn(&usize) -> bool| {
-        let mut all: Vec<String> = (0..MESSAGES).filter(wanted).map(|number| format!("number {number}")).collect();
+        let mut all: Vec<String> =
+            (0..MESSAGES).filter(wanted).map(|number| format!("number {number}")).collect();
         all.sort();
         all
     };
     for recipient in 0..50 {
-        assert_eq!(subjects(&format!("r{recipient}"), "INBOX"), expected(&|number| number % 50 == recipient));
+        assert_eq!(
+            subjects(&format!("r{recipient}"), "INBOX"),
+            expected(&|number| number % 50 == recipient)
+        );
     }
     assert_eq!(subjects("author", "Sent"), expected(&|_| true));
     let open = world.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE placed_at IS NULL");
@@ -191,7 +212,8 @@ fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
     assert_eq!((open.as_str(), all.as_str()), ("0", "1000"));
 }
 
-/// The write-ahead log on a disk of its own, full: Postgres gives up, and comes back when there is room again.
+/// The write-ahead log on a disk of its own, full: Postgres gives up, and comes back when there is
+/// room again.
 #[test]
 fn a_full_disk_under_postgres_defers_and_then_gets_one_copy() {
     let mut world = World::start();
@@ -205,13 +227,18 @@ fn a_full_disk_under_postgres_defers_and_then_gets_one_copy() {
     before.deliver_in_the_end(&config).is(0, "stored");
     disk.fill();
     let letters: Vec<Letter> = (1..=8)
-        .map(|number| Letter::with_body(&format!("full-{number}"), &incompressible(3_000_000, number)))
+        .map(|number| {
+            Letter::with_body(&format!("full-{number}"), &incompressible(3_000_000, number))
+        })
         .collect();
     let ends: Vec<End> = letters.iter().map(|letter| letter.deliver(&config)).collect();
     for end in ends.iter().filter(|end| !end.status.success()) {
         end.is(75, "4.3.0 ");
     }
-    assert!(ends.iter().any(|end| !end.status.success()), "nothing was refused on a full disk: {ends:?}");
+    assert!(
+        ends.iter().any(|end| !end.status.success()),
+        "nothing was refused on a full disk: {ends:?}"
+    );
     assert!(world.postgres.log().contains("No space left on device"), "{}", world.postgres.log());
     disk.make_room();
     world.postgres.restart();
@@ -226,7 +253,8 @@ fn incompressible(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut text = Vec::with_capacity(size + 17);
     while text.len() < size {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         text.extend_from_slice(format!("{:016x}\n", state ^ (state >> 29)).as_bytes());
     }
     text
@@ -236,10 +264,12 @@ fn incompressible(size: usize, seed: u64) -> Vec<u8> {
 fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
     let world = World::start();
     let plain = world.config("plain", &terms());
-    let no_sent = world.config("no-sent", &terms().replace("trust = \"header\"", "trust = \"never\""));
+    let no_sent =
+        world.config("no-sent", &terms().replace("trust = \"header\"", "trust = \"never\""));
     for (name, command) in [("renamed", "rename"), ("deleted", "delete")] {
         let letter = Letter::new(name);
-        // The INBOX has its copy: what follows is about Sent alone, which is there and has nothing in it.
+        // The INBOX has its copy: what follows is about Sent alone, which is there and has nothing
+        // in it.
         letter.deliver(&no_sent).is(0, "stored");
         let author = letter.author();
         world.dovecot.doveadm(&["mailbox", "create", "-u", &author, "Sent"]);
@@ -267,8 +297,8 @@ fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
         }
         world.dovecot.doveadm(&args);
         proxy.release();
-        // Dovecot may say that the mailbox is not there, or that it is at its wits' end, which is a doubt: then the next
-        // delivery places it.
+        // Dovecot may say that the mailbox is not there, or that it is at its wits' end, which is a
+        // doubt: then the next delivery places it.
         let end = run.end();
         if !end.out.contains("account=by-") || end.out.contains("kept for later") {
             end.is(0, "already there").says("appending to ");
@@ -285,8 +315,10 @@ fn a_mailbox_over_its_quota_defers_or_bounces_by_configuration() {
                  quota = count:User quota\n  quota_rule = *:messages=1\n  quota_vsizes = yes\n}\n";
     let world = World::with(Dovecot::start_with(quota));
     let defer = world.config("defer", &terms());
-    let bounce =
-        format!("starttls = false\nover_quota = \"bounce\"\nurl = \"imap://127.0.0.1:{}\"", world.dovecot.imap_port());
+    let bounce = format!(
+        "starttls = false\nover_quota = \"bounce\"\nurl = \"imap://127.0.0.1:{}\"",
+        world.dovecot.imap_port()
+    );
     let ledger = format!("url = \"{}\"", world.postgres.url_socket());
     let bounce = world.config_by("bounce", &ledger, &bounce, &terms());
     let (first, second) = (Letter::between("a", "full", 1), Letter::between("b", "full", 2));

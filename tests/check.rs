@@ -1,10 +1,11 @@
-//! `onedrop check` as an administrator runs it. Each Postfix is a folder `fixtures/postfix/NAME/`; a new one needs no Rust:
+//! `onedrop check` as an administrator runs it. Each Postfix is a folder `fixtures/postfix/NAME/`;
+//! a new one needs no Rust:
 //!
 //! - `main.cf` and `master.cf`, read by the installed postconf;
 //! - `expected`: every finding about Postfix, a line each.
 //!
-//! `$DIR` in any of them is the temporary folder the case runs in, with a good `onedrop.toml` and the LMTP server's socket
-//! `lmtp.sock` in it; `$BIN` is the program.
+//! `$DIR` in any of them is the temporary folder the case runs in, with a good `onedrop.toml` and
+//! the LMTP server's socket `lmtp.sock` in it; `$BIN` is the program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -35,7 +36,8 @@ fn every_postfix_gets_exactly_the_findings_expected() {
         let expected = fs::read_to_string(folder.join("expected")).unwrap_or_default();
         let actual = Site::of_fixture(&folder).postfix_findings();
         if actual != expected {
-            wrong += &format!("=== {}\n--- expected\n{expected}--- actual\n{actual}", folder.display());
+            wrong +=
+                &format!("=== {}\n--- expected\n{expected}--- actual\n{actual}", folder.display());
         }
         count += 1;
     }
@@ -45,17 +47,22 @@ fn every_postfix_gets_exactly_the_findings_expected() {
 
 #[test]
 fn the_snippets_we_ship_have_no_errors_and_no_warnings() {
-    let (main, master) = (Path::new(SNIPPETS).join("main.cf.onedrop"), Path::new(SNIPPETS).join("master.cf.onedrop"));
+    let (main, master) = (
+        Path::new(SNIPPETS).join("main.cf.onedrop"),
+        Path::new(SNIPPETS).join("master.cf.onedrop"),
+    );
     let read = |path| fs::read_to_string(path).expect("the snippet");
     let (main, master) = (read(main), read(master));
-    let lines: Vec<_> = main.lines().filter(|line| line.starts_with("#virtual_transport")).collect();
+    let lines: Vec<_> =
+        main.lines().filter(|line| line.starts_with("#virtual_transport")).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     for line in lines {
         let site = Site::new();
         // The program, its user and its socket are not on every host that runs tests.
         let main = main.replace(&format!("\n{line}\n"), &format!("\n{}\n", &line[1..]));
-        let master =
-            master.replace("argv=/usr/bin/onedrop", &format!("argv={ONEDROP}")).replace("user=onedrop", "user=nobody");
+        let master = master
+            .replace("argv=/usr/bin/onedrop", &format!("argv={ONEDROP}"))
+            .replace("user=onedrop", "user=nobody");
         site.write("postfix/main.cf", main.as_bytes());
         site.write("postfix/master.cf", master.as_bytes());
         let findings = site.postfix_findings();
@@ -63,7 +70,10 @@ fn the_snippets_we_ship_have_no_errors_and_no_warnings() {
             told.contains(": deliveries read /etc/onedrop/onedrop.toml, ")
                 || told.contains("nobody listens at /run/onedrop/")
         };
-        assert!(findings.lines().all(|told| told.starts_with("ok ") || is_of_this_host(told)), "{findings}");
+        assert!(
+            findings.lines().all(|told| told.starts_with("ok ") || is_of_this_host(told)),
+            "{findings}"
+        );
         assert!(findings.contains(&format!("gets mail by {}", &line[1..])), "{findings}");
     }
 }
@@ -83,7 +93,11 @@ fn a_good_set_up_ends_with_0_and_a_line_per_end() {
     ] {
         assert!(told.lines().any(|told| told == line), "{line}\nis not in\n{told}");
     }
-    assert!(told.lines().any(|told| told.starts_with("ok      store: maildir://$DIR/mail, account lisa: ")), "{told}");
+    assert!(
+        told.lines()
+            .any(|told| told.starts_with("ok      store: maildir://$DIR/mail, account lisa: ")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -94,7 +108,9 @@ fn nothing_is_changed() {
     assert_eq!(site.files(), before);
     let told = site.told(&output.stdout);
     assert!(
-        told.contains("ok      ledger: sqlite://$DIR/ledger.db: not there yet, the first delivery makes it"),
+        told.contains(
+            "ok      ledger: sqlite://$DIR/ledger.db: not there yet, the first delivery makes it"
+        ),
         "{told}"
     );
     assert!(output.status.success(), "{output:?}");
@@ -106,13 +122,19 @@ fn nothing_is_changed() {
 
     fs::remove_file(site.folder().join("ledger.db-locks")).expect("a lock file");
     let before = site.files();
-    assert!(site.told(&site.check(&[]).stdout).contains("ledger.db-locks will be made by the next delivery"));
+    assert!(
+        site.told(&site.check(&[]).stdout)
+            .contains("ledger.db-locks will be made by the next delivery")
+    );
     assert_eq!(site.files(), before);
 
     // Another mail program's Maildir has none.
     fs::remove_file(site.folder().join("mail/lisa/Maildir/onedrop.lock")).expect("the locks' file");
     let before = site.files();
-    assert!(site.told(&site.check(&[]).stdout).contains("onedrop.lock will be made by the next delivery"));
+    assert!(
+        site.told(&site.check(&[]).stdout)
+            .contains("onedrop.lock will be made by the next delivery")
+    );
     assert_eq!(site.files(), before);
 }
 
@@ -125,7 +147,9 @@ fn another_programs_database_is_left_alone() {
     let before = site.files();
     let told = site.told(&site.check(&[]).stdout);
     assert!(
-        told.contains("warning ledger: sqlite://$DIR/ledger.db: an SQLite file that is not a ledger in use"),
+        told.contains(
+            "warning ledger: sqlite://$DIR/ledger.db: an SQLite file that is not a ledger in use"
+        ),
         "{told}"
     );
     assert_eq!(site.files(), before);
@@ -142,7 +166,10 @@ fn another_schema_version_is_an_error_and_stays() {
     drop(ledger);
     let output = site.check(&[]);
     assert_eq!(output.status.code(), Some(75));
-    assert!(site.told(&output.stdout).contains("error   schema: sqlite://$DIR/ledger.db has schema version 99"));
+    assert!(
+        site.told(&output.stdout)
+            .contains("error   schema: sqlite://$DIR/ledger.db has schema version 99")
+    );
 }
 
 #[test]
@@ -156,11 +183,19 @@ fn a_broken_configuration_is_told_whole_and_postfix_is_still_checked() {
     assert_eq!(output.status.code(), Some(75));
     let findings = json(&output.stdout);
     let of = |topic: &'static str| {
-        findings.iter().filter(move |finding| finding["topic"] == topic && finding["level"] == "error")
+        findings
+            .iter()
+            .filter(move |finding| finding["topic"] == topic && finding["level"] == "error")
     };
     let lines: Vec<_> = of("configuration").map(|finding| finding["line"].as_u64()).collect();
-    assert!(lines.contains(&Some(1)) && lines.contains(&Some(4)) && lines.contains(&Some(6)), "{findings:?}");
-    assert!(of("configuration").all(|finding| finding["file"] == site.path("onedrop.toml")), "{findings:?}");
+    assert!(
+        lines.contains(&Some(1)) && lines.contains(&Some(4)) && lines.contains(&Some(6)),
+        "{findings:?}"
+    );
+    assert!(
+        of("configuration").all(|finding| finding["file"] == site.path("onedrop.toml")),
+        "{findings:?}"
+    );
     assert_eq!(of("postfix").count(), 1, "{findings:?}");
     assert!(!String::from_utf8_lossy(&output.stdout).contains("hunter2"));
     let verdict = String::from_utf8(output.stderr).expect("text");
@@ -173,12 +208,21 @@ fn json_is_json_whatever_the_paths_hold() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
     let odd = site.folder().join(OsStr::from_bytes(b"od\xff\"d\n\x1b.toml"));
     fs::copy(site.folder().join("onedrop.toml"), &odd).expect("a copy");
-    let output =
-        Command::new(ONEDROP).arg("check").arg("--json").arg("--config").arg(&odd).stdin(Stdio::null()).output();
+    let output = Command::new(ONEDROP)
+        .arg("check")
+        .arg("--json")
+        .arg("--config")
+        .arg(&odd)
+        .stdin(Stdio::null())
+        .output();
     let findings = json(&output.expect("onedrop").stdout);
-    let text = findings.iter().find(|finding| finding["topic"] == "configuration" && finding["level"] == "ok");
+    let text = findings
+        .iter()
+        .find(|finding| finding["topic"] == "configuration" && finding["level"] == "ok");
     assert!(
-        text.is_some_and(|finding| finding["text"].as_str().is_some_and(|text| text.contains("\"d"))),
+        text.is_some_and(|finding| finding["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("\"d"))),
         "{findings:?}"
     );
     let missing = OsStr::from_bytes(b"no\xfe\n\"such");
@@ -186,7 +230,11 @@ fn json_is_json_whatever_the_paths_hold() {
     command.arg("check").arg("--json").arg("--config").arg(missing).arg("--postfix").arg(missing);
     let output = command.stdin(Stdio::null()).output().expect("onedrop");
     assert_eq!(output.status.code(), Some(75));
-    assert!(json(&output.stdout).iter().any(|finding| finding["topic"] == "postfix" && finding["level"] == "error"));
+    assert!(
+        json(&output.stdout)
+            .iter()
+            .any(|finding| finding["topic"] == "postfix" && finding["level"] == "error")
+    );
 }
 
 #[test]
@@ -194,7 +242,10 @@ fn a_postfix_that_cannot_be_read_is_an_error() {
     let site = Site::new();
     fs::remove_dir_all(site.folder().join("postfix")).expect("a folder");
     let findings = site.postfix_findings();
-    assert!(findings.starts_with("error ") && findings.contains("cannot read the configuration"), "{findings}");
+    assert!(
+        findings.starts_with("error ") && findings.contains("cannot read the configuration"),
+        "{findings}"
+    );
 }
 
 #[test]
@@ -202,7 +253,10 @@ fn variables_that_deliveries_do_not_get_are_told() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
     let output = site.command().env("ONEDROP__LOCK__WAIT_SECS", "3").output().expect("onedrop");
     let told = site.told(&output.stdout);
-    assert!(told.contains("transport onedrop: ONEDROP__LOCK__WAIT_SECS is set for this check"), "{told}");
+    assert!(
+        told.contains("transport onedrop: ONEDROP__LOCK__WAIT_SECS is set for this check"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -218,10 +272,16 @@ fn a_server_that_deliver_cannot_reach_is_told() {
         let via = site.path(socket);
         let output = site.command().env("ONEDROP__DELIVER__VIA", via).output().expect("onedrop");
         let told = site.told(&output.stdout);
-        assert!(told.lines().any(|line| line.starts_with(expected)), "{expected}\nis not in\n{told}");
+        assert!(
+            told.lines().any(|line| line.starts_with(expected)),
+            "{expected}\nis not in\n{told}"
+        );
         assert!(output.status.success(), "{output:?}");
     }
-    assert!(!site.told(&site.check(&[]).stdout).contains(" lmtp: "), "without the key there is nothing to say");
+    assert!(
+        !site.told(&site.check(&[]).stdout).contains(" lmtp: "),
+        "without the key there is nothing to say"
+    );
 }
 
 #[test]
@@ -249,7 +309,9 @@ fn a_ledger_whose_copies_were_written_another_way_is_told() {
     let expected = "warning ledger: the copy account=lisa mailbox=INBOX was written into a Maildir, and store.url writes by IMAP: ";
     let told = |store: &str| {
         let mut command = site.command();
-        command.env("ONEDROP__STORE__URL", store).env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
+        command
+            .env("ONEDROP__STORE__URL", store)
+            .env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
         let output = command.output().expect("onedrop");
         site.told(&output.stdout)
     };
@@ -270,20 +332,38 @@ fn what_the_transports_user_may_not_is_an_error_that_names_it() {
     };
     type Break = Box<dyn Fn(&Site)>;
     let cases: [(Break, &str); 9] = [
-        (Box::new(mode("onedrop.toml", 0o600)), "cannot read the configuration $DIR/onedrop.toml; "),
+        (
+            Box::new(mode("onedrop.toml", 0o600)),
+            "cannot read the configuration $DIR/onedrop.toml; ",
+        ),
         (Box::new(mode("conf.d", 0o700)), "cannot read the configuration's folder $DIR/conf.d; "),
-        (Box::new(mode("conf.d/a.toml", 0o600)), "cannot read the configuration $DIR/conf.d/a.toml; "),
+        (
+            Box::new(mode("conf.d/a.toml", 0o600)),
+            "cannot read the configuration $DIR/conf.d/a.toml; ",
+        ),
         (Box::new(mode("password", 0o600)), "cannot read ledger.password_file $DIR/password; "),
         (Box::new(mode("ledger.db", 0o644)), "cannot write to the ledger $DIR/ledger.db; "),
         (Box::new(mode("mail", 0o755)), "cannot write to the Maildirs' folder $DIR/mail; "),
-        (Box::new(mode("lmtp.sock", 0o660)), "cannot write to the LMTP server's socket $DIR/lmtp.sock; "),
-        (Box::new(mode("", 0o700)), "cannot read the configuration $DIR/onedrop.toml: $DIR is closed; "),
+        (
+            Box::new(mode("lmtp.sock", 0o660)),
+            "cannot write to the LMTP server's socket $DIR/lmtp.sock; ",
+        ),
+        (
+            Box::new(mode("", 0o700)),
+            "cannot read the configuration $DIR/onedrop.toml: $DIR is closed; ",
+        ),
         (
             Box::new(move |site: &Site| {
                 mode("onedrop.toml", 0o640)(site);
                 // As pipe(8) does: a user's other groups do not count.
-                let postfix = nix::unistd::Group::from_name("postfix").expect("groups").expect("a group");
-                std::os::unix::fs::chown(site.path("onedrop.toml"), None, Some(postfix.gid.as_raw())).expect("chown");
+                let postfix =
+                    nix::unistd::Group::from_name("postfix").expect("groups").expect("a group");
+                std::os::unix::fs::chown(
+                    site.path("onedrop.toml"),
+                    None,
+                    Some(postfix.gid.as_raw()),
+                )
+                .expect("chown");
             }),
             "cannot read the configuration $DIR/onedrop.toml (its group may: user=nobody:postfix); ",
         ),
@@ -292,16 +372,20 @@ fn what_the_transports_user_may_not_is_an_error_that_names_it() {
         let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
         site.deliver_once();
         fs::create_dir(site.path("conf.d")).expect("a folder");
-        let more = "[ledger]\npassword_file = \"$DIR/password\"\n[deliver]\nvia = \"$DIR/lmtp.sock\"\n";
+        let more =
+            "[ledger]\npassword_file = \"$DIR/password\"\n[deliver]\nvia = \"$DIR/lmtp.sock\"\n";
         site.write("conf.d/a.toml", site.filled(more).as_bytes());
         site.write("password", b"secret\n");
-        fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
+        fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600))
+            .expect("a mode");
         site.give_to(USER);
         let before = site.postfix_findings();
         assert!(!before.contains("cannot "), "{before}");
         breaks(&site);
         let findings = site.postfix_findings();
-        let expected = format!("error   transport onedrop: user=nobody {expected}every message waits until it can");
+        let expected = format!(
+            "error   transport onedrop: user=nobody {expected}every message waits until it can"
+        );
         assert!(findings.lines().any(|line| line == expected), "{expected}\nis not in\n{findings}");
     }
 }
@@ -323,7 +407,8 @@ fn a_message_piped_in_by_mistake_is_not_eaten() {
         if by_postfix {
             command.env("MAIL_CONFIG", "/etc/postfix");
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("onedrop");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("onedrop");
         let stdin = child.stdin.take();
         let status = child.wait().expect("an end");
         drop(stdin);
@@ -332,8 +417,8 @@ fn a_message_piped_in_by_mistake_is_not_eaten() {
     assert_eq!((ends(true), ends(false)), (Some(75), Some(0)));
 }
 
-/// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP (`NAME.imap`) and into Maildirs
-/// (`NAME.maildir`).
+/// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP
+/// (`NAME.imap`) and into Maildirs (`NAME.maildir`).
 #[test]
 fn every_dovecot_gets_exactly_the_findings_expected() {
     let (mut wrong, mut count) = (String::new(), 0);
@@ -343,11 +428,15 @@ fn every_dovecot_gets_exactly_the_findings_expected() {
             continue;
         }
         let doveconf = format!("#!/bin/sh\n[ \"$*\" = \"-c $0 -n\" ] && cat {}\n", path.display());
-        for (kind, store) in [("imap", "imap://127.0.0.1:1"), ("maildir", "maildir:///nonexistent")] {
+        for (kind, store) in [("imap", "imap://127.0.0.1:1"), ("maildir", "maildir:///nonexistent")]
+        {
             let actual = dovecot_findings(doveconf.as_bytes(), store, true);
             let expected = fs::read_to_string(path.with_extension(kind)).unwrap_or_default();
             if actual != expected {
-                wrong += &format!("=== {} {kind}\n--- expected\n{expected}--- actual\n{actual}", path.display());
+                wrong += &format!(
+                    "=== {} {kind}\n--- expected\n{expected}--- actual\n{actual}",
+                    path.display()
+                );
             }
         }
         count += 1;
@@ -368,7 +457,10 @@ fn dovecot_findings(doveconf: &[u8], store: &str, is_named: bool) -> String {
         command.arg("--dovecot").arg(site.path("doveconf"));
     }
     let path = format!("{}:{}", site.folder().display(), std::env::var("PATH").unwrap_or_default());
-    command.env("PATH", path).env("ONEDROP__STORE__URL", store).env("ONEDROP__STORE__STARTTLS", "false");
+    command
+        .env("PATH", path)
+        .env("ONEDROP__STORE__URL", store)
+        .env("ONEDROP__STORE__STARTTLS", "false");
     command.env("ONEDROP__STORE__PASSWORD_FILE", site.path("password"));
     let output = command.output().expect("onedrop");
     let told = site.told(&output.stdout);
@@ -385,7 +477,8 @@ fn a_doveconf_that_fails_or_babbles_is_survived() {
     let failing = b"#!/bin/sh\necho 'doveconf: Fatal: Permission denied' >&2; exit 89\n";
     let told = dovecot_findings(failing, imap, false);
     assert!(
-        told.starts_with("ok      nothing about Dovecot was tested: ") && told.contains("Permission denied"),
+        told.starts_with("ok      nothing about Dovecot was tested: ")
+            && told.contains("Permission denied"),
         "{told}"
     );
     assert!(dovecot_findings(failing, imap, true).starts_with("error   "));
@@ -413,7 +506,11 @@ fn the_dovecot_settings_we_ship_fit() {
     let told = site.told(&command.output().expect("onedrop").stdout);
     let about: Vec<_> = told.lines().filter(|line| line.contains(" dovecot: ")).collect();
     assert_eq!(about.len(), 1, "{about:?}");
-    assert!(about[0].starts_with("warning dovecot: the plugin sieve is in mail_plugins of protocol lmtp"), "{about:?}");
+    assert!(
+        about[0]
+            .starts_with("warning dovecot: the plugin sieve is in mail_plugins of protocol lmtp"),
+        "{about:?}"
+    );
 }
 
 #[test]
@@ -433,7 +530,9 @@ fn the_store_is_tested_by_an_account_on_record_or_the_check_says_that_nothing_wa
     let (code, told) = checked();
     assert_eq!(code, Some(0), "{told}");
     assert!(
-        told.contains("\nok      store: maildir://$DIR/mail, account lisa: $DIR/mail/lisa/Maildir exists"),
+        told.contains(
+            "\nok      store: maildir://$DIR/mail, account lisa: $DIR/mail/lisa/Maildir exists"
+        ),
         "{told}"
     );
 }
@@ -475,7 +574,8 @@ impl Site {
     /// Gives all of the folder to a user.
     fn give_to(&self, user: u32) {
         for path in self.files().into_keys().chain([self.folder().to_owned()]) {
-            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("chown, which needs root");
+            std::os::unix::fs::chown(path, Some(user), Some(user))
+                .expect("chown, which needs root");
         }
     }
 
@@ -499,7 +599,9 @@ impl Site {
     /// Postfix reads a file again until it is a second old, so a new one is written in the past.
     fn write(&self, name: &str, bytes: &[u8]) {
         let mut file = fs::File::create(self.folder().join(name)).expect("a file");
-        file.write_all(bytes).and_then(|()| file.set_modified(SystemTime::UNIX_EPOCH)).expect("a file");
+        file.write_all(bytes)
+            .and_then(|()| file.set_modified(SystemTime::UNIX_EPOCH))
+            .expect("a file");
     }
 
     fn command(&self) -> Command {
@@ -515,24 +617,29 @@ impl Site {
 
     fn postfix_findings(&self) -> String {
         let findings = json(&self.check(&["--json"]).stdout);
-        let lines = findings.iter().filter(|finding| finding["topic"] == "postfix").map(|finding| {
-            let text = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
-            format!("{:<7} {}\n", text("level"), text("text"))
-        });
+        let lines =
+            findings.iter().filter(|finding| finding["topic"] == "postfix").map(|finding| {
+                let text = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+                format!("{:<7} {}\n", text("level"), text("text"))
+            });
         self.told(lines.collect::<String>().as_bytes())
     }
 
     fn deliver_once(&self) {
         let mut command = Command::new(ONEDROP);
-        command.args(["deliver", "-d", "lisa@gmail.com", "-f", "", "--config"]).arg(self.folder().join("onedrop.toml"));
+        command
+            .args(["deliver", "-d", "lisa@gmail.com", "-f", "", "--config"])
+            .arg(self.folder().join("onedrop.toml"));
         let message =
-            fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/mail/welcome.eml")).expect("a message");
+            fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/mail/welcome.eml"))
+                .expect("a message");
         let output = command.stdin(message).output().expect("onedrop");
         assert!(output.status.success(), "{output:?}");
         self.give_to(USER);
     }
 
-    /// Every file with what it holds, but for the bookkeeping that readers share in memory (`-shm`).
+    /// Every file with what it holds, but for the bookkeeping that readers share in memory
+    /// (`-shm`).
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         let mut folders = vec![self.folder().to_owned()];
@@ -547,7 +654,11 @@ impl Site {
                         continue;
                     }
                     let is_shared_memory = path.as_os_str().as_bytes().ends_with(b"-shm");
-                    let bytes = if is_shared_memory { Vec::new() } else { fs::read(&path).expect("a file") };
+                    let bytes = if is_shared_memory {
+                        Vec::new()
+                    } else {
+                        fs::read(&path).expect("a file")
+                    };
                     files.insert(path, bytes);
                 }
             }

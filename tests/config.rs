@@ -1,9 +1,13 @@
-//! The configuration as an administrator meets it. Each case is files under `fixtures/config/`; a new one needs no Rust:
+//! The configuration as an administrator meets it. Each case is files under `fixtures/config/`; a
+//! new one needs no Rust:
 //!
-//! - `NAME.toml`, or a folder `NAME/` with `onedrop.toml` and `conf.d/`, or neither (a file that is missing);
-//! - `NAME.env`, if wanted: one `VARIABLE=VALUE` per line; `ONEDROP_CONFIG` in it replaces `--config`;
+//! - `NAME.toml`, or a folder `NAME/` with `onedrop.toml` and `conf.d/`, or neither (a file that is
+//!   missing);
+//! - `NAME.env`, if wanted: one `VARIABLE=VALUE` per line; `ONEDROP_CONFIG` in it replaces
+//!   `--config`;
 //! - `NAME.expected`: the whole text of the errors, or `warning: ...` lines, or `fine`;
-//! - `files/`: what a case may name; files called `shared*` are readable by everybody (git does not keep modes).
+//! - `files/`: what a case may name; files called `shared*` are readable by everybody (git does not
+//!   keep modes).
 //!
 //! `$DIR` in any of them is the temporary folder the case runs in.
 
@@ -85,23 +89,32 @@ fn the_shipped_file_shows_every_key_in_its_section() {
 
 #[test]
 fn the_shipped_file_parses_with_its_commented_keys() {
-    let text: String = SHIPPED.lines().map(|line| uncommented(line).unwrap_or(line).to_owned() + "\n").collect();
+    let text: String =
+        SHIPPED.lines().map(|line| uncommented(line).unwrap_or(line).to_owned() + "\n").collect();
     let config: Config = toml::from_str(&text).expect("the shipped file, uncommented");
-    assert_eq!(config.ledger.password_file.as_deref(), Some(Path::new("/etc/onedrop/ledger.password")));
+    assert_eq!(
+        config.ledger.password_file.as_deref(),
+        Some(Path::new("/etc/onedrop/ledger.password"))
+    );
     assert_eq!(config.ledger.ca_file.as_deref(), Some(Path::new("/etc/onedrop/ledger-ca.pem")));
-    assert_eq!(config.store.password_file.as_deref(), Some(Path::new("/etc/onedrop/store.password")));
+    assert_eq!(
+        config.store.password_file.as_deref(),
+        Some(Path::new("/etc/onedrop/store.password"))
+    );
     assert_eq!(config.store.ca_file.as_deref(), Some(Path::new("/etc/onedrop/store-ca.pem")));
     assert!(config.directory.query.is_some());
     assert_eq!(config.deliver.via.as_deref(), Some(Path::new("/run/onedrop/lmtp.sock")));
     assert_eq!(config.lmtp.metrics, "127.0.0.1:9725".parse().ok());
 }
 
-/// Three locks may have to be waited for. Whoever answers in time has left no append behind that comes to its end later.
+/// Three locks may have to be waited for. Whoever answers in time has left no append behind that
+/// comes to its end later.
 #[test]
 fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {
     let shipped = include_str!("../conf/dovecot/onedrop.conf");
-    let secs =
-        shipped.lines().find_map(|line| line.trim().strip_prefix("mail_max_lock_timeout = ")?.strip_suffix(" secs"));
+    let secs = shipped.lines().find_map(|line| {
+        line.trim().strip_prefix("mail_max_lock_timeout = ")?.strip_suffix(" secs")
+    });
     let secs: u64 = secs.and_then(|secs| secs.parse().ok()).expect("seconds");
     assert!(secs > 0 && 3 * secs < Config::default().limits.answer_secs, "{secs} s");
 }
@@ -113,7 +126,10 @@ fn the_demo_needs_no_server() {
     assert_eq!(config.ledger.engine(), LedgerUrl::Sqlite { path: "demo/ledger.db".into() });
     assert_eq!(config.store.kind(), StoreUrl::Maildir { root: "demo/mail".into() });
     assert_eq!(config.directory.domains, ["mail.axial.net"]);
-    assert_eq!(config.directory.accounts, BTreeMap::from([("lisa@gmail.com".to_owned(), "lisa".to_owned())]));
+    assert_eq!(
+        config.directory.accounts,
+        BTreeMap::from([("lisa@gmail.com".to_owned(), "lisa".to_owned())])
+    );
     assert_eq!(config.sent.authserv_id, "mail.axial.net");
 }
 
@@ -125,9 +141,14 @@ fn later_layers_override_earlier_ones_and_join_accounts() {
     assert_eq!(config.lock.lease_secs, 301, "conf.d/20 is after conf.d/10");
     assert_eq!(config.lock.wait_secs, 4, "the main file's other keys stay");
     assert_eq!(config.directory.domains, ["second.example"], "a list is replaced");
-    let accounts: Vec<_> = config.directory.accounts.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    assert_eq!(accounts, ["a.b@main.example=kept", "c[0]@conf.example=added", "lisa@main.example=replaced"]);
-    let names: Vec<_> = loaded.files.iter().map(|file| file.file_name().unwrap_or_default().to_owned()).collect();
+    let accounts: Vec<_> =
+        config.directory.accounts.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(
+        accounts,
+        ["a.b@main.example=kept", "c[0]@conf.example=added", "lisa@main.example=replaced"]
+    );
+    let names: Vec<_> =
+        loaded.files.iter().map(|file| file.file_name().unwrap_or_default().to_owned()).collect();
     assert_eq!(names, ["onedrop.toml", "10-first.toml", "20-second.toml"]);
 }
 
@@ -152,7 +173,10 @@ fn variables_keep_what_is_written_and_ignore_case() {
     .expect("good variables");
     let config = loaded.config;
     assert_eq!(config.store.user, "007");
-    assert_eq!(config.lmtp.listen, ["127.0.0.1:24", "unix:/run/a.sock"].map(|place| place.parse().expect("a place")));
+    assert_eq!(
+        config.lmtp.listen,
+        ["127.0.0.1:24", "unix:/run/a.sock"].map(|place| place.parse().expect("a place"))
+    );
     assert_eq!(config.deliver.via, None, "empty: not set");
     assert_eq!(config.sent.authserv_id, "1e5");
     assert!(config.ledger.keep_raw);
@@ -179,7 +203,10 @@ fn urls_are_parsed_once() {
     assert_eq!(ledger("sqlite:///var/x.db"), sqlite("/var/x.db"));
     assert_eq!(ledger("sqlite:/var/x.db"), sqlite("/var/x.db"));
     assert_eq!(ledger("sqlite:demo/x.db"), sqlite("demo/x.db"));
-    for url in ["postgres://o@a:5432,b:5433/o?target_session_attrs=read-write", "postgresql:///o?host=/run/pg&user=o"] {
+    for url in [
+        "postgres://o@a:5432,b:5433/o?target_session_attrs=read-write",
+        "postgresql:///o?host=/run/pg&user=o",
+    ] {
         assert_eq!(ledger(url), postgres(url));
         assert_eq!(ledger(url).map(|ledger| ledger.to_string()).as_deref(), Ok(url));
     }
@@ -191,7 +218,10 @@ fn urls_are_parsed_once() {
     assert_eq!(store("imap://127.0.0.1:10143"), imap("127.0.0.1", 10143, Tls::StartTls));
     assert_eq!(store("imaps://[2001:db8::1]"), imap("2001:db8::1", 993, Tls::Implicit));
     assert_eq!(store("imap://[::1]:1143"), imap("::1", 1143, Tls::StartTls));
-    assert_eq!(store("imap://[::1]:1143").map(|store| store.to_string()).as_deref(), Ok("imap://[::1]:1143"));
+    assert_eq!(
+        store("imap://[::1]:1143").map(|store| store.to_string()).as_deref(),
+        Ok("imap://[::1]:1143")
+    );
 }
 
 #[test]
@@ -271,12 +301,19 @@ fn starttls_applies_to_imap_only() {
 fn the_first_line_is_short_and_counts_the_rest() {
     let one = load_text("[store]\nusr = 1", &[]).expect_err("an unknown key").first_line();
     assert!(one.starts_with("configuration: /"), "{one}");
-    assert!(one.ends_with("/onedrop.toml:2:1: unknown key store.usr (did you mean store.user?)"), "{one}");
-    let three = load_text("[store]\nusr = 1\nurl = 1\nuser = 1", &[]).expect_err("three problems").first_line();
+    assert!(
+        one.ends_with("/onedrop.toml:2:1: unknown key store.usr (did you mean store.user?)"),
+        "{one}"
+    );
+    let three = load_text("[store]\nusr = 1\nurl = 1\nuser = 1", &[])
+        .expect_err("three problems")
+        .first_line();
     assert!(three.ends_with(" (and 2 more; run: onedrop check)"), "{three}");
     let missing = PathBuf::from(format!("/nonexistent/{}\n/onedrop.toml", "ü".repeat(300)));
     let environment = [("ONEDROP__STORE__USR".into(), "x".into())];
-    let long = Config::load_from(Some(&missing), environment.into_iter()).expect_err("no such file").first_line();
+    let long = Config::load_from(Some(&missing), environment.into_iter())
+        .expect_err("no such file")
+        .first_line();
     assert!(long.len() < 200 && long.ends_with("... (and 1 more; run: onedrop check)"), "{long}");
     assert!(!long.contains('\n'));
 }
@@ -285,16 +322,26 @@ fn the_first_line_is_short_and_counts_the_rest() {
 fn what_chose_the_file_is_named() {
     let error = |explicit: Option<&str>, variable: Option<&str>| {
         let environment = variable.map(|value| ("ONEDROP_CONFIG".into(), value.into()));
-        Config::load_from(explicit.map(Path::new), environment.into_iter()).expect_err("no such file").to_string()
+        Config::load_from(explicit.map(Path::new), environment.into_iter())
+            .expect_err("no such file")
+            .to_string()
     };
-    assert_eq!(error(Some("/no/a.toml"), Some("/no/b.toml")), "/no/a.toml: no such file (named by --config)");
-    assert_eq!(error(None, Some("/no/b.toml")), "/no/b.toml: no such file (named by ONEDROP_CONFIG)");
+    assert_eq!(
+        error(Some("/no/a.toml"), Some("/no/b.toml")),
+        "/no/a.toml: no such file (named by --config)"
+    );
+    assert_eq!(
+        error(None, Some("/no/b.toml")),
+        "/no/b.toml: no such file (named by ONEDROP_CONFIG)"
+    );
 }
 
 #[test]
 fn only_regular_files_are_read() {
     for path in ["/dev/null", "/proc/self/fd"] {
-        let error = Config::load_from(Some(Path::new(path)), std::iter::empty()).expect_err("not a file").to_string();
+        let error = Config::load_from(Some(Path::new(path)), std::iter::empty())
+            .expect_err("not a file")
+            .to_string();
         assert_eq!(error, format!("{path}: not a regular file (named by --config)"));
     }
 }
@@ -343,17 +390,25 @@ impl Case {
         let text = match self.load() {
             Err(errors) => format!("{errors}\n"),
             Ok(loaded) if loaded.warnings.is_empty() => "fine\n".to_owned(),
-            Ok(loaded) => loaded.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect(),
+            Ok(loaded) => {
+                loaded.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
+            }
         };
         text.replace(self.folder.path().to_str().expect("a UTF-8 path"), "$DIR")
     }
 }
 
-fn load_text(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, onedrop::config::ConfigErrors> {
+fn load_text(
+    text: &str,
+    environment: &[(&str, &str)],
+) -> Result<Loaded, onedrop::config::ConfigErrors> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("onedrop.toml");
     fs::write(&path, text).expect("a written file");
-    Config::load_from(Some(&path), environment.iter().map(|(name, value)| (name.into(), value.into())))
+    Config::load_from(
+        Some(&path),
+        environment.iter().map(|(name, value)| (name.into(), value.into())),
+    )
 }
 
 /// A key's line, also when it is commented out, as `# key = value`; examples are indented deeper.
@@ -374,7 +429,8 @@ fn copy_with_dir(from: &Path, to: &Path, folder: &Path) {
     }
     fs::write(to, with_dir(&fs::read(from).expect("a fixture"), folder)).expect("a written file");
     let shared = to.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"shared"));
-    fs::set_permissions(to, fs::Permissions::from_mode(if shared { 0o644 } else { 0o600 })).expect("a mode");
+    fs::set_permissions(to, fs::Permissions::from_mode(if shared { 0o644 } else { 0o600 }))
+        .expect("a mode");
 }
 
 /// Replaces `$DIR` in bytes, which need not be text.

@@ -1,5 +1,6 @@
-//! Every message of a corpus of other projects' test suites, delivered twice each way: one copy, byte for byte. The
-//! corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its absence is a failure.
+//! Every message of a corpus of other projects' test suites, delivered twice each way: one copy,
+//! byte for byte. The corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its absence
+//! is a failure.
 
 mod support;
 
@@ -14,8 +15,10 @@ const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntr
 const WORKERS: usize = 4;
 
 fn corpus() -> Option<Vec<PathBuf>> {
-    let root = std::env::var_os("ONEDROP_CORPUS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"), PathBuf::from);
+    let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"),
+        PathBuf::from,
+    );
     if !root.join("INDEX.tsv").exists() {
         assert!(std::env::var_os("CI").is_none(), "no corpus at {}", root.display());
         eprintln!("no corpus at {}: nothing to deliver", root.display());
@@ -35,8 +38,8 @@ fn corpus() -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// The bytes as they come to standard input. Of nothing at all no message can be told from a cut one: there, what
-/// pipe(8) prepends.
+/// The bytes as they come to standard input. Of nothing at all no message can be told from a cut
+/// one: there, what pipe(8) prepends.
 fn input(file: &Path) -> Vec<u8> {
     let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     if bytes.is_empty() { b"Return-Path: <>\nDelivered-To: x\n".to_vec() } else { bytes }
@@ -50,7 +53,8 @@ fn own_copy(input: &[u8]) -> &[u8] {
             let end = input.iter().position(|byte| *byte == b'\n').map_or(input.len(), |at| at + 1);
             let (line, behind) = input.split_at(end);
             // Alone, or with CRs in it, it is the message's own.
-            let is_own = behind.is_empty() || line.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
+            let is_own = behind.is_empty()
+                || line.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
             if is_own { input } else { behind }
         }
         _ => input,
@@ -100,17 +104,24 @@ fn every_message_of_the_corpus_through_sqlite_and_maildir() {
     let Some(files) = corpus() else { return };
     let root = support::TempRoot::new();
     let at = root.display();
-    let text =
-        format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{DIRECTORY}");
+    let text = format!(
+        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{DIRECTORY}"
+    );
     let config = root.write("onedrop.toml", text);
     deliver_twice(&files, &config);
     for (n, file) in files.iter().enumerate() {
         let maildir = root.join("mail").join(account(n)).join("Maildir");
-        let stored: Vec<PathBuf> =
-            fs::read_dir(maildir.join("new")).expect("new/").map(|entry| entry.expect("entry").path()).collect();
+        let stored: Vec<PathBuf> = fs::read_dir(maildir.join("new"))
+            .expect("new/")
+            .map(|entry| entry.expect("entry").path())
+            .collect();
         assert_eq!(stored.len(), 1, "{}", file.display());
         let message = input(file);
-        assert!(fs::read(&stored[0]).expect("stored") == own_copy(&message), "{} is not as it came", file.display());
+        assert!(
+            fs::read(&stored[0]).expect("stored") == own_copy(&message),
+            "{} is not as it came",
+            file.display()
+        );
         assert_eq!(fs::read_dir(maildir.join("tmp")).expect("tmp/").count(), 0);
     }
 }
@@ -118,7 +129,8 @@ fn every_message_of_the_corpus_through_sqlite_and_maildir() {
 #[test]
 fn every_message_of_the_corpus_through_postgres_and_imap() {
     let Some(files) = corpus() else { return };
-    // A Maildir with LF cannot hold each of these byte for byte: Dovecot drops a CR that is the last byte.
+    // A Maildir with LF cannot hold each of these byte for byte: Dovecot drops a CR that is the
+    // last byte.
     let world = World::with(Dovecot::start_with("mail_save_crlf = yes"));
     let config = world.config("etc", DIRECTORY);
     deliver_twice(&files, &config);
@@ -128,13 +140,21 @@ fn every_message_of_the_corpus_through_postgres_and_imap() {
         assert_eq!(stored.len(), 1, "{}", file.display());
         let message = input(file);
         if stored[0] != over_imap(own_copy(&message)) {
-            let tail = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(20)..]).into_owned();
+            let tail = |bytes: &[u8]| {
+                String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(20)..]).into_owned()
+            };
             let tails = (tail(&stored[0]), tail(&message));
-            different.push(format!("{}: {} and {} bytes, {tails:?}", file.display(), stored[0].len(), message.len()));
+            different.push(format!(
+                "{}: {} and {} bytes, {tails:?}",
+                file.display(),
+                stored[0].len(),
+                message.len()
+            ));
         }
     }
     assert!(different.is_empty(), "not as they came: {different:#?}");
-    let counts =
-        world.postgres.psql("SELECT count(*) FILTER (WHERE placed_at IS NULL) || ' ' || count(*) FROM onedrop_copy");
+    let counts = world.postgres.psql(
+        "SELECT count(*) FILTER (WHERE placed_at IS NULL) || ' ' || count(*) FROM onedrop_copy",
+    );
     assert_eq!(counts, format!("0 {}", files.len()));
 }

@@ -1,5 +1,6 @@
-//! The server's connection by dialogs: each file in `fixtures/dialogs` is one (see `lmtp/dialog.rs`). What is said must be
-//! what the file says, before anything more is waited for, and the same however the client's bytes are cut.
+//! The server's connection by dialogs: each file in `fixtures/dialogs` is one (see
+//! `lmtp/dialog.rs`). What is said must be what the file says, before anything more is waited for,
+//! and the same however the client's bytes are cut.
 
 #[path = "lmtp/dialog.rs"]
 mod dialog;
@@ -15,7 +16,8 @@ use script::{Event, run, transcript};
 fn every_dialog_goes_as_its_file_says() {
     let mut wrong = Vec::new();
     for dialog in dialog::all() {
-        let steps = run(dialog.settings.clone(), dialog.directory.clone(), dialog.events().into_iter());
+        let steps =
+            run(dialog.settings.clone(), dialog.directory.clone(), dialog.events().into_iter());
         assert_eq!(steps.len(), dialog.steps.len(), "{}", dialog.name);
         for (number, (step, heard)) in dialog.steps.iter().zip(steps).enumerate() {
             if let Some(difference) = difference(&step.expected, &heard) {
@@ -29,7 +31,8 @@ fn every_dialog_goes_as_its_file_says() {
 #[test]
 fn a_dialog_goes_the_same_in_any_pieces() {
     for dialog in dialog::all() {
-        let expected: Vec<String> = dialog.steps.iter().flat_map(|step| step.expected.clone()).collect();
+        let expected: Vec<String> =
+            dialog.steps.iter().flat_map(|step| step.expected.clone()).collect();
         for size in [1, 2, 3, 7, 64, usize::MAX] {
             let script = in_pieces(&dialog, size).into_iter();
             let heard = transcript(dialog.settings.clone(), dialog.directory.clone(), script);
@@ -40,7 +43,8 @@ fn a_dialog_goes_the_same_in_any_pieces() {
     }
 }
 
-/// What happens, without steps; what is said without a pause between is one text, said in pieces of `size` bytes.
+/// What happens, without steps; what is said without a pause between is one text, said in pieces of
+/// `size` bytes.
 fn in_pieces(dialog: &Dialog, size: usize) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     for event in dialog.events() {

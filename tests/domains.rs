@@ -9,10 +9,14 @@ use std::path::{Path, PathBuf};
 use support::local::Local;
 use support::world::{World, deliver, delivered, run};
 
-const DOMAINS: &str = "[directory]\ndomains = [\"a.example\", \"b.example\"]\naccount = \"{address}\"\n";
+const DOMAINS: &str =
+    "[directory]\ndomains = [\"a.example\", \"b.example\"]\naccount = \"{address}\"\n";
 
 fn letter(id: &str) -> Vec<u8> {
-    format!("From: lisa@gmail.com\nTo: info@a.example\nSubject: {id}\nMessage-ID: <{id}@x>\n\nbody\n").into_bytes()
+    format!(
+        "From: lisa@gmail.com\nTo: info@a.example\nSubject: {id}\nMessage-ID: <{id}@x>\n\nbody\n"
+    )
+    .into_bytes()
 }
 
 /// As an IMAP server keeps it.
@@ -23,26 +27,43 @@ fn with_crlf(message: &[u8]) -> Vec<u8> {
 /// A site with SQLite and Maildirs at `store` below its folder.
 fn embedded(site: &Local, store: &str, more: &str) -> PathBuf {
     let at = site.root.display();
-    let text = format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}{store}\"\n");
+    let text = format!(
+        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}{store}\"\n"
+    );
     site.root.write("onedrop.toml", text + more)
 }
 
 /// What is in the Maildir at `path`.
 fn mails(path: &Path) -> Vec<Vec<u8>> {
-    let entries = fs::read_dir(path.join("new")).map(|entries| entries.map(|entry| entry.expect("entry").path()));
+    let entries = fs::read_dir(path.join("new"))
+        .map(|entries| entries.map(|entry| entry.expect("entry").path()));
     entries.map_or(Vec::new(), |paths| paths.map(|path| fs::read(path).expect("a mail")).collect())
 }
 
 #[test]
 fn each_domain_has_maildirs_of_its_own() {
     for (store, folder) in [
-        ("/mail", (|local, domain| format!("mail/{local}@{domain}/Maildir")) as fn(&str, &str) -> String),
+        (
+            "/mail",
+            (|local, domain| format!("mail/{local}@{domain}/Maildir")) as fn(&str, &str) -> String,
+        ),
         ("/mail/{domain}/{local}", |local, domain| format!("mail/{domain}/{local}")),
-        ("/mail/{domain}/u-{local}/Maildir", |local, domain| format!("mail/{domain}/u-{local}/Maildir")),
+        ("/mail/{domain}/u-{local}/Maildir", |local, domain| {
+            format!("mail/{domain}/u-{local}/Maildir")
+        }),
     ] {
         let site = Local::new();
         let config = embedded(&site, store, DOMAINS);
-        let to = ["-f", "", "-d", "info@a.example", "-d", "Info+lists@B.example", "-d", "doug@b.example"];
+        let to = [
+            "-f",
+            "",
+            "-d",
+            "info@a.example",
+            "-d",
+            "Info+lists@B.example",
+            "-d",
+            "doug@b.example",
+        ];
         delivered(&config, &to, &letter("both"));
         delivered(&config, &["-d", "info@b.example"], &letter("one"));
         let again = delivered(&config, &["-d", "info+x@b.example"], &letter("one"));
@@ -72,7 +93,8 @@ fn a_mailbox_of_an_account_is_in_its_maildir_wherever_that_is() {
     let sent = site.root.join("mail/b.example/info/.Sent");
     let copies = fs::read_dir(sent.join("cur")).expect("Sent").count();
     assert_eq!((copies, sent.join("maildirfolder").exists()), (1, true));
-    let subscribed = fs::read_to_string(site.root.join("mail/b.example/info/subscriptions")).expect("a file");
+    let subscribed =
+        fs::read_to_string(site.root.join("mail/b.example/info/subscriptions")).expect("a file");
     assert_eq!(subscribed, "Sent\n");
 }
 
@@ -84,7 +106,10 @@ fn an_account_that_cannot_have_a_folder_waits_and_says_why() {
     let output = deliver(&config, &["-d", "info@a.example"], &letter("nowhere"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
-    assert!(said.contains("\"info\" cannot name a folder (store.url needs local@domain)"), "{said}");
+    assert!(
+        said.contains("\"info\" cannot name a folder (store.url needs local@domain)"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -136,7 +161,10 @@ fn a_catch_all_takes_no_mail_with_a_detail_from_sqlite() {
         delivered(&config, &["-d", address], &message);
         assert!(site.inbox(account).contains(&message), "{address} is {account}'s");
     }
-    assert_eq!([site.inbox("info").len(), site.inbox("boss").len(), site.inbox("rest").len()], [2, 1, 2]);
+    assert_eq!(
+        [site.inbox("info").len(), site.inbox("boss").len(), site.inbox("rest").len()],
+        [2, 1, 2]
+    );
     let unknown = deliver(&config, &["-d", "info@b.example"], &letter("unknown"));
     assert_eq!(unknown.status.code(), Some(67), "{unknown:?}");
 }
@@ -150,7 +178,10 @@ fn a_catch_all_takes_no_mail_with_a_detail_from_postgres() {
         let message = letter(&format!("n{number}"));
         delivered(&config, &["-d", address], &message);
         let expected = with_crlf(&message);
-        assert!(world.dovecot.messages(account, "INBOX").contains(&expected), "{address} is {account}'s");
+        assert!(
+            world.dovecot.messages(account, "INBOX").contains(&expected),
+            "{address} is {account}'s"
+        );
     }
     let counts = ["info", "boss", "rest"].map(|account| world.dovecot.count(account, "INBOX"));
     assert_eq!(counts, [2, 1, 2]);

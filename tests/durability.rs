@@ -1,6 +1,7 @@
-//! "Delivered" survives a power failure: files, folders, links, records and receipts reach the disk in the order that
-//! `deliver.rs` and the Maildir store promise. SIGKILL cannot show that, since the kernel keeps what was written; here the
-//! real binary runs under strace(1), and what its calls would leave after a power failure is worked out.
+//! "Delivered" survives a power failure: files, folders, links, records and receipts reach the disk
+//! in the order that `deliver.rs` and the Maildir store promise. SIGKILL cannot show that, since
+//! the kernel keeps what was written; here the real binary runs under strace(1), and what its calls
+//! would leave after a power failure is worked out.
 
 #[path = "faults/disk.rs"]
 mod disk;
@@ -56,10 +57,18 @@ struct Traced {
 }
 
 impl Traced {
-    fn run(root: &TempRoot, config: &Path, args: &[&str], stdin: Option<&[u8]>, inject: &[&str]) -> Traced {
+    fn run(
+        root: &TempRoot,
+        config: &Path,
+        args: &[&str],
+        stdin: Option<&[u8]>,
+        inject: &[&str],
+    ) -> Traced {
         let log = root.join("trace");
         let mut command = Command::new("strace");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
+        {
             command.env_remove(name);
         }
         command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
@@ -93,14 +102,19 @@ impl Traced {
         self.all(|call| matches!(&*call.name, "link" | "linkat") && call.worked())
     }
 
-    /// Panics unless Postgres was sent `what` before `moment`, and said by then that it is committed: ready for the next,
-    /// in no transaction (ReadyForQuery in the protocol's message formats).
+    /// Panics unless Postgres was sent `what` before `moment`, and said by then that it is
+    /// committed: ready for the next, in no transaction (ReadyForQuery in the protocol's message
+    /// formats).
     #[track_caller]
     fn assert_answered(&self, what: &str, moment: usize) {
-        let asked = self.all(|call| call.name == "sendto" && call.args.contains(what) && call.began < moment);
+        let asked = self
+            .all(|call| call.name == "sendto" && call.args.contains(what) && call.began < moment);
         let asked = asked.last().unwrap_or_else(|| panic!("{what} was not sent by line {moment}"));
         let answers = self.all(|call| {
-            call.name == "recvfrom" && call.on() == asked.on() && call.began > asked.began && call.ended < moment
+            call.name == "recvfrom"
+                && call.on() == asked.on()
+                && call.began > asked.began
+                && call.ended < moment
         });
         let is_ready = answers.iter().any(|call| call.args.contains("Z\\0\\0\\0\\5I"));
         assert!(is_ready, "{what} was not committed by line {moment}: {answers:?}");
@@ -170,7 +184,10 @@ impl Embedded {
             let copy = PathBuf::from(link.quoted(1));
             // The record is committed, and the ledger is where it will be looked for.
             let before = Disk::at(&run.calls, link.began, old);
-            assert!(run.calls.iter().any(|call| self.is_wal_write(call) && call.ended < link.began), "no record");
+            assert!(
+                run.calls.iter().any(|call| self.is_wal_write(call) && call.ended < link.began),
+                "no record"
+            );
             before.assert_keeps(&wal, "the ledger before the link");
             assert!(
                 before.lost_names(&wal.with_file_name("ledger.db")).is_empty(),
@@ -178,21 +195,32 @@ impl Embedded {
             );
             // All of the copy is on disk when it gets its name.
             let linked = Disk::at(&run.calls, link.ended + 1, old);
-            assert!(linked.keeps_content(&copy), "{} is linked before it is synced", copy.display());
-            // Its name is, before the receipt goes into the ledger. Where that failed, what goes there is that it failed.
-            let receipt = run.first_after(link.ended, |call| self.is_wal_write(call) || call.was_injected());
+            assert!(
+                linked.keeps_content(&copy),
+                "{} is linked before it is synced",
+                copy.display()
+            );
+            // Its name is, before the receipt goes into the ledger. Where that failed, what goes
+            // there is that it failed.
+            let receipt =
+                run.first_after(link.ended, |call| self.is_wal_write(call) || call.was_injected());
             if let Some(receipt) = receipt.filter(|receipt| !receipt.was_injected()) {
-                Disk::at(&run.calls, receipt.began, old).assert_keeps(&copy, "the copy before its receipt");
+                Disk::at(&run.calls, receipt.began, old)
+                    .assert_keeps(&copy, "the copy before its receipt");
             }
         }
         // Nothing is said before it is so.
-        if let Some(said) = run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored ")).first() {
+        if let Some(said) =
+            run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored ")).first()
+        {
             let disk = Disk::at(&run.calls, said.began, old);
             disk.assert_keeps(&wal, "the receipts before they are said");
             for link in run.links() {
                 let copy = Path::new(link.quoted(1));
-                // A copy in Sent that the disk left in doubt defers nobody: its bytes are kept in the ledger.
-                let is_kept = link.quoted(1).contains("/.Sent/") && run.calls.iter().any(Call::was_injected);
+                // A copy in Sent that the disk left in doubt defers nobody: its bytes are kept in
+                // the ledger.
+                let is_kept =
+                    link.quoted(1).contains("/.Sent/") && run.calls.iter().any(Call::was_injected);
                 if !is_kept {
                     disk.assert_keeps(copy, "the copy before it is said to be stored");
                 }
@@ -212,7 +240,8 @@ fn a_copy_that_is_written_before_its_record_is_on_disk_before_it_is_linked() {
     site.deliver(FROM_ELSEWHERE, 1);
 }
 
-/// The second finds ledger and folders: what others made may not be on disk yet, what this one writes must be.
+/// The second finds ledger and folders: what others made may not be on disk yet, what this one
+/// writes must be.
 #[test]
 fn a_second_delivery_keeps_the_order_as_well() {
     let site = Embedded::new();
@@ -234,7 +263,10 @@ fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
     let is_synced = |folder: &str| {
         let folder = site.root.join(folder);
         run.calls.iter().any(|call| {
-            call.name == "fsync" && Path::new(call.on()) == folder && call.worked() && call.ended < receipt.began
+            call.name == "fsync"
+                && Path::new(call.on()) == folder
+                && call.worked()
+                && call.ended < receipt.began
         })
     };
     for folder in ["mail/here/scuba/Maildir", "mail/here/scuba", "mail/here", "mail", ""] {
@@ -243,7 +275,8 @@ fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
     site.judge(&run, &old);
 }
 
-/// `onedrop lmtp` under strace, with one message after the other for one recipient, each until it is taken.
+/// `onedrop lmtp` under strace, with one message after the other for one recipient, each until it
+/// is taken.
 fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -> (Traced, usize) {
     let (socket, log) = (root.join("lmtp.sock"), root.join("trace"));
     let mut command = guarded("strace", None, Signal::SIGKILL);
@@ -253,8 +286,12 @@ fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -
     }
     command.arg(onedrop_path()).arg("lmtp").arg("--config").arg(config);
     command.arg("--listen").arg(format!("unix:{}", socket.display()));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(root.join("server.log")).expect("log"));
-    let mut server = Server::start("onedrop lmtp", command, Signal::SIGKILL, &root.join("server.log"));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(root.join("server.log")).expect("log"));
+    let mut server =
+        Server::start("onedrop lmtp", command, Signal::SIGKILL, &root.join("server.log"));
     server.wait_ready(|| UnixStream::connect(&socket).is_ok());
     let mut client = LmtpClient::welcome(&socket);
     let mut deferred = 0;
@@ -273,7 +310,8 @@ fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -
     drop(client);
     // strace itself ends with what it traces, and not by a signal.
     for pid in server.descendants().into_keys() {
-        kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), Signal::SIGTERM).expect("the server");
+        kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), Signal::SIGTERM)
+            .expect("the server");
     }
     assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
     let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
@@ -295,7 +333,9 @@ fn the_lmtp_server_keeps_the_order_too() {
     assert_eq!(links.len(), messages.len());
     site.judge(&run, &old);
     for link in links {
-        let replied = run.first_after(link.ended, |call| call.name != "recvfrom" && call.args.contains("\"250 2"));
+        let replied = run.first_after(link.ended, |call| {
+            call.name != "recvfrom" && call.args.contains("\"250 2")
+        });
         let replied = replied.unwrap_or_else(|| panic!("no reply after {link:?}"));
         let disk = Disk::at(&run.calls, replied.began, &old);
         disk.assert_keeps(Path::new(link.quoted(1)), "the copy before the reply");
@@ -303,8 +343,9 @@ fn the_lmtp_server_keeps_the_order_too() {
     }
 }
 
-/// The server syncs a copy beside its record, in a thread of its own: what that hears, the delivery must hear. The first
-/// sync of each thread fails: that of a copy, and then that of a mailbox' folder.
+/// The server syncs a copy beside its record, in a thread of its own: what that hears, the delivery
+/// must hear. The first sync of each thread fails: that of a copy, and then that of a mailbox'
+/// folder.
 #[test]
 fn the_lmtp_server_believes_no_sync_that_failed() {
     let (postgres, root) = (Postgres::start(), TempRoot::new());
@@ -312,7 +353,8 @@ fn the_lmtp_server_believes_no_sync_that_failed() {
     // Makes the folders.
     support::world::delivered(&config, &DELIVER[1..], FROM_ELSEWHERE);
     let letter = letter("sync");
-    let (run, deferred) = serve(&root, &config, &["inject=fsync:error=EIO:when=1"], std::slice::from_ref(&letter));
+    let (run, deferred) =
+        serve(&root, &config, &["inject=fsync:error=EIO:when=1"], std::slice::from_ref(&letter));
     assert!(deferred > 0 && run.calls.iter().any(Call::was_injected), "nothing failed");
     let failed = run.all(|call| call.was_injected() && call.on().contains("/Maildir/tmp/"));
     assert!(!failed.is_empty(), "no copy's sync failed");
@@ -325,35 +367,44 @@ fn the_lmtp_server_believes_no_sync_that_failed() {
     }
     let inbox = support::maildir_copies(&root.join("mail"), "scuba", "");
     let ours = inbox.iter().filter(|copy| String::from_utf8_lossy(copy).contains("<sync@x>"));
-    let ours: Vec<String> = ours.map(|copy| String::from_utf8_lossy(copy).replace('\n', "\r\n")).collect();
+    let ours: Vec<String> =
+        ours.map(|copy| String::from_utf8_lossy(copy).replace('\n', "\r\n")).collect();
     assert!(ours.len() == 1 && ours[0].ends_with(&letter), "{ours:?}");
 }
 
-/// The file of a double is gone for good before it is said so, and before any later run puts one copy on record.
+/// The file of a double is gone for good before it is said so, and before any later run puts one
+/// copy on record.
 #[test]
 fn a_double_that_was_taken_out_stays_out() {
     let site = Embedded::new();
     site.deliver(FROM_ELSEWHERE, 1);
     let maildir = site.root.join("mail/here/scuba/Maildir");
     let [copy] = &entries(&maildir.join("new"))[..] else { panic!("one copy") };
-    // A reader has renamed the first, and a delivery that was late has linked its own: it was leased more than once.
-    let read = maildir.join("cur").join(format!("{}:2,S", copy.file_name().expect("a name").to_string_lossy()));
+    // A reader has renamed the first, and a delivery that was late has linked its own: it was
+    // leased more than once.
+    let read = maildir
+        .join("cur")
+        .join(format!("{}:2,S", copy.file_name().expect("a name").to_string_lossy()));
     fs::copy(copy, &read).expect("a double");
     let date = fs::metadata(copy).and_then(|copy| copy.modified()).expect("a date");
     File::open(&read).and_then(|read| read.set_modified(date)).expect("a date");
-    let ledger = rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
+    let ledger =
+        rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
     ledger.execute("UPDATE onedrop_copy SET epoch = 2", []).expect("a second lease");
     drop(ledger);
     let old = site.old();
-    let run = Traced::run(&site.root, &site.config, &["verify", "--repair", "--since", "1h"], None, &[]);
+    let run =
+        Traced::run(&site.root, &site.config, &["verify", "--repair", "--since", "1h"], None, &[]);
     let left = [entries(&maildir.join("new")), entries(&maildir.join("cur"))].concat();
     assert_eq!(left.len(), 1, "{left:?}, {:?}", run.output);
     let is_mail = |call: &Call| ["/new/", "/cur/"].iter().any(|sub| call.quoted(0).contains(sub));
     let removed = run.all(|call| call.name.starts_with("unlink") && call.worked() && is_mail(call));
     let [removed] = removed[..] else { panic!("{removed:?}") };
     let double = PathBuf::from(removed.quoted(0));
-    let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("repaired double"));
-    let lost = Disk::at(&run.calls, said.first().expect("a word of it").began, &old).lost_names(&double);
+    let said =
+        run.all(|call| call.name == "write" && call.quoted(0).starts_with("repaired double"));
+    let lost =
+        Disk::at(&run.calls, said.first().expect("a word of it").began, &old).lost_names(&double);
     assert!(lost.is_empty(), "{lost:?} would stand there again");
 }
 
@@ -367,7 +418,8 @@ fn with_postgres(postgres: &Postgres, root: &TempRoot, more: &str) -> PathBuf {
     config
 }
 
-/// The ledger on a server, the copies here: the record is committed before a link, and the receipt is sent after the sync.
+/// The ledger on a server, the copies here: the record is committed before a link, and the receipt
+/// is sent after the sync.
 #[test]
 fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
     let (postgres, root) = (Postgres::start(), TempRoot::new());
@@ -376,25 +428,33 @@ fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
         let is_old = root.join("mail").exists();
         let run = Traced::well(&root, &config, &DELIVER, Some(message));
         let old = |path: &Path| {
-            is_old && !path.to_string_lossy().contains(".Sent") && !path.to_string_lossy().contains("lisa")
+            is_old
+                && !path.to_string_lossy().contains(".Sent")
+                && !path.to_string_lossy().contains("lisa")
         };
         assert_eq!(run.links().len(), copies);
         for link in run.links() {
             let copy = PathBuf::from(link.quoted(1));
-            assert!(Disk::at(&run.calls, link.ended + 1, old).keeps_content(&copy), "linked before it is synced");
+            assert!(
+                Disk::at(&run.calls, link.ended + 1, old).keeps_content(&copy),
+                "linked before it is synced"
+            );
             run.assert_answered("onedrop_record(", link.began);
-            let receipt =
-                run.first_after(link.ended, |call| call.name == "sendto" && call.args.contains("onedrop_confirm("));
+            let receipt = run.first_after(link.ended, |call| {
+                call.name == "sendto" && call.args.contains("onedrop_confirm(")
+            });
             let receipt = receipt.expect("a receipt");
-            Disk::at(&run.calls, receipt.began, old).assert_keeps(&copy, "the copy before its receipt");
+            Disk::at(&run.calls, receipt.began, old)
+                .assert_keeps(&copy, "the copy before its receipt");
         }
-        let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
+        let said =
+            run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
         run.assert_answered("onedrop_confirm(", said);
     }
 }
 
-/// No last bytes of an APPEND before the record is committed, no receipt before the server has answered, no word of it
-/// before the receipt is committed.
+/// No last bytes of an APPEND before the record is committed, no receipt before the server has
+/// answered, no word of it before the receipt is committed.
 #[test]
 fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
     let world = World::start();
@@ -403,25 +463,31 @@ fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
     let stored = run.all(|call| call.name == "recvfrom" && call.args.contains("APPENDUID"));
     assert_eq!(stored.len(), 2);
     for stored in stored {
-        let sent = run.all(|call| call.name == "sendto" && call.on() == stored.on() && call.began < stored.began);
+        let sent = run.all(|call| {
+            call.name == "sendto" && call.on() == stored.on() && call.began < stored.began
+        });
         let last_bytes = sent.last().expect("last bytes");
         assert!(last_bytes.args.contains("\\r\\n\", "), "{last_bytes:?}");
         run.assert_answered("onedrop_record(", last_bytes.began);
-        let is_receipt = |call: &Call| call.name == "sendto" && call.args.contains("onedrop_confirm(");
+        let is_receipt =
+            |call: &Call| call.name == "sendto" && call.args.contains("onedrop_confirm(");
         let receipt = run.first_after(last_bytes.began, is_receipt).expect("a receipt");
         assert!(receipt.began > stored.ended, "{receipt:?}");
     }
-    let said = run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
+    let said =
+        run.all(|call| call.name == "write" && call.quoted(0).starts_with("stored "))[0].began;
     run.assert_answered("onedrop_confirm(", said);
 }
 
-/// A commit that a server may forget must not let a copy be written, or be called delivered: whatever the server's default,
-/// and also where we open the transactions since its default isolation is another.
+/// A commit that a server may forget must not let a copy be written, or be called delivered:
+/// whatever the server's default, and also where we open the transactions since its default
+/// isolation is another.
 #[test]
 fn commits_are_durable_whatever_the_server_has_for_a_default() {
     for isolation in ["read committed", "repeatable read"] {
-        let postgres =
-            Postgres::start_with(&format!("synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"));
+        let postgres = Postgres::start_with(&format!(
+            "synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"
+        ));
         let root = TempRoot::new();
         let config = with_postgres(&postgres, &root, HERE);
         postgres.psql(
@@ -435,9 +501,11 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         let said = support::world::delivered(&config, &["-d", "scuba@mail.axial.net"], MESSAGE);
         assert!(said.starts_with("stored "), "{said}");
         let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen ORDER BY 1");
-        let wanted = ["onedrop_copy INSERT on", "onedrop_copy UPDATE on", "onedrop_message INSERT on"];
+        let wanted =
+            ["onedrop_copy INSERT on", "onedrop_copy UPDATE on", "onedrop_message INSERT on"];
         assert_eq!(seen.lines().collect::<Vec<_>>(), wanted, "{isolation}");
-        // What verify puts on record, in transactions of the program's own: a second look at a copy that was leased twice.
+        // What verify puts on record, in transactions of the program's own: a second look at a copy
+        // that was leased twice.
         let aside = "UPDATE onedrop_copy SET epoch = 2, placed_at = placed_at - interval '1 hour'; TRUNCATE seen";
         postgres.psql(aside);
         let verified = support::world::run(&config, &["verify", "--repair", "--since", "2h"]);

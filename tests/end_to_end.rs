@@ -1,4 +1,5 @@
-//! A real Postfix hands mail to the real binary, which records it in a real Postgres and places it in a real Dovecot.
+//! A real Postfix hands mail to the real binary, which records it in a real Postgres and places it
+//! in a real Dovecot.
 
 mod support;
 
@@ -8,8 +9,8 @@ use support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use support::world::{STORY, World, delivered, run};
 use support::{fixture, onedrop_path, wait_until};
 
-/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery ("skipped, still being
-/// delivered").
+/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
+/// ("skipped, still being delivered").
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 
@@ -18,7 +19,8 @@ fn spec(world: &World, more: &str) -> PostfixSpec {
 }
 
 fn welcome(id: &str) -> Vec<u8> {
-    let text = String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
+    let text =
+        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
     text.replace("CAHk9w0next-meeting", id).into_bytes()
 }
 
@@ -30,7 +32,11 @@ fn recipients(count: usize) -> Vec<String> {
 fn lisa_writes_to_scuba_and_doug() {
     let world = World::start();
     let postfix = Postfix::start(&spec(&world, STORY));
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"], &welcome("story"));
+    let queue_id = postfix.send(
+        LISA,
+        &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"],
+        &welcome("story"),
+    );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
     world.story_is_told("story");
@@ -40,7 +46,10 @@ fn lisa_writes_to_scuba_and_doug() {
     assert!(log.contains("stored account=scuba mailbox=INBOX uid="), "{log}");
     let trace = run(&world.config("trace", STORY), &["trace", &queue_id]);
     let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
-    assert!(trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2, "{trace}");
+    assert!(
+        trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2,
+        "{trace}"
+    );
 }
 
 #[test]
@@ -53,7 +62,10 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing() {
         postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
-        assert_eq!(world.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
+        assert_eq!(
+            world.ledger_copies(&format!("crowd-{count}")),
+            format!("{0} of {0}", count + 1)
+        );
     }
     for n in 1..=50 {
         assert_eq!(world.dovecot.count(&format!("r{n}"), "INBOX"), if n <= 10 { 2 } else { 1 });
@@ -76,8 +88,15 @@ fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
     }
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let log = postfix.log();
-    assert!(log.contains("status=deferred") && log.contains("another delivery of this message holds"), "{log}");
-    let rounds = world.postgres.psql("SELECT count(*) FROM onedrop_message").parse::<usize>().expect("a number");
+    assert!(
+        log.contains("status=deferred") && log.contains("another delivery of this message holds"),
+        "{log}"
+    );
+    let rounds = world
+        .postgres
+        .psql("SELECT count(*) FROM onedrop_message")
+        .parse::<usize>()
+        .expect("a number");
     for n in 1..=10 {
         assert_eq!(world.dovecot.count(&format!("r{n}"), "INBOX"), rounds);
     }
@@ -90,7 +109,10 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy() {
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&world, STORY) });
     world.dovecot.stop();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
-    assert!(wait_until(LONG, || postfix.attempts(&queue_id).iter().any(|line| line.contains("status=deferred"))));
+    assert!(wait_until(LONG, || postfix
+        .attempts(&queue_id)
+        .iter()
+        .any(|line| line.contains("status=deferred"))));
     let log = postfix.log();
     assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
     world.dovecot.start_again();
@@ -107,7 +129,10 @@ fn a_ledger_that_is_down_defers_and_then_gets_one_copy() {
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&world, STORY) });
     world.postgres.stop_immediate();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
-    assert!(wait_until(LONG, || postfix.attempts(&queue_id).iter().any(|line| line.contains("status=deferred"))));
+    assert!(wait_until(LONG, || postfix
+        .attempts(&queue_id)
+        .iter()
+        .any(|line| line.contains("status=deferred"))));
     world.postgres.restart();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
@@ -120,10 +145,12 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
     let world = World::start();
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
     let postfix = Postfix::start(&spec(&world, known));
-    let queue_id = postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
+    let queue_id =
+        postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let attempts = postfix.attempts(&queue_id);
-    let bounced = attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
+    let bounced =
+        attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
     assert!(bounced.contains("unknown recipient nobody@mail.axial.net"), "{bounced}");
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
@@ -133,11 +160,16 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
 #[test]
 fn users_may_live_in_a_table_of_the_ledgers_database() {
     let world = World::start();
-    world.postgres.psql("CREATE TABLE users (address text, login text); GRANT SELECT ON users TO onedrop");
-    world.postgres.psql("INSERT INTO users VALUES ('scuba@mail.axial.net', 'u17'), ('lisa@gmail.com', 'u18')");
+    world
+        .postgres
+        .psql("CREATE TABLE users (address text, login text); GRANT SELECT ON users TO onedrop");
+    world.postgres.psql(
+        "INSERT INTO users VALUES ('scuba@mail.axial.net', 'u17'), ('lisa@gmail.com', 'u18')",
+    );
     let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
     let postfix = Postfix::start(&spec(&world, asked));
-    let queue_id = postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &welcome("table"));
+    let queue_id =
+        postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &welcome("table"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     assert_eq!(world.dovecot.count("u17", "INBOX"), 1);
     assert_eq!(world.dovecot.count("u18", "Sent"), 1);
@@ -152,7 +184,8 @@ fn a_slow_query_is_named() {
     let asked = "[directory]\nquery = \"SELECT 'scuba' FROM pg_sleep(60) WHERE $1 <> ''\"\n\
                  [limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nwait_secs = 0\n";
     let config = world.config("slow", asked);
-    let output = support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
+    let output =
+        support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert_eq!(said, "4.3.0 ledger: directory.query took too long\n");
@@ -164,17 +197,26 @@ fn local_delivers_by_mailbox_command() {
     let local = STORY.replace("[\"mail.axial.net\"]", &format!("[\"{UNIX_DOMAIN}\"]"));
     let config = world.config("etc", &local);
     let command = format!("{} deliver --config {}", onedrop_path().display(), config.display());
-    let postfix = Postfix::start(&PostfixSpec { delivery: Delivery::MailboxCommand(command), ..spec(&world, &local) });
+    let postfix = Postfix::start(&PostfixSpec {
+        delivery: Delivery::MailboxCommand(command),
+        ..spec(&world, &local)
+    });
     postfix.send(LISA, &[&format!("nobody@{UNIX_DOMAIN}")], &welcome("local"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let mails = world.dovecot.messages("nobody", "INBOX");
     assert_eq!(mails.len(), 1, "{}", postfix.log());
     let text = String::from_utf8_lossy(&mails[0]);
-    assert!(text.starts_with("Return-Path: <lisa@gmail.com>\r\n"), "the mbox line is stripped: {text}");
+    assert!(
+        text.starts_with("Return-Path: <lisa@gmail.com>\r\n"),
+        "the mbox line is stripped: {text}"
+    );
     assert_eq!(world.dovecot.count("lisa", "Sent"), 1);
     // local(8) logs no output of a command that succeeded; the ledger tells.
     let trace = run(&config, &["trace", &format!("nobody@{UNIX_DOMAIN}")]);
-    assert!(String::from_utf8_lossy(&trace.stdout).contains("stored account=nobody mailbox=INBOX uid="), "{trace:?}");
+    assert!(
+        String::from_utf8_lossy(&trace.stdout).contains("stored account=nobody mailbox=INBOX uid="),
+        "{trace:?}"
+    );
 }
 
 #[test]
@@ -188,7 +230,12 @@ fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
     let others = b"From: lisa@gmail.com\nSubject: others\nMessage-ID: <others@x>\n\nbody\n";
     postfix.send_authenticated("doug", "doug@mail.axial.net", &["scuba@mail.axial.net"], others);
     let to_self = b"From: otto@mail.axial.net\nTo: otto@mail.axial.net\nSubject: self\nMessage-ID: <self@x>\n\nbody\n";
-    postfix.send_authenticated("otto@mail.axial.net", "otto@mail.axial.net", &["otto@mail.axial.net"], to_self);
+    postfix.send_authenticated(
+        "otto@mail.axial.net",
+        "otto@mail.axial.net",
+        &["otto@mail.axial.net"],
+        to_self,
+    );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 3);
     let sent = world.dovecot.messages("doug", "Sent");
@@ -201,15 +248,25 @@ fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
 #[test]
 fn whose_sent_is_a_matter_of_trust() {
     let world = World::start();
-    let forged = |id: &str| format!("From: Doug <doug@mail.axial.net>\nMessage-ID: <{id}@x>\n\nbody\n").into_bytes();
+    let forged = |id: &str| {
+        format!("From: Doug <doug@mail.axial.net>\nMessage-ID: <{id}@x>\n\nbody\n").into_bytes()
+    };
     let trust = |how: &str| STORY.replace("\"authenticated\"", &format!("\"{how}\""));
     for (how, copies) in [("never", 0), ("authenticated", 0), ("header", 1)] {
         let config = world.config(how, &trust(how));
-        support::world::delivered(&config, &["-d", "scuba@mail.axial.net", "--sasl-username", ""], &forged(how));
+        support::world::delivered(
+            &config,
+            &["-d", "scuba@mail.axial.net", "--sasl-username", ""],
+            &forged(how),
+        );
         assert_eq!(world.dovecot.count("doug", "Sent"), copies, "{how}");
     }
     let config = world.config("login", &trust("never"));
-    support::world::delivered(&config, &["-d", "scuba@mail.axial.net", "--sasl-username", "doug"], &forged("login"));
+    support::world::delivered(
+        &config,
+        &["-d", "scuba@mail.axial.net", "--sasl-username", "doug"],
+        &forged("login"),
+    );
     assert_eq!(world.dovecot.count("doug", "Sent"), 1);
     assert_eq!(world.dovecot.count("scuba", "INBOX"), 4);
 }
@@ -219,7 +276,8 @@ fn a_postgres_ledger_of_another_version_defers_and_says_so() {
     let world = World::start();
     let config = world.config("etc", STORY);
     world.postgres.psql("UPDATE onedrop_schema SET version = version + 90");
-    let output = support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("version"));
+    let output =
+        support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("version"));
     assert_eq!(output.status.code(), Some(75));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.starts_with("4.3.5 ledger: has schema version 9"), "{said}");
@@ -238,10 +296,16 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     };
     let (status, found) = check(&config);
     assert_eq!(status, Some(0), "{found}");
-    for line in ["schema version 5", "lock: two sessions exclude each other", "logged in to 127.0.0.1:", "gets mail"] {
+    for line in [
+        "schema version 5",
+        "lock: two sessions exclude each other",
+        "logged in to 127.0.0.1:",
+        "gets mail",
+    ] {
         assert!(found.contains(line), "{line}: {found}");
     }
-    let asked = format!("{STORY}\n").replace("[sent]", "query = \"SELECT login FROM no_table WHERE a = $1\"\n[sent]");
+    let asked = format!("{STORY}\n")
+        .replace("[sent]", "query = \"SELECT login FROM no_table WHERE a = $1\"\n[sent]");
     let config = world.config("asks", &asked);
     std::fs::write(config.with_file_name("password"), "wrong\n").expect("password");
     let (status, found) = check(&config);
@@ -264,12 +328,12 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
     );
     std::fs::write(embedded.join("onedrop.toml"), text).expect("configuration");
     let in_file = || {
-        let [main, wal] = ["ledger.db", "ledger.db-wal"].map(|name| std::fs::metadata(embedded.join(name)));
+        let [main, wal] =
+            ["ledger.db", "ledger.db-wal"].map(|name| std::fs::metadata(embedded.join(name)));
         main.map_or(0, |main| main.len()) + wal.map_or(0, |wal| wal.len())
     };
     let in_postgres = || {
-        let sizes =
-            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'onedrop%' AND relkind = 'r'";
+        let sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'onedrop%' AND relkind = 'r'";
         world.postgres.psql(sizes).parse::<u64>().expect("a size")
     };
     let config = world.config("nul", STORY);
@@ -283,7 +347,8 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
         ("every other", b"x\0".repeat(4_000_000)),
     ];
     for (name, body) in &bodies {
-        let head = format!("Message-ID: <{}@nul>\nFrom: x@y\nDate: {DATE}\n\n", name.replace(' ', "-"));
+        let head =
+            format!("Message-ID: <{}@nul>\nFrom: x@y\nDate: {DATE}\n\n", name.replace(' ', "-"));
         let message = [head.as_bytes(), body, b"\n"].concat();
         let before = (in_file(), in_postgres());
         delivered(&embedded.join("onedrop.toml"), &["-d", "scuba@mail.axial.net"], &message);
@@ -297,8 +362,9 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
     for (name, file, postgres) in &grown[1..] {
         assert!(*file < 4 * 65_536 && *postgres < 3 * 65_536, "{name}: {grown:?}");
     }
-    let places =
-        world.postgres.psql("SELECT max(octet_length(nul_runs)) <= 65536 AND count(nul_runs) = 3 FROM onedrop_message");
+    let places = world.postgres.psql(
+        "SELECT max(octet_length(nul_runs)) <= 65536 AND count(nul_runs) = 3 FROM onedrop_message",
+    );
     assert_eq!(places, "t");
 }
 

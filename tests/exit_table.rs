@@ -1,5 +1,5 @@
-//! The contract with Postfix as a table of cases, each run through the real binary: what goes in, the exit status and
-//! the first bytes of the output. Only 0, 67 and 69 may come beside 75.
+//! The contract with Postfix as a table of cases, each run through the real binary: what goes in,
+//! the exit status and the first bytes of the output. Only 0, 67 and 69 may come beside 75.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -33,8 +33,16 @@ impl World {
     fn with(ledger: &str, store: &str, more: &str) -> World {
         let dir = tempfile::tempdir().expect("folder");
         let at = dir.path().display().to_string();
-        let ledger = if ledger.is_empty() { format!("url = \"sqlite://{at}/ledger.db\"") } else { ledger.to_owned() };
-        let store = if store.is_empty() { format!("url = \"maildir://{at}/mail\"") } else { store.to_owned() };
+        let ledger = if ledger.is_empty() {
+            format!("url = \"sqlite://{at}/ledger.db\"")
+        } else {
+            ledger.to_owned()
+        };
+        let store = if store.is_empty() {
+            format!("url = \"maildir://{at}/mail\"")
+        } else {
+            store.to_owned()
+        };
         let password = dir.path().join("password");
         fs::write(&password, "geheim-geheim\n").expect("password");
         fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).expect("mode");
@@ -65,12 +73,15 @@ impl World {
         feed(self.command(&args), message)
     }
 
-    /// The attempts of a queue id: to whom, how they ended, and whether the process ended otherwise.
+    /// The attempts of a queue id: to whom, how they ended, and whether the process ended
+    /// otherwise.
     fn attempts(&self, queue_id: &str) -> Vec<(String, String, bool)> {
         let output = self.command(&["trace", "--json", queue_id]).output().expect("binary");
         let traces: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let attempts = traces[0]["attempts"].as_array().expect("attempts");
-        let text = |attempt: &serde_json::Value, name: &str| attempt[name].as_str().expect("a text").to_owned();
+        let text = |attempt: &serde_json::Value, name: &str| {
+            attempt[name].as_str().expect("a text").to_owned()
+        };
         let told = |attempt| {
             let end = format!("{} {}", text(attempt, "outcome"), text(attempt, "status"));
             (text(attempt, "recipient"), end, text(attempt, "text").contains("; ended in "))
@@ -85,7 +96,8 @@ impl World {
             entries
                 .flatten()
                 .map(|entry| {
-                    let is_mail = matches!(path.file_name().and_then(|n| n.to_str()), Some("new" | "cur"));
+                    let is_mail =
+                        matches!(path.file_name().and_then(|n| n.to_str()), Some("new" | "cur"));
                     if entry.path().is_dir() { count(&entry.path()) } else { usize::from(is_mail) }
                 })
                 .sum()
@@ -104,7 +116,13 @@ struct End {
 impl End {
     #[track_caller]
     fn is(&self, status: i32, out: &str) -> &End {
-        assert_eq!(self.status.code(), Some(status), "signal {:?}, output {:?}", self.status.signal(), self.out);
+        assert_eq!(
+            self.status.code(),
+            Some(status),
+            "signal {:?}, output {:?}",
+            self.status.signal(),
+            self.out
+        );
         assert!(self.out.starts_with(out), "{:?} does not start with {out:?}", self.out);
         assert!(!self.out.contains("geheim"), "a password shows: {:?}", self.out);
         assert!(self.out.lines().count() <= 1 || status == 0, "more than one line: {:?}", self.out);
@@ -139,7 +157,9 @@ fn feed(mut command: Command, message: &[u8]) -> End {
 #[test]
 fn delivered_is_0_and_says_where() {
     let world = World::new();
-    world.deliver(&["-d", SCUBA, "-f", "lisa@gmail.com"], MESSAGE).is(0, "stored account=scuba mailbox=INBOX ");
+    world
+        .deliver(&["-d", SCUBA, "-f", "lisa@gmail.com"], MESSAGE)
+        .is(0, "stored account=scuba mailbox=INBOX ");
     world.deliver(&["-d", SCUBA], MESSAGE).is(0, "already there account=scuba mailbox=INBOX ");
     world
         .deliver(&["-d", "doug@mail.axial.net"], MESSAGE)
@@ -165,7 +185,9 @@ fn the_recipient_comes_from_the_argument_the_environment_or_the_topmost_delivere
     world.deliver(&["-d", ""], MESSAGE).is(75, "4.3.5 no recipient");
     // local(8) turns odd characters of the environment into "_"; the field it writes has them.
     let odd = [b"Delivered-To: o'brien@mail.axial.net\n", MESSAGE].concat();
-    for (recipient, account) in [("o_brien@mail.axial.net", "o'brien"), ("other@mail.axial.net", "other")] {
+    for (recipient, account) in
+        [("o_brien@mail.axial.net", "o'brien"), ("other@mail.axial.net", "other")]
+    {
         let mut command = world.command(&["deliver"]);
         command.env("RECIPIENT", recipient);
         feed(command, &odd).is(0, &format!("stored account={account} "));
@@ -181,7 +203,8 @@ fn unknown_recipients_are_67() {
     assert_eq!(world.mails(), 0);
 }
 
-/// With a recipient limit other than 1 Postfix hands over several, and what it hears counts for all of them.
+/// With a recipient limit other than 1 Postfix hands over several, and what it hears counts for all
+/// of them.
 #[test]
 fn several_recipients_are_told_of_one_by_one() {
     let world = World::new();
@@ -202,12 +225,23 @@ fn several_recipients_are_told_of_one_by_one() {
 
     // One that can be tried again wins; the others have their mail, once.
     fs::write(world.path("mail/ghost"), b"a file where a folder should be").expect("file");
-    let to = ["-d", "nobody@elsewhere.example", "-d", SCUBA, "-d", "ghost@mail.axial.net", "--queue-id", "4Second"];
+    let to = [
+        "-d",
+        "nobody@elsewhere.example",
+        "-d",
+        SCUBA,
+        "-d",
+        "ghost@mail.axial.net",
+        "--queue-id",
+        "4Second",
+    ];
     let message = b"Subject: three\n\nbody\n";
     let end = world.deliver(&to, message);
-    end.is(75, "4.3.0 <ghost@mail.axial.net>: store: ").says("; <scuba@mail.axial.net>: stored account=scuba ");
+    end.is(75, "4.3.0 <ghost@mail.axial.net>: store: ")
+        .says("; <scuba@mail.axial.net>: stored account=scuba ");
     end.says("; <nobody@elsewhere.example>: 5.1.1 unknown recipient");
-    let (own, others) = ("tempfail 4.3.0".to_owned(), ["permfail 5.1.1".to_owned(), "delivered 2.0.0".to_owned()]);
+    let (own, others) =
+        ("tempfail 4.3.0".to_owned(), ["permfail 5.1.1".to_owned(), "delivered 2.0.0".to_owned()]);
     let [nobody, scuba] = others;
     let expected = [
         ("nobody@elsewhere.example".to_owned(), nobody, true),
@@ -215,11 +249,15 @@ fn several_recipients_are_told_of_one_by_one() {
         ("ghost@mail.axial.net".to_owned(), own, false),
     ];
     let mut attempts = world.attempts("4Second");
-    attempts.sort_by_key(|(recipient, _, _)| expected.iter().position(|(other, _, _)| other == recipient));
+    attempts.sort_by_key(|(recipient, _, _)| {
+        expected.iter().position(|(other, _, _)| other == recipient)
+    });
     assert_eq!(attempts, expected);
     fs::remove_file(world.path("mail/ghost")).expect("file");
     let end = world.deliver(&to, message);
-    end.is(67, "5.1.1 <nobody@elsewhere.example>: ").says("already there account=scuba").says("stored account=ghost");
+    end.is(67, "5.1.1 <nobody@elsewhere.example>: ")
+        .says("already there account=scuba")
+        .says("stored account=ghost");
     assert_eq!(world.mails(), 3);
     // All the same: said once, as for one.
     let end = world.deliver(&["-d", "a@elsewhere.example", "-d", "b@elsewhere.example"], message);
@@ -250,7 +288,9 @@ fn what_is_not_understood_on_the_command_line_is_75() {
         feed(by_postfix(world.command(args)), MESSAGE).is(75, "4.3.5 usage: ");
     }
     // Whoever calls `deliver`.
-    feed(world.command(&["deliver", "--queue-di", "4X"]), MESSAGE).is(75, "4.3.5 usage: ").says("'--queue-id'");
+    feed(world.command(&["deliver", "--queue-di", "4X"]), MESSAGE)
+        .is(75, "4.3.5 usage: ")
+        .says("'--queue-id'");
     assert_eq!(world.mails(), 0);
 }
 
@@ -294,7 +334,11 @@ fn a_command_that_delivers_nothing_does_not_eat_a_message_of_postfix() {
 #[test]
 fn a_broken_configuration_is_75_and_names_file_and_line() {
     let world = World::with("", "", "[limits]\ndeadline_sec = 5\n");
-    world.deliver(&["-d", SCUBA], MESSAGE).is(75, "4.3.5 configuration: ").says("onedrop.toml:").says("deadline_secs");
+    world
+        .deliver(&["-d", SCUBA], MESSAGE)
+        .is(75, "4.3.5 configuration: ")
+        .says("onedrop.toml:")
+        .says("deadline_secs");
     let world = World::new();
     world
         .deliver(&["-d", SCUBA, "--config", "/nowhere/onedrop.toml"], MESSAGE)
@@ -317,7 +361,9 @@ fn a_message_that_was_cut_is_75() {
     // Postfix ends a message with a line end; one without, and shorter than stated, was cut.
     let half = MESSAGE.trim_ascii_end();
     world.deliver(&["-d", SCUBA, "--size", "10000"], half).is(75, "4.3.0 message was cut short");
-    world.deliver(&["-d", SCUBA, "--size", "200000"], MESSAGE).is(75, "4.3.0 message was cut short");
+    world
+        .deliver(&["-d", SCUBA, "--size", "200000"], MESSAGE)
+        .is(75, "4.3.0 message was cut short");
     world.deliver(&["-d", SCUBA], b"").is(75, "4.3.0 message was cut short");
     assert_eq!(world.mails(), 0);
     // A milter took out a long field.
@@ -337,11 +383,14 @@ fn what_is_not_utf_8_in_an_envelope_keeps_no_mail_waiting() {
 /// A Sent that its own account cannot take is no reason to keep or to return a recipient's mail.
 #[test]
 fn an_authors_mailbox_decides_nothing_for_the_recipient() {
-    for (peer, why) in [(Peer::NoAccount("bGlzYQ"), "AUTHENTICATIONFAILED"), (Peer::FullFor("Sent"), "OVERQUOTA")] {
+    for (peer, why) in
+        [(Peer::NoAccount("bGlzYQ"), "AUTHENTICATIONFAILED"), (Peer::FullFor("Sent"), "OVERQUOTA")]
+    {
         let world = imap(peer, SHORT);
         let path = world.path("onedrop.toml");
         let text = fs::read_to_string(&path).expect("configuration");
-        fs::write(&path, text.replace("[store]", "[store]\nover_quota = \"bounce\"")).expect("configuration");
+        fs::write(&path, text.replace("[store]", "[store]\nover_quota = \"bounce\""))
+            .expect("configuration");
         let end = world.deliver(&["-d", SCUBA], MESSAGE);
         end.is(0, "stored account=scuba mailbox=INBOX ")
             .says("no copy yet in account=lisa mailbox=Sent, kept for later")
@@ -353,7 +402,8 @@ fn an_authors_mailbox_decides_nothing_for_the_recipient() {
 #[test]
 fn a_limit_on_the_size_of_files_is_75() {
     let world = World::new();
-    let limited = format!("ulimit -f 100; exec {} deliver -d {SCUBA}", env!("CARGO_BIN_EXE_onedrop"));
+    let limited =
+        format!("ulimit -f 100; exec {} deliver -d {SCUBA}", env!("CARGO_BIN_EXE_onedrop"));
     let mut command = Command::new("sh");
     command.args(["-c", &limited]).env("ONEDROP_CONFIG", world.path("onedrop.toml"));
     let big = [MESSAGE, &vec![b'x'; 200_000]].concat();
@@ -361,7 +411,8 @@ fn a_limit_on_the_size_of_files_is_75() {
     world.deliver(&["-d", SCUBA], &big).is(0, "stored account=scuba");
 }
 
-/// A stand-in for pipe(8): writes half a message and dies, while the delivery goes on and sees a clean end of file.
+/// A stand-in for pipe(8): writes half a message and dies, while the delivery goes on and sees a
+/// clean end of file.
 #[test]
 fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
     for shell_between in [false, true] {
@@ -377,9 +428,13 @@ fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
         );
         let fifo = world.path("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("fifo");
-        // The parent starts the delivery with the fifo as its input, writes half, and is killed without a word.
-        let deliver =
-            if shell_between { format!("sh -c '{deliver}; true'") } else { format!("exec sh -c '{deliver}'") };
+        // The parent starts the delivery with the fifo as its input, writes half, and is killed
+        // without a word.
+        let deliver = if shell_between {
+            format!("sh -c '{deliver}; true'")
+        } else {
+            format!("exec sh -c '{deliver}'")
+        };
         let script = format!(
             "import os, signal, subprocess, sys, time\nr, w = os.pipe()\np = subprocess.Popen(['sh', '-c', {deliver:?}], stdin=r, start_new_session=True)\nos.close(r)\nos.write(w, open({half:?}, 'rb').read())\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)\n"
         );
@@ -404,7 +459,8 @@ fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
 
 #[test]
 fn a_message_that_never_ends_is_75_at_the_deadline() {
-    let world = World::with("", "", "[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\nwait_secs = 0");
+    let world =
+        World::with("", "", "[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\nwait_secs = 0");
     let mut command = world.command(&["deliver", "-d", SCUBA]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("binary");
@@ -454,7 +510,10 @@ fn message_file(world: &World) -> PathBuf {
 
 fn run_with_output(world: &World, out: Stdio) -> ExitStatus {
     let mut command = world.command(&["deliver", "-d", SCUBA]);
-    command.stdin(File::open(message_file(world)).expect("message")).stdout(out).stderr(Stdio::null());
+    command
+        .stdin(File::open(message_file(world)).expect("message"))
+        .stdout(out)
+        .stderr(Stdio::null());
     command.status().expect("binary")
 }
 
@@ -477,7 +536,9 @@ fn a_ledger_of_another_version_is_75_and_says_so() {
     world.deliver(&["-d", SCUBA], MESSAGE).is(0, "stored");
     let database = rusqlite::Connection::open(world.path("ledger.db")).expect("ledger");
     database.execute("INSERT INTO onedrop_schema VALUES (99, 'later', x'00', 0)", []).expect("row");
-    world.deliver(&["-d", "doug@mail.axial.net"], MESSAGE).is(75, "4.3.5 ledger: has schema version 99");
+    world
+        .deliver(&["-d", "doug@mail.axial.net"], MESSAGE)
+        .is(75, "4.3.5 ledger: has schema version 99");
     assert_eq!(world.mails(), 2);
 }
 
@@ -509,7 +570,11 @@ fn a_full_disk_is_75_and_later_0() {
         let mut file = File::create(&filler).expect("filler");
         while file.write(&[0; 512]).is_ok_and(|n| n > 0) {}
         let big = [MESSAGE, &vec![b'x'; 200_000]].concat();
-        world.deliver(&["-d", SCUBA], &big).is(75, "4.3.0 ").says(if under_ledger { "full" } else { "No space left" });
+        world.deliver(&["-d", SCUBA], &big).is(75, "4.3.0 ").says(if under_ledger {
+            "full"
+        } else {
+            "No space left"
+        });
         drop(file);
         fs::remove_file(&filler).expect("filler");
         world.deliver(&["-d", SCUBA], &big).is(0, "stored account=scuba");
@@ -521,7 +586,8 @@ struct Disk(PathBuf);
 impl Disk {
     fn mount(at: &Path) -> Disk {
         fs::create_dir(at).expect("folder");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).status();
+        let status =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).status();
         assert!(status.is_ok_and(|status| status.success()), "mounting a tmpfs needs root");
         Disk(at.to_owned())
     }
@@ -535,7 +601,9 @@ impl Drop for Disk {
 
 fn imap(peer: Peer, more: &str) -> World {
     let port = peer::start(peer);
-    let store = format!("url = \"imap://127.0.0.1:{port}\"\nstarttls = false\npassword_file = \"$PASSWORD\"");
+    let store = format!(
+        "url = \"imap://127.0.0.1:{port}\"\nstarttls = false\npassword_file = \"$PASSWORD\""
+    );
     World::with("", &store, more)
 }
 
@@ -544,7 +612,9 @@ const SHORT: &str = "[limits]\ndeadline_secs = 4\nanswer_secs = 2\n[lock]\nwait_
 #[test]
 fn an_imap_server_that_fails_is_75() {
     let ok = "OK [APPENDUID 1 7] done";
-    imap(Peer::Append(ok), SHORT).deliver(&["-d", SCUBA], MESSAGE).is(0, "stored account=scuba mailbox=INBOX uid=7");
+    imap(Peer::Append(ok), SHORT)
+        .deliver(&["-d", SCUBA], MESSAGE)
+        .is(0, "stored account=scuba mailbox=INBOX uid=7");
     let cases = [
         (Peer::Closes, "4.3.0 store: "),
         (Peer::Endless, "4.3.0 store: "),
@@ -558,8 +628,11 @@ fn an_imap_server_that_fails_is_75() {
     for (peer, says) in cases {
         imap(peer, SHORT).deliver(&["-d", SCUBA], MESSAGE).is(75, says);
     }
-    let nobody_listens =
-        World::with("", "url = \"imap://127.0.0.1:9\"\nstarttls = false\npassword_file = \"$PASSWORD\"", SHORT);
+    let nobody_listens = World::with(
+        "",
+        "url = \"imap://127.0.0.1:9\"\nstarttls = false\npassword_file = \"$PASSWORD\"",
+        SHORT,
+    );
     nobody_listens.deliver(&["-d", SCUBA], MESSAGE).is(75, "4.3.0 store: ");
 }
 
@@ -569,10 +642,16 @@ fn connections_are_opened_before_the_message_has_ended() {
     let ends = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("port"));
     let [ledger, store] = [0, 1].map(|n: usize| ends[n].local_addr().expect("address").port());
     let ledger = format!("url = \"postgres://onedrop@127.0.0.1:{ledger}/onedrop?sslmode=disable\"");
-    let store = format!("url = \"imap://127.0.0.1:{store}\"\nstarttls = false\npassword_file = \"$PASSWORD\"");
+    let store = format!(
+        "url = \"imap://127.0.0.1:{store}\"\nstarttls = false\npassword_file = \"$PASSWORD\""
+    );
     let world = World::with(&ledger, &store, SHORT);
-    let mut child =
-        world.command(&["deliver", "-d", SCUBA]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("binary");
+    let mut child = world
+        .command(&["deliver", "-d", SCUBA])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("binary");
     let mut stdin = child.stdin.take().expect("stdin");
     stdin.write_all(&MESSAGE[..10]).expect("a beginning");
     for end in &ends {
@@ -592,26 +671,40 @@ fn over_quota_bounces_only_by_configuration() {
     let world = imap(Peer::Append("NO [OVERQUOTA] full"), SHORT);
     let path = world.path("onedrop.toml");
     let text = fs::read_to_string(&path).expect("configuration");
-    fs::write(&path, text.replace("[store]", "[store]\nover_quota = \"bounce\"")).expect("configuration");
+    fs::write(&path, text.replace("[store]", "[store]\nover_quota = \"bounce\""))
+        .expect("configuration");
     world.deliver(&["-d", SCUBA], MESSAGE).is(69, "5.2.2 store: over quota");
 }
 
 #[test]
 fn a_server_that_hangs_is_75_before_the_deadline_is_over() {
     let silent = peer::start(Peer::Silent);
-    let postgres = format!("url = \"postgres://onedrop@127.0.0.1:{silent}/onedrop?sslmode=disable\"");
-    let worlds = [imap(Peer::Silent, SHORT), imap(Peer::Append(""), SHORT), World::with(&postgres, "", SHORT)];
+    let postgres =
+        format!("url = \"postgres://onedrop@127.0.0.1:{silent}/onedrop?sslmode=disable\"");
+    let worlds = [
+        imap(Peer::Silent, SHORT),
+        imap(Peer::Append(""), SHORT),
+        World::with(&postgres, "", SHORT),
+    ];
     for world in worlds {
         let end = world.deliver(&["-d", SCUBA], MESSAGE);
         end.is(75, "4.3.0 ");
-        assert!(end.took < Duration::from_secs(20), "the deadline of 4 s did not hold: {:?}", end.took);
+        assert!(
+            end.took < Duration::from_secs(20),
+            "the deadline of 4 s did not hold: {:?}",
+            end.took
+        );
     }
 }
 
 #[test]
 fn a_postgres_that_is_not_there_is_75() {
     for query in ["", "?target_session_attrs=read-write"] {
-        let world = World::with(&format!("url = \"postgres://onedrop@127.0.0.1:9/onedrop{query}\""), "", SHORT);
+        let world = World::with(
+            &format!("url = \"postgres://onedrop@127.0.0.1:9/onedrop{query}\""),
+            "",
+            SHORT,
+        );
         world.deliver(&["-d", SCUBA], MESSAGE).is(75, "4.3.0 ledger: cannot be reached");
     }
 }

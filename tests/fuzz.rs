@@ -1,5 +1,5 @@
-//! What others write and we read, spoilt at random: nothing panics, nothing hangs, and what each target asserts holds.
-//! Every run tries other inputs. On stable Rust, without servers.
+//! What others write and we read, spoilt at random: nothing panics, nothing hangs, and what each
+//! target asserts holds. Every run tries other inputs. On stable Rust, without servers.
 //!
 //! ```sh
 //! cargo nextest run --test fuzz                                    # two seconds for each target; 60 in all where CI=true
@@ -7,11 +7,13 @@
 //! ONEDROP_FUZZ_SEED=7 cargo nextest run --test fuzz identity       # the same inputs in the same order
 //! ```
 //!
-//! A failing input is made small and kept as `fixtures/fuzz/TARGET/found-...`. All that is kept there runs first.
+//! A failing input is made small and kept as `fixtures/fuzz/TARGET/found-...`. All that is kept
+//! there runs first.
 //!
-//! A new target is a file `tests/fuzz/NAME.rs` with a `pub const TARGET: Target` (see `fuzz/harness.rs`), and its name in
-//! the two lists below. With a fuzzer that sees what the code does with its input (libFuzzer by cargo-fuzz, which needs a
-//! nightly compiler) the same checks run by a file in `fuzz/fuzz_targets`:
+//! A new target is a file `tests/fuzz/NAME.rs` with a `pub const TARGET: Target` (see
+//! `fuzz/harness.rs`), and its name in the two lists below. With a fuzzer that sees what the code
+//! does with its input (libFuzzer by cargo-fuzz, which needs a nightly compiler) the same checks
+//! run by a file in `fuzz/fuzz_targets`:
 //!
 //! ```sh
 //! cargo install cargo-fuzz
@@ -47,4 +49,15 @@ macro_rules! targets {
     };
 }
 
-targets![author, dovecot, facts, identity, imap, lmtp_data, lmtp_reply, lmtp_session, postfix, xforward];
+targets![
+    author,
+    dovecot,
+    facts,
+    identity,
+    imap,
+    lmtp_data,
+    lmtp_reply,
+    lmtp_session,
+    postfix,
+    xforward
+];

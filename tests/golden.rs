@@ -1,10 +1,11 @@
-//! Who a message is, byte for byte: the messages in `fixtures/identity` have the hashes in `hashes.tsv` there, and a
-//! second implementation (`identity_reference.py`) comes to the same, on these, on the corpus of odd messages and on
-//! messages spoilt at random.
+//! Who a message is, byte for byte: the messages in `fixtures/identity` have the hashes in
+//! `hashes.tsv` there, and a second implementation (`identity_reference.py`) comes to the same, on
+//! these, on the corpus of odd messages and on messages spoilt at random.
 //!
-//! The hashes are part of the ledger's format. If one changes, everything that is in flight at an upgrade is delivered
-//! twice: it takes new domain strings (`src/lock_key.rs`) and a migration that keeps retries single. Nothing here writes
-//! `hashes.tsv`. For a new message a line is added by hand, as the reference prints it:
+//! The hashes are part of the ledger's format. If one changes, everything that is in flight at an
+//! upgrade is delivered twice: it takes new domain strings (`src/lock_key.rs`) and a migration that
+//! keeps retries single. Nothing here writes `hashes.tsv`. For a new message a line is added by
+//! hand, as the reference prints it:
 //!
 //! ```sh
 //! python3 tests/identity_reference.py fixtures/identity/NEW.eml
@@ -51,14 +52,16 @@ fn computed(bytes: &[u8]) -> Vec<String> {
     let [by_content, by_id] = [DedupBy::Content, DedupBy::MessageId].map(|by| {
         let message = Message::new(bytes.to_vec(), by);
         let identity = message.identity();
-        [identity.id_hash, identity.digest, identity.copy_key("scuba", "INBOX")].map(|hash| hex(&hash))
+        [identity.id_hash, identity.digest, identity.copy_key("scuba", "INBOX")]
+            .map(|hash| hex(&hash))
     });
     assert_eq!(by_content[0], by_id[0]);
     [&by_content[..], &by_id[1..]].concat()
 }
 
 fn messages(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let entries =
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("entry").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "eml"));
     paths.sort();
@@ -75,7 +78,9 @@ fn each_message_has_the_hashes_on_file() {
     let table = fs::read_to_string(folder.join("hashes.tsv")).expect("hashes.tsv");
     let ours: Hashes = messages(&folder)
         .iter()
-        .map(|path| (path.file_stem().expect("name").to_string_lossy().into_owned(), computed(&read(path))))
+        .map(|path| {
+            (path.file_stem().expect("name").to_string_lossy().into_owned(), computed(&read(path)))
+        })
         .collect();
     assert!(ours.len() >= 40);
     let on_file = hashes_in(&table);
@@ -95,7 +100,10 @@ fn agrees(paths: &[PathBuf]) {
         for (path, link) in paths.iter().zip(&linked) {
             std::os::unix::fs::symlink(path, link).expect("link");
         }
-        let output = Command::new("python3").arg(root().join("tests/identity_reference.py")).args(&linked).output();
+        let output = Command::new("python3")
+            .arg(root().join("tests/identity_reference.py"))
+            .args(&linked)
+            .output();
         let output = output.expect("python3");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let theirs = hashes_in(&String::from_utf8(output.stdout).expect("UTF-8"));
@@ -115,7 +123,8 @@ fn the_reference_agrees_on_the_fixtures() {
 
 #[test]
 fn the_reference_agrees_on_the_corpus() {
-    let corpus = std::env::var_os("ONEDROP_CORPUS").map_or_else(|| root().join("../shared/corpus"), PathBuf::from);
+    let corpus = std::env::var_os("ONEDROP_CORPUS")
+        .map_or_else(|| root().join("../shared/corpus"), PathBuf::from);
     if !corpus.join("INDEX.tsv").exists() {
         assert!(std::env::var_os("CI").is_none(), "no corpus at {}", corpus.display());
         eprintln!("no corpus at {}: nothing to compare", corpus.display());
@@ -138,8 +147,10 @@ fn the_reference_agrees_on_the_corpus() {
 #[test]
 fn the_reference_agrees_on_messages_spoilt_at_random() {
     let folder = tempfile::tempdir().expect("folder");
-    let inputs = fuzz::harness::spoilt("identity", &fuzz::message::seeds(), fuzz::message::DICTIONARY, 1000);
-    let paths: Vec<PathBuf> = (0..inputs.len()).map(|number| folder.path().join(number.to_string())).collect();
+    let inputs =
+        fuzz::harness::spoilt("identity", &fuzz::message::seeds(), fuzz::message::DICTIONARY, 1000);
+    let paths: Vec<PathBuf> =
+        (0..inputs.len()).map(|number| folder.path().join(number.to_string())).collect();
     for (path, input) in paths.iter().zip(&inputs) {
         fs::write(path, input).expect("input");
     }

@@ -1,8 +1,9 @@
-//! Peers that hang, drip, flood, lie or vanish, at every stage of a delivery: each run ends in 75 by its deadline and
-//! with bounded memory; and when the peer is well again, tries until 0 leave exactly one copy in each mailbox, also where
-//! the copy was stored and only the answer was lost.
+//! Peers that hang, drip, flood, lie or vanish, at every stage of a delivery: each run ends in 75
+//! by its deadline and with bounded memory; and when the peer is well again, tries until 0 leave
+//! exactly one copy in each mailbox, also where the copy was stored and only the answer was lost.
 //!
-//! A proxy stands between the binary and the real Postgres or Dovecot and fails at one chosen point.
+//! A proxy stands between the binary and the real Postgres or Dovecot and fails at one chosen
+//! point.
 
 mod support;
 
@@ -22,7 +23,8 @@ use support::{TempRoot, chown_recursive, set_mode, wait_until};
 
 const DEADLINE_SECS: u64 = 3;
 /// A lease that runs out soon after a process that held it must have ended.
-const SHORT: &str = "[lock]\nwait_secs = 0\nlease_secs = 4\n[limits]\ndeadline_secs = 3\nanswer_secs = 1\n";
+const SHORT: &str =
+    "[lock]\nwait_secs = 0\nlease_secs = 4\n[limits]\ndeadline_secs = 3\nanswer_secs = 1\n";
 /// Cases that mostly wait.
 const AT_ONCE: usize = 12;
 
@@ -74,7 +76,9 @@ fn with_untagged_no(said: &[u8]) -> Vec<u8> {
 
 fn with_non_ascii_ok(said: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(said);
-    let Some(at) = text.find("] ").filter(|_| text.contains(" OK [APPENDUID ")) else { return said.to_vec() };
+    let Some(at) = text.find("] ").filter(|_| text.contains(" OK [APPENDUID ")) else {
+        return said.to_vec();
+    };
     let at = at + 2;
     [&said[..at], b"gro\xdf und \xf0\x9f\x93\xac abgelegt \xff\xfe\r\n"].concat()
 }
@@ -135,7 +139,11 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
         proxy.heal();
         letter.deliver_in_the_end(&config);
         letter.stands_once(&world);
-        assert_eq!(letter.was_found(&world), *then == Found, "whether the INBOX's copy was found by a look");
+        assert_eq!(
+            letter.was_found(&world),
+            *then == Found,
+            "whether the INBOX's copy was found by a look"
+        );
     });
 }
 
@@ -143,7 +151,8 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
 #[test]
 fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
     let world = World::start();
-    let body = "a line of seventy-two characters and a line end, again and again......\n".repeat(60_000);
+    let body =
+        "a line of seventy-two characters and a line end, again and again......\n".repeat(60_000);
     let cases = [(Stage::Append, Stored), (Stage::MidLiteral, Stored), (Stage::Answer, Found)];
     for_each(&cases, cases.len(), |(stage, then)| {
         let proxy = imap_proxy(&world);
@@ -156,7 +165,11 @@ fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
         proxy.heal();
         letter.deliver_in_the_end(&config);
         letter.stands_once(&world);
-        assert_eq!(letter.was_found(&world), *then == Found, "whether the INBOX's copy was found by a look");
+        assert_eq!(
+            letter.was_found(&world),
+            *then == Found,
+            "whether the INBOX's copy was found by a look"
+        );
     });
 }
 
@@ -171,7 +184,8 @@ fn letter(world: &World, name: &str, in_doubt: bool) -> Letter {
     letter
 }
 
-/// The answers of a whole delivery are counted first; then each of them is withheld in turn, and each request.
+/// The answers of a whole delivery are counted first; then each of them is withheld in turn, and
+/// each request.
 #[test]
 fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
     let world = World::start();
@@ -182,7 +196,10 @@ fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
         let answers = proxy.answers();
         // The login, the record and two receipts; in doubt two turns as well.
         let least = if in_doubt { 8 } else { 4 };
-        assert!((least..=40).contains(&answers), "{answers} answers in a delivery, in doubt: {in_doubt}");
+        assert!(
+            (least..=40).contains(&answers),
+            "{answers} answers in a delivery, in doubt: {in_doubt}"
+        );
         let mut cases = Vec::new();
         for at in 1..=answers {
             cases.push((Stage::Reply(at), Fault::Freeze));
@@ -240,7 +257,8 @@ fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)], in_doubt: 
     });
 }
 
-/// Holds a delivery of a letter at every stage, freezes the real server, and lets them go on against it.
+/// Holds a delivery of a letter at every stage, freezes the real server, and lets them go on
+/// against it.
 fn freeze_at_each(
     stages: &[Stage],
     letter: impl Fn(&str) -> Letter,
@@ -258,7 +276,8 @@ fn freeze_at_each(
             (proxy, letter, config, run)
         })
         .collect();
-    // Where requests travel together nobody comes to a stage between them, and that delivery ends well.
+    // Where requests travel together nobody comes to a stage between them, and that delivery ends
+    // well.
     for (proxy, _, _, run) in &mut held {
         assert!(wait_until(Duration::from_secs(20), || proxy.reached() > 0 || run.has_ended()));
     }
@@ -272,7 +291,8 @@ impl Frozen {
         self.0.iter().filter(|(proxy, ..)| proxy.reached() > 0).count()
     }
 
-    /// To be called while the server is frozen: all that were held end in 75, or without the copy in Sent.
+    /// To be called while the server is frozen: all that were held end in 75, or without the copy
+    /// in Sent.
     fn end(self, deadline_secs: u64) -> Vec<(Proxy, Letter, PathBuf)> {
         for (proxy, ..) in &self.0 {
             proxy.release();
@@ -281,7 +301,9 @@ impl Frozen {
             let was_held = proxy.reached() > 0;
             let end = run.end();
             match was_held {
-                true if end.status.success() => end.is(0, "stored").says("mailbox=Sent, kept for later: store: "),
+                true if end.status.success() => {
+                    end.is(0, "stored").says("mailbox=Sent, kept for later: store: ")
+                }
                 true => end.is(75, "4.3.0 "),
                 false => end.is(0, "stored"),
             };
@@ -293,9 +315,11 @@ impl Frozen {
 }
 
 /// Six deliveries must have come to their stage before the first one's deadline.
-const UNHURRIED: &str = "[lock]\nwait_secs = 0\nlease_secs = 8\n[limits]\ndeadline_secs = 5\nanswer_secs = 1\n";
+const UNHURRIED: &str =
+    "[lock]\nwait_secs = 0\nlease_secs = 8\n[limits]\ndeadline_secs = 5\nanswer_secs = 1\n";
 
-/// Also with the last bytes in its socket: the APPEND is executed when it goes on, after its client has given up.
+/// Also with the last bytes in its socket: the APPEND is executed when it goes on, after its client
+/// has given up.
 #[test]
 fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     use Stage::{Answer, Append, Greeting, LastBytes, Login, MidLiteral};
@@ -315,10 +339,14 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     world.dovecot.pause();
     let ended = frozen.end(5);
     world.dovecot.resume();
-    for_each(&ended.iter().map(|(_, letter, config)| (letter, config)).collect::<Vec<_>>(), 6, |(letter, config)| {
-        letter.deliver_in_the_end(config);
-        letter.stands_once(&world);
-    });
+    for_each(
+        &ended.iter().map(|(_, letter, config)| (letter, config)).collect::<Vec<_>>(),
+        6,
+        |(letter, config)| {
+            letter.deliver_in_the_end(config);
+            letter.stands_once(&world);
+        },
+    );
 }
 
 #[test]
@@ -331,11 +359,16 @@ fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
             |name| letter(&world, name, in_doubt),
             || postgres_proxy(&world),
             |name, proxy| {
-                let ledger = format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
+                let ledger =
+                    format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
                 world.config_with(name, &ledger, &format!("{LETTERS}{UNHURRIED}"))
             },
         );
-        assert!(frozen.held() >= least, "too few were held: {}, in doubt: {in_doubt}", frozen.held());
+        assert!(
+            frozen.held() >= least,
+            "too few were held: {}, in doubt: {in_doubt}",
+            frozen.held()
+        );
         world.postgres.pause();
         let ended = frozen.end(5);
         world.postgres.resume();
@@ -350,25 +383,32 @@ fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
     }
 }
 
-/// Dovecot waits for a mailbox's lock in the middle of an APPEND, by default for longer than a lease; when the lock comes free,
-/// a look may go through before that append does. Told to wait for less than our answer takes, as by the shipped file, it
-/// says NO, and nothing is left over that comes to its end after another try.
+/// Dovecot waits for a mailbox's lock in the middle of an APPEND, by default for longer than a
+/// lease; when the lock comes free, a look may go through before that append does. Told to wait for
+/// less than our answer takes, as by the shipped file, it says NO, and nothing is left over that
+/// comes to its end after another try.
 #[test]
 fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
     let world = World::with(Dovecot::start_that_waits_for_locks(1));
-    let limits = "[lock]\nwait_secs = 0\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
+    let limits =
+        "[lock]\nwait_secs = 0\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
     let config = world.config("locked", &format!("{LETTERS}{limits}"));
-    let letters: Vec<Letter> = (0..8).map(|number| Letter::new(&format!("locked-{number}"))).collect();
+    let letters: Vec<Letter> =
+        (0..8).map(|number| Letter::new(&format!("locked-{number}"))).collect();
     for letter in &letters {
         Letter::between("ann", &letter.recipient(), 1).deliver_in_the_end(&config);
     }
-    let locks: Vec<_> = letters.iter().map(|letter| world.dovecot.lock_mailbox(&letter.recipient())).collect();
+    let locks: Vec<_> =
+        letters.iter().map(|letter| world.dovecot.lock_mailbox(&letter.recipient())).collect();
     let try_all = || letters.iter().map(|letter| letter.start(&config)).collect::<Vec<_>>();
     let first: Vec<_> = try_all().into_iter().map(Run::end).collect();
     for end in &first {
         end.is(75, "4.").within(5);
     }
-    assert!(first.iter().any(|end| end.out.contains("waiting for lock")), "no append came to the lock: {first:?}");
+    assert!(
+        first.iter().any(|end| end.out.contains("waiting for lock")),
+        "no append came to the lock: {first:?}"
+    );
     thread::sleep(Duration::from_secs(6));
     let again = try_all();
     thread::sleep(Duration::from_millis(700));
@@ -379,32 +419,41 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
     }
     // Whatever Dovecot may have left to do, it does now.
     thread::sleep(Duration::from_secs(2));
-    let copies: Vec<_> = letters.iter().map(|letter| world.dovecot.uids(&letter.recipient(), "INBOX").len()).collect();
+    let copies: Vec<_> = letters
+        .iter()
+        .map(|letter| world.dovecot.uids(&letter.recipient(), "INBOX").len())
+        .collect();
     assert_eq!(copies, [2; 8], "with the one that made the mailbox");
 }
 
-/// The resolver's configuration is replaced for that one process, in a mount namespace that ends with it. A store that is not
-/// found is given up while there is time to give the leases back, so the next try is not kept waiting.
+/// The resolver's configuration is replaced for that one process, in a mount namespace that ends
+/// with it. A store that is not found is given up while there is time to give the leases back, so
+/// the next try is not kept waiting.
 #[test]
 fn a_name_server_that_does_not_answer_defers() {
     let world = World::start();
     let id = std::process::id();
     let address = format!("127.{}.{}.{}", 64 + (id >> 16) % 64, (id >> 8) % 256, id % 254 + 1);
-    let name_server = UdpSocket::bind((address.as_str(), 53)).expect("port 53 of a loopback address of our own");
+    let name_server =
+        UdpSocket::bind((address.as_str(), 53)).expect("port 53 of a loopback address of our own");
     let resolver = format!("nameserver {address}\noptions timeout:20 attempts:3\n");
     let resolver = world.root.write("resolv.conf", resolver);
     let local_ledger = format!("url = \"{}\"", world.postgres.url_socket());
-    let local_store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", world.dovecot.imap_port());
+    let local_store =
+        format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", world.dovecot.imap_port());
     let far_ledger = "url = \"postgres://onedrop@ledger.example.org/onedrop?sslmode=disable\"";
     let far_store = "url = \"imap://store.example.org\"\nstarttls = false";
-    let cases = [("store", local_ledger.as_str(), far_store), ("ledger", far_ledger, local_store.as_str())];
-    let limits = "[lock]\nwait_secs = 0\nlease_secs = 60\n[limits]\ndeadline_secs = 20\nanswer_secs = 17\n";
+    let cases =
+        [("store", local_ledger.as_str(), far_store), ("ledger", far_ledger, local_store.as_str())];
+    let limits =
+        "[lock]\nwait_secs = 0\nlease_secs = 60\n[limits]\ndeadline_secs = 20\nanswer_secs = 17\n";
     let terms = format!("{LETTERS}{limits}");
     for_each(&cases, 2, |(name, ledger, store)| {
         let letter = Letter::new(&format!("name-{name}"));
         let config = world.config_by(name, ledger, store, &terms);
         let mut command = Command::new("unshare");
-        let bind = "mount --bind \"$1\" \"$(readlink -f /etc/resolv.conf)\" && shift && exec \"$@\"";
+        let bind =
+            "mount --bind \"$1\" \"$(readlink -f /etc/resolv.conf)\" && shift && exec \"$@\"";
         command.args(["--mount", "sh", "-c", bind, "sh"]).arg(&resolver);
         let inner = letter.command(&config);
         command.arg(inner.get_program()).args(inner.get_args()).current_dir("/");
@@ -423,7 +472,10 @@ fn a_name_server_that_does_not_answer_defers() {
         asked.push(String::from_utf8_lossy(&question[..count]).into_owned());
     }
     for name in ["store", "ledger"] {
-        assert!(asked.iter().any(|question| question.contains(name)), "{name} was not looked up: {asked:?}");
+        assert!(
+            asked.iter().any(|question| question.contains(name)),
+            "{name} was not looked up: {asked:?}"
+        );
     }
 }
 
@@ -467,7 +519,8 @@ fn a_wrong_password_defers_and_shows_nowhere() {
     let store = world.config("store", &terms());
     let tcp = format!("url = \"{}\"\npassword_file = \"$PASSWORD\"", world.postgres.url_tcp());
     let ledger = world.config_with("ledger", &tcp, &terms());
-    // What is certainly ours to mend is 4.3.5; a mail server may mean the account, as long as no other one has logged in.
+    // What is certainly ours to mend is 4.3.5; a mail server may mean the account, as long as no
+    // other one has logged in.
     for (name, config, file, status) in
         [("store", store, "password", "4.3.0 "), ("ledger", ledger, "ledger.password", "4.3.5 ")]
     {
@@ -493,14 +546,25 @@ fn a_server_whose_certificate_nobody_vouches_for_gets_no_mail() {
     let other = Dovecot::start();
     let wrong = format!("\nca_file = \"{}\"", other.ca_file().display());
     let implicit = format!("url = \"imaps://localhost:{}\"", world.dovecot.imaps_port());
-    let started = format!("url = \"imap://localhost:{}\"\nstarttls = true", world.dovecot.imap_port());
+    let started =
+        format!("url = \"imap://localhost:{}\"\nstarttls = true", world.dovecot.imap_port());
     for (name, store) in [("implicit", implicit), ("starttls", started)] {
         let letter = Letter::new(&format!("tls-{name}"));
         for (kind, authority) in [("system", ""), ("wrong", &wrong)] {
-            let config = world.config_by(&format!("{name}-{kind}"), &ledger, &format!("{store}{authority}"), &terms());
+            let config = world.config_by(
+                &format!("{name}-{kind}"),
+                &ledger,
+                &format!("{store}{authority}"),
+                &terms(),
+            );
             letter.deliver(&config).is(75, "4.3.0 ").says("TLS").within(DEADLINE_SECS);
         }
-        let config = world.config_by(&format!("{name}-trusted"), &ledger, &format!("{store}{trusted}"), &terms());
+        let config = world.config_by(
+            &format!("{name}-trusted"),
+            &ledger,
+            &format!("{store}{trusted}"),
+            &terms(),
+        );
         letter.deliver_in_the_end(&config).is(0, "stored");
         letter.stands_once(&world);
     }
@@ -513,19 +577,24 @@ fn a_ledger_whose_certificate_nobody_vouches_for_gets_no_password() {
     chown_recursive(&keys, "postgres");
     set_mode(&keys.join("key.pem"), 0o600);
     let at = keys.display();
-    let with_tls = format!("ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n");
+    let with_tls =
+        format!("ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n");
     let world = World::of(Postgres::start_with(&with_tls), Dovecot::start());
     let letter = Letter::new("tls");
     let url = world.postgres.url_tcp().replace("127.0.0.1", "localhost");
     let url = format!("url = \"{url}?sslmode=require\"\npassword_file = \"$PASSWORD\"");
     let config = world.config_with("untrusted", &url, &terms());
     letter.deliver(&config).is(75, "4.3.0 ledger: ").says("certificate").within(DEADLINE_SECS);
-    let trusted = world.config_with("trusted", &format!("{url}\nca_file = \"{at}/cert.pem\""), &terms());
+    let trusted =
+        world.config_with("trusted", &format!("{url}\nca_file = \"{at}/cert.pem\""), &terms());
     letter.deliver_in_the_end(&trusted).is(0, "stored");
     letter.stands_once(&world);
     // And one that has no TLS, where TLS was asked for.
     let bare = Postgres::start();
-    let config =
-        world.config_with("bare", &url.replace(&world.postgres.port().to_string(), &bare.port().to_string()), &terms());
+    let config = world.config_with(
+        "bare",
+        &url.replace(&world.postgres.port().to_string(), &bare.port().to_string()),
+        &terms(),
+    );
     letter.deliver(&config).is(75, "4.3.0 ledger: ").says("TLS").within(DEADLINE_SECS);
 }

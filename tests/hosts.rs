@@ -1,9 +1,10 @@
-//! Four hosts: network, host name, mounts and temporary folder are each one's own, and all they share is one Postgres and
-//! one Dovecot. 200 messages come in on all of them at once, every recipient on two, and processes are killed at random
-//! moments, until everything is delivered. Then every mailbox holds exactly what it should.
+//! Four hosts: network, host name, mounts and temporary folder are each one's own, and all they
+//! share is one Postgres and one Dovecot. 200 messages come in on all of them at once, every
+//! recipient on two, and processes are killed at random moments, until everything is delivered.
+//! Then every mailbox holds exactly what it should.
 //!
-//! `ONEDROP_SEED` repeats a run's messages, hosts and who is killed in which part of its life (not the scheduling); each run
-//! prints its seed.
+//! `ONEDROP_SEED` repeats a run's messages, hosts and who is killed in which part of its life (not
+//! the scheduling); each run prints its seed.
 
 mod support;
 
@@ -21,8 +22,8 @@ const HOSTS: usize = 4;
 const MESSAGES: usize = 200;
 const ACCOUNTS: u64 = 24;
 const AT_ONCE_PER_HOST: usize = 4;
-/// Of a hundred first and second tries, how many are to be killed, some time before a delivery of late would have ended.
-/// One that is faster lives.
+/// Of a hundred first and second tries, how many are to be killed, some time before a delivery of
+/// late would have ended. One that is faster lives.
 const KILLS_PER_HUNDRED: u64 = 40;
 /// How long a delivery takes before one has been timed.
 const FIRST_GUESS: Duration = Duration::from_millis(100);
@@ -111,13 +112,19 @@ impl Counts {
 
 /// One try; true when it is delivered.
 fn attempt(host: &Host, mail: &Mail, task: &Task, seed: u64, counts: &Mutex<Counts>) -> bool {
-    let place = (task.mail as u64) << 32 | task.recipient << 16 | (task.host as u64) << 8 | task.tries;
+    let place =
+        (task.mail as u64) << 32 | task.recipient << 16 | (task.host as u64) << 8 | task.tries;
     let mut dice = Dice(seed ^ Dice(place).next());
     let typical = counts.lock().expect("counts").typical.unwrap_or(FIRST_GUESS);
     let fate = (task.tries < 2 && dice.below(100) < KILLS_PER_HUNDRED)
         .then(|| typical.mul_f64(dice.below(1000) as f64 / 1000.0));
     let began = Instant::now();
-    let mut child = deliver(host, &format!("u{}@axial.net", task.recipient), &format!("Q{}", task.mail), &mail.bytes);
+    let mut child = deliver(
+        host,
+        &format!("u{}@axial.net", task.recipient),
+        &format!("Q{}", task.mail),
+        &mail.bytes,
+    );
     if let Some(after) = fate
         && !wait_until(after, || !matches!(child.try_wait(), Ok(None)))
     {
@@ -141,7 +148,14 @@ fn attempt(host: &Host, mail: &Mail, task: &Task, seed: u64, counts: &Mutex<Coun
 }
 
 /// Works on one host's queue until it is empty.
-fn work(host: &Host, queue: &Mutex<VecDeque<Task>>, mails: &[Mail], seed: u64, counts: &Mutex<Counts>, end: Instant) {
+fn work(
+    host: &Host,
+    queue: &Mutex<VecDeque<Task>>,
+    mails: &[Mail],
+    seed: u64,
+    counts: &Mutex<Counts>,
+    end: Instant,
+) {
     loop {
         let next = queue.lock().expect("queue").pop_front();
         let Some(mut task) = next else { return };
@@ -178,7 +192,12 @@ fn tally(world: &World, mails: &[Mail]) -> usize {
         let mut there = world.dovecot.messages(&format!("u{account}"), mailbox);
         there.sort();
         let texts = |copies: &[Vec<u8>]| String::from_utf8_lossy(&copies.concat()).into_owned();
-        assert!(there == wanted, "u{account}/{mailbox}: {}\nand not {}", texts(&there), texts(&wanted));
+        assert!(
+            there == wanted,
+            "u{account}/{mailbox}: {}\nand not {}",
+            texts(&there),
+            texts(&wanted)
+        );
     }
     copies
 }
@@ -186,9 +205,13 @@ fn tally(world: &World, mails: &[Mail]) -> usize {
 #[test]
 fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let began = Instant::now();
-    let seed = std::env::var("ONEDROP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 % 1_000_000_007
-    });
+    let seed = std::env::var("ONEDROP_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| {
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+                % 1_000_000_007
+        });
     let mut dice = Dice(seed);
     let (root, net) = (TempRoot::new(), free_net());
     let hosts: Vec<Host> = (0..HOSTS).map(|n| Host::start(&root, n, net)).collect();
@@ -200,7 +223,8 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
             let host = dice.below(HOSTS as u64) as usize;
             let other = (host + 1 + dice.below(HOSTS as u64 - 1) as usize) % HOSTS;
             for host in [host, other] {
-                let task = Task { mail: n, recipient: *recipient, host, tries: 0, not_before: began };
+                let task =
+                    Task { mail: n, recipient: *recipient, host, tries: 0, not_before: began };
                 queues[host].push_back(task);
             }
         }
@@ -238,10 +262,17 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
                  FROM onedrop_copy";
     assert_eq!(sql(clean), format!("{copies}|{copies}"));
     assert_eq!(sql("SELECT count(*) FROM onedrop_message"), MESSAGES.to_string());
-    assert_eq!(sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt"), "mx0 mx1 mx2 mx3");
+    assert_eq!(
+        sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt"),
+        "mx0 mx1 mx2 mx3"
+    );
     let delivered = "SELECT count(*) FROM (SELECT DISTINCT message_id, recipient, host FROM onedrop_attempt \
                      WHERE outcome = 'delivered') AS told";
-    assert_eq!(sql(delivered), deliveries.to_string(), "every recipient was delivered on two hosts");
+    assert_eq!(
+        sql(delivered),
+        deliveries.to_string(),
+        "every recipient was delivered on two hosts"
+    );
     assert!(counts.killed > deliveries / 20, "only {} were killed", counts.killed);
     assert_ne!(again, "0", "nobody was killed between record and end");
 }

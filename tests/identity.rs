@@ -1,4 +1,5 @@
-//! What makes two messages one, through the real binary, Postgres and Dovecot; and what a Message-ID may hold.
+//! What makes two messages one, through the real binary, Postgres and Dovecot; and what a
+//! Message-ID may hold.
 
 mod support;
 
@@ -79,7 +80,8 @@ fn messages_that_are_one() {
     }
 }
 
-/// With every receipt forgotten the look has to find the copies, and sends what it may of the Message-ID to the server.
+/// With every receipt forgotten the look has to find the copies, and sends what it may of the
+/// Message-ID to the server.
 #[test]
 fn a_hostile_message_id_reaches_the_imap_server_as_nothing_but_data() {
     let (world, config) = site();
@@ -95,8 +97,10 @@ fn a_hostile_message_id_reaches_the_imap_server_as_nothing_but_data() {
         b"=?utf-8?q?=3Cencoded=40x=3E?=",
         b"<nul\0@x>",
     ];
-    let messages: Vec<Vec<u8>> =
-        ids.iter().map(|id| [b"Subject: hostile\nMessage-ID: ", *id, b"\n\nbody\n"].concat()).collect();
+    let messages: Vec<Vec<u8>> = ids
+        .iter()
+        .map(|id| [b"Subject: hostile\nMessage-ID: ", *id, b"\n\nbody\n"].concat())
+        .collect();
     for message in &messages {
         give(&config, "scuba", message);
     }
@@ -116,13 +120,20 @@ fn where_nul_bytes_stood_is_kept_in_the_ledger_and_the_message_is_not() {
     let (world, config) = site();
     let message = b"Message-ID: <nul@x>\n\na\0b\n";
     give(&config, "scuba", message);
-    assert_eq!(world.dovecot.messages("scuba", "INBOX"), [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]);
+    assert_eq!(
+        world.dovecot.messages("scuba", "INBOX"),
+        [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]
+    );
     // Version 1, no flags; one NUL behind 22 bytes.
-    let places = world.postgres.psql("SELECT raw IS NULL, encode(nul_runs, 'hex') FROM onedrop_message");
+    let places =
+        world.postgres.psql("SELECT raw IS NULL, encode(nul_runs, 'hex') FROM onedrop_message");
     assert_eq!(places, "t|01001601");
     assert_eq!(world.postgres.psql("SELECT nul_replaced FROM onedrop_copy"), "t");
     let trace = run(&config, &["trace", "nul@x"]);
-    assert!(String::from_utf8_lossy(&trace.stdout).contains("NUL bytes stored as 0x80"), "{trace:?}");
+    assert!(
+        String::from_utf8_lossy(&trace.stdout).contains("NUL bytes stored as 0x80"),
+        "{trace:?}"
+    );
     // Another message that only looks the same in the mailbox is the same there.
     world.forget_receipts("true");
     assert!(give(&config, "scuba", message).starts_with("found "));
@@ -131,7 +142,8 @@ fn where_nul_bytes_stood_is_kept_in_the_ledger_and_the_message_is_not() {
 #[test]
 fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
     let (world, config) = site();
-    let mut client = postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("connect");
+    let mut client =
+        postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("connect");
     client.batch_execute("LISTEN onedrop_message").expect("listen");
     let message = b"Message-ID: <new@x>\n\nbody\n";
     give(&config, "scuba", message);
@@ -139,7 +151,9 @@ fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
     let mut announced = Vec::new();
     let mut notifications = client.notifications();
     let mut arrived = notifications.timeout_iter(std::time::Duration::from_secs(2));
-    while let Ok(Some(notification)) = postgres::fallible_iterator::FallibleIterator::next(&mut arrived) {
+    while let Ok(Some(notification)) =
+        postgres::fallible_iterator::FallibleIterator::next(&mut arrived)
+    {
         announced.push((notification.channel().to_owned(), notification.payload().to_owned()));
         // The second delivery is over: one more round would only wait.
         if announced.len() > 1 {
@@ -158,7 +172,8 @@ fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
     assert!(text.contains("01-Mar-2026 12:34:56 +0000"), "{text}");
 }
 
-/// local(8) prepends a line and has a message behind it; whatever else begins with `From ` is the message itself.
+/// local(8) prepends a line and has a message behind it; whatever else begins with `From ` is the
+/// message itself.
 #[test]
 fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
     let local = Local::new();
@@ -177,7 +192,10 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
         assert!(give(&config, &account, message).starts_with("already there "));
         assert_eq!(local.inbox(&account), [message], "{}", message.escape_ascii());
     }
-    for (n, line) in ["From lisa@gmail.com  Sun Nov 22 10:00:00 2026\n", "From lisa@gmail.com\r\n"].iter().enumerate() {
+    for (n, line) in ["From lisa@gmail.com  Sun Nov 22 10:00:00 2026\n", "From lisa@gmail.com\r\n"]
+        .iter()
+        .enumerate()
+    {
         let account = format!("mbox{n}");
         let message = format!("Message-ID: <mbox{n}@x>\n\nbody\n");
         give(&config, &account, format!("{line}{message}").as_bytes());
@@ -185,8 +203,8 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
     }
 }
 
-/// A machine that says the same each time it has something to say: with a constant Message-ID and no Date, or the other
-/// way round, or a clock that was never set.
+/// A machine that says the same each time it has something to say: with a constant Message-ID and
+/// no Date, or the other way round, or a clock that was never set.
 #[test]
 fn each_alarm_arrives_though_it_reads_like_the_last_one() {
     let local = Local::new();
@@ -208,12 +226,18 @@ fn each_alarm_arrives_though_it_reads_like_the_last_one() {
             )
         };
         let [first, second] = ["A1", "B2"].map(came_in);
-        for (message, said) in [(&first, "stored "), (&second, "stored "), (&first, "already "), (&second, "already ")]
+        for (message, said) in
+            [(&first, "stored "), (&second, "stored "), (&first, "already "), (&second, "already ")]
         {
-            assert!(give(&config, &account, message.as_bytes()).starts_with(said), "{constant}{said}");
+            assert!(
+                give(&config, &account, message.as_bytes()).starts_with(said),
+                "{constant}{said}"
+            );
         }
-        // Sent in again on this host: its own Received is on top, and the message is the one that is there.
-        let again = format!("Received: by mx (Postfix) id C3; Sun, 22 Nov 2026 11:00:00 +0000\n{first}");
+        // Sent in again on this host: its own Received is on top, and the message is the one that
+        // is there.
+        let again =
+            format!("Received: by mx (Postfix) id C3; Sun, 22 Nov 2026 11:00:00 +0000\n{first}");
         assert!(give(&config, &account, again.as_bytes()).starts_with("already "), "{constant}");
         let mut copies = local.inbox(&account);
         copies.sort_unstable();

@@ -1,5 +1,5 @@
-//! How sessions with an IMAP server begin, against real servers: certificates, whose fault a refused login is, and whose
-//! mailboxes a session shows.
+//! How sessions with an IMAP server begin, against real servers: certificates, whose fault a
+//! refused login is, and whose mailboxes a session shows.
 
 mod support;
 
@@ -83,7 +83,11 @@ fn append(store: &mut ImapStore, destination: &Destination) -> Result<Receipt, S
         identity: letter.identity(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
     };
-    store.append(destination, &copy, &Deadline::new(Duration::from_secs(30), Duration::from_secs(10)))
+    store.append(
+        destination,
+        &copy,
+        &Deadline::new(Duration::from_secs(30), Duration::from_secs(10)),
+    )
 }
 
 #[test]
@@ -110,14 +114,18 @@ fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
     let dovecot = Dovecot::start();
     let mut store = ImapStore::new(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
     let refused = append(&mut store, &Destination::sent("lisa", "Sent"));
-    assert!(matches!(&refused, Err(StoreError::Refused(why)) if why.contains("create_mailboxes")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(StoreError::Refused(why)) if why.contains("create_mailboxes")),
+        "{refused:?}"
+    );
     append(&mut store, &Destination::inbox("lisa")).expect("the INBOX is there");
 }
 
 /// A password file for the master user in place of the shipped one's, so that it can be changed.
 fn change_password(dovecot: &Dovecot, password: &str) {
     let file = dovecot.config_file().with_file_name("master-users");
-    fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user())).expect("master-users");
+    fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
+        .expect("master-users");
     dovecot.doveadm(&["reload"]);
 }
 
@@ -129,7 +137,10 @@ fn a_password_that_was_changed_is_not_an_accounts_fault() {
     change_password(&dovecot, "another");
     // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
     let ours = append(&mut store, &Destination::inbox("lisa"));
-    assert!(matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")), "{ours:?}");
+    assert!(
+        matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")),
+        "{ours:?}"
+    );
     append(&mut store, &Destination::inbox("doug")).expect("a kept session outlives the password");
     change_password(&dovecot, dovecot.password());
     append(&mut store, &Destination::inbox("lisa")).expect("the password is right again");
@@ -156,13 +167,17 @@ fn write_users(folder: &TempRoot, accounts: &[&str]) {
 #[test]
 fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     let folder = TempRoot::new();
-    let dovecot = Dovecot::start_with_users(&users_in_a_file(&folder, &["doug", "scuba", "rig-probe"]));
+    let dovecot =
+        Dovecot::start_with_users(&users_in_a_file(&folder, &["doug", "scuba", "rig-probe"]));
     let mut store = ImapStore::new(settings(&dovecot));
     let unknown = append(&mut store, &Destination::inbox("lisa"));
     assert!(matches!(&unknown, Err(StoreError::NotStored(_))), "nobody else is known: {unknown:?}");
     append(&mut store, &Destination::inbox("doug")).expect("an account");
     let closed = append(&mut store, &Destination::inbox("lisa"));
-    assert!(matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")), "{closed:?}");
+    assert!(
+        matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")),
+        "{closed:?}"
+    );
     // Doug's session is kept; but his account is gone as well, so nothing is proven.
     write_users(&folder, &["scuba"]);
     dovecot.doveadm(&["reload"]);
@@ -170,7 +185,8 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
 }
 
-/// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the account, nor a mailbox.
+/// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the
+/// account, nor a mailbox.
 fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> Whose {
     let whose = ImapStore::new(settings).whose_mailboxes(account, soon()).expect("it can be told");
     let left = dovecot.doveadm(&["mailbox", "list", "-u", account, "onedrop*"]);
@@ -189,7 +205,8 @@ const MAILBOX: &str = "did not show";
 #[test]
 fn the_account_counts_where_the_master_user_is_none() {
     let folder = TempRoot::new();
-    let dovecot = Dovecot::start_with_users(&users_in_a_file(&folder, &["lisa", "doug", "rig-probe"]));
+    let dovecot =
+        Dovecot::start_with_users(&users_in_a_file(&folder, &["lisa", "doug", "rig-probe"]));
     counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
     let unknown = ImapStore::new(settings(&dovecot)).whose_mailboxes("ghost", soon());
     assert!(unknown.is_err(), "{unknown:?}");
@@ -200,14 +217,18 @@ fn the_account_counts_where_every_name_is_an_account() {
     let dovecot = Dovecot::start();
     counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
     let itself = ImapStore::new(settings(&dovecot)).whose_mailboxes("mda", soon());
-    assert!(matches!(&itself, Err(StoreError::Setup(why)) if why.contains("mda itself")), "{itself:?}");
+    assert!(
+        matches!(&itself, Err(StoreError::Setup(why)) if why.contains("mda itself")),
+        "{itself:?}"
+    );
 }
 
 /// Users in an SQL database, the master user among them.
 fn users_in_a_database(folder: &TempRoot) -> String {
     let (database, file) = (folder.join("users.db"), folder.join("sql.conf"));
     let connection = rusqlite::Connection::open(&database).expect("a database");
-    let rows = ["lisa", "doug", "rig-probe"].map(|name| format!("('{name}', 'user-secret')")).join(", ");
+    let rows =
+        ["lisa", "doug", "rig-probe"].map(|name| format!("('{name}', 'user-secret')")).join(", ");
     connection
         .execute_batch(&format!(
             "CREATE TABLE users (name TEXT PRIMARY KEY, password TEXT NOT NULL); \
@@ -252,17 +273,25 @@ fn a_template_names_the_account_in_the_login() {
     let folder = TempRoot::new();
     let users = users_in_a_file(&folder, &["lisa", "doug", "li*sa", "rig-probe"]);
     let dovecot = Dovecot::start_with_users(&format!("{users}auth_master_user_separator = *\n"));
-    let template =
-        || ImapSettings { login: LoginForm::parse("{account}*{user}").expect("a template"), ..settings(&dovecot) };
+    let template = || ImapSettings {
+        login: LoginForm::parse("{account}*{user}").expect("a template"),
+        ..settings(&dovecot)
+    };
     let mut store = ImapStore::new(template());
     append(&mut store, &Destination::inbox("lisa")).expect("an account");
     assert_eq!((dovecot.count("lisa", "INBOX"), dovecot.count("doug", "INBOX")), (1, 0));
     let split_elsewhere = append(&mut store, &Destination::inbox("li*sa"));
     let why = "separates account and user";
-    assert!(matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)), "{split_elsewhere:?}");
+    assert!(
+        matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)),
+        "{split_elsewhere:?}"
+    );
     assert_eq!(dovecot.files("li"), 0);
     let ghost = append(&mut store, &Destination::inbox("ghost"));
-    assert!(matches!(&ghost, Err(StoreError::NoAccount(why)) if why.contains("lisa can log in")), "{ghost:?}");
+    assert!(
+        matches!(&ghost, Err(StoreError::NoAccount(why)) if why.contains("lisa can log in")),
+        "{ghost:?}"
+    );
     counts(&whose(&dovecot, template(), "lisa"), NOT_FOR_ITSELF);
     // A server that knows of no separator lets nobody in.
     let other = Dovecot::start_with_users(&users);
@@ -282,7 +311,10 @@ fn the_account_counts_with_cyrus() {
     append(&mut store, &Destination::inbox("doug")).expect("an account");
     for (account, count) in [("doug", 1), ("lisa", 0)] {
         let opened = cyrus.session(account).command("EXAMINE INBOX").expect("EXAMINE");
-        assert!(opened.untagged.iter().any(|line| line.text == format!("* {count} EXISTS")), "{account}: {opened:?}");
+        assert!(
+            opened.untagged.iter().any(|line| line.text == format!("* {count} EXISTS")),
+            "{account}: {opened:?}"
+        );
     }
 }
 
@@ -291,6 +323,13 @@ fn the_account_does_not_count_with_courier() {
     let courier = Courier::start(&["lisa"]);
     let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
     let told = ImapStore::new(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
-    assert!(matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")), "{told:?}");
-    assert_eq!((courier.folders("lisa"), courier.folders("mda")), (Vec::new(), Vec::new()), "nothing is left behind");
+    assert!(
+        matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")),
+        "{told:?}"
+    );
+    assert_eq!(
+        (courier.folders("lisa"), courier.folders("mda")),
+        (Vec::new(), Vec::new()),
+        "nothing is left behind"
+    );
 }

@@ -1,4 +1,5 @@
-//! Nothing is written through a mail server that was not seen to heed for whom we log in: by both doors, with real servers.
+//! Nothing is written through a mail server that was not seen to heed for whom we log in: by both
+//! doors, with real servers.
 
 mod support;
 
@@ -13,7 +14,8 @@ use support::imap::Imap;
 use support::lmtp::Lmtp;
 use support::{TempRoot, chown_recursive, onedrop, set_mode, wait_until};
 
-const MESSAGE: &[u8] = b"Return-Path: <lisa@gmail.com>\nMessage-ID: <proof@b>\nSubject: s\n\nbody\n";
+const MESSAGE: &[u8] =
+    b"Return-Path: <lisa@gmail.com>\nMessage-ID: <proof@b>\nSubject: s\n\nbody\n";
 
 /// A ledger in a file, and a mail server at this port.
 struct Site {
@@ -63,7 +65,9 @@ impl Site {
 
     fn proofs(&self) -> i64 {
         let ledger = rusqlite::Connection::open(self.root.join("site/ledger.db")).expect("ledger");
-        ledger.query_row("SELECT count(*) FROM onedrop_proof", [], |row| row.get(0)).expect("a count")
+        ledger
+            .query_row("SELECT count(*) FROM onedrop_proof", [], |row| row.get(0))
+            .expect("a count")
     }
 }
 
@@ -86,11 +90,15 @@ fn a_server_that_ignores_the_account_gets_no_mail() {
     let own = site.deliver("mda");
     is(&own, 75, "4.3.5 store: ");
     let checked = site.run(&["check", "--account", "lisa"], b"");
-    assert!(checked.0 != 0 && checked.1.contains("error   store: the mail server at"), "{checked:?}");
+    assert!(
+        checked.0 != 0 && checked.1.contains("error   store: the mail server at"),
+        "{checked:?}"
+    );
     assert!(checked.1.contains(IGNORES), "{}", checked.1);
     let lmtp = Lmtp::start(&site.config());
     for _ in 0..2 {
-        let replies = lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example", "doug@b.example"], MESSAGE);
+        let replies =
+            lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example", "doug@b.example"], MESSAGE);
         for reply in replies.expect("replies") {
             let text = format!("{reply:?}");
             assert!(text.contains("451") && text.contains("4.3.5"), "{text}");
@@ -109,7 +117,9 @@ fn a_server_that_ignores_the_account_gets_no_mail() {
 /// How often somebody has logged in to the mail server.
 fn logins(dovecot: &Dovecot) -> usize {
     let log = fs::read_to_string(dovecot.config_file().with_file_name("dovecot.log")).expect("log");
-    log.lines().filter(|line| line.contains("imap-login: ") && line.contains("Login: user=<")).count()
+    log.lines()
+        .filter(|line| line.contains("imap-login: ") && line.contains("Login: user=<"))
+        .count()
 }
 
 #[test]
@@ -141,7 +151,8 @@ fn the_server_and_check_renew_the_proof() {
     drop(lmtp);
     let checked = site.run(&["check"], b"");
     assert!(
-        checked.1.contains("ok      store: the mail server at") && checked.1.contains("heeds for whom"),
+        checked.1.contains("ok      store: the mail server at")
+            && checked.1.contains("heeds for whom"),
         "{checked:?}"
     );
 }
@@ -153,13 +164,13 @@ fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
     let site = Site::new(courier.port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
     let ledger = rusqlite::Connection::open(site.root.join("site/ledger.db")).expect("ledger");
     let prove = || {
-        let sql =
-            "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) VALUES (?1, 'mda', 'sasl', 'h', 1)";
+        let sql = "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) VALUES (?1, 'mda', 'sasl', 'h', 1)";
         ledger.execute(sql, [format!("127.0.0.1:{}", courier.port())]).expect("a row");
     };
     prove();
     let lmtp = Lmtp::start(&site.config());
-    let replies = lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example"], MESSAGE).expect("replies");
+    let replies =
+        lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example"], MESSAGE).expect("replies");
     assert!(format!("{replies:?}").contains("4.3.5"), "{replies:?}");
     lmtp.wait_for_record(IGNORES);
     assert_eq!(site.proofs(), 0);
@@ -171,7 +182,8 @@ fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
     assert_eq!(courier.messages("mda"), Vec::<Vec<u8>>::new());
 }
 
-/// A master password that is changed while the server keeps sessions: it is nobody's fault but ours, and nothing is lost.
+/// A master password that is changed while the server keeps sessions: it is nobody's fault but
+/// ours, and nothing is lost.
 #[test]
 fn a_password_changed_under_the_server_loses_no_mail() {
     let dovecot = Dovecot::start_high_performance();
@@ -181,9 +193,13 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     );
     let change = |password: &str| {
         let file = dovecot.config_file().with_file_name("master-users");
-        fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user())).expect("master-users");
+        fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
+            .expect("master-users");
         dovecot.doveadm(&["reload"]);
-        let works = || Imap::login_as(dovecot.imap_port(), "rig-probe", dovecot.master_user(), password).is_ok();
+        let works = || {
+            Imap::login_as(dovecot.imap_port(), "rig-probe", dovecot.master_user(), password)
+                .is_ok()
+        };
         assert!(wait_until(Duration::from_secs(20), works));
     };
     let letter = |number: u32, from: &str| {
@@ -202,7 +218,12 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     change("another");
     // Scuba's session is kept, Doug needs a login; so does Zoe's Sent.
     let refused = send(2, "lisa@gmail.com", "doug@b.example");
-    assert!(refused.contains("451") && refused.contains("4.3.5") && refused.contains("password is wrong"), "{refused}");
+    assert!(
+        refused.contains("451")
+            && refused.contains("4.3.5")
+            && refused.contains("password is wrong"),
+        "{refused}"
+    );
     let with_sent = send(3, "zoe@gmail.com", "scuba@b.example");
     assert!(with_sent.contains("250"), "{with_sent}");
     for text in [&refused, &with_sent] {
@@ -213,11 +234,13 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     assert!(again.contains("250"), "{again}");
     let repaired = site.run(&["verify", "--repair", "--since", "24h"], b"");
     assert_eq!(repaired.0, 0, "{repaired:?}");
-    let counts = [("scuba", "INBOX", 2), ("doug", "INBOX", 1), ("lisa", "Sent", 2), ("zoe", "Sent", 1)];
+    let counts =
+        [("scuba", "INBOX", 2), ("doug", "INBOX", 1), ("lisa", "Sent", 2), ("zoe", "Sent", 1)];
     for (account, mailbox, count) in counts {
         assert_eq!(dovecot.count(account, mailbox), count, "{account} {mailbox}");
     }
     let sent = &dovecot.messages("zoe", "Sent")[0];
-    let expected = String::from_utf8(letter(3, "zoe@gmail.com")).expect("text").replace('\n', "\r\n");
+    let expected =
+        String::from_utf8(letter(3, "zoe@gmail.com")).expect("text").replace('\n', "\r\n");
     assert_eq!(String::from_utf8_lossy(sent), expected);
 }

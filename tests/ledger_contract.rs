@@ -1,5 +1,5 @@
-//! What every ledger promises (`src/ledger.rs`), as one suite that each adapter runs against sessions of one ledger. A new
-//! adapter needs a [`Rig`] and a line at the end of this file.
+//! What every ledger promises (`src/ledger.rs`), as one suite that each adapter runs against
+//! sessions of one ledger. A new adapter needs a [`Rig`] and a line at the end of this file.
 
 mod ports;
 mod support;
@@ -16,8 +16,9 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, Standing, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, RandomValue, Recorded, SCHEMA_VERSION, Standing, Trace, TraceFilter, Turn,
+    Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -41,7 +42,8 @@ trait Rig: Sync {
     /// Runs SQL behind the ledger's back; false where there is none to run.
     fn sql(&self, statements: &str) -> bool;
 
-    /// Takes the schema away, so that sessions opened before find nothing; false where that cannot be.
+    /// Takes the schema away, so that sessions opened before find nothing; false where that cannot
+    /// be.
     fn forget_schema(&self) -> bool {
         self.sql(
             "DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt; DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
@@ -187,7 +189,14 @@ impl Session {
     ) -> Result<Recorded, LedgerError> {
         let facts = mail.facts();
         let size_bytes = mail.own_copy().len() as u64;
-        let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes, raw: None, nul_runs: None, at: None };
+        let entry = Entry {
+            identity: mail.identity(),
+            facts: &facts,
+            size_bytes,
+            raw: None,
+            nul_runs: None,
+            at: None,
+        };
         self.0.record(&entry, attempt, destinations, terms)
     }
 
@@ -293,7 +302,10 @@ mod suite {
         rig.expire_leases();
         // A second recording in another second would show if the time were taken anew.
         let begun = Instant::now();
-        while SystemTime::now().duration_since(first.recorded_at).is_ok_and(|age| age < Duration::from_secs(1)) {
+        while SystemTime::now()
+            .duration_since(first.recorded_at)
+            .is_ok_and(|age| age < Duration::from_secs(1))
+        {
             assert!(begun.elapsed() < Duration::from_secs(5), "the clocks differ");
             thread::sleep(Duration::from_millis(20));
         }
@@ -317,14 +329,29 @@ mod suite {
             };
             let mail = mail(name);
             let (identity, facts) = (mail.identity(), mail.facts());
-            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: Some(at) };
-            let recorded = session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record").recorded_at;
-            // A caller's own time is kept, since its files are already called after it; another's clock is not believed.
-            // On a busy machine a second may have become more than two.
+            let entry = Entry {
+                identity,
+                facts: &facts,
+                size_bytes: 1,
+                raw: None,
+                nul_runs: None,
+                at: Some(at),
+            };
+            let recorded = session
+                .0
+                .record(&entry, &attempt("mx1"), &[inbox()], LEASE)
+                .expect("record")
+                .recorded_at;
+            // A caller's own time is kept, since its files are already called after it; another's
+            // clock is not believed. On a busy machine a second may have become more than two.
             let is_the_callers = name == "close" && recorded == at;
-            let is_the_ledgers = recorded.duration_since(clock).is_ok_and(|later| later < Duration::from_secs(60));
+            let is_the_ledgers =
+                recorded.duration_since(clock).is_ok_and(|later| later < Duration::from_secs(60));
             let may_be_either = name != "close" || recorded > clock;
-            assert!(is_the_callers || is_the_ledgers && may_be_either, "{name}: {recorded:?}, {clock:?}");
+            assert!(
+                is_the_callers || is_the_ledgers && may_be_either,
+                "{name}: {recorded:?}, {clock:?}"
+            );
         }
     }
 
@@ -332,17 +359,28 @@ mod suite {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
         let by_a = a.record(&mail("one"), &[inbox()]);
         let by_b = b.record(&mail("one"), &[sent()]);
-        assert_eq!((by_b.message, by_b.recorded_at, by_b.is_new), (by_a.message, by_a.recorded_at, false));
-        assert!(matches!(by_b.copies[0], CopyState::Claimed(Claim { epoch: 1, in_doubt: false, .. })));
+        assert_eq!(
+            (by_b.message, by_b.recorded_at, by_b.is_new),
+            (by_a.message, by_a.recorded_at, false)
+        );
+        assert!(matches!(
+            by_b.copies[0],
+            CopyState::Claimed(Claim { epoch: 1, in_doubt: false, .. })
+        ));
     }
 
-    pub fn another_content_under_the_same_message_id_is_another_message_and_both_are_marked(rig: &dyn Rig) {
+    pub fn another_content_under_the_same_message_id_is_another_message_and_both_are_marked(
+        rig: &dyn Rig,
+    ) {
         let mut session = Session::of(rig);
         let first = session.record(&mail_with_body("twice", "one"), &[inbox()]);
         let second = session.record(&mail_with_body("twice", "two"), &[inbox()]);
         assert!(second.is_new && second.collision && !first.collision);
         assert_ne!(first.message, second.message);
-        assert!(matches!(second.copies[0], CopyState::Claimed(Claim { in_doubt: false, .. })), "a copy of its own");
+        assert!(
+            matches!(second.copies[0], CopyState::Claimed(Claim { in_doubt: false, .. })),
+            "a copy of its own"
+        );
         let again = session.record(&mail_with_body("twice", "one"), &[inbox()]);
         assert!(again.collision && !again.is_new, "the first is marked as well");
         assert_eq!(again.message, first.message);
@@ -360,7 +398,8 @@ mod suite {
         for mail in [&one, &two, &one] {
             assert!(!session.record(mail, &[]).collision);
         }
-        // Equal hashes without a Message-ID cannot come from two contents; if they do, it is no collision of ids.
+        // Equal hashes without a Message-ID cannot come from two contents; if they do, it is no
+        // collision of ids.
         let forged = Identity { digest: two.identity().digest, ..one.identity().clone() };
         let recorded = session.record_identity(&forged, &Facts::default());
         assert!(recorded.is_new && !recorded.collision);
@@ -386,7 +425,10 @@ mod suite {
             let identity = Identity { message_id: Some(id.to_vec()), id_hash: hash, digest: hash };
             let recorded = session.record_identity(&identity, &Facts::default());
             assert!(recorded.is_new && !recorded.collision, "{id:?}");
-            assert_eq!(session.record_identity(&identity, &Facts::default()).message, recorded.message);
+            assert_eq!(
+                session.record_identity(&identity, &Facts::default()).message,
+                recorded.message
+            );
             rows.push(recorded.message);
         }
         for (id, row) in ids.iter().zip(rows) {
@@ -398,11 +440,19 @@ mod suite {
 
     pub fn the_bytes_are_kept_when_given(rig: &dyn Rig) {
         let mut session = Session::of(rig);
-        for (name, raw) in [("kept", Some(&b"bytes \0 \xff"[..])), ("not-kept", None), ("kept-empty", Some(b""))] {
+        for (name, raw) in
+            [("kept", Some(&b"bytes \0 \xff"[..])), ("not-kept", None), ("kept-empty", Some(b""))]
+        {
             let mail = mail(name);
             let facts = mail.facts();
-            let entry =
-                Entry { identity: mail.identity(), facts: &facts, size_bytes: 12, raw, nul_runs: None, at: None };
+            let entry = Entry {
+                identity: mail.identity(),
+                facts: &facts,
+                size_bytes: 12,
+                raw,
+                nul_runs: None,
+                at: None,
+            };
             session.0.record(&entry, &attempt("mx1"), &[], LEASE).expect("record");
             let trace = session.trace_one(&format!("{name}@example.org"));
             assert_eq!((trace.raw_kept, trace.size_bytes), (raw.is_some(), 12), "{name}");
@@ -435,13 +485,27 @@ mod suite {
         assert_eq!(trace.subject.as_deref(), Some("Many"));
         assert_eq!(trace.in_reply_to.as_deref(), Some("<a@b>"));
         assert_eq!(trace.references.as_deref(), Some("<a@b> <c@d>"));
-        let addresses = trace.addresses.iter().map(|one| (one.role.as_str(), one.name.clone(), one.address.clone()));
-        assert!(addresses.eq(facts.addresses.iter().map(|one| (one.role, one.name.clone(), one.address.clone()))));
-        let parts = trace.parts.iter().map(|one| (one.path.clone(), one.name.clone(), one.size_bytes));
-        assert!(parts.eq(facts.parts.iter().map(|one| (one.path.clone(), one.name.clone(), one.size_bytes as i64))));
+        let addresses = trace
+            .addresses
+            .iter()
+            .map(|one| (one.role.as_str(), one.name.clone(), one.address.clone()));
+        assert!(addresses.eq(facts.addresses.iter().map(|one| (
+            one.role,
+            one.name.clone(),
+            one.address.clone()
+        ))));
+        let parts =
+            trace.parts.iter().map(|one| (one.path.clone(), one.name.clone(), one.size_bytes));
+        assert!(parts.eq(facts.parts.iter().map(|one| (
+            one.path.clone(),
+            one.name.clone(),
+            one.size_bytes as i64
+        ))));
         assert!(trace.parts.iter().all(|part| part.content_type == "text/plain"));
         // Dates that a Date field can name and a calendar hardly.
-        for (n, date) in [i64::MIN, i64::MAX, -62_167_219_200, 253_402_300_800, 0].into_iter().enumerate() {
+        for (n, date) in
+            [i64::MIN, i64::MAX, -62_167_219_200, 253_402_300_800, 0].into_iter().enumerate()
+        {
             let facts = Facts { date: Some(date), ..Facts::default() };
             session.record_identity(mail(&format!("date{n}")).identity(), &facts);
             session.trace_one(&format!("date{n}@example.org"));
@@ -452,7 +516,8 @@ mod suite {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
         let wanted = mail("wanted");
         let other = a.claim(&mail("other"), &inbox());
-        // A lock is 64 bits of a hash, whatever the hash is of: a turn under the message's hash holds the message's lock.
+        // A lock is 64 bits of a hash, whatever the hash is of: a turn under the message's hash
+        // holds the message's lock.
         assert_eq!(a.turn(&other, &wanted.identity().id_hash), OURS);
         assert!(matches!(b.try_record(&wanted, &[inbox()], LEASE), Err(LedgerError::Contended)));
         assert!(b.trace("wanted@example.org").is_empty(), "nothing was recorded");
@@ -468,8 +533,15 @@ mod suite {
         let recorded = b.record(&mail("busy"), &[inbox(), sent()]);
         assert_eq!(recorded.copies[0], CopyState::Busy);
         assert!(matches!(recorded.copies[1], CopyState::Claimed(_)), "another copy is free");
-        assert_eq!(b.0.claim(recorded.message, &[inbox()], &attempt("mx2"), LEASE).expect("claim"), [CopyState::Busy]);
-        assert_eq!(a.turn(&claim, &copy_key(&mail("busy"), &inbox())), OURS, "asking changed nothing");
+        assert_eq!(
+            b.0.claim(recorded.message, &[inbox()], &attempt("mx2"), LEASE).expect("claim"),
+            [CopyState::Busy]
+        );
+        assert_eq!(
+            a.turn(&claim, &copy_key(&mail("busy"), &inbox())),
+            OURS,
+            "asking changed nothing"
+        );
     }
 
     pub fn a_lease_that_ran_out_leaves_a_doubt_and_raises_the_epoch(rig: &dyn Rig) {
@@ -515,7 +587,10 @@ mod suite {
         // One of them giving up takes nothing from the other, and leaves the doubt.
         a.0.release(&[fresh]).expect("release");
         assert_eq!(b.turn(&claimed(&again[0]), &copy_key(&mail, &inbox())), OURS_IN_DOUBT);
-        assert_eq!(b.confirm(&claimed(&again[0]), &Receipt::Name("n".to_owned())), Confirmed::Recorded);
+        assert_eq!(
+            b.confirm(&claimed(&again[0]), &Receipt::Name("n".to_owned())),
+            Confirmed::Recorded
+        );
         let placed = a.try_record(&mail, &[inbox()], JOIN).expect("record").copies;
         assert_eq!(placed, [CopyState::Placed(Receipt::Name("n".to_owned()))]);
     }
@@ -534,38 +609,57 @@ mod suite {
         a.0.leave().expect("leave");
         // Nor does the doubt go when whoever was not joined gives back what it has.
         a.0.release(&[fresh]).expect("release");
-        assert!(claimed(&a.try_record(&mail, &[inbox()], JOIN).expect("record").copies[0]).in_doubt);
+        assert!(
+            claimed(&a.try_record(&mail, &[inbox()], JOIN).expect("record").copies[0]).in_doubt
+        );
     }
 
     pub fn claim_says_the_same_as_record(rig: &dyn Rig) {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
         let mail = mail("claim");
         let recorded = a.record(&mail, &[inbox()]);
-        let mut claim = |terms| b.0.claim(recorded.message, &[inbox(), sent()], &attempt("mx2"), terms).expect("claim");
+        let mut claim = |terms| {
+            b.0.claim(recorded.message, &[inbox(), sent()], &attempt("mx2"), terms).expect("claim")
+        };
         let states = claim(LEASE);
         assert_eq!(states[0], CopyState::Busy);
-        assert_eq!((claimed(&states[1]).epoch, claimed(&states[1]).in_doubt), (1, false), "a new row");
+        assert_eq!(
+            (claimed(&states[1]).epoch, claimed(&states[1]).in_doubt),
+            (1, false),
+            "a new row"
+        );
         rig.expire_leases();
         let states = claim(LEASE);
         assert_eq!((claimed(&states[0]).epoch, claimed(&states[0]).in_doubt), (2, true));
         let ours = claimed(&states[0]);
         b.turn(&ours, &copy_key(&mail, &inbox()));
         b.confirm(&ours, &uid(9));
-        let states = b.0.claim(recorded.message, &[sent(), inbox()], &attempt("mx2"), LEASE).expect("claim");
+        let states =
+            b.0.claim(recorded.message, &[sent(), inbox()], &attempt("mx2"), LEASE).expect("claim");
         assert_eq!(states, [CopyState::Busy, CopyState::Placed(uid(9))]);
-        assert!(b.0.claim(recorded.message, &[], &attempt("mx2"), LEASE).expect("claim").is_empty());
+        assert!(
+            b.0.claim(recorded.message, &[], &attempt("mx2"), LEASE).expect("claim").is_empty()
+        );
     }
 
     pub fn copies_come_back_in_the_order_of_the_destinations(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let names = ["zoe", "adam", "mia", "ben", "o'brien \"x\"", "grüße"];
         let destinations: Vec<_> = names.into_iter().map(Destination::inbox).collect();
-        let first: Vec<i64> =
-            session.record(&mail("order"), &destinations).copies.iter().map(|state| claimed(state).copy).collect();
+        let first: Vec<i64> = session
+            .record(&mail("order"), &destinations)
+            .copies
+            .iter()
+            .map(|state| claimed(state).copy)
+            .collect();
         rig.expire_leases();
         let reversed: Vec<_> = destinations.iter().rev().cloned().collect();
-        let mut second: Vec<i64> =
-            session.record(&mail("order"), &reversed).copies.iter().map(|state| claimed(state).copy).collect();
+        let mut second: Vec<i64> = session
+            .record(&mail("order"), &reversed)
+            .copies
+            .iter()
+            .map(|state| claimed(state).copy)
+            .collect();
         second.reverse();
         assert_eq!(first, second);
         // The same one twice: one of the two waits for the other.
@@ -583,9 +677,19 @@ mod suite {
             Destination::sent("a", "Sent "),
             Destination::sent("aS", "ent"),
         ];
-        let mut rows: Vec<i64> =
-            session.record(&mail("rows"), &destinations).copies.iter().map(|state| claimed(state).copy).collect();
-        rows.extend(session.record(&mail("other"), &destinations).copies.iter().map(|state| claimed(state).copy));
+        let mut rows: Vec<i64> = session
+            .record(&mail("rows"), &destinations)
+            .copies
+            .iter()
+            .map(|state| claimed(state).copy)
+            .collect();
+        rows.extend(
+            session
+                .record(&mail("other"), &destinations)
+                .copies
+                .iter()
+                .map(|state| claimed(state).copy),
+        );
         rows.sort_unstable();
         rows.dedup();
         assert_eq!(rows.len(), 2 * destinations.len());
@@ -600,7 +704,11 @@ mod suite {
         let (claim, other) = (claimed(&copies[0]), claimed(&copies[1]));
         assert_eq!(a.turn(&claim, &key), OURS);
         assert!(matches!(b.0.take_turn(&claim, &key), Err(LedgerError::Contended)));
-        assert_eq!(b.turn(&other, &other_key), OURS, "another copy's turn, by a session that just failed");
+        assert_eq!(
+            b.turn(&other, &other_key),
+            OURS,
+            "another copy's turn, by a session that just failed"
+        );
         b.0.leave().expect("leave");
         a.0.leave().expect("leave");
         a.0.leave().expect("leave, with nothing to leave");
@@ -635,7 +743,11 @@ mod suite {
         assert_eq!(a.turn(&stale, &key), Turn::EpochGone);
         assert_eq!(b.turn(&live, &key), OURS_IN_DOUBT);
         assert_eq!(b.confirm(&live, &uid(4)), Confirmed::Recorded);
-        assert_eq!(a.turn(&stale, &key), Turn::Placed(uid(4)), "placed counts more than a lost epoch");
+        assert_eq!(
+            a.turn(&stale, &key),
+            Turn::Placed(uid(4)),
+            "placed counts more than a lost epoch"
+        );
         assert_eq!(b.turn(&live, &key), Turn::Placed(uid(4)));
         // Nor does a turn on a row that does not exist.
         let nowhere = Claim { copy: i64::MAX, ..live };
@@ -668,7 +780,8 @@ mod suite {
     }
 
     pub fn a_turn_ignores_a_lease_that_only_ran_out(rig: &dyn Rig) {
-        // The clock is the caller's to check; what counts here is whether another has claimed the copy since.
+        // The clock is the caller's to check; what counts here is whether another has claimed the
+        // copy since.
         let mut session = Session::of(rig);
         let mail = mail("ran-out");
         let claim = session.claim(&mail, &inbox());
@@ -695,14 +808,19 @@ mod suite {
             assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
             assert_eq!(b.turn(&claim, &key), Turn::Placed(receipt.clone()));
             let copy = &b.trace_one(&format!("receipt{n}@example.org")).copies[0];
-            assert_eq!((copy.receipt.as_deref(), copy.state.as_str()), (Some(receipt.to_string().as_str()), "placed"));
+            assert_eq!(
+                (copy.receipt.as_deref(), copy.state.as_str()),
+                (Some(receipt.to_string().as_str()), "placed")
+            );
         }
     }
 
     pub fn a_receipt_can_be_confirmed_again_after_reopening(rig: &dyn Rig) {
         // As when the answer to a commit was lost: it may or may not have happened.
         let mut session = Session::of(rig);
-        for (n, receipt) in [uid(5), Receipt::Name("n".to_owned()), Receipt::Unnamed].into_iter().enumerate() {
+        for (n, receipt) in
+            [uid(5), Receipt::Name("n".to_owned()), Receipt::Unnamed].into_iter().enumerate()
+        {
             for happened in [false, true] {
                 let mail = mail(&format!("again{n}{happened}"));
                 let recorded = session.record(&mail, &[inbox()]);
@@ -713,9 +831,17 @@ mod suite {
                 }
                 session.0.reopen(soon()).expect("reopen");
                 let end = delivered();
-                let again = session.0.confirm(&claim, &receipt, CopyFacts::default(), Some((recorded.attempt, &end)));
+                let again = session.0.confirm(
+                    &claim,
+                    &receipt,
+                    CopyFacts::default(),
+                    Some((recorded.attempt, &end)),
+                );
                 assert_eq!(again.expect("confirm"), Confirmed::Recorded, "{receipt:?} {happened}");
-                assert_eq!(session.record(&mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
+                assert_eq!(
+                    session.record(&mail, &[inbox()]).copies,
+                    [CopyState::Placed(receipt.clone())]
+                );
                 let trace = session.trace_one(&format!("again{n}{happened}@example.org"));
                 assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
             }
@@ -742,9 +868,13 @@ mod suite {
         rig.expire_leases();
         let finder = b.claim(&mail, &inbox());
         let facts = CopyFacts { found_by_look: true, nul_replaced: true };
-        assert_eq!(b.0.confirm(&finder, &uid(8), facts, None).expect("confirm"), Confirmed::Recorded);
+        assert_eq!(
+            b.0.confirm(&finder, &uid(8), facts, None).expect("confirm"),
+            Confirmed::Recorded
+        );
         let end = delivered();
-        let confirmed = a.0.confirm(&late_claim, &uid(8), CopyFacts::default(), Some((late.attempt, &end)));
+        let confirmed =
+            a.0.confirm(&late_claim, &uid(8), CopyFacts::default(), Some((late.attempt, &end)));
         assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
         let trace = a.trace_one("same@example.org");
         assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
@@ -763,12 +893,18 @@ mod suite {
             a.0.leave().expect("leave");
             assert_eq!(b.turn(&claim, &key), OURS_IN_DOUBT);
             let (first, second) = if late_is_first { (&late, &claim) } else { (&claim, &late) };
-            let (by_first, by_second) = if late_is_first { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            let (by_first, by_second) =
+                if late_is_first { (&mut a, &mut b) } else { (&mut b, &mut a) };
             assert_eq!(by_first.confirm(first, &uid(10)), Confirmed::Recorded, "{name}");
-            assert_eq!(by_second.confirm(second, &uid(11)), Confirmed::Superseded { by: uid(10) }, "{name}");
+            assert_eq!(
+                by_second.confirm(second, &uid(11)),
+                Confirmed::Superseded { by: uid(10) },
+                "{name}"
+            );
             assert_eq!(by_first.confirm(first, &uid(10)), Confirmed::Recorded, "{name}, again");
             assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(10))], "{name}");
-            let copy = b.copies(&ALL).into_iter().find(|copy| copy.copy == claim.copy).expect("the copy");
+            let copy =
+                b.copies(&ALL).into_iter().find(|copy| copy.copy == claim.copy).expect("the copy");
             assert!(copy.may_be_double && !copy.settled, "{name}: two may have written");
         }
     }
@@ -780,7 +916,10 @@ mod suite {
         // As if the row had gone and another message's had its number now.
         let other = Claim { value: RandomValue::default(), ..claim };
         assert!(matches!(b.0.take_turn(&other, &key), Err(LedgerError::Broken(_))));
-        assert!(matches!(b.0.confirm(&other, &uid(1), CopyFacts::default(), None), Err(LedgerError::Broken(_))));
+        assert!(matches!(
+            b.0.confirm(&other, &uid(1), CopyFacts::default(), None),
+            Err(LedgerError::Broken(_))
+        ));
         let _ = b.0.release(&[other]);
         assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Busy], "nothing was given back");
         assert_eq!(a.confirm(&claim, &uid(2)), Confirmed::Recorded);
@@ -802,7 +941,10 @@ mod suite {
         let first = record(&mut a, &us);
         let second = record(&mut b, &us);
         assert_eq!(second.copies, first.copies, "the same claims, without a doubt");
-        assert_eq!(b.0.claim(first.message, &[inbox()], &us, LEASE).expect("claim"), first.copies[..1]);
+        assert_eq!(
+            b.0.claim(first.message, &[inbox()], &us, LEASE).expect("claim"),
+            first.copies[..1]
+        );
         // The same host and process id are another attempt's.
         let others = Attempt { value: RandomValue::default(), ..us.clone() };
         assert_eq!(record(&mut a, &others).copies, [CopyState::Busy, CopyState::Busy]);
@@ -823,14 +965,26 @@ mod suite {
         let mail = mail("length");
         let long = LeaseTerms { lease: Duration::from_secs(150), join: false };
         let short = LeaseTerms { lease: Duration::from_secs(5), join: false };
-        assert!(matches!(a.try_record(&mail, &[inbox()], long).expect("record").copies[0], CopyState::Claimed(_)));
-        assert_eq!(b.try_record(&mail, &[inbox()], short).expect("record").copies, [CopyState::Busy]);
+        assert!(matches!(
+            a.try_record(&mail, &[inbox()], long).expect("record").copies[0],
+            CopyState::Claimed(_)
+        ));
+        assert_eq!(
+            b.try_record(&mail, &[inbox()], short).expect("record").copies,
+            [CopyState::Busy]
+        );
         assert_eq!(b.copies(&ALL)[0].lease, long.lease);
         let join = LeaseTerms { join: true, ..short };
-        assert!(matches!(b.try_record(&mail, &[inbox()], join).expect("record").copies[0], CopyState::Claimed(_)));
+        assert!(matches!(
+            b.try_record(&mail, &[inbox()], join).expect("record").copies[0],
+            CopyState::Claimed(_)
+        ));
         assert_eq!(b.copies(&ALL)[0].lease, long.lease, "joined");
         rig.expire_leases();
-        assert!(matches!(b.try_record(&mail, &[inbox()], short).expect("record").copies[0], CopyState::Claimed(_)));
+        assert!(matches!(
+            b.try_record(&mail, &[inbox()], short).expect("record").copies[0],
+            CopyState::Claimed(_)
+        ));
         assert_eq!(b.copies(&ALL)[0].lease, short.lease, "its own");
     }
 
@@ -850,15 +1004,27 @@ mod suite {
                     [uid(1), uid(1)]
                 }
                 CopyState::Claimed(claim) => {
-                    assert!(claim.in_doubt && claim.epoch == 2, "{step_secs} s: {claim:?}: it looks before it writes");
-                    let (first, second) = if late_is_first { (&late, &claim) } else { (&claim, &late) };
+                    assert!(
+                        claim.in_doubt && claim.epoch == 2,
+                        "{step_secs} s: {claim:?}: it looks before it writes"
+                    );
+                    let (first, second) =
+                        if late_is_first { (&late, &claim) } else { (&claim, &late) };
                     assert_eq!(a.confirm(first, &uid(1)), Confirmed::Recorded, "{step_secs} s");
-                    assert_eq!(b.confirm(second, &uid(2)), Confirmed::Superseded { by: uid(1) }, "{step_secs} s");
+                    assert_eq!(
+                        b.confirm(second, &uid(2)),
+                        Confirmed::Superseded { by: uid(1) },
+                        "{step_secs} s"
+                    );
                     [uid(1), uid(2)]
                 }
                 placed => panic!("{placed:?}"),
             };
-            assert_eq!(b.claim_state(&mail, &inbox()), CopyState::Placed(receipts[0].clone()), "{step_secs} s");
+            assert_eq!(
+                b.claim_state(&mail, &inbox()),
+                CopyState::Placed(receipts[0].clone()),
+                "{step_secs} s"
+            );
             rig.step_clock(-step_secs);
         }
     }
@@ -883,12 +1049,21 @@ mod suite {
             let by = Duration::from_secs(differs.unsigned_abs());
             let at = Some(if differs > 0 { by_ledger + by } else { by_ledger - by });
             let identity = mail.identity();
-            let entry = Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at };
-            let recorded = session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record");
-            let off = recorded.recorded_at.max(by_ledger).duration_since(recorded.recorded_at.min(by_ledger));
+            let entry =
+                Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at };
+            let recorded =
+                session.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE).expect("record");
+            let off = recorded
+                .recorded_at
+                .max(by_ledger)
+                .duration_since(recorded.recorded_at.min(by_ledger));
             assert!(off.expect("a time") < Duration::from_secs(60), "{differs} s: {recorded:?}");
             // Nor does its lease end sooner or later for that.
-            assert_eq!(Session::of(rig).claim_state(&mail, &inbox()), CopyState::Busy, "{differs} s");
+            assert_eq!(
+                Session::of(rig).claim_state(&mail, &inbox()),
+                CopyState::Busy,
+                "{differs} s"
+            );
         }
     }
 
@@ -903,16 +1078,26 @@ mod suite {
             assert_eq!(a.confirm(&late, &receipts[0]), Confirmed::Recorded);
             assert_eq!(a.confirm(&late, &receipts[0]), Confirmed::Recorded, "its answer was lost");
             let told = |session: &mut Session| {
-                session.copies(&ALL).into_iter().find(|copy| copy.copy == late.copy).expect("the copy")
+                session
+                    .copies(&ALL)
+                    .into_iter()
+                    .find(|copy| copy.copy == late.copy)
+                    .expect("the copy")
             };
             let read_before = told(&mut a);
             assert!(a.0.settle(&read_before, &receipts[0]).expect("settle"));
             assert!(told(&mut a).settled);
             // Two copies without a name may be two copies, under its own epoch as well.
-            assert_eq!(b.confirm(&claim, &receipts[1]), Confirmed::Superseded { by: receipts[0].clone() });
+            assert_eq!(
+                b.confirm(&claim, &receipts[1]),
+                Confirmed::Superseded { by: receipts[0].clone() }
+            );
             let doubted = told(&mut a);
             assert!(doubted.may_be_double && !doubted.settled, "{doubted:?}");
-            assert!(!a.0.settle(&read_before, &receipts[0]).expect("settle"), "a look of before the doubt");
+            assert!(
+                !a.0.settle(&read_before, &receipts[0]).expect("settle"),
+                "a look of before the doubt"
+            );
             assert!(!told(&mut a).settled);
             assert!(a.0.settle(&doubted, &receipts[0]).expect("settle"));
             assert!(told(&mut a).settled);
@@ -938,12 +1123,14 @@ mod suite {
         assert_eq!(a.confirm(&own, &uid(1)), Confirmed::Recorded);
         assert_eq!(b.0.kept(recorded.message).expect("kept").as_deref(), Some("no right"));
         assert_eq!(b.0.kept_bytes(recorded.message).expect("bytes"), Some(bytes));
-        let future = Window { since: SystemTime::now() + Duration::from_secs(86_400), account: None };
+        let future =
+            Window { since: SystemTime::now() + Duration::from_secs(86_400), account: None };
         let told = b.copies(&future);
         assert_eq!(told.len(), 1, "told whatever the window: {told:#?}");
         assert_eq!((told[0].copy, told[0].kept.as_deref()), (shared.copy, Some("no right")));
         let trace = b.trace_one("kept@example.org");
-        let kept: Vec<_> = trace.copies.iter().map(|copy| (copy.account.as_str(), copy.kept.as_deref())).collect();
+        let kept: Vec<_> =
+            trace.copies.iter().map(|copy| (copy.account.as_str(), copy.kept.as_deref())).collect();
         assert_eq!(kept, [("doug", None), ("lisa", Some("no right"))]);
         let again = claimed(&b.claim_state(&mail, &sent()));
         assert!(!again.in_doubt);
@@ -987,12 +1174,16 @@ mod suite {
         let facts = CopyFacts { found_by_look: false, nul_replaced: true };
         let confirmed = b.0.confirm(&claim, &uid(2), facts, Some((recorded.attempt, &end)));
         assert_eq!(confirmed.expect("confirm"), Confirmed::Recorded);
-        let late = a.0.confirm(&late_claim, &uid(1), CopyFacts::default(), Some((late.attempt, &end)));
+        let late =
+            a.0.confirm(&late_claim, &uid(1), CopyFacts::default(), Some((late.attempt, &end)));
         assert_eq!(late.expect("confirm"), Confirmed::Superseded { by: uid(2) });
         let trace = a.trace_one("end@example.org");
         assert_eq!(trace.attempts[0].outcome, None);
         let ended = &trace.attempts[1];
-        assert_eq!((ended.outcome.as_deref(), ended.status.as_deref()), (Some("delivered"), Some("2.0.0")));
+        assert_eq!(
+            (ended.outcome.as_deref(), ended.status.as_deref()),
+            (Some("delivered"), Some("2.0.0"))
+        );
         assert_eq!((ended.duration_ms, ended.text.as_deref()), (Some(7), Some(end.text.as_str())));
         assert!(trace.copies[0].nul_replaced && !trace.copies[0].found_by_look);
     }
@@ -1004,10 +1195,18 @@ mod suite {
         rig.expire_leases();
         let live = b.claim(&mail, &inbox());
         a.0.release(&[stale]).expect("release");
-        assert_eq!(a.record(&mail, &[inbox()]).copies, [CopyState::Busy], "claimed by another since");
+        assert_eq!(
+            a.record(&mail, &[inbox()]).copies,
+            [CopyState::Busy],
+            "claimed by another since"
+        );
         assert_eq!(b.confirm(&live, &uid(1)), Confirmed::Recorded);
         b.0.release(&[live]).expect("release");
-        assert_eq!(a.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(1))], "placed is placed");
+        assert_eq!(
+            a.record(&mail, &[inbox()]).copies,
+            [CopyState::Placed(uid(1))],
+            "placed is placed"
+        );
         a.0.release(&[]).expect("release of nothing");
     }
 
@@ -1015,48 +1214,72 @@ mod suite {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
         let mail = mail("several");
         let destinations = [inbox(), sent(), Destination::inbox("zoe")];
-        let claims: Vec<Claim> = a.record(&mail, &destinations).copies.iter().map(claimed).collect();
+        let claims: Vec<Claim> =
+            a.record(&mail, &destinations).copies.iter().map(claimed).collect();
         a.0.release(&claims[..2]).expect("release");
         let states = b.record(&mail, &destinations).copies;
-        assert!(matches!(states[..], [CopyState::Claimed(_), CopyState::Claimed(_), CopyState::Busy]), "{states:?}");
+        assert!(
+            matches!(states[..], [CopyState::Claimed(_), CopyState::Claimed(_), CopyState::Busy]),
+            "{states:?}"
+        );
     }
 
     pub fn an_attempts_end_is_on_record(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let recorded = session.record(&mail("ended"), &[inbox()]);
         let open = session.trace_one("ended@example.org").attempts.remove(0);
-        assert_eq!((open.outcome, open.status, open.text, open.duration_ms), (None, None, None, None));
+        assert_eq!(
+            (open.outcome, open.status, open.text, open.duration_ms),
+            (None, None, None, None)
+        );
         assert_eq!((open.sender.as_str(), open.queue_id.as_str()), ("lisa@gmail.com", "4Xyz12"));
-        assert_eq!((open.recipient.as_str(), open.host.as_str(), open.pid), ("doug@mail.axial.net", "mx1", 42));
+        assert_eq!(
+            (open.recipient.as_str(), open.host.as_str(), open.pid),
+            ("doug@mail.axial.net", "mx1", 42)
+        );
         for text in hostile_texts() {
-            let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), text, ..delivered() };
+            let end =
+                AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), text, ..delivered() };
             session.0.finish(recorded.attempt, &end).expect("finish");
         }
         let ended = session.trace_one("ended@example.org").attempts.remove(0);
-        assert_eq!((ended.outcome.as_deref(), ended.status.as_deref()), (Some("tempfail"), Some("4.3.0")));
+        assert_eq!(
+            (ended.outcome.as_deref(), ended.status.as_deref()),
+            (Some("tempfail"), Some("4.3.0"))
+        );
         assert_eq!((ended.duration_ms, ended.pid), (Some(7), 42));
     }
 
     pub fn an_attempt_that_recorded_nothing_is_on_record(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), ..delivered() };
-        session.0.note_attempts(mail("unrecorded").identity(), &[(attempt("mx1"), end)]).expect("finish");
-        for wanted in ["unrecorded@example.org", "<unrecorded@example.org>", "4Xyz12", "doug@mail.axial.net"] {
+        session
+            .0
+            .note_attempts(mail("unrecorded").identity(), &[(attempt("mx1"), end)])
+            .expect("finish");
+        for wanted in
+            ["unrecorded@example.org", "<unrecorded@example.org>", "4Xyz12", "doug@mail.axial.net"]
+        {
             let trace = session.trace_one(wanted);
             assert!(trace.copies.is_empty());
             assert_eq!(trace.attempts.len(), 1, "{wanted}");
             assert_eq!(trace.attempts[0].outcome.as_deref(), Some("tempfail"), "{wanted}");
         }
         assert!(session.trace("other@example.org").is_empty());
-        assert!(session.record(&mail("unrecorded"), &[inbox()]).is_new, "it is no record of the message");
-        let attempts: usize = session.trace("unrecorded@example.org").iter().map(|trace| trace.attempts.len()).sum();
+        assert!(
+            session.record(&mail("unrecorded"), &[inbox()]).is_new,
+            "it is no record of the message"
+        );
+        let attempts: usize =
+            session.trace("unrecorded@example.org").iter().map(|trace| trace.attempts.len()).sum();
         assert_eq!(attempts, 2);
     }
 
     pub fn each_recipient_of_one_run_has_an_attempt_of_its_own(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         session.record(&mail("crowd"), &[inbox()]);
-        let to = |name: &str| Attempt { recipient: format!("{name}@mail.axial.net"), ..attempt("mx1") };
+        let to =
+            |name: &str| Attempt { recipient: format!("{name}@mail.axial.net"), ..attempt("mx1") };
         let full = AttemptEnd { outcome: "tempfail", status: "4.2.2".to_owned(), ..delivered() };
         let ended = [(to("Anna"), delivered()), (to("bert"), full)];
         session.0.note_attempts(mail("crowd").identity(), &ended).expect("a note");
@@ -1083,18 +1306,29 @@ mod suite {
         let mut session = Session::of(rig);
         session.record(&mail("raced"), &[inbox()]);
         let late = Attempt { queue_id: "LATE".to_owned(), pid: 43, ..attempt("mx2") };
-        session.0.note_attempts(mail("raced").identity(), &[(late.clone(), delivered())]).expect("finish");
+        session
+            .0
+            .note_attempts(mail("raced").identity(), &[(late.clone(), delivered())])
+            .expect("finish");
         assert_eq!(session.trace_one("LATE").attempts.len(), 2);
         assert_eq!(session.trace_one("raced@example.org").copies.len(), 1);
     }
 
     pub fn a_message_is_found_by_what_an_administrator_knows(rig: &dyn Rig) {
         let mut session = Session::of(rig);
-        let by =
-            Attempt { recipient: "Doug+List@Mail.Axial.NET".to_owned(), queue_id: "Q1".to_owned(), ..attempt("mx1") };
-        session.try_record_by(&mail("found"), &by, &[Destination::inbox("dougs-account")], LEASE).expect("record");
-        let other = Attempt { recipient: "zoe@x".to_owned(), queue_id: String::new(), ..attempt("mx1") };
-        session.try_record_by(&mail("other"), &other, &[Destination::inbox("zoe")], LEASE).expect("record");
+        let by = Attempt {
+            recipient: "Doug+List@Mail.Axial.NET".to_owned(),
+            queue_id: "Q1".to_owned(),
+            ..attempt("mx1")
+        };
+        session
+            .try_record_by(&mail("found"), &by, &[Destination::inbox("dougs-account")], LEASE)
+            .expect("record");
+        let other =
+            Attempt { recipient: "zoe@x".to_owned(), queue_id: String::new(), ..attempt("mx1") };
+        session
+            .try_record_by(&mail("other"), &other, &[Destination::inbox("zoe")], LEASE)
+            .expect("record");
         let knows = [
             "<found@example.org>",
             "found@example.org",
@@ -1107,7 +1341,9 @@ mod suite {
         for wanted in knows {
             assert_eq!(session.trace_one(wanted).subject.as_deref(), Some("found"), "{wanted}");
         }
-        for wanted in ["", "<>", "FOUND@example.org", "q", "%", "_oug", "doug+list", "mail.axial.net", "*"] {
+        for wanted in
+            ["", "<>", "FOUND@example.org", "q", "%", "_oug", "doug+list", "mail.axial.net", "*"]
+        {
             assert!(session.trace(wanted).is_empty(), "{wanted:?}");
         }
         assert_eq!(session.trace_one("ZOE@X").subject.as_deref(), Some("other"));
@@ -1133,28 +1369,48 @@ mod suite {
     pub fn a_trace_can_be_filtered(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let end = |outcome| AttemptEnd { outcome, ..delivered() };
-        let lost = Attempt { sender: "zoe@lost.example".to_owned(), queue_id: "Q2".to_owned(), ..attempt("mx2") };
+        let lost = Attempt {
+            sender: "zoe@lost.example".to_owned(),
+            queue_id: "Q2".to_owned(),
+            ..attempt("mx2")
+        };
         for (name, by) in [("unrecorded", &lost), ("done", &lost)] {
-            session.0.note_attempts(mail(name).identity(), &[(by.clone(), end("tempfail"))]).expect("a note");
+            session
+                .0
+                .note_attempts(mail(name).identity(), &[(by.clone(), end("tempfail"))])
+                .expect("a note");
         }
         let mut record = |name: &str, from: &str, sender: &str, outcomes: &[&'static str]| {
             let mail = mail(name);
-            let address = |role, address: &str| AddressFact { role, name: None, address: Some(address.to_owned()) };
+            let address = |role, address: &str| AddressFact {
+                role,
+                name: None,
+                address: Some(address.to_owned()),
+            };
             let facts = Facts {
                 subject: Some(format!("About {name}")),
                 addresses: vec![address("from", from), address("to", "lisa@gmail.com")],
                 ..Facts::default()
             };
-            let by = Attempt { sender: sender.to_owned(), queue_id: "Q1".to_owned(), ..attempt("mx1") };
-            let entry =
-                Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+            let by =
+                Attempt { sender: sender.to_owned(), queue_id: "Q1".to_owned(), ..attempt("mx1") };
+            let entry = Entry {
+                identity: mail.identity(),
+                facts: &facts,
+                size_bytes: 1,
+                raw: None,
+                nul_runs: None,
+                at: None,
+            };
             let mut at = None;
             for outcome in outcomes {
                 let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect("record");
                 at.get_or_insert(recorded.recorded_at);
                 let claim = claimed(&recorded.copies[0]);
                 match *outcome {
-                    "delivered" => assert_eq!(session.confirm(&claim, &uid(1)), Confirmed::Recorded),
+                    "delivered" => {
+                        assert_eq!(session.confirm(&claim, &uid(1)), Confirmed::Recorded)
+                    }
                     _ => session.0.release(&[claim]).expect("release"),
                 }
                 session.0.finish(recorded.attempt, &end(outcome)).expect("finish");
@@ -1163,24 +1419,43 @@ mod suite {
         };
         record("done", "Zoe@Example.org", "bounces@list.example", &["delivered"]);
         record("undone", "doug@mail.axial.net", "", &["tempfail"]);
-        let at = record("done later", "%@mail.axial.net", "zoe@example.org", &["tempfail", "permfail", "delivered"]);
+        let at = record(
+            "done later",
+            "%@mail.axial.net",
+            "zoe@example.org",
+            &["tempfail", "permfail", "delivered"],
+        );
         let all = TraceFilter::default();
         let second = Duration::from_secs(1);
         let cases: [(TraceFilter<'_>, &[&str]); 14] = [
             (all, &["done later", "undone", "done", "(none)"]),
-            (TraceFilter { since: Some(at - 60 * second), ..all }, &["done later", "undone", "done", "(none)"]),
+            (
+                TraceFilter { since: Some(at - 60 * second), ..all },
+                &["done later", "undone", "done", "(none)"],
+            ),
             (TraceFilter { since: Some(at + 3600 * second), ..all }, &[]),
             (TraceFilter { since: Some(at + 3600 * second), ..TraceFilter::of("Q1") }, &[]),
             (TraceFilter { failed: true, ..all }, &["undone", "(none)"]),
             (TraceFilter { failed: true, ..TraceFilter::of("Q1") }, &["undone"]),
             (TraceFilter { subject: Some("LATER"), ..all }, &["done later"]),
-            (TraceFilter { subject: Some("about "), ..TraceFilter::of("Q1") }, &["done later", "undone", "done"]),
+            (
+                TraceFilter { subject: Some("about "), ..TraceFilter::of("Q1") },
+                &["done later", "undone", "done"],
+            ),
             (TraceFilter { subject: Some("%"), ..all }, &[]),
             (TraceFilter { sender: Some("zoe@EXAMPLE"), ..all }, &["done later", "done"]),
             (TraceFilter { sender: Some("lisa@gmail.com"), ..all }, &[]),
             (TraceFilter { sender: Some("zoe@lost"), ..all }, &["(none)"]),
             (TraceFilter { sender: Some("%"), ..all }, &["done later"]),
-            (TraceFilter { sender: Some("zoe"), subject: Some("done"), failed: true, ..TraceFilter::of("Q1") }, &[]),
+            (
+                TraceFilter {
+                    sender: Some("zoe"),
+                    subject: Some("done"),
+                    failed: true,
+                    ..TraceFilter::of("Q1")
+                },
+                &[],
+            ),
         ];
         for (filter, expected) in cases {
             let traces = session.0.trace(&filter, 10).expect("trace");
@@ -1188,11 +1463,19 @@ mod suite {
                 traces.iter().map(|trace| trace.subject.as_deref().unwrap_or("(none)")).collect();
             // When it was begun counts for one that is not recorded.
             subjects.sort_by_key(|subject| *subject == "(none)");
-            let subjects: Vec<&str> =
-                subjects.into_iter().map(|subject| subject.strip_prefix("About ").unwrap_or(subject)).collect();
+            let subjects: Vec<&str> = subjects
+                .into_iter()
+                .map(|subject| subject.strip_prefix("About ").unwrap_or(subject))
+                .collect();
             assert_eq!(subjects, expected, "{filter:?}");
-            if let Some(done) = traces.iter().find(|trace| trace.subject.as_deref() == Some("About done")) {
-                assert_eq!(done.attempts.len(), 2, "{filter:?}: those that recorded nothing are shown with it");
+            if let Some(done) =
+                traces.iter().find(|trace| trace.subject.as_deref() == Some("About done"))
+            {
+                assert_eq!(
+                    done.attempts.len(),
+                    2,
+                    "{filter:?}: those that recorded nothing are shown with it"
+                );
             }
         }
         let two = session.0.trace(&all, 2).expect("trace");
@@ -1202,11 +1485,18 @@ mod suite {
     pub fn a_trace_tells_where_a_copy_stands(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let mail = mail("stands");
-        let state = |session: &mut Session| session.trace_one("stands@example.org").copies.remove(0);
+        let state =
+            |session: &mut Session| session.trace_one("stands@example.org").copies.remove(0);
         let claim = session.claim(&mail, &inbox());
         let leased = state(&mut session);
-        assert_eq!((leased.state.as_str(), leased.epoch, leased.owner.as_str()), ("leased", 1, "mx1:42"));
-        assert_eq!((leased.account.as_str(), leased.mailbox.as_str(), leased.receipt), ("doug", "INBOX", None));
+        assert_eq!(
+            (leased.state.as_str(), leased.epoch, leased.owner.as_str()),
+            ("leased", 1, "mx1:42")
+        );
+        assert_eq!(
+            (leased.account.as_str(), leased.mailbox.as_str(), leased.receipt),
+            ("doug", "INBOX", None)
+        );
         session.0.release(&[claim]).expect("release");
         assert_eq!(state(&mut session).state, "free");
         let claim = session.claim(&mail, &inbox());
@@ -1214,7 +1504,10 @@ mod suite {
         assert_eq!(state(&mut session).state, "in doubt");
         assert_eq!(session.confirm(&claim, &uid(77)), Confirmed::Recorded);
         let placed = state(&mut session);
-        assert_eq!((placed.state.as_str(), placed.epoch, placed.receipt.as_deref()), ("placed", 2, Some("uid=77")));
+        assert_eq!(
+            (placed.state.as_str(), placed.epoch, placed.receipt.as_deref()),
+            ("placed", 2, Some("uid=77"))
+        );
     }
 
     pub fn any_text_can_be_recorded(rig: &dyn Rig) {
@@ -1225,7 +1518,11 @@ mod suite {
                 subject: Some(text.clone()),
                 in_reply_to: Some(text.clone()),
                 references: Some(text.clone()),
-                addresses: vec![AddressFact { role: "from", name: Some(text.clone()), address: Some(text.clone()) }],
+                addresses: vec![AddressFact {
+                    role: "from",
+                    name: Some(text.clone()),
+                    address: Some(text.clone()),
+                }],
                 parts: vec![PartFact {
                     path: "1".to_owned(),
                     content_type: text.clone(),
@@ -1243,8 +1540,14 @@ mod suite {
                 pid: u32::MAX,
             };
             let mail = mail(&name);
-            let entry =
-                Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+            let entry = Entry {
+                identity: mail.identity(),
+                facts: &facts,
+                size_bytes: 1,
+                raw: None,
+                nul_runs: None,
+                at: None,
+            };
             let context = format!("{:.40?}", text);
             let recorded = session.0.record(&entry, &by, &[inbox()], LEASE).expect(&context);
             session.0.claim(recorded.message, &[sent()], &by, LEASE).expect(&context);
@@ -1268,7 +1571,9 @@ mod suite {
         }
         let odd = "o'brien\"{$1}\\@Grüße.example";
         let by = Attempt { recipient: odd.to_owned(), queue_id: odd.to_owned(), ..attempt("mx1") };
-        session.try_record_by(&mail("odd"), &by, &[Destination::inbox("it's \"{$1}\\")], LEASE).expect("record");
+        session
+            .try_record_by(&mail("odd"), &by, &[Destination::inbox("it's \"{$1}\\")], LEASE)
+            .expect("record");
         for wanted in [odd, &odd.to_ascii_uppercase(), "it's \"{$1}\\"] {
             assert_eq!(session.trace_one(wanted).subject.as_deref(), Some("odd"), "{wanted}");
         }
@@ -1277,9 +1582,18 @@ mod suite {
     pub fn an_administrators_query_names_an_account(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         let query = rig.account_query("doug@example.org", "doug");
-        let mut ask = |address: &str| session.0.account_by_query(&query, &Asked::plain(address)).expect("an answer");
+        let mut ask = |address: &str| {
+            session.0.account_by_query(&query, &Asked::plain(address)).expect("an answer")
+        };
         assert_eq!(ask("doug@example.org").as_deref(), Some("doug"));
-        for address in ["zoe@example.org", "", "' OR 1=1 --", "doug@example.org\0", "{$1}", &"x".repeat(100_000)] {
+        for address in [
+            "zoe@example.org",
+            "",
+            "' OR 1=1 --",
+            "doug@example.org\0",
+            "{$1}",
+            &"x".repeat(100_000),
+        ] {
             assert_eq!(ask(address), None, "{address:.40?}");
         }
     }
@@ -1289,7 +1603,8 @@ mod suite {
             return;
         }
         let mut session = Session::of(rig);
-        let asked = Asked { address: "doug@a.example".to_owned(), given: "doug+x@a.example".to_owned() };
+        let asked =
+            Asked { address: "doug@a.example".to_owned(), given: "doug+x@a.example".to_owned() };
         for (query, account) in [
             ("SELECT $1", Some("doug@a.example")),
             ("SELECT $2", Some("doug+x@a.example")),
@@ -1323,11 +1638,21 @@ mod suite {
         for query in wrong {
             let answer = session.0.account_by_query(query, &Asked::plain("x"));
             assert!(matches!(answer, Err(LedgerError::Refused(_))), "{query:?}: {answer:?}");
-            assert_eq!(session.turn(&claim, &copy_key(&mail("query"), &inbox())), OURS, "{query:?}");
+            assert_eq!(
+                session.turn(&claim, &copy_key(&mail("query"), &inbox())),
+                OURS,
+                "{query:?}"
+            );
             session.0.leave().expect("leave");
         }
-        for nobody in ["SELECT NULL WHERE $1 = 'x'", "SELECT '' WHERE $1 = 'x'", "SELECT 'a' WHERE $1 = 'y'"] {
-            assert_eq!(session.0.account_by_query(nobody, &Asked::plain("x")).expect("an answer"), None, "{nobody}");
+        for nobody in
+            ["SELECT NULL WHERE $1 = 'x'", "SELECT '' WHERE $1 = 'x'", "SELECT 'a' WHERE $1 = 'y'"]
+        {
+            assert_eq!(
+                session.0.account_by_query(nobody, &Asked::plain("x")).expect("an answer"),
+                None,
+                "{nobody}"
+            );
         }
     }
 
@@ -1363,7 +1688,10 @@ mod suite {
         rig.sql(&left(0).concat());
         assert!(session.trace("first@example.org").is_empty());
         let kept = session.trace_one("second@example.org");
-        assert_eq!((kept.addresses.len(), kept.parts.len(), kept.copies.len(), kept.attempts.len()), (1, 1, 1, 1));
+        assert_eq!(
+            (kept.addresses.len(), kept.parts.len(), kept.copies.len(), kept.attempts.len()),
+            (1, 1, 1, 1)
+        );
         let again = session.record(&mail("first"), &[inbox()]);
         assert!(again.is_new && again.message != first.message, "it counts as never seen");
     }
@@ -1411,8 +1739,13 @@ mod suite {
         let refused = session.try_record(&mail("early"), &[inbox()], LEASE);
         assert!(matches!(refused, Err(LedgerError::Version { found: 99 })), "{refused:?}");
         assert!(matches!(session.0.migrate(), Err(LedgerError::Version { found: 99 })));
-        assert!(rig.sql(&format!("UPDATE onedrop_schema SET version = {SCHEMA_VERSION} WHERE version = 99")));
-        assert!(session.record(&mail("early"), &[inbox()]).is_new, "the refusal left nothing locked");
+        assert!(rig.sql(&format!(
+            "UPDATE onedrop_schema SET version = {SCHEMA_VERSION} WHERE version = 99"
+        )));
+        assert!(
+            session.record(&mail("early"), &[inbox()]).is_new,
+            "the refusal left nothing locked"
+        );
     }
 
     pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
@@ -1443,12 +1776,14 @@ mod suite {
     pub fn copies_to_verify_come_in_pages_by_account(rig: &dyn Rig) {
         let mut session = Session::of(rig);
         assert_eq!(session.copies(&ALL), []);
-        for (n, account) in ["zoe", "doug", "é", "doug", "lisa", "zoe", "doug"].iter().enumerate() {
+        for (n, account) in ["zoe", "doug", "é", "doug", "lisa", "zoe", "doug"].iter().enumerate()
+        {
             session.record(&mail(&format!("page{n}")), &[Destination::inbox(account)]);
         }
         let all = session.copies(&ALL);
         assert_eq!(all.len(), 7);
-        let mut accounts: Vec<&str> = all.iter().map(|copy| copy.destination.account.as_str()).collect();
+        let mut accounts: Vec<&str> =
+            all.iter().map(|copy| copy.destination.account.as_str()).collect();
         assert!(all.windows(2).all(|two| accounts_differ(two) || two[0].copy < two[1].copy));
         accounts.dedup();
         assert_eq!(accounts.len(), 4, "each account's copies follow each other: {accounts:?}");
@@ -1538,7 +1873,10 @@ mod suite {
             assert_eq!(copy.destination, *destination);
             assert_eq!((copy.message, &copy.identity), (recorded.message, mail.identity()));
             assert_eq!(copy.identity.message_id, None);
-            assert_eq!((copy.recorded_at, copy.size_bytes), (recorded.recorded_at, mail.own_copy().len() as u64));
+            assert_eq!(
+                (copy.recorded_at, copy.size_bytes),
+                (recorded.recorded_at, mail.own_copy().len() as u64)
+            );
             assert_eq!((copy.owner.as_str(), copy.settled), ("mx1:42", false));
         }
         assert_eq!(told.iter().map(|copy| copy.epoch).collect::<Vec<_>>(), [1, 1, 2, 1, 1]);
@@ -1570,7 +1908,10 @@ mod suite {
         session.confirm(&claimed(&again.copies[0]), &uid(2));
         let far = window(at + Duration::from_secs(1_000_000_000));
         let needs_a_look = session.copies(&far);
-        assert_eq!(needs_a_look.iter().map(|copy| &copy.destination).collect::<Vec<_>>(), [&sent()]);
+        assert_eq!(
+            needs_a_look.iter().map(|copy| &copy.destination).collect::<Vec<_>>(),
+            [&sent()]
+        );
         assert!(session.0.settle(&needs_a_look[0], &uid(2)).expect("settle"));
         assert_eq!(session.copies(&far), []);
         let both = session.copies(&ALL);
@@ -1579,8 +1920,13 @@ mod suite {
 
     pub fn a_copy_is_settled_where_it_is_as_told(rig: &dyn Rig) {
         let (mut a, mut b) = (Session::of(rig), Session::of(rig));
-        let receipts =
-            [uid(1), uid(2), Receipt::Name("n:2,S".to_owned()), Receipt::Unnamed, Receipt::Uid { validity: 2, uid: 2 }];
+        let receipts = [
+            uid(1),
+            uid(2),
+            Receipt::Name("n:2,S".to_owned()),
+            Receipt::Unnamed,
+            Receipt::Uid { validity: 2, uid: 2 },
+        ];
         let claim = a.claim(&mail("settled"), &inbox());
         let leased = a.copies(&ALL).remove(0);
         assert!(!a.0.settle(&leased, &uid(9)).expect("settle"), "not placed");
@@ -1589,13 +1935,23 @@ mod suite {
         for two in receipts.windows(2) {
             let told = a.copies(&ALL).remove(0);
             let same = b.copies(&ALL).remove(0);
-            assert!(matches!(&told.standing, Standing::Placed { receipt, .. } if *receipt == two[0]), "{told:?}");
+            assert!(
+                matches!(&told.standing, Standing::Placed { receipt, .. } if *receipt == two[0]),
+                "{told:?}"
+            );
             assert!(b.0.settle(&same, &two[0]).expect("settle"), "with the same receipt");
             assert!(a.0.settle(&told, &two[1]).expect("settle"));
-            assert!(!b.0.settle(&same, &uid(9)).expect("settle"), "another receipt is on record by now");
+            assert!(
+                !b.0.settle(&same, &uid(9)).expect("settle"),
+                "another receipt is on record by now"
+            );
         }
         let state = b.claim_state(&mail("settled"), &inbox());
-        assert_eq!(state, CopyState::Placed(receipts[4].clone()), "a delivery sees the new receipt");
+        assert_eq!(
+            state,
+            CopyState::Placed(receipts[4].clone()),
+            "a delivery sees the new receipt"
+        );
     }
 
     pub fn a_named_lock_excludes_until_it_is_left(rig: &dyn Rig) {
@@ -1610,7 +1966,11 @@ mod suite {
         b.0.reopen(soon()).expect("reopen");
         let begun = Instant::now();
         while let Err(error) = a.0.try_lock("check") {
-            assert!(matches!(error, LedgerError::Contended) && begun.elapsed() < Duration::from_secs(10), "{error}");
+            assert!(
+                matches!(error, LedgerError::Contended)
+                    && begun.elapsed() < Duration::from_secs(10),
+                "{error}"
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -1628,7 +1988,9 @@ mod suite {
                     let begun = Instant::now();
                     let recorded = loop {
                         match session.try_record(&mail("crowd"), &[sent(), own.clone()], LEASE) {
-                            Err(LedgerError::Contended) if begun.elapsed() < Duration::from_secs(60) => {
+                            Err(LedgerError::Contended)
+                                if begun.elapsed() < Duration::from_secs(60) =>
+                            {
                                 thread::sleep(Duration::from_millis(1));
                             }
                             result => break result.expect("record"),
@@ -1640,9 +2002,15 @@ mod suite {
         });
         let states = states.into_inner().expect("states");
         let first = &states[0];
-        assert!(states.iter().all(|s| (s.message, s.recorded_at) == (first.message, first.recorded_at)));
+        assert!(
+            states.iter().all(|s| (s.message, s.recorded_at) == (first.message, first.recorded_at))
+        );
         assert_eq!(states.iter().filter(|s| s.is_new).count(), 1);
-        assert!(states.iter().all(|s| matches!(s.copies[1], CopyState::Claimed(Claim { in_doubt: false, .. }))));
+        assert!(
+            states
+                .iter()
+                .all(|s| matches!(s.copies[1], CopyState::Claimed(Claim { in_doubt: false, .. })))
+        );
         let winners: Vec<_> = states.iter().filter(|s| s.copies[0] != CopyState::Busy).collect();
         assert_eq!(winners.len(), 1);
         assert_eq!(claimed(&winners[0].copies[0]).epoch, 1);
@@ -1671,7 +2039,10 @@ mod suite {
                                 return session.0.leave().expect("leave");
                             }
                             Err(LedgerError::Contended) => {
-                                assert!(begun.elapsed() < Duration::from_secs(60), "never its turn");
+                                assert!(
+                                    begun.elapsed() < Duration::from_secs(60),
+                                    "never its turn"
+                                );
                                 thread::sleep(Duration::from_millis(1));
                             }
                             Err(error) => panic!("{error}"),
@@ -1719,7 +2090,10 @@ struct SqliteRig {
 
 impl SqliteRig {
     fn new() -> SqliteRig {
-        let rig = SqliteRig { folder: tempfile::tempdir().expect("a folder"), clock_secs: Arc::default() };
+        let rig = SqliteRig {
+            folder: tempfile::tempdir().expect("a folder"),
+            clock_secs: Arc::default(),
+        };
         drop(rig.session());
         rig
     }
@@ -1780,7 +2154,8 @@ impl PostgresRig {
 
     fn pooled() -> PostgresRig {
         let postgres = Postgres::start();
-        let rig = PostgresRig { bouncer: Some(PgBouncer::start(&postgres)), postgres, prepare: false };
+        let rig =
+            PostgresRig { bouncer: Some(PgBouncer::start(&postgres)), postgres, prepare: false };
         rig.session().migrate().expect("migrate");
         rig
     }
@@ -1789,7 +2164,8 @@ impl PostgresRig {
 impl Rig for PostgresRig {
     fn session(&self) -> Box<dyn Ledger> {
         let url = self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url);
-        let settings = PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
+        let settings =
+            PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
         Box::new(PostgresLedger::open(settings, soon()).expect("a session"))
     }
 
@@ -1797,7 +2173,8 @@ impl Rig for PostgresRig {
         self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
     }
 
-    /// The server's clock cannot be set here: what is on record is moved against it, which is the same.
+    /// The server's clock cannot be set here: what is on record is moved against it, which is the
+    /// same.
     fn step_clock(&self, secs: i64) {
         self.sql(&format!(
             "UPDATE onedrop_copy SET leased_until = leased_until - {secs} * interval '1 second',
@@ -1833,11 +2210,17 @@ fn postgres_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
     let mut session = Session::of(&rig);
     rig.sql(NO_FUNCTIONS);
     let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
-    assert!(matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")),
+        "{refused:?}"
+    );
     rig.undo_mended();
     let refused = session.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
-    assert_eq!(session.0.migrate().expect("migrate"), ["0003_functions", "0004_lighter", "0005_mended"]);
+    assert_eq!(
+        session.0.migrate().expect("migrate"),
+        ["0003_functions", "0004_lighter", "0005_mended"]
+    );
     assert!(session.record(&mail("no function"), &[inbox()]).is_new);
 }
 
@@ -1852,14 +2235,16 @@ fn postgres_messages_that_are_truncated_take_everything_along() {
         let mut session = Session::of(&rig);
         session.record(&mail("first"), &[inbox()]);
         rig.sql(truncate);
-        let rows = "SELECT (SELECT count(*) FROM onedrop_address) + (SELECT count(*) FROM onedrop_part)
+        let rows =
+            "SELECT (SELECT count(*) FROM onedrop_address) + (SELECT count(*) FROM onedrop_part)
                     + (SELECT count(*) FROM onedrop_copy) + (SELECT count(*) FROM onedrop_attempt)";
         assert_eq!(rig.postgres.psql(rows), "0", "{truncate}");
         assert!(session.record(&mail("first"), &[inbox()]).is_new);
     }
 }
 
-/// Whoever may delete messages need not be allowed to delete what belongs to them; and nobody gets more rights by that.
+/// Whoever may delete messages need not be allowed to delete what belongs to them; and nobody gets
+/// more rights by that.
 #[test]
 fn postgres_messages_are_taken_out_by_who_may_take_out_messages() {
     let rig = PostgresRig::direct(false);
@@ -1887,19 +2272,24 @@ fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
     let rig = PostgresRig::direct(false);
     let mut session = Session::of(&rig);
     rig.undo_mended();
-    let mut reader = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut reader = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls)
+        .expect("a session");
     let mut transaction = reader.transaction().expect("a transaction");
     transaction.query("SELECT count(*) FROM onedrop_message", &[]).expect("rows");
     std::thread::scope(|scope| {
         let migrated = scope.spawn(|| Session::of(&rig).0.migrate());
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
+        let waits =
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
                      AND pid <> pg_backend_pid()";
         while rig.postgres.psql(waits) == "0" && !migrated.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // As a delivery's statement, which stands in line behind the migration's at most for a moment.
+        // As a delivery's statement, which stands in line behind the migration's at most for a
+        // moment.
         for _ in 0..5 {
-            rig.sql("SET statement_timeout = '5s'; UPDATE onedrop_message SET subject = '' WHERE false");
+            rig.sql(
+                "SET statement_timeout = '5s'; UPDATE onedrop_message SET subject = '' WHERE false",
+            );
         }
         assert!(!migrated.is_finished());
         transaction.commit().expect("the reader's end");
@@ -1911,7 +2301,8 @@ fn postgres_deliveries_get_on_while_a_migration_waits_for_a_reader() {
     assert!(session.record(&mail("after"), &[inbox()]).is_new);
 }
 
-/// A server whose own transactions see the past: a row re-read under a lock would be that of before the lock.
+/// A server whose own transactions see the past: a row re-read under a lock would be that of before
+/// the lock.
 #[test]
 fn postgres_whose_default_is_another_isolation_level_works_the_same() {
     let rig = PostgresRig::direct(false);
@@ -1930,9 +2321,11 @@ fn postgres_a_locked_row_keeps_those_in_company_only_briefly() {
     let rig = PostgresRig::direct(false);
     let mut session = Session::of(&rig);
     let claim = session.claim(&mail("locked"), &inbox());
-    let mut other = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut other = ::postgres::Client::connect(&rig.postgres.url_socket(), ::postgres::NoTls)
+        .expect("a session");
     let mut lock = other.transaction().expect("a transaction");
-    lock.execute("SELECT FROM onedrop_copy WHERE id = $1 FOR UPDATE", &[&claim.copy]).expect("the row");
+    lock.execute("SELECT FROM onedrop_copy WHERE id = $1 FOR UPDATE", &[&claim.copy])
+        .expect("the row");
     let began = Instant::now();
     let refused = suite::record_names(&mut session, &["before", "locked", "after"]);
     assert!(matches!(refused, Err(LedgerError::Contended)), "{refused:?}");
@@ -1940,7 +2333,10 @@ fn postgres_a_locked_row_keeps_those_in_company_only_briefly() {
     assert!(session.trace("before@example.org").is_empty(), "all are on record or none is");
     assert!(session.record(&mail("before"), &[inbox()]).is_new, "the session goes on");
     lock.rollback().expect("rollback");
-    assert!(matches!(suite::record_names(&mut session, &["locked", "after"]).as_deref(), Ok([Ok(_), Ok(_)])));
+    assert!(matches!(
+        suite::record_names(&mut session, &["locked", "after"]).as_deref(),
+        Ok([Ok(_), Ok(_)])
+    ));
 }
 
 #[test]
@@ -1956,7 +2352,8 @@ fn sqlite_a_file_that_many_open_at_once_becomes_a_ledger() {
                 let (barrier, path) = (&barrier, &path);
                 scope.spawn(move || {
                     barrier.wait();
-                    let mut session = Session(Box::new(SqliteLedger::open(path, soon()).expect("a session")));
+                    let mut session =
+                        Session(Box::new(SqliteLedger::open(path, soon()).expect("a session")));
                     assert!(session.record(&mail(&format!("many{n}")), &[inbox()]).is_new);
                 });
             }
@@ -1970,19 +2367,37 @@ fn sqlite_a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lo
     let mail = mail("blocked");
     let key = copy_key(&mail, &inbox());
     let claim = Session::of(&rig).claim(&mail, &inbox());
-    let mut hurried = SqliteLedger::open(&rig.path(), Instant::now() + Duration::from_millis(20)).expect("a session");
+    let mut hurried = SqliteLedger::open(&rig.path(), Instant::now() + Duration::from_millis(20))
+        .expect("a session");
     let mut writer = rig.connection();
-    let held = writer.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("the write lock");
-    assert_eq!(hurried.take_turn(&claim, &key).expect("a turn"), OURS, "reading waits for no writer");
+    let held = writer
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .expect("the write lock");
+    assert_eq!(
+        hurried.take_turn(&claim, &key).expect("a turn"),
+        OURS,
+        "reading waits for no writer"
+    );
     let confirmed = hurried.confirm(&claim, &uid(1), CopyFacts::default(), None);
     assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+    let entry = Entry {
+        identity: mail.identity(),
+        facts: &facts,
+        size_bytes: 1,
+        raw: None,
+        nul_runs: None,
+        at: None,
+    };
     let recorded = hurried.record(&entry, &attempt("mx1"), &[inbox()], LEASE);
     assert!(matches!(recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
     drop(held);
     let mut other = Session::of(&rig);
-    assert_eq!(other.record(&mail, &[inbox()]).copies, [CopyState::Busy], "the message's lock is free");
+    assert_eq!(
+        other.record(&mail, &[inbox()]).copies,
+        [CopyState::Busy],
+        "the message's lock is free"
+    );
     assert_eq!(other.turn(&claim, &key), OURS, "the copy's lock is free");
     other.0.leave().expect("leave");
     hurried.reopen(soon()).expect("reopen");

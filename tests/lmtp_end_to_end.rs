@@ -1,5 +1,6 @@
-//! A real Postfix hands mail to `onedrop lmtp`, by Unix socket and by TCP, which records it in a real Postgres and places
-//! it in a real Dovecot: the stories of `end_to_end.rs`, where pipe(8) starts a process for each recipient.
+//! A real Postfix hands mail to `onedrop lmtp`, by Unix socket and by TCP, which records it in a
+//! real Postgres and places it in a real Dovecot: the stories of `end_to_end.rs`, where pipe(8)
+//! starts a process for each recipient.
 
 mod support;
 
@@ -11,8 +12,8 @@ use support::postfix::{Delivery, Postfix, PostfixSpec};
 use support::world::{STORY, World, run};
 use support::{fixture, onedrop_path, wait_until};
 
-/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery ("skipped, still being
-/// delivered").
+/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
+/// ("skipped, still being delivered").
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 /// Fields to which Postfix adds none but Received.
@@ -58,11 +59,17 @@ fn postfix_with(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>, main_cf: &str) -
         Way::Tcp => format!("inet:127.0.0.1:{}", lmtp.port()),
     };
     let spec = PostfixSpec::new(onedrop_path());
-    Postfix::start(&PostfixSpec { delivery: Delivery::Lmtp(nexthop), retry_secs, main_cf: main_cf.to_owned(), ..spec })
+    Postfix::start(&PostfixSpec {
+        delivery: Delivery::Lmtp(nexthop),
+        retry_secs,
+        main_cf: main_cf.to_owned(),
+        ..spec
+    })
 }
 
 fn welcome(id: &str) -> Vec<u8> {
-    let text = String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
+    let text =
+        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
     text.replace("CAHk9w0next-meeting", id).into_bytes()
 }
 
@@ -70,7 +77,11 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
     let world = World::start();
     let lmtp = Lmtp::start(&world.config("etc", STORY));
     let postfix = postfix(&lmtp, way, None);
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"], &welcome("story"));
+    let queue_id = postfix.send(
+        LISA,
+        &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"],
+        &welcome("story"),
+    );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
     world.story_is_told("story");
@@ -81,7 +92,10 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
     let attempts = postfix.attempts(&queue_id);
     assert_eq!(attempts.len(), 2, "{attempts:#?}");
     for account in ["scuba", "doug"] {
-        let line = attempts.iter().find(|line| line.contains(&format!("to=<{account}"))).expect("an attempt for each");
+        let line = attempts
+            .iter()
+            .find(|line| line.contains(&format!("to=<{account}")))
+            .expect("an attempt for each");
         assert!(line.contains("dsn=2.") && line.contains("status=sent"), "{line}");
         assert!(line.contains(&format!("stored account={account} mailbox=INBOX uid=")), "{line}");
     }
@@ -109,7 +123,10 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
         postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
-        assert_eq!(world.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
+        assert_eq!(
+            world.ledger_copies(&format!("crowd-{count}")),
+            format!("{0} of {0}", count + 1)
+        );
     }
     for n in 1..=50 {
         let crowds: &[u8] = if n <= 10 { &[10, 50] } else { &[50] };
@@ -120,7 +137,9 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
 }
 
 fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
-    wait_until(LONG, || postfix.attempts(queue_id).iter().any(|line| line.contains("status=deferred")))
+    wait_until(LONG, || {
+        postfix.attempts(queue_id).iter().any(|line| line.contains("status=deferred"))
+    })
 }
 
 fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
@@ -167,10 +186,12 @@ fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
     let lmtp = Lmtp::start(&world.config("etc", known));
     let postfix = postfix(&lmtp, way, None);
-    let queue_id = postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
+    let queue_id =
+        postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let attempts = postfix.attempts(&queue_id);
-    let bounced = attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
+    let bounced =
+        attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
     assert!(bounced.contains("unknown recipient"), "{bounced}");
     letters::stand_in(&world.dovecot, "scuba", "INBOX", [welcome("unknown")]);
@@ -182,24 +203,36 @@ fn odd_bytes_arrive_as_they_were_sent(way: Way) {
     let world = World::start();
     let lmtp = Lmtp::start(&world.config("etc", STORY));
     let postfix = postfix(&lmtp, way, None);
-    let body = ["long ".repeat(1000), ".".to_owned(), "..two".to_owned(), "gr\u{fc}n".to_owned(), String::new()];
+    let body = [
+        "long ".repeat(1000),
+        ".".to_owned(),
+        "..two".to_owned(),
+        "gr\u{fc}n".to_owned(),
+        String::new(),
+    ];
     let body = body.join("\r\n");
-    let message = format!("{ANNS}Message-ID: <odd@x>\n\n{body}end\r\n").replace("\r\n", "\n").replace('\n', "\r\n");
+    let message = format!("{ANNS}Message-ID: <odd@x>\n\n{body}end\r\n")
+        .replace("\r\n", "\n")
+        .replace('\n', "\r\n");
     postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], message.as_bytes());
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     letters::stand_in(&world.dovecot, "scuba", "INBOX", [message]);
 }
 
-/// Postfix knows a message's size with two bytes for each line's end, and returns by itself what is over a size told to it.
+/// Postfix knows a message's size with two bytes for each line's end, and returns by itself what is
+/// over a size told to it.
 fn a_message_just_below_the_limit_is_not_returned(way: Way) {
     let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", &format!("{STORY}[limits]\nmessage_bytes = 16000\n")));
+    let lmtp =
+        Lmtp::start(&world.config("etc", &format!("{STORY}[limits]\nmessage_bytes = 16000\n")));
     let postfix = postfix(&lmtp, way, None);
     let message = format!("{ANNS}Message-ID: <size@x>\n\n{}", "\n".repeat(15_000)).into_bytes();
     postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], &message);
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     letters::stand_in(&world.dovecot, "scuba", "INBOX", [&message]);
-    let larger = [&b"From: ann@elsewhere.example\nMessage-ID: <larger@x>\n\n"[..], &b"\n".repeat(16_000)].concat();
+    let larger =
+        [&b"From: ann@elsewhere.example\nMessage-ID: <larger@x>\n\n"[..], &b"\n".repeat(16_000)]
+            .concat();
     let queue_id = postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], &larger);
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let attempts = postfix.attempts(&queue_id);
@@ -213,9 +246,14 @@ fn mail_of_this_host_is_traced_by_its_queue_id(way: Way) {
     let config = world.config("etc", STORY);
     let lmtp = Lmtp::start(&config);
     let postfix = postfix(&lmtp, way, None);
-    postfix.submit("root@mail.axial.net", "scuba@mail.axial.net", b"Subject: cron\nMessage-ID: <local@x>\n\nbody\n");
+    postfix.submit(
+        "root@mail.axial.net",
+        "scuba@mail.axial.net",
+        b"Subject: cron\nMessage-ID: <local@x>\n\nbody\n",
+    );
     let line = postfix.wait_for_log(" status=sent ", LONG);
-    let queue_id = line.split_once("lmtp[").and_then(|(_, rest)| rest.split(' ').nth(1)).unwrap_or_default();
+    let queue_id =
+        line.split_once("lmtp[").and_then(|(_, rest)| rest.split(' ').nth(1)).unwrap_or_default();
     let queue_id = queue_id.trim_end_matches(':');
     let mut trace = String::new();
     let told = wait_until(LONG, || {
@@ -237,6 +275,7 @@ fn addresses_beyond_ascii_need_no_smtputf8(way: Way) {
     assert!(line.contains(" status=sent "), "{line}");
     let mails = world.dovecot.messages("scuba", "INBOX");
     assert_eq!(mails.len(), 1, "{}", postfix.log());
-    let head = "Return-Path: <l\u{ef}sa@mail.axial.net>\r\nDelivered-To: scuba+\u{f6}@mail.axial.net\r\n";
+    let head =
+        "Return-Path: <l\u{ef}sa@mail.axial.net>\r\nDelivered-To: scuba+\u{f6}@mail.axial.net\r\n";
     assert!(mails[0].starts_with(head.as_bytes()), "{}", String::from_utf8_lossy(&mails[0]));
 }

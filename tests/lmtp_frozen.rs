@@ -1,4 +1,5 @@
-//! A disk that hangs under `onedrop lmtp`: nothing the delivery's thread does can end, and its client is answered.
+//! A disk that hangs under `onedrop lmtp`: nothing the delivery's thread does can end, and its
+//! client is answered.
 
 mod support;
 
@@ -13,7 +14,8 @@ use support::run;
 const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
 
-/// A disk of its own that can be frozen (fsfreeze(8)): whoever writes hangs. Thawed and unmounted on `Drop`. Needs root.
+/// A disk of its own that can be frozen (fsfreeze(8)): whoever writes hangs. Thawed and unmounted
+/// on `Drop`. Needs root.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -36,7 +38,11 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).stderr(std::process::Stdio::null()).status();
+        let _ = Command::new("fsfreeze")
+            .arg("-u")
+            .arg(&self.0)
+            .stderr(std::process::Stdio::null())
+            .status();
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -49,8 +55,9 @@ fn letter(name: &str) -> Vec<u8> {
 fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
     let site = Local::new();
     let disk = Disk::mount(&site.root.join("image"), &site.root.join("mail"));
-    let _server =
-        site.start_server("[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n");
+    let _server = site.start_server(
+        "[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n",
+    );
     let mut client = LmtpClient::welcome(&site.socket());
     let replies = client.deliver(ANN, &[SCUBA], &letter("before")).expect("a reply");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
@@ -67,8 +74,13 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
 
     disk.thaw();
     for name in ["hangs", "hangs", "after"] {
-        let again = || LmtpClient::welcome(&site.socket()).deliver(ANN, &[SCUBA], &letter(name)).expect("a reply");
-        let stored = support::wait_until(Duration::from_secs(30), || again().iter().all(Reply::is_ok));
+        let again = || {
+            LmtpClient::welcome(&site.socket())
+                .deliver(ANN, &[SCUBA], &letter(name))
+                .expect("a reply")
+        };
+        let stored =
+            support::wait_until(Duration::from_secs(30), || again().iter().all(Reply::is_ok));
         assert!(stored, "{name}: {}", site.log());
     }
     assert_eq!(site.inbox("scuba").len(), 3, "{}", site.log());

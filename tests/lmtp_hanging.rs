@@ -1,5 +1,5 @@
-//! Mailboxes that hang, several at once and with several messages each: their recipients are put off within the time that
-//! a delivery has, and nobody else waits for them.
+//! Mailboxes that hang, several at once and with several messages each: their recipients are put
+//! off within the time that a delivery has, and nobody else waits for them.
 
 mod support;
 
@@ -15,16 +15,18 @@ use support::wait_until;
 use support::world::World;
 
 const ANN: &str = "ann@elsewhere.example";
-/// A hanging append is given up `answer_secs` after its last bytes, and who waits for its turn `answer_secs` before the
-/// deadline: long enough for all others to be served meanwhile on a busy machine.
-const LIMITS: &str = "[lock]\nwait_secs = 3\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
+/// A hanging append is given up `answer_secs` after its last bytes, and who waits for its turn
+/// `answer_secs` before the deadline: long enough for all others to be served meanwhile on a busy
+/// machine.
+const LIMITS: &str =
+    "[lock]\nwait_secs = 3\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
 /// Deadline and answer.
 const LONGEST: Duration = Duration::from_secs(30 + 12);
 const SLACK: Duration = Duration::from_secs(6);
 const ACCOUNTS: usize = 30;
 const HANGING: usize = 2;
-/// With the one to all: as many sessions as an account has by default (pool.per_account); for both accounts together
-/// fewer than there are with the ledger (pool.ledger).
+/// With the one to all: as many sessions as an account has by default (pool.per_account); for both
+/// accounts together fewer than there are with the ledger (pool.ledger).
 const MORE_TO_EACH: usize = 3;
 
 fn message(name: &str) -> String {
@@ -40,7 +42,10 @@ fn deliver(lmtp: &Lmtp, to: &[String], name: &str) -> (Vec<Reply>, Duration) {
     let mut client = lmtp.client();
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
     let accepted = client.begin(ANN, &to).expect("recipients");
-    client.send(&dot_stuffed(message(name).as_bytes())).and_then(|()| client.send(b".\r\n")).expect("a message");
+    client
+        .send(&dot_stuffed(message(name).as_bytes()))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
     let began = Instant::now();
     (client.finish(accepted).expect("replies"), began.elapsed())
 }
@@ -58,7 +63,8 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
     let all: Vec<String> = (0..ACCOUNTS).map(|number| address(&format!("u{number}"))).collect();
     let (first, _) = deliver(&lmtp, &all[..HANGING], "first");
     assert!(first.iter().all(Reply::is_ok), "the mailboxes are made: {first:?}");
-    let locks: Vec<_> = (0..HANGING).map(|number| world.dovecot.lock_mailbox(&format!("u{number}"))).collect();
+    let locks: Vec<_> =
+        (0..HANGING).map(|number| world.dovecot.lock_mailbox(&format!("u{number}"))).collect();
 
     let put_off = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -68,15 +74,22 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
             put_off.fetch_add(1, Ordering::SeqCst);
             replies
         });
-        for (number, more) in (0..HANGING).flat_map(|number| (0..MORE_TO_EACH).map(move |more| (number, more))) {
+        for (number, more) in
+            (0..HANGING).flat_map(|number| (0..MORE_TO_EACH).map(move |more| (number, more)))
+        {
             scope.spawn(move || {
-                let (replies, took) = deliver(lmtp, &all[number..=number], &format!("more.{number}.{more}"));
+                let (replies, took) =
+                    deliver(lmtp, &all[number..=number], &format!("more.{number}.{more}"));
                 put_off.fetch_add(1, Ordering::SeqCst);
                 is_put_off(&replies[0], took);
             });
         }
         // All others' copies of the same message.
-        let placed = || (HANGING..ACCOUNTS).filter(|number| world.dovecot.files(&format!("u{number}")) == 1).count();
+        let placed = || {
+            (HANGING..ACCOUNTS)
+                .filter(|number| world.dovecot.files(&format!("u{number}")) == 1)
+                .count()
+        };
         let at_once = wait_until(LONGEST, || placed() == ACCOUNTS - HANGING);
         assert!(at_once, "{} placed\n{}", placed(), lmtp.log());
         // Others' messages to others.
@@ -106,7 +119,9 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
     let mut last = Vec::new();
     let mut names = vec![(0..ACCOUNTS, "to-all".to_owned())];
     for number in 0..HANGING {
-        names.extend((0..MORE_TO_EACH).map(|more| (number..number + 1, format!("more.{number}.{more}"))));
+        names.extend(
+            (0..MORE_TO_EACH).map(|more| (number..number + 1, format!("more.{number}.{more}"))),
+        );
     }
     for (to, name) in names {
         let again = || {
@@ -124,21 +139,26 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
     }
 }
 
-/// Copies in doubt need a turn, and with it a session with the ledger for as long as the mail server takes: no more of them
-/// than there are sessions for the account.
+/// Copies in doubt need a turn, and with it a session with the ledger for as long as the mail
+/// server takes: no more of them than there are sessions for the account.
 #[test]
 fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
     const MANY: usize = 6;
     let world = World::with(Dovecot::start_that_waits_for_locks(0));
-    let limits = "[lock]\nwait_secs = 1\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
-    let lmtp = Lmtp::start(&world.config("etc", &format!("{LETTERS}{limits}[pool]\nledger = 4\nper_account = 2\n")));
+    let limits =
+        "[lock]\nwait_secs = 1\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
+    let lmtp = Lmtp::start(
+        &world.config("etc", &format!("{LETTERS}{limits}[pool]\nledger = 4\nper_account = 2\n")),
+    );
     let doug = [address("doug")];
     assert!(deliver(&lmtp, &doug, "first").0[0].is_ok());
     let lock = world.dovecot.lock_mailbox("doug");
     thread::scope(|scope| {
         for number in 0..MANY {
             let (lmtp, doug) = (&lmtp, &doug);
-            scope.spawn(move || assert_eq!(deliver(lmtp, doug, &format!("doubt.{number}")).0[0].code, 451));
+            scope.spawn(move || {
+                assert_eq!(deliver(lmtp, doug, &format!("doubt.{number}")).0[0].code, 451)
+            });
         }
     });
     let doubt = "in_doubt = true, leased_until = clock_timestamp() - interval '1 second'";
@@ -154,11 +174,19 @@ fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
             });
         }
         let turns = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
-        assert!(wait_until(Duration::from_secs(10), || world.postgres.psql(turns) == "2"), "{}", lmtp.log());
+        assert!(
+            wait_until(Duration::from_secs(10), || world.postgres.psql(turns) == "2"),
+            "{}",
+            lmtp.log()
+        );
         thread::scope(|scope| {
             for client in 0..4 {
                 scope.spawn(move || {
-                    let (replies, _) = deliver(lmtp, &[address(&format!("v{client}"))], &format!("other.{client}"));
+                    let (replies, _) = deliver(
+                        lmtp,
+                        &[address(&format!("v{client}"))],
+                        &format!("other.{client}"),
+                    );
                     assert!(replies[0].is_ok(), "{replies:?}");
                 });
             }

@@ -1,5 +1,5 @@
-//! Clients of `onedrop lmtp` that are slow, silent, endless, many or mad: the server neither ends nor grows, and others
-//! are served meanwhile.
+//! Clients of `onedrop lmtp` that are slow, silent, endless, many or mad: the server neither ends
+//! nor grows, and others are served meanwhile.
 
 mod support;
 
@@ -36,7 +36,8 @@ impl Site {
         Site { world, lmtp }
     }
 
-    /// Runs `attack` while a good client delivers one message after the other; then looks at what is left of the server.
+    /// Runs `attack` while a good client delivers one message after the other; then looks at what
+    /// is left of the server.
     fn withstands(&mut self, attack: impl FnOnce(&Lmtp) + Send) {
         let lmtp = &self.lmtp;
         let over = AtomicBool::new(false);
@@ -45,10 +46,15 @@ impl Site {
                 let (mut client, mut served) = (lmtp.client(), 0);
                 while !over.load(Ordering::SeqCst) || served == 0 {
                     let began = Instant::now();
-                    let replies = client.deliver(ANN, &["good@mail.axial.net"], letter(served).as_bytes());
+                    let replies =
+                        client.deliver(ANN, &["good@mail.axial.net"], letter(served).as_bytes());
                     let replies = replies.unwrap_or_else(|error| panic!("{error}\n{}", lmtp.log()));
                     assert!(replies[0].is_ok(), "{replies:?}");
-                    assert!(began.elapsed() < LONGEST_SERVICE, "{:?} for one message", began.elapsed());
+                    assert!(
+                        began.elapsed() < LONGEST_SERVICE,
+                        "{:?} for one message",
+                        began.elapsed()
+                    );
                     served += 1;
                 }
                 served
@@ -67,7 +73,8 @@ impl Site {
         assert!(!self.lmtp.has_ended(), "{}", self.lmtp.log());
         let log = self.lmtp.log();
         assert!(!log.contains("panicked"), "{log}");
-        let replies = self.lmtp.client().deliver(ANN, &["last@mail.axial.net"], letter(0).as_bytes());
+        let replies =
+            self.lmtp.client().deliver(ANN, &["last@mail.axial.net"], letter(0).as_bytes());
         assert!(replies.as_ref().is_ok_and(|replies| replies[0].is_ok()), "{replies:?}");
         letters::stand_in(&self.world.dovecot, "last", "INBOX", [letter(0)]);
     }
@@ -158,7 +165,10 @@ fn lines_without_end_are_refused_or_delivered_in_bounded_memory() {
         let all_taken = pour(&mut stream, &[b'x'; 65536], 3000);
         let _ = stream.write_all(b"\r\nQUIT\r\n");
         let said = all_of(stream);
-        assert!(!all_taken || said.contains("\r\n451 4.5.2 Line too long") || said.contains("\r\n421 "), "{said}");
+        assert!(
+            !all_taken || said.contains("\r\n451 4.5.2 Line too long") || said.contains("\r\n421 "),
+            "{said}"
+        );
         // A parameter of 10 MB.
         let mut stream = raw(lmtp);
         let _ = stream.write_all(b"LHLO x\r\nMAIL FROM:<");
@@ -183,8 +193,9 @@ fn a_hundred_thousand_recipients_are_too_many() {
         assert!(client.command(&format!("MAIL FROM:<{ANN}>")).expect("an answer").is_ok());
         let (mut accepted, mut refused) = (0, 0);
         for piece in 0..100 {
-            let lines: String =
-                (0..1000).map(|n| format!("RCPT TO:<r{}@mail.axial.net>\r\n", piece * 1000 + n)).collect();
+            let lines: String = (0..1000)
+                .map(|n| format!("RCPT TO:<r{}@mail.axial.net>\r\n", piece * 1000 + n))
+                .collect();
             if client.send(lines.as_bytes()).is_err() {
                 break;
             }
@@ -219,7 +230,8 @@ fn the_same_recipient_a_hundred_times_is_one_copy_and_a_reply_each() {
 fn ten_thousand_connections_end_nobody_elses() {
     let mut site = Site::start();
     let port = site.lmtp.port();
-    // The good client's connection is older than the crowd; a full server may refuse whoever comes later.
+    // The good client's connection is older than the crowd; a full server may refuse whoever comes
+    // later.
     site.withstands(|_| {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut crowd = Vec::new();
@@ -266,7 +278,9 @@ fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
     site.is_well();
     site.scuba_has(&[told("half")]);
     assert_eq!(
-        site.world.postgres.psql("SELECT count(*) FROM onedrop_message WHERE message_id_text LIKE '%cut%'"),
+        site.world
+            .postgres
+            .psql("SELECT count(*) FROM onedrop_message WHERE message_id_text LIKE '%cut%'"),
         "0"
     );
 }
@@ -321,7 +335,8 @@ fn nothing_after_quit_counts() {
     site.scuba_has(&[]);
 }
 
-/// Replies that nobody reads fill a buffer of the server's and then wait, for a bounded time and in bounded memory.
+/// Replies that nobody reads fill a buffer of the server's and then wait, for a bounded time and in
+/// bounded memory.
 #[test]
 fn a_client_that_never_reads_is_not_waited_for_by_others() {
     let mut site = Site::start();
@@ -329,7 +344,8 @@ fn a_client_that_never_reads_is_not_waited_for_by_others() {
         let mut deaf: Vec<UnixStream> = (0..20).map(|_| raw(lmtp)).collect();
         for stream in &mut deaf {
             stream.set_write_timeout(Some(Duration::from_millis(300))).expect("socket");
-            // Of a command that may be said without end there is none, but this one may be said for ten minutes.
+            // Of a command that may be said without end there is none, but this one may be said for
+            // ten minutes.
             let _ = pour(stream, &b"RCPT TO:<a@b>\r\n".repeat(4000), 100);
         }
     });

@@ -1,5 +1,6 @@
-//! `lmtp.idle_secs`: who says nothing for so long is told 421 4.4.2 and closed; who stops amid a message is closed, and
-//! nothing of it is delivered; who sends a byte now and then has no more time; who sends steadily has all it needs.
+//! `lmtp.idle_secs`: who says nothing for so long is told 421 4.4.2 and closed; who stops amid a
+//! message is closed, and nothing of it is delivered; who sends a byte now and then has no more
+//! time; who sends steadily has all it needs.
 
 mod support;
 
@@ -15,7 +16,8 @@ use support::wait_until;
 const IDLE: Duration = Duration::from_secs(3);
 /// The longest that anything here may last beyond its bound, on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
-const ENVELOPE: &str = "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\nRCPT TO:<scuba@mail.axial.net>\r\n";
+const ENVELOPE: &str =
+    "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\nRCPT TO:<scuba@mail.axial.net>\r\n";
 
 struct Site {
     embedded: Embedded,
@@ -25,7 +27,10 @@ struct Site {
 impl Site {
     fn start() -> Site {
         let embedded = Embedded::new();
-        let more = format!("[directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nidle_secs = {}\n", IDLE.as_secs());
+        let more = format!(
+            "[directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nidle_secs = {}\n",
+            IDLE.as_secs()
+        );
         let lmtp = Lmtp::start(&embedded.config(&more));
         Site { embedded, lmtp }
     }
@@ -41,10 +46,18 @@ impl Site {
     fn is_well(&mut self, inboxes: usize) {
         let gone = wait_until(SLACK, || self.lmtp.metric("onedrop_connections") == Some(0.0));
         assert!(gone, "{}", self.lmtp.metrics());
-        assert!(!self.lmtp.has_ended() && !self.lmtp.log().contains("panicked"), "{}", self.lmtp.log());
+        assert!(
+            !self.lmtp.has_ended() && !self.lmtp.log().contains("panicked"),
+            "{}",
+            self.lmtp.log()
+        );
         assert_eq!(self.embedded.count("scuba"), inboxes, "{}", self.lmtp.log());
         let mut client = self.lmtp.client();
-        let replies = client.deliver("ann@elsewhere.example", &["well@mail.axial.net"], b"Subject: well\n\nbody\n");
+        let replies = client.deliver(
+            "ann@elsewhere.example",
+            &["well@mail.axial.net"],
+            b"Subject: well\n\nbody\n",
+        );
         assert!(replies.expect("a reply")[0].is_ok(), "{}", self.lmtp.log());
     }
 }
@@ -137,7 +150,11 @@ fn who_trickles_is_bounded() {
                 let began = Instant::now();
                 stream.write_all(before.as_bytes()).expect("a few words");
                 while stream.write_all(piece).is_ok() {
-                    assert!(began.elapsed() < IDLE + SLACK, "{before:?}: still taken after {:?}", began.elapsed());
+                    assert!(
+                        began.elapsed() < IDLE + SLACK,
+                        "{before:?}: still taken after {:?}",
+                        began.elapsed()
+                    );
                     thread::sleep(Duration::from_millis(200));
                 }
                 let (said, _) = all_of(stream);
@@ -154,8 +171,11 @@ fn who_sends_steadily_is_served_however_long_it_takes() {
     let mut site = Site::start();
     let mut stream = site.connect();
     let began = Instant::now();
-    stream.write_all(format!("{ENVELOPE}DATA\r\nSubject: steady\r\n\r\n").as_bytes()).expect("a beginning");
-    let piece = "a line of seventy-two characters and a line end, again and again.......\r\n".repeat(500);
+    stream
+        .write_all(format!("{ENVELOPE}DATA\r\nSubject: steady\r\n\r\n").as_bytes())
+        .expect("a beginning");
+    let piece =
+        "a line of seventy-two characters and a line end, again and again.......\r\n".repeat(500);
     while began.elapsed() < 3 * IDLE {
         stream.write_all(piece.as_bytes()).expect("a piece");
         thread::sleep(Duration::from_millis(100));

@@ -1,5 +1,6 @@
-//! `onedrop lmtp` that writes the very Maildirs which Dovecot serves, beside deliveries of other processes, a mail reader
-//! who moves what it sees, and kills: each message stands once in its mailbox.
+//! `onedrop lmtp` that writes the very Maildirs which Dovecot serves, beside deliveries of other
+//! processes, a mail reader who moves what it sees, and kills: each message stands once in its
+//! mailbox.
 
 mod support;
 
@@ -27,7 +28,8 @@ use support::{onedrop_path, set_mode, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 /// Whoever waits for another's copy gives up soon, and is tried again.
-const SHORT: &str = "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
+const SHORT: &str =
+    "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
 /// How the server stutters.
 const FROZEN_MS: u64 = 40;
 const RUNS_MS: u64 = 2;
@@ -52,10 +54,14 @@ impl Site {
         Site { world, config, program }
     }
 
-    /// One try of a delivery in a process of its own, as the mail's user; whether it succeeded, else it is deferred.
+    /// One try of a delivery in a process of its own, as the mail's user; whether it succeeded,
+    /// else it is deferred.
     fn deliver(&self, account: &str, message: &[u8]) -> bool {
         let mut command = guarded(&self.program, Some(MAIL_USER), Signal::SIGKILL);
-        command.args(["deliver", "-f", ANN, "-d", &address(account), "--config"]).arg(&self.config).current_dir("/");
+        command
+            .args(["deliver", "-f", ANN, "-d", &address(account), "--config"])
+            .arg(&self.config)
+            .current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("setpriv");
         // Smaller than a pipe: this never waits.
@@ -65,8 +71,9 @@ impl Site {
         output.status.success()
     }
 
-    /// Each of the accounts' mailboxes has these messages (numbers of [`message`]), each of them once, by its files and as
-    /// Dovecot shows it; no file of a delivery is left beside them, and the ledger is in doubt of nothing.
+    /// Each of the accounts' mailboxes has these messages (numbers of [`message`]), each of them
+    /// once, by its files and as Dovecot shows it; no file of a delivery is left beside them, and
+    /// the ledger is in doubt of nothing.
     #[track_caller]
     fn each_stands_once(&self, expected: &BTreeMap<String, Vec<usize>>) {
         let mut wrong = Vec::new();
@@ -75,7 +82,12 @@ impl Site {
             if files != numbers.len() {
                 wrong.push(format!("{account}: {files} files in place of {}", numbers.len()));
             }
-            letters::stand_in(&self.world.dovecot, account, "INBOX", numbers.iter().map(|number| message(*number)));
+            letters::stand_in(
+                &self.world.dovecot,
+                account,
+                "INBOX",
+                numbers.iter().map(|number| message(*number)),
+            );
             let litter = names(&self.world.dovecot.maildir(account).join("tmp"));
             assert!(litter.is_empty(), "{account}: {litter:?}");
         }
@@ -83,7 +95,10 @@ impl Site {
         let messages: usize = expected.values().map(Vec::len).sum();
         let ledger = "SELECT count(placed_at) || ' of ' || count(*) || ', in doubt: ' || count(*) FILTER (WHERE in_doubt) \
                       FROM onedrop_copy";
-        assert_eq!(self.world.postgres.psql(ledger), format!("{messages} of {messages}, in doubt: 0"));
+        assert_eq!(
+            self.world.postgres.psql(ledger),
+            format!("{messages} of {messages}, in doubt: 0")
+        );
     }
 
     fn files(&self, account: &str) -> usize {
@@ -97,15 +112,21 @@ fn address(account: &str) -> String {
 
 /// Postfix adds nothing to its header but Received; each has a body of its own.
 fn message(number: usize) -> Vec<u8> {
-    let body = format!("line {number} of seventy-two characters and a line end, again and again.....\n").repeat(20);
-    let head = format!("From: {ANN}\nTo: u@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n");
-    format!("{head}Subject: number {number} of all\nMessage-ID: <maildir.{number}@x>\n\n{body}").into_bytes()
+    let body =
+        format!("line {number} of seventy-two characters and a line end, again and again.....\n")
+            .repeat(20);
+    let head =
+        format!("From: {ANN}\nTo: u@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n");
+    format!("{head}Subject: number {number} of all\nMessage-ID: <maildir.{number}@x>\n\n{body}")
+        .into_bytes()
 }
 
 /// The files in a folder; none if there is no such folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Does `work`, and meanwhile something else again and again; returns the sum of what that said.
@@ -129,13 +150,14 @@ fn beside(mut again: impl FnMut() -> usize + Send, work: impl FnOnce()) -> usize
     })
 }
 
-/// Does `work` while a mail reader takes what is new in these mailboxes, and marks it as read, as fast as it can. Returns
-/// how many it has read.
+/// Does `work` while a mail reader takes what is new in these mailboxes, and marks it as read, as
+/// fast as it can. Returns how many it has read.
 fn while_read(maildirs: &[PathBuf], work: impl FnOnce()) -> usize {
     beside(|| maildirs.iter().map(|maildir| read_all(maildir)).sum(), work)
 }
 
-/// Does `work` while the server is frozen most of the time, long enough for a process to deliver meanwhile.
+/// Does `work` while the server is frozen most of the time, long enough for a process to deliver
+/// meanwhile.
 fn while_it_stutters(lmtp: &mut Lmtp, work: impl FnOnce()) -> usize {
     let freeze = || {
         lmtp.pause();
@@ -147,8 +169,8 @@ fn while_it_stutters(lmtp: &mut Lmtp, work: impl FnOnce()) -> usize {
     beside(freeze, work)
 }
 
-/// A second file of one name gets other flags, or it would take the place of the first and nobody would see that there were
-/// two.
+/// A second file of one name gets other flags, or it would take the place of the first and nobody
+/// would see that there were two.
 fn read_all(maildir: &Path) -> usize {
     let moved = |name: &String| {
         let as_flagged = |flags: &str| maildir.join("cur").join(format!("{name}:2,{flags}"));
@@ -167,21 +189,33 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     let site = Site::start();
     let mut lmtp = Lmtp::start_with(&site.config, Sockets::Held, &[]);
     let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
-    let postfix = Postfix::start(&PostfixSpec { delivery, retry_secs: Some(1), ..PostfixSpec::new(onedrop_path()) });
+    let postfix = Postfix::start(&PostfixSpec {
+        delivery,
+        retry_secs: Some(1),
+        ..PostfixSpec::new(onedrop_path())
+    });
     let account = |number: usize| format!("u{}", number % ACCOUNTS);
-    let maildirs: Vec<PathBuf> = (0..ACCOUNTS).map(|number| site.world.dovecot.maildir(&account(number))).collect();
+    let maildirs: Vec<PathBuf> =
+        (0..ACCOUNTS).map(|number| site.world.dovecot.maildir(&account(number))).collect();
     let next = AtomicUsize::new(0);
     let read = while_read(&maildirs, || {
         thread::scope(|scope| {
             for _ in 0..SENDERS {
                 scope.spawn(|| {
-                    while let Some(number) = Some(next.fetch_add(1, Ordering::SeqCst)).filter(|n| *n < MESSAGES) {
+                    while let Some(number) =
+                        Some(next.fetch_add(1, Ordering::SeqCst)).filter(|n| *n < MESSAGES)
+                    {
                         postfix.send(ANN, &[&address(&account(number))], &message(number));
                     }
                 });
             }
             for at in (STEP..MESSAGES).step_by(STEP) {
-                assert!(wait_until(LONG, || postfix.sent() >= at), "{} of {at}\n{}", postfix.sent(), lmtp.log());
+                assert!(
+                    wait_until(LONG, || postfix.sent() >= at),
+                    "{} of {at}\n{}",
+                    postfix.sent(),
+                    lmtp.log()
+                );
                 lmtp.kill();
                 lmtp.start_again();
             }
@@ -191,7 +225,9 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     });
     let deferred = postfix.log().matches(" status=deferred ").count();
     let found = site.world.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
-    println!("{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by a reader");
+    println!(
+        "{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by a reader"
+    );
     assert!(read > 0, "nobody has read anything");
     let mut expected: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for number in 0..MESSAGES {
@@ -200,8 +236,8 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     site.each_stands_once(&expected);
 }
 
-/// By eight connections and by processes of their own, all at once, while a reader moves it as soon as it is there and the
-/// server is frozen at any moment.
+/// By eight connections and by processes of their own, all at once, while a reader moves it as soon
+/// as it is there and the server is frozen at any moment.
 #[test]
 fn one_message_by_many_ways_at_once_stands_once() {
     const MESSAGES: usize = 60;
@@ -210,7 +246,8 @@ fn one_message_by_many_ways_at_once_stands_once() {
     let site = Site::start();
     let mut lmtp = Lmtp::start(&site.config);
     let account = |number: usize| format!("u{number}");
-    let maildirs: Vec<PathBuf> = (0..MESSAGES).map(|number| site.world.dovecot.maildir(&account(number))).collect();
+    let maildirs: Vec<PathBuf> =
+        (0..MESSAGES).map(|number| site.world.dovecot.maildir(&account(number))).collect();
     let mut clients: Vec<LmtpClient> = (0..CONNECTIONS).map(|_| lmtp.client()).collect();
     let round = |number: usize, clients: &mut [LmtpClient]| {
         let (to, mail) = (&address(&account(number)), &message(number));
@@ -219,7 +256,9 @@ fn one_message_by_many_ways_at_once_stands_once() {
             for client in clients {
                 scope.spawn(|| {
                     barrier.wait();
-                    until_delivered(|| is_ok(&client.deliver(ANN, &[to], mail).expect("a reply")[0]));
+                    until_delivered(|| {
+                        is_ok(&client.deliver(ANN, &[to], mail).expect("a reply")[0])
+                    });
                 });
             }
             for _ in 0..PROCESSES {
@@ -232,7 +271,9 @@ fn one_message_by_many_ways_at_once_stands_once() {
     };
     let mut frozen = 0;
     let read = while_read(&maildirs, || {
-        frozen = while_it_stutters(&mut lmtp, || (0..MESSAGES).for_each(|number| round(number, &mut clients)));
+        frozen = while_it_stutters(&mut lmtp, || {
+            (0..MESSAGES).for_each(|number| round(number, &mut clients))
+        });
     });
     println!("{MESSAGES} messages: {frozen} times frozen, {read} copies moved by a reader");
     assert!(read > 0, "nobody has read anything");
@@ -255,10 +296,18 @@ fn a_message_that_is_placed_is_not_written_again() {
     let site = Site::start();
     let lmtp = Lmtp::start(&site.config);
     let mut client = lmtp.client();
-    let mut deliver = || client.deliver(ANN, &[&address("doug")], &message(1)).expect("a reply").remove(0);
+    let mut deliver =
+        || client.deliver(ANN, &[&address("doug")], &message(1)).expect("a reply").remove(0);
     let first = deliver();
-    assert!(first.is_ok() && first.text.contains("stored account=doug mailbox=INBOX name="), "{first}");
-    let name = first.text.split_once("name=").and_then(|(_, rest)| rest.split_whitespace().next()).expect("a name");
+    assert!(
+        first.is_ok() && first.text.contains("stored account=doug mailbox=INBOX name="),
+        "{first}"
+    );
+    let name = first
+        .text
+        .split_once("name=")
+        .and_then(|(_, rest)| rest.split_whitespace().next())
+        .expect("a name");
     let maildir = site.world.dovecot.maildir("doug");
     assert_eq!(names(&maildir.join("new")), [name]);
     for is_read in [false, true] {
@@ -267,7 +316,10 @@ fn a_message_that_is_placed_is_not_written_again() {
         }
         let again = deliver();
         assert!(
-            again.is_ok() && again.text.contains(&format!("already there account=doug mailbox=INBOX name={name}")),
+            again.is_ok()
+                && again
+                    .text
+                    .contains(&format!("already there account=doug mailbox=INBOX name={name}")),
             "{again}"
         );
         assert!(site.deliver("doug", &message(1)));

@@ -1,5 +1,5 @@
-//! What `onedrop lmtp` counts, and how it tells: after a known sequence of deliveries each counter has exactly its value,
-//! and the text is what Prometheus reads.
+//! What `onedrop lmtp` counts, and how it tells: after a known sequence of deliveries each counter
+//! has exactly its value, and the text is what Prometheus reads.
 
 #[path = "lmtp/exposition.rs"]
 mod exposition;
@@ -52,7 +52,10 @@ fn phases(told: &Exposition) -> [f64; 4] {
 fn at_rest(lmtp: &Lmtp) -> Exposition {
     let rest = || {
         let told = scrape(lmtp);
-        let used = told.with_prefix("onedrop_pool_sessions").into_iter().filter(|line| line.contains("\"used\""));
+        let used = told
+            .with_prefix("onedrop_pool_sessions")
+            .into_iter()
+            .filter(|line| line.contains("\"used\""));
         used.into_iter().all(|line| line.ends_with(" 0"))
     };
     assert!(wait_until(LONG, rest), "{}", lmtp.metrics());
@@ -76,7 +79,10 @@ fn each_counter_is_exactly_what_happened() {
         .expect("SQL");
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     // Two recipients of one message; nobody's; one that cannot be stored; one too large.
-    assert_eq!(deliver(&mut client, &[SCUBA, "doug@mail.axial.net"], &letter("two", "body")), [250, 250]);
+    assert_eq!(
+        deliver(&mut client, &[SCUBA, "doug@mail.axial.net"], &letter("two", "body")),
+        [250, 250]
+    );
     assert_eq!(deliver(&mut client, &["who@elsewhere.example"], &letter("three", "body")), [550]);
     site.block("blocked");
     assert_eq!(deliver(&mut client, &["blocked@mail.axial.net"], &letter("four", "body")), [451]);
@@ -98,13 +104,16 @@ fn each_counter_is_exactly_what_happened() {
         told.with_prefix("onedrop_copies_total"),
         ["{how=\"already_there\"} 2", "{how=\"found\"} 1", "{how=\"stored\"} 4"]
     );
-    for (counter, count) in
-        [("collisions", 1.0), ("contention_waits", 0.0), ("in_doubt", 0.0), ("connections_refused", 0.0)]
-    {
+    for (counter, count) in [
+        ("collisions", 1.0),
+        ("contention_waits", 0.0),
+        ("in_doubt", 0.0),
+        ("connections_refused", 0.0),
+    ] {
         assert_eq!(told.value(&format!("onedrop_{counter}_total")), count, "{counter}");
     }
-    // A turn for each copy that was found or is one of two, a record for each message, no append or receipt for what was
-    // there.
+    // A turn for each copy that was found or is one of two, a record for each message, no append or
+    // receipt for what was there.
     assert_eq!(phases(&told), [3.0, 7.0, 5.0, 5.0]);
     assert_eq!(told.value("onedrop_connections"), 1.0);
     assert_eq!(site.count("scuba"), 3);
@@ -112,11 +121,13 @@ fn each_counter_is_exactly_what_happened() {
     assert!(wait_until(LONG, || scrape(&lmtp).value("onedrop_connections") == 0.0));
 }
 
-/// Another delivery has the message's lock: the wait is counted, whether it comes to a good end or to none.
+/// Another delivery has the message's lock: the wait is counted, whether it comes to a good end or
+/// to none.
 #[test]
 fn contention_is_counted_and_pools_show_what_is_in_use() {
     let site = Embedded::new();
-    let config = site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 20\n");
+    let config =
+        site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 20\n");
     let mut lmtp = Lmtp::start(&config);
     let mut client = lmtp.client();
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("first", "body")), [250]);
@@ -138,7 +149,10 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     let message = letter("held", "body");
     let held = site.hold(message.as_bytes());
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
-    client.send(&dot_stuffed(message.as_bytes())).and_then(|()| client.send(b".\r\n")).expect("a message");
+    client
+        .send(&dot_stuffed(message.as_bytes()))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
     // So that it has tried and waited for certain, of the 20 s that it may.
     thread::sleep(Duration::from_secs(3));
     // A session is taken for each try: nobody keeps one while he waits for somebody else.
@@ -172,7 +186,9 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
 #[test]
 fn recipients_that_cannot_be_looked_up_are_counted() {
     let site = Embedded::new();
-    let lmtp = Lmtp::start(&site.config("[directory]\nquery = \"SELECT login FROM nowhere WHERE address = $1\"\n"));
+    let lmtp = Lmtp::start(
+        &site.config("[directory]\nquery = \"SELECT login FROM nowhere WHERE address = $1\"\n"),
+    );
     let mut client = lmtp.client();
     let replies = client.deliver(ANN, &[SCUBA, "doug@mail.axial.net"], b"").expect("replies");
     assert!(replies.iter().all(|reply| reply.code == 451), "{replies:?}");
@@ -188,18 +204,26 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     let proxy = Proxy::start(Upstream::Imap(world.dovecot.imap_port()));
     let ledger = format!("url = \"{}\"", world.postgres.url_socket());
     let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
-    let short = "[lock]\nwait_secs = 1\nlease_secs = 14\n[limits]\ndeadline_secs = 12\nanswer_secs = 6\n";
+    let short =
+        "[lock]\nwait_secs = 1\nlease_secs = 14\n[limits]\ndeadline_secs = 12\nanswer_secs = 6\n";
     let lmtp = Lmtp::start(&world.config_by("etc", &ledger, &store, &format!("{LETTERS}{short}")));
     let mut client = lmtp.client();
     proxy.plan(Stage::Answer, Fault::Hold);
     let message = letter("doubt", "body");
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
-    client.send(&dot_stuffed(message.as_bytes())).and_then(|()| client.send(b".\r\n")).expect("a message");
+    client
+        .send(&dot_stuffed(message.as_bytes()))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
     proxy.wait_reached();
     let told = scrape(&lmtp);
     // Nobody keeps the ledger while the mail server takes its time.
     for (pool, used) in [("ledger", 0.0), ("store", 1.0)] {
-        assert_eq!(told.value(&format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"used\"}}")), used, "{pool}");
+        assert_eq!(
+            told.value(&format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"used\"}}")),
+            used,
+            "{pool}"
+        );
     }
     assert_eq!(client.finish(accepted).expect("a reply")[0].code, 451);
     let told = at_rest(&lmtp);
@@ -227,7 +251,8 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
 
 /// All that is answered to `request`.
 fn ask(lmtp: &Lmtp, request: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
     stream.set_read_timeout(Some(LONG)).expect("socket");
     stream.write_all(request.as_bytes()).expect("a question");
     let mut text = String::new();
@@ -241,20 +266,28 @@ fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
     let lmtp = Lmtp::start(&site.config("[directory]\ndomains = [\"mail.axial.net\"]\n"));
     for path in ["/", "/metric", "/metrics/x", "/metricsx", "//metrics"] {
         let said = ask(&lmtp, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
-        assert!(said.starts_with("HTTP/1.1 404 Not Found\r\n") && !said.contains("onedrop_"), "{path}: {said}");
+        assert!(
+            said.starts_with("HTTP/1.1 404 Not Found\r\n") && !said.contains("onedrop_"),
+            "{path}: {said}"
+        );
     }
-    for request in ["GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "GET /metrics?x=1 HTTP/1.0\r\n\r\n"] {
+    for request in ["GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "GET /metrics?x=1 HTTP/1.0\r\n\r\n"]
+    {
         let said = ask(&lmtp, request);
         let (head, body) = said.split_once("\r\n\r\n").expect("a head and a body");
         assert!(
-            head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+            head.starts_with(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            ),
             "{head}"
         );
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
         Exposition::parse(body);
     }
-    // One who says nothing, one who does not come to an end, one who says too much, one who is gone.
-    let connect = || TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
+    // One who says nothing, one who does not come to an end, one who says too much, one who is
+    // gone.
+    let connect =
+        || TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
     let mut slow = [connect(), connect(), connect()];
     drop(connect());
     slow[1].write_all(b"GET /metrics HTTP/1.1\r\nHo").expect("a part");

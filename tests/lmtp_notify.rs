@@ -1,4 +1,5 @@
-//! What `onedrop lmtp` tells systemd (sd_notify(3)): that it serves once it does, that it is alive, that it stops.
+//! What `onedrop lmtp` tells systemd (sd_notify(3)): that it serves once it does, that it is alive,
+//! that it stops.
 
 mod support;
 
@@ -36,7 +37,10 @@ impl Manager {
                     if word == "READY=1" {
                         at_ready();
                     }
-                    heard.lock().expect("nobody panics with it").push((Instant::now(), word.to_owned()));
+                    heard
+                        .lock()
+                        .expect("nobody panics with it")
+                        .push((Instant::now(), word.to_owned()));
                 }
             }
         });
@@ -44,7 +48,12 @@ impl Manager {
     }
 
     fn words(&self) -> Vec<String> {
-        self.heard.lock().expect("nobody panics with it").iter().map(|(_, word)| word.clone()).collect()
+        self.heard
+            .lock()
+            .expect("nobody panics with it")
+            .iter()
+            .map(|(_, word)| word.clone())
+            .collect()
     }
 
     fn times_of(&self, word: &str) -> Vec<Instant> {
@@ -54,7 +63,11 @@ impl Manager {
 
     #[track_caller]
     fn wait_for(&self, count: usize, word: &str) {
-        assert!(wait_until(LONG, || self.times_of(word).len() >= count), "{count} {word} in {:?}", self.words());
+        assert!(
+            wait_until(LONG, || self.times_of(word).len() >= count),
+            "{count} {word} in {:?}",
+            self.words()
+        );
     }
 
     /// The words that change what systemd thinks of the service, in order.
@@ -102,7 +115,9 @@ fn it_is_ready_when_it_listens_and_alive_twice_in_the_watchdogs_time() {
     let service = Service::start();
     let manager = &service.manager;
     let ready = manager.times_of("READY=1")[0];
-    let seen = wait_until(LONG, || manager.times_of("WATCHDOG=1").last().is_some_and(|at| *at > ready + 2 * WATCHDOG));
+    let seen = wait_until(LONG, || {
+        manager.times_of("WATCHDOG=1").last().is_some_and(|at| *at > ready + 2 * WATCHDOG)
+    });
     let alive = manager.times_of("WATCHDOG=1");
     assert!(seen, "{:?}", manager.words());
     let mut since = ready;
@@ -118,21 +133,29 @@ fn it_is_ready_when_it_listens_and_alive_twice_in_the_watchdogs_time() {
     assert_eq!(manager.states(), ["READY=1"]);
 }
 
-/// With sd_notify(3)'s protocol for reloads, RELOADING=1 is followed by READY=1; without it nothing is said. In both
-/// cases it counts as running afterwards.
+/// With sd_notify(3)'s protocol for reloads, RELOADING=1 is followed by READY=1; without it nothing
+/// is said. In both cases it counts as running afterwards.
 #[test]
 fn a_reload_leaves_it_ready() {
     let mut service = Service::start();
     for more in [DIRECTORY, "nonsense"] {
         service.site.config(more);
         service.lmtp.reload();
-        service.lmtp.wait_for_record(if more == DIRECTORY { "was read again" } else { "the old one stays" });
+        service.lmtp.wait_for_record(if more == DIRECTORY {
+            "was read again"
+        } else {
+            "the old one stays"
+        });
         let alive = service.manager.times_of("WATCHDOG=1").len();
         service.manager.wait_for(alive + 2, "WATCHDOG=1");
         let states = service.manager.states();
         let reloading = states.iter().filter(|word| *word == "RELOADING=1").count();
         let ready = states.iter().filter(|word| *word == "READY=1").count();
-        assert_eq!((ready, states.last().map(String::as_str)), (1 + reloading, Some("READY=1")), "{states:?}");
+        assert_eq!(
+            (ready, states.last().map(String::as_str)),
+            (1 + reloading, Some("READY=1")),
+            "{states:?}"
+        );
     }
 }
 
@@ -142,12 +165,20 @@ fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
     let mut service = Service::start();
     let mut client = service.lmtp.client();
     let message = b"From: ann@elsewhere.example\nMessage-ID: <held@x>\n\nbody\n";
-    let first = client.deliver("ann@elsewhere.example", &["scuba@mail.axial.net"], b"Subject: first\n\nbody\n");
+    let first = client.deliver(
+        "ann@elsewhere.example",
+        &["scuba@mail.axial.net"],
+        b"Subject: first\n\nbody\n",
+    );
     assert!(first.expect("a reply")[0].is_ok(), "{}", service.lmtp.log());
     let ledger = service.site.ledger();
     ledger.execute_batch("BEGIN IMMEDIATE").expect("the ledger's write lock");
-    let accepted = client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
-    client.send(&support::lmtp_client::dot_stuffed(message)).and_then(|()| client.send(b".\r\n")).expect("a message");
+    let accepted =
+        client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
+    client
+        .send(&support::lmtp_client::dot_stuffed(message))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
     service.manager.wait_for(1, "STATUS=1 clients, 1 deliveries, 0 overdue");
     service.lmtp.begin_to_stop();
     service.manager.wait_for(1, "STOPPING=1");

@@ -1,5 +1,6 @@
-//! Small pools under `onedrop lmtp`: messages for one recipient and for several, all with one account among them, wait for
-//! each other and never for ever; and a client that never pauses does not keep a stopping server.
+//! Small pools under `onedrop lmtp`: messages for one recipient and for several, all with one
+//! account among them, wait for each other and never for ever; and a client that never pauses does
+//! not keep a stopping server.
 
 mod support;
 
@@ -24,10 +25,13 @@ fn letter(name: &str) -> String {
 #[test]
 fn messages_for_one_and_for_several_share_small_pools() {
     let world = World::start();
-    let small = format!("{LETTERS}\n[pool]\nledger = 2\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
+    let small =
+        format!("{LETTERS}\n[pool]\nledger = 2\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
     let lmtp = Lmtp::start(&world.config("etc", &small));
-    let crowds: [&[&str]; 2] =
-        [&["scuba@mail.axial.net"], &["scuba@mail.axial.net", "doug@mail.axial.net", "lisa@mail.axial.net"]];
+    let crowds: [&[&str]; 2] = [
+        &["scuba@mail.axial.net"],
+        &["scuba@mail.axial.net", "doug@mail.axial.net", "lisa@mail.axial.net"],
+    ];
     let clients = 4;
     thread::scope(|scope| {
         for (crowd, recipients) in crowds.iter().enumerate() {
@@ -37,15 +41,22 @@ fn messages_for_one_and_for_several_share_small_pools() {
                     let mut connection = lmtp.client();
                     for number in 0..MESSAGES {
                         let letter = letter(&format!("{crowd}.{client}.{number}"));
-                        let replies = connection.deliver(ANN, recipients, letter.as_bytes()).expect("replies");
-                        assert!(replies.len() == recipients.len() && replies.iter().all(Reply::is_ok), "{replies:?}");
+                        let replies = connection
+                            .deliver(ANN, recipients, letter.as_bytes())
+                            .expect("replies");
+                        assert!(
+                            replies.len() == recipients.len() && replies.iter().all(Reply::is_ok),
+                            "{replies:?}"
+                        );
                     }
                 });
             }
         }
     });
     let of_crowd = |crowd: usize| {
-        (0..clients).flat_map(move |client| (0..MESSAGES).map(move |n| letter(&format!("{crowd}.{client}.{n}"))))
+        (0..clients).flat_map(move |client| {
+            (0..MESSAGES).map(move |n| letter(&format!("{crowd}.{client}.{n}")))
+        })
     };
     letters::stand_in(&world.dovecot, "scuba", "INBOX", of_crowd(0).chain(of_crowd(1)));
     letters::stand_in(&world.dovecot, "doug", "INBOX", of_crowd(1));
@@ -63,12 +74,13 @@ fn not_ok(replies: Vec<Reply>) -> Vec<String> {
     replies.into_iter().filter(|reply| !reply.is_ok()).map(|reply| reply.text).collect()
 }
 
-/// Each recipient twice and one shared copy, all of it in transactions of its own: whoever waits for another's copy keeps
-/// no session from the one that writes it.
+/// Each recipient twice and one shared copy, all of it in transactions of its own: whoever waits
+/// for another's copy keeps no session from the one that writes it.
 #[test]
 fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
     let world = World::start();
-    let small = format!("{STORY}[pool]\nledger = 4\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
+    let small =
+        format!("{STORY}[pool]\nledger = 4\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
     let lmtp = Lmtp::start(&world.config("etc", &small));
     let (clients, messages) = (8, 6);
     let (barrier, put_off) = (Barrier::new(clients), Mutex::new(Vec::new()));
@@ -81,7 +93,8 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
                     let letter = shared_letter(number);
                     let recipient = format!("r{}@mail.axial.net", client / 2);
                     barrier.wait();
-                    let replies = connection.deliver("lisa@gmail.com", &[&recipient], letter.as_bytes());
+                    let replies =
+                        connection.deliver("lisa@gmail.com", &[&recipient], letter.as_bytes());
                     // All go on, or the others would wait at the barrier.
                     let bad = replies.map_or_else(|error| vec![error.to_string()], not_ok);
                     put_off.lock().expect("nobody panics").extend(bad);
@@ -92,7 +105,12 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
     assert_eq!(put_off.into_inner().expect("nobody panicked"), [""; 0]);
     letters::stand_in(&world.dovecot, "lisa", "Sent", (0..messages).map(shared_letter));
     for recipient in 0..clients / 2 {
-        letters::stand_in(&world.dovecot, &format!("r{recipient}"), "INBOX", (0..messages).map(shared_letter));
+        letters::stand_in(
+            &world.dovecot,
+            &format!("r{recipient}"),
+            "INBOX",
+            (0..messages).map(shared_letter),
+        );
     }
 }
 
@@ -103,10 +121,12 @@ fn a_message_whose_row_is_locked_holds_up_no_other() {
     let patient = format!("{STORY}[lock]\nwait_secs = 35\n");
     let lmtp = Lmtp::start(&world.config("etc", &patient));
     let old = b"Message-ID: <old@x>\n\nold\n";
-    let is_taken = |replies: std::io::Result<Vec<Reply>>| not_ok(replies.expect("replies")).is_empty();
+    let is_taken =
+        |replies: std::io::Result<Vec<Reply>>| not_ok(replies.expect("replies")).is_empty();
     let old_again = || is_taken(lmtp.client().deliver(ANN, &["doug@mail.axial.net"], old));
     assert!(old_again());
-    let mut other = postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("a session");
+    let mut other = postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls)
+        .expect("a session");
     let mut lock = other.transaction().expect("a transaction");
     assert_eq!(lock.execute("SELECT FROM onedrop_message FOR UPDATE", &[]).expect("the row"), 1);
     let clients = 5;
@@ -162,7 +182,9 @@ fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_an
                     Ok(_) | Err(_) => return delivered,
                 }
                 let letter = letter(&format!("busy.{delivered}"));
-                let replies = connection.deliver(ANN, &["scuba@mail.axial.net"], letter.as_bytes()).expect("replies");
+                let replies = connection
+                    .deliver(ANN, &["scuba@mail.axial.net"], letter.as_bytes())
+                    .expect("replies");
                 assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
                 delivered += 1;
                 began.store(delivered > 5, Ordering::SeqCst);

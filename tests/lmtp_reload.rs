@@ -1,5 +1,5 @@
-//! SIGHUP: a configuration that is wrong changes nothing and is told with its file and key; one that is right holds from
-//! the next message on, whichever connection it comes by.
+//! SIGHUP: a configuration that is wrong changes nothing and is told with its file and key; one
+//! that is right holds from the next message on, whichever connection it comes by.
 
 mod support;
 
@@ -31,8 +31,9 @@ impl Site {
         let read = self.lmtp.records().matches("was read again").count();
         self.embedded.config(more);
         self.lmtp.reload();
-        let again =
-            wait_until(Duration::from_secs(20), || self.lmtp.records().matches("was read again").count() > read);
+        let again = wait_until(Duration::from_secs(20), || {
+            self.lmtp.records().matches("was read again").count() > read
+        });
         assert!(again, "{}", self.lmtp.records());
     }
 }
@@ -59,7 +60,10 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
     // What is written, and what is said of it beside the file's name.
     let cases = [
         ("[directory]\ndomains = [\"new.example\"]\n[lmtp]\nidle_sec = 7\n", "lmtp.idle_sec"),
-        ("[directory]\ndomains = [\"new.example\"]\n[limits]\ndeadline_secs = \"soon\"\n", "limits.deadline_secs"),
+        (
+            "[directory]\ndomains = [\"new.example\"]\n[limits]\ndeadline_secs = \"soon\"\n",
+            "limits.deadline_secs",
+        ),
         ("[directory]\ndomains = [\"new.example\"]\n[lock]\nlease_secs = 5\n", "lock.lease_secs"),
         ("[directory]\ndomains = [\"new.example\"\n", "syntax error"),
         ("[directory]\ndomains = []\n", "directory.domains"),
@@ -74,9 +78,15 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
             said.contains("the old one stays")
         });
         assert!(told, "{wrong}: {said}");
-        let record = said.lines().find(|line| line.contains(named)).unwrap_or_else(|| panic!("no {named} in {said}"));
+        let record = said
+            .lines()
+            .find(|line| line.contains(named))
+            .unwrap_or_else(|| panic!("no {named} in {said}"));
         // A rule of the server's own has no file.
-        assert!(record.contains(&path.display().to_string()) || named == "directory.domains", "{record}");
+        assert!(
+            record.contains(&path.display().to_string()) || named == "directory.domains",
+            "{record}"
+        );
         for client in [&mut open, &mut site.lmtp.client()] {
             let name = format!("kept-{number}");
             assert!(deliver(client, "scuba@old.example", &name).is_ok(), "{wrong}");
@@ -96,10 +106,20 @@ fn what_works_but_is_hardly_meant_is_told_at_the_start_and_at_a_reload() {
     let embedded = Embedded::new();
     let lmtp = Lmtp::start(&embedded.config(&doubtful));
     let mut site = Site { embedded, lmtp };
-    let told = || site.lmtp.records().matches("pool.per_account (60) is not less than pool.ledger (50)").count();
+    let told = || {
+        site.lmtp
+            .records()
+            .matches("pool.per_account (60) is not less than pool.ledger (50)")
+            .count()
+    };
     assert!(wait_until(Duration::from_secs(20), || told() == 1), "{}", site.lmtp.records());
     site.reload(&doubtful);
-    let told = || site.lmtp.records().matches("pool.per_account (60) is not less than pool.ledger (50)").count();
+    let told = || {
+        site.lmtp
+            .records()
+            .matches("pool.per_account (60) is not less than pool.ledger (50)")
+            .count()
+    };
     assert!(wait_until(Duration::from_secs(20), || told() == 2), "{}", site.lmtp.records());
     let log = site.lmtp.records();
     assert!(log.contains("onedrop.toml:"), "its place is told: {log}");
@@ -107,11 +127,13 @@ fn what_works_but_is_hardly_meant_is_told_at_the_start_and_at_a_reload() {
     assert_eq!(site.lmtp.records().matches("pool.per_account").count(), 2);
 }
 
-/// In each place between two messages that a connection may be in: greeted, after LHLO, after a message, after RSET.
+/// In each place between two messages that a connection may be in: greeted, after LHLO, after a
+/// message, after RSET.
 #[test]
 fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open() {
     let mut site = Site::start();
-    let mut greeted = LmtpClient::unix(&site.lmtp.socket(), Duration::from_secs(60)).expect("a greeting");
+    let mut greeted =
+        LmtpClient::unix(&site.lmtp.socket(), Duration::from_secs(60)).expect("a greeting");
     let welcome = site.lmtp.client();
     let (mut served, mut reset) = (site.lmtp.client(), site.lmtp.client());
     assert!(deliver(&mut served, "scuba@old.example", "served").is_ok());
@@ -120,7 +142,8 @@ fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open(
     site.reload(NEW);
     let hello = greeted.command("LHLO test.example").expect("a reply");
     assert!(hello.is_ok(), "{hello:?}");
-    let clients = [("greeted", greeted), ("welcome", welcome), ("served", served), ("reset", reset)];
+    let clients =
+        [("greeted", greeted), ("welcome", welcome), ("served", served), ("reset", reset)];
     for (number, (name, mut client)) in clients.into_iter().enumerate() {
         // Nothing else is said before: the first word after the reload begins the message.
         let reply = deliver(&mut client, "doug@new.example", name);
@@ -128,7 +151,8 @@ fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open(
         assert_eq!(site.embedded.count("doug"), number + 1);
         assert_eq!(deliver(&mut client, "doug@old.example", name).code, 550, "{name}");
         let large = format!("{}{}", letter("large"), "x\n".repeat(6000));
-        let replies = client.deliver(ANN, &["doug@new.example"], large.as_bytes()).expect("a reply");
+        let replies =
+            client.deliver(ANN, &["doug@new.example"], large.as_bytes()).expect("a reply");
         assert_eq!(replies[0].code, 552, "{name}: {replies:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the log and to whoever
-//! watches it.
+//! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the
+//! log and to whoever watches it.
 
 mod support;
 
@@ -28,7 +28,8 @@ fn letter(name: &str) -> Vec<u8> {
     format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
 }
 
-/// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in what it says with MAIL.
+/// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in
+/// what it says with MAIL.
 #[test]
 fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
     let site = Local::new();
@@ -48,9 +49,13 @@ fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
         ]
         .concat();
         for (how, body) in [("354", data), ("250", chunks)] {
-            let envelope = format!("MAIL FROM:<{ANN}> SIZE={}\r\nRCPT TO:<scuba@mail.axial.net>\r\n", 2 * wire.len());
+            let envelope = format!(
+                "MAIL FROM:<{ANN}> SIZE={}\r\nRCPT TO:<scuba@mail.axial.net>\r\n",
+                2 * wire.len()
+            );
             client.send(&[envelope.as_bytes(), &body[..]].concat()).expect("a server");
-            let replies: Vec<String> = (0..4).map(|_| client.reply().expect("a reply").to_string()).collect();
+            let replies: Vec<String> =
+                (0..4).map(|_| client.reply().expect("a reply").to_string()).collect();
             assert!(replies[..2].iter().all(|reply| reply.starts_with("250 ")), "{replies:?}");
             assert!(replies[2].starts_with(how) && replies[3].starts_with(expected), "{replies:?}");
         }
@@ -78,7 +83,8 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
     client.set_patience(Duration::from_secs(20));
     for number in 0..3 {
         let letter = letter(&format!("unread{number}"));
-        let replies = client.deliver(ANN, &["scuba@mail.axial.net"], &letter).expect("replies in time");
+        let replies =
+            client.deliver(ANN, &["scuba@mail.axial.net"], &letter).expect("replies in time");
         assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     }
     drop(client);
@@ -87,7 +93,8 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
     assert!(server.status().is_some_and(|status| status.success()), "{:?}", server.status());
 }
 
-/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it tells systemd.
+/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it tells
+/// systemd.
 struct Hanging {
     site: Local,
     /// What it told systemd.
@@ -103,7 +110,8 @@ impl Hanging {
         let site = Local::new();
         let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let told = Arc::new(Mutex::new(String::new()));
-        let (systemd, hearing) = (UnixDatagram::bind(site.root.join("notify")).expect("socket"), Arc::clone(&told));
+        let (systemd, hearing) =
+            (UnixDatagram::bind(site.root.join("notify")).expect("socket"), Arc::clone(&told));
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length) = systemd.recv(&mut bytes) {
@@ -120,11 +128,25 @@ impl Hanging {
         let server = site.launch(command);
         let log = site.root.join("strace.log");
         let mut command = guarded("strace", None, Signal::SIGKILL);
-        command.args(["-f", "-qq", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=600000000", "-o", "/dev/null"]);
-        command.args(["-p", &server.pid().to_string()]).stdin(Stdio::null()).stderr(File::create(&log).expect("log"));
+        command.args([
+            "-f",
+            "-qq",
+            "-e",
+            "trace=fsync",
+            "-e",
+            "inject=fsync:delay_enter=600000000",
+            "-o",
+            "/dev/null",
+        ]);
+        command
+            .args(["-p", &server.pid().to_string()])
+            .stdin(Stdio::null())
+            .stderr(File::create(&log).expect("log"));
         let mut strace = Server::start("strace", command, Signal::SIGKILL, &log);
         let status = format!("/proc/{}/status", server.pid());
-        strace.wait_ready(|| !fs::read_to_string(&status).expect("status").contains("TracerPid:\t0\n"));
+        strace.wait_ready(|| {
+            !fs::read_to_string(&status).expect("status").contains("TracerPid:\t0\n")
+        });
         Hanging { site, told, metrics, _strace: strace, _server: server }
     }
 
@@ -141,7 +163,11 @@ impl Hanging {
     fn tells_that_all_is_well(&self) -> bool {
         self.told.lock().expect("words").clear();
         let said = || self.told.lock().expect("words").clone();
-        assert!(wait_until(Duration::from_secs(60), || said().matches(" 1 overdue").count() >= 4), "{}", said());
+        assert!(
+            wait_until(Duration::from_secs(60), || said().matches(" 1 overdue").count() >= 4),
+            "{}",
+            said()
+        );
         said().contains("WATCHDOG=1")
     }
 }
@@ -151,7 +177,8 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
     let sites = [Hanging::start(2), Hanging::start(3)];
     for site in &sites {
         let mut client = LmtpClient::welcome(&site.site.socket());
-        let replies = client.deliver(ANN, &["scuba@mail.axial.net"], &letter("hanging")).expect("replies");
+        let replies =
+            client.deliver(ANN, &["scuba@mail.axial.net"], &letter("hanging")).expect("replies");
         assert!(replies[0].to_string().starts_with("451 4.3.0 deadline of 2 s"), "{replies:?}");
     }
     for site in &sites {
@@ -164,13 +191,16 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
         let log = site.site.log();
         let told: Vec<_> = log.lines().filter(|line| line.contains("a delivery hangs")).collect();
         assert!(
-            told.len() == 1 && told[0].contains(" ERROR MESSAGE=") && told[0].contains("RECIPIENTS=scuba@"),
+            told.len() == 1
+                && told[0].contains(" ERROR MESSAGE=")
+                && told[0].contains("RECIPIENTS=scuba@"),
             "{log}"
         );
     }
 }
 
-/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user of its own, whom nobody has.
+/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user of its
+/// own, whom nobody has.
 #[test]
 fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
     let site = Local::new();
@@ -184,7 +214,15 @@ fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
     assert!(wait_until(Duration::from_secs(20), || threads() == 3), "{} threads", threads());
     let limit = |processes: &str| {
         let mut command = Command::new("setpriv");
-        command.args(["--clear-groups", "--reuid", &user.to_string(), "--", "prlimit", processes, "--pid"]);
+        command.args([
+            "--clear-groups",
+            "--reuid",
+            &user.to_string(),
+            "--",
+            "prlimit",
+            processes,
+            "--pid",
+        ]);
         run(command.arg(server.pid().to_string()))
     };
     limit("--nproc=3:");
@@ -205,10 +243,15 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
     let message = fixture("fixtures/mail/welcome.eml");
     let mut client = LmtpClient::welcome(&site.socket());
     let mut deliver = |how: &str| {
-        let replies = client.deliver("lisa@gmail.com", &["scuba@mail.axial.net"], &message).expect("replies");
-        assert!(replies[0].is_ok() && replies[0].text.contains("account=lisa mailbox=Sent"), "{replies:?}");
+        let replies =
+            client.deliver("lisa@gmail.com", &["scuba@mail.axial.net"], &message).expect("replies");
+        assert!(
+            replies[0].is_ok() && replies[0].text.contains("account=lisa mailbox=Sent"),
+            "{replies:?}"
+        );
         let files = fs::read_dir(site.root.join("mail/scuba/Maildir/new")).expect("folder");
-        let file = files.map(|file| file.expect("file").file_name().into_string().expect("text")).next();
+        let file =
+            files.map(|file| file.expect("file").file_name().into_string().expect("text")).next();
         let file = file.expect("a copy");
         let fields = format!(" MAILBOX=INBOX FILE={file} HOW={how} ");
         assert!(site.tells(&fields), "{fields:?} in {}", site.log());
@@ -217,10 +260,15 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
     deliver("stored");
     let file = deliver("already there");
     let mut command = onedrop();
-    command.arg("deliver").arg("--config").arg(site.server_config("")).args(["-d", "scuba@mail.axial.net"]);
+    command
+        .arg("deliver")
+        .arg("--config")
+        .arg(site.server_config(""))
+        .args(["-d", "scuba@mail.axial.net"]);
     let (_, told) = told_to_the_journal(&command, &message);
     let told = told.concat();
-    let fields = format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
+    let fields =
+        format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
     assert!(told.contains(&fields), "{fields:?} in {told}");
 }
 
@@ -252,8 +300,13 @@ fn what_a_reload_cannot_change_is_named_in_the_log() {
         reload(&before, 2);
         let log = site.log();
         let told = |key: &str| {
-            log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start")).count()
+            log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start"))
+                .count()
         };
-        assert_eq!((told("lmtp.listen"), told("lmtp.metrics")), (usize::from(!is_told_by_argument), 1), "{log}");
+        assert_eq!(
+            (told("lmtp.listen"), told("lmtp.metrics")),
+            (usize::from(!is_told_by_argument), 1),
+            "{log}"
+        );
     }
 }

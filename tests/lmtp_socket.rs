@@ -1,5 +1,5 @@
-//! Who may use the LMTP server's Unix socket, and whose word is taken there for who logged in. Run as root: the others are
-//! real users.
+//! Who may use the LMTP server's Unix socket, and whose word is taken there for who logged in. Run
+//! as root: the others are real users.
 
 mod support;
 
@@ -36,8 +36,9 @@ fn postfix_gid() -> u32 {
 fn as_user<T: Send + 'static>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(move || {
         let none: *const libc::gid_t = std::ptr::null();
-        // SAFETY: these calls change the credentials of this thread alone (setresuid(2), "C library/kernel differences"),
-        // which ends with the work; the only pointer is null, which a list of no groups may be.
+        // SAFETY: these calls change the credentials of this thread alone (setresuid(2), "C
+        // library/kernel differences"), which ends with the work; the only pointer is null, which a
+        // list of no groups may be.
         let changed = unsafe {
             [
                 libc::syscall(libc::SYS_setgroups, 0, none),
@@ -57,7 +58,10 @@ fn may_connect(site: &Local, uid: u32, gid: u32) -> io::Result<()> {
 }
 
 fn letter(name: &str) -> Vec<u8> {
-    format!("From: {DOUG}\nTo: {SCUBA}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n").into_bytes()
+    format!(
+        "From: {DOUG}\nTo: {SCUBA}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n"
+    )
+    .into_bytes()
 }
 
 /// Doug's letter to Scuba, from a client that says that Doug had logged in.
@@ -72,13 +76,17 @@ fn say_that_doug_logged_in(mut client: LmtpClient, name: &str) {
 #[test]
 fn a_socket_is_open_to_its_owner_and_its_group_alone() {
     let site = Local::new();
-    let _server =
-        site.launch_logged(site.server_as_member(OURS, postfix_gid(), "[lmtp]\nsocket_group = \"postfix\"\n"));
+    let _server = site.launch_logged(site.server_as_member(
+        OURS,
+        postfix_gid(),
+        "[lmtp]\nsocket_group = \"postfix\"\n",
+    ));
     let file = fs::metadata(site.socket()).expect("a socket");
     assert_eq!((file.mode() & 0o7777, file.uid(), file.gid()), (0o660, OURS, postfix_gid()));
     may_connect(&site, OURS, OURS).expect("its owner");
     may_connect(&site, uid("postfix"), postfix_gid()).expect("its group");
-    let refused = may_connect(&site, uid("nobody"), unix_user("nobody").gid.as_raw()).expect_err("nobody");
+    let refused =
+        may_connect(&site, uid("nobody"), unix_user("nobody").gid.as_raw()).expect_err("nobody");
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
 }
 
@@ -92,12 +100,14 @@ fn without_a_group_it_has_the_servers_own() {
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
 }
 
-/// The order of the calls by which the socket is made: by a umask that leaves it to its owner, then the group, then the mode.
+/// The order of the calls by which the socket is made: by a umask that leaves it to its owner, then
+/// the group, then the mode.
 #[test]
 fn it_is_never_for_a_moment_more_open_than_it_is_to_be() {
     let site = Local::new();
     let trace = site.root.join("trace");
-    let traced = ["strace", "-D", "-f", "-e", "trace=umask,bind,chown,lchown,fchownat,chmod,fchmodat", "-o"];
+    let traced =
+        ["strace", "-D", "-f", "-e", "trace=umask,bind,chown,lchown,fchownat,chmod,fchmodat", "-o"];
     let traced = [&traced[..], &[trace.to_str().expect("text")]].concat();
     let more = "[lmtp]\nsocket_group = \"postfix\"\nsocket_mode = \"0640\"\n";
     let server = site.launch_logged(site.server_by(&traced, onedrop_path(), more));
@@ -106,10 +116,12 @@ fn it_is_never_for_a_moment_more_open_than_it_is_to_be() {
     let call = |line: &str| {
         let (_, call) = line.split_once(' ')?;
         let name = call.trim_start().split('(').next()?.to_owned();
-        (name == "umask" && call.contains("(077)") || call.contains("lmtp.sock")).then_some((name, line.to_owned()))
+        (name == "umask" && call.contains("(077)") || call.contains("lmtp.sock"))
+            .then_some((name, line.to_owned()))
     };
     let calls: Vec<(String, String)> = text.lines().filter_map(call).collect();
-    let names: Vec<&str> = calls.iter().map(|(name, _)| name.trim_start_matches('f').trim_end_matches("at")).collect();
+    let names: Vec<&str> =
+        calls.iter().map(|(name, _)| name.trim_start_matches('f').trim_end_matches("at")).collect();
     assert!(matches!(names[..], ["umask", "bind", "lchown" | "chown", "chmod"]), "{calls:#?}");
     assert!(calls[3].1.contains("0640"), "{}", calls[3].1);
 }
@@ -126,8 +138,10 @@ fn a_group_that_it_cannot_have_keeps_the_server_from_starting_and_leaves_no_sock
     let said = end_of(site.server("[lmtp]\nsocket_group = \"no-such-group\"\n"));
     assert!(said.contains("lmtp.socket_group: this host has no group \"no-such-group\""), "{said}");
     let said = end_of(site.server_as(OURS, "[lmtp]\nsocket_group = \"postfix\"\n"));
-    let expected =
-        format!("cannot listen on unix:{}: cannot give it to lmtp.socket_group \"postfix\": ", site.socket().display());
+    let expected = format!(
+        "cannot listen on unix:{}: cannot give it to lmtp.socket_group \"postfix\": ",
+        site.socket().display()
+    );
     assert!(said.contains(&expected), "{said}");
     assert!(said.contains("run as root or as a member of that group"), "{said}");
 }
@@ -136,19 +150,28 @@ fn a_group_that_it_cannot_have_keeps_the_server_from_starting_and_leaves_no_sock
 fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_else() {
     let site = Local::new();
     let port = free_port();
-    let more = format!("[lmtp]\nsocket_mode = \"0666\"\nlisten = [\"unix:/nowhere\", \"127.0.0.1:{port}\"]\n");
+    let more = format!(
+        "[lmtp]\nsocket_mode = \"0666\"\nlisten = [\"unix:/nowhere\", \"127.0.0.1:{port}\"]\n"
+    );
     let mut command = site.server_as(OURS, &more);
     command.arg("--listen").arg(format!("127.0.0.1:{port}"));
     let _server = site.launch_logged(command);
     let mut expected = Vec::new();
-    let clients =
-        [("ours", OURS, true), ("root", 0, true), ("postfix", uid("postfix"), true), ("nobody", uid("nobody"), false)];
+    let clients = [
+        ("ours", OURS, true),
+        ("root", 0, true),
+        ("postfix", uid("postfix"), true),
+        ("nobody", uid("nobody"), false),
+    ];
     for (name, user, is_believed) in clients {
         let path = site.socket();
         as_user(user, user, move || say_that_doug_logged_in(LmtpClient::welcome(&path), name));
         expected.extend(is_believed.then(|| String::from_utf8(letter(name)).expect("text")));
-        let mut sent: Vec<String> =
-            site.copies("doug", ".Sent").into_iter().map(|copy| String::from_utf8(copy).expect("text")).collect();
+        let mut sent: Vec<String> = site
+            .copies("doug", ".Sent")
+            .into_iter()
+            .map(|copy| String::from_utf8(copy).expect("text"))
+            .collect();
         sent.sort_by_key(|copy| expected.iter().position(|one| one == copy));
         assert_eq!(sent, expected, "after {name}");
     }
@@ -163,8 +186,11 @@ fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_
 #[test]
 fn a_real_postfix_gets_in_by_its_group() {
     let site = Local::new();
-    let _server =
-        site.launch_logged(site.server_as_member(OURS, postfix_gid(), "[lmtp]\nsocket_group = \"postfix\"\n"));
+    let _server = site.launch_logged(site.server_as_member(
+        OURS,
+        postfix_gid(),
+        "[lmtp]\nsocket_group = \"postfix\"\n",
+    ));
     let delivery = Delivery::Lmtp(format!("unix:{}", site.socket().display()));
     let postfix = Postfix::start(&PostfixSpec { delivery, ..PostfixSpec::new(onedrop_path()) });
     postfix.send("lisa@gmail.com", &[SCUBA], &letter("by-postfix"));

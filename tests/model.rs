@@ -1,16 +1,17 @@
-//! A model of the delivery protocol, checked exhaustively: every order of the processes' steps, of crashes,
-//! lost sessions, answers that are lost, frozen processes, late servers, clocks that step, ledgers that
-//! forget, and of `onedrop verify` and a mailbox' owner beside them. It is a model and shares no code with
-//! `src/`: it shows that the protocol is right, not that the code follows it.
+//! A model of the delivery protocol, checked exhaustively: every order of the processes' steps, of
+//! crashes, lost sessions, answers that are lost, frozen processes, late servers, clocks that step,
+//! ledgers that forget, and of `onedrop verify` and a mailbox' owner beside them. It is a model and
+//! shares no code with `src/`: it shows that the protocol is right, not that the code follows it.
 //!
-//! `model/steps.rs` has a delivery's steps under the names they have in `src/deliver.rs`, `model/verify.rs` those of
-//! `src/verify.rs`, `model/ledger.rs` what one call of the ledger does, `model/world.rs` what else happens and what must
-//! hold, `model/state.rs` what there is.
+//! `model/steps.rs` has a delivery's steps under the names they have in `src/deliver.rs`,
+//! `model/verify.rs` those of `src/verify.rs`, `model/ledger.rs` what one call of the ledger does,
+//! `model/world.rs` what else happens and what must hold, `model/state.rs` what there is.
 //!
-//! Each process may be started `tries` times; from every state in which nobody runs, the model then also goes on without
-//! faults, one try for each process, and that must deliver. The message's lock is not in the model: `record` is one
-//! transaction, and the unique keys hold without it. Printed for each configuration: processes, copies, states,
-//! seconds, and the shortest way to whatever breaks. The large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
+//! Each process may be started `tries` times; from every state in which nobody runs, the model then
+//! also goes on without faults, one try for each process, and that must deliver. The message's lock
+//! is not in the model: `record` is one transaction, and the unique keys hold without it. Printed
+//! for each configuration: processes, copies, states, seconds, and the shortest way to whatever
+//! breaks. The large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
 
 #[path = "model/ledger.rs"]
 mod ledger;
@@ -27,8 +28,8 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, Model};
 use world::{
-    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK, RECEIPT, REMOVED,
-    SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
+    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK,
+    RECEIPT, REMOVED, SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
 };
 
 /// A protocol and the world it runs in.
@@ -109,7 +110,8 @@ pub enum Wrong {
     LeaseByProcess,
     /// Of two receipts without a name, one is ours if the row's epoch is.
     UnnamedByEpoch,
-    /// A shared copy that the store does not take counts as delivered, and its bytes are on no record.
+    /// A shared copy that the store does not take counts as delivered, and its bytes are on no
+    /// record.
     DeliveredUnkept,
     /// A doubt that is left leaves the row's epoch as it was.
     DoubtKeepsEpoch,
@@ -136,7 +138,8 @@ pub struct Faults {
     pub forgets_leases: bool,
     /// What the mailboxes' owner does: so many acts.
     pub owner: u8,
-    /// but none in the instant between verify's last look at the copy that stays and the removal of the other one.
+    /// but none in the instant between verify's last look at the copy that stays and the removal of
+    /// the other one.
     pub owner_waits: bool,
 }
 
@@ -230,7 +233,8 @@ fn full() -> bool {
     std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
 }
 
-/// Explores all there is. Exactly the properties in `broken` must break, and everything in `seen` must happen.
+/// Explores all there is. Exactly the properties in `broken` must break, and everything in `seen`
+/// must happen.
 fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
     let started = Instant::now();
     let checker = protocol.clone().checker().spawn_bfs().join();
@@ -242,9 +246,11 @@ fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
         .filter(|property| checker.discovery(property.name).is_some())
         .partition(|property| property.expectation != Expectation::Sometimes);
     let fails: Vec<&str> = fails.iter().map(|property| property.name).collect();
-    let result = if fails.is_empty() { "holds".to_owned() } else { format!("not: {}", fails.join(", ")) };
+    let result =
+        if fails.is_empty() { "holds".to_owned() } else { format!("not: {}", fails.join(", ")) };
     let copies = protocol.init_states()[0].copies.len();
-    let (processes, states) = (protocol.jobs.len() + protocol.verifiers.len(), checker.unique_state_count());
+    let (processes, states) =
+        (protocol.jobs.len() + protocol.verifiers.len(), checker.unique_state_count());
     println!("| {name} | {processes} | {copies} | {states} | {secs:.1} | {result} |");
     let steps: String = fails.iter().map(|name| shortest(protocol, name)).collect();
     print!("{steps}");
@@ -259,7 +265,9 @@ fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
 /// The shortest way to a state where `property` does not hold.
 fn shortest(protocol: &Protocol, property: &'static str) -> String {
     let alone = Protocol { only: Some(property), ..protocol.clone() };
-    let Some(path) = alone.checker().spawn_bfs().join().discovery(property) else { return String::new() };
+    let Some(path) = alone.checker().spawn_bfs().join().discovery(property) else {
+        return String::new();
+    };
     let steps: Vec<String> = path.into_actions().into_iter().map(world::words).collect();
     format!("    not \"{property}\": {}\n", steps.join(" | "))
 }
@@ -277,8 +285,18 @@ fn inside_the_envelope_there_is_one_copy() {
 fn the_envelope_is_lease_minus_deadline_for_freeze_and_server_together() {
     let broken = [ONE_EVER, ONE_AT_END];
     // Shorter than the lease, each of them; with the time before the check they go past its end.
-    check("frozen for lease - deadline", &Protocol { freeze: Some(2), ..once() }, &broken, &[FOUND]);
-    check("frozen, then server late", &Protocol { freeze: Some(1), lag: 1, ..once() }, &broken, &[FOUND]);
+    check(
+        "frozen for lease - deadline",
+        &Protocol { freeze: Some(2), ..once() },
+        &broken,
+        &[FOUND],
+    );
+    check(
+        "frozen, then server late",
+        &Protocol { freeze: Some(1), lag: 1, ..once() },
+        &broken,
+        &[FOUND],
+    );
 }
 
 #[test]
@@ -300,7 +318,8 @@ fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
     // Of two who place it, one may be `onedrop verify --repair`, which does so as a delivery does.
     let sent = Protocol { shared: true, ..two() };
     check("Sent", &Protocol { lag: 1, ..sent.clone() }, &[], &[FOUND, KEEPS, OUTLIVES, ZOMBIE]);
-    let answers = Protocol { tries: 1, faults: Faults { crash: true, ..LOST_ANSWERS }, ..sent.clone() };
+    let answers =
+        Protocol { tries: 1, faults: Faults { crash: true, ..LOST_ANSWERS }, ..sent.clone() };
     check("Sent, answers lost, crash", &answers, &[], &[AGAIN, FOUND, KEEPS]);
     let frozen = Protocol { tries: 1, freeze: None, ..sent.clone() };
     check("Sent, frozen", &frozen, &[ONE_EVER, ONE_AT_END], &[FOUND, KEEPS, UNDONE]);
@@ -312,13 +331,18 @@ fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
 fn in_doubt_a_frozen_process_costs_nothing_while_its_session_lives() {
     // The copy's lock, which lives as long as the session, keeps all others away until the thaw.
     check("frozen, in doubt, no crash", &frozen_in_doubt(NO_FAULTS), &[], &[WAITS]);
-    check("the same, session lost", &frozen_in_doubt(LOST_SESSION), &[ONE_EVER], &[FOUND, UNDONE, ZOMBIE]);
+    check(
+        "the same, session lost",
+        &frozen_in_doubt(LOST_SESSION),
+        &[ONE_EVER],
+        &[FOUND, UNDONE, ZOMBIE],
+    );
 }
 
 #[test]
 fn a_frozen_process_takes_its_late_copy_out_or_has_it_recorded() {
-    // Thawed after the other's confirm it takes its late copy out; thawed before it, its copy is on record, and the other
-    // takes its own one out.
+    // Thawed after the other's confirm it takes its late copy out; thawed before it, its copy is on
+    // record, and the other takes its own one out.
     check("frozen, no crash", &frozen(NO_FAULTS), &[ONE_EVER], &[FOUND, UNDONE, WAITS]);
     check("frozen, session lost", &frozen(LOST_SESSION), &[ONE_EVER], &[FOUND, UNDONE, ZOMBIE]);
 }
@@ -348,19 +372,40 @@ fn to_take_a_copy_out_where_no_receipt_is_on_record_loses_mail() {
 
 #[test]
 fn a_call_whose_answer_is_lost_is_made_again() {
-    // The first one may be executed at any time: before the second, after it, after the attempt, or never.
+    // The first one may be executed at any time: before the second, after it, after the attempt, or
+    // never.
     let lost = Protocol { faults: LOST_ANSWERS, ..once() };
     check("answers lost", &lost, &[], &[AGAIN, FOUND, WAITS]);
     let crash = Faults { crash: true, ..LOST_ANSWERS };
-    check("answers lost, crash", &Protocol { faults: crash, ..lost.clone() }, &[], &[AGAIN, FOUND, OUTLIVES]);
-    check("answers lost, frozen", &Protocol { freeze: None, ..lost.clone() }, &[ONE_EVER], &[AGAIN, UNDONE]);
+    check(
+        "answers lost, crash",
+        &Protocol { faults: crash, ..lost.clone() },
+        &[],
+        &[AGAIN, FOUND, OUTLIVES],
+    );
+    check(
+        "answers lost, frozen",
+        &Protocol { freeze: None, ..lost.clone() },
+        &[ONE_EVER],
+        &[AGAIN, UNDONE],
+    );
     let maildir = Protocol { tries: 1, faults: LOST_ANSWERS, ..maildir() };
     check("answers lost: Maildir", &maildir, &[], &[AGAIN, WAITS]);
     if full() {
-        check("answers lost, two tries", &Protocol { tries: 2, ..lost.clone() }, &[], &[AGAIN, FOUND]);
+        check(
+            "answers lost, two tries",
+            &Protocol { tries: 2, ..lost.clone() },
+            &[],
+            &[AGAIN, FOUND],
+        );
         let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], ..lost };
         check("answers lost: two recipients, one Sent", &shared, &[], &[AGAIN, FOUND, WAITS]);
-        check("answers lost, crash: Maildir", &Protocol { faults: crash, ..maildir }, &[], &[AGAIN, WAITS]);
+        check(
+            "answers lost, crash: Maildir",
+            &Protocol { faults: crash, ..maildir },
+            &[],
+            &[AGAIN, WAITS],
+        );
     }
 }
 
@@ -404,7 +449,12 @@ fn without_uidplus_a_second_copy_leaves_a_doubt() {
     let unnamed = Protocol { uid_plus: false, ..once() };
     check("no UIDPLUS", &unnamed, &[], &[FOUND]);
     check("no UIDPLUS, server late", &Protocol { lag: 1, ..unnamed.clone() }, &[], &[FOUND]);
-    check("no UIDPLUS, answers lost", &Protocol { faults: LOST_ANSWERS, ..unnamed.clone() }, &[], &[AGAIN, FOUND]);
+    check(
+        "no UIDPLUS, answers lost",
+        &Protocol { faults: LOST_ANSWERS, ..unnamed.clone() },
+        &[],
+        &[AGAIN, FOUND],
+    );
     let two_copies = [ONE_EVER, ONE_AT_END];
     let frozen = Protocol { verifiers: vec![1], freeze: None, faults: NO_FAULTS, ..unnamed };
     check("no UIDPLUS, frozen, verify", &frozen, &two_copies, &[FOUND, SETTLES]);
@@ -428,15 +478,29 @@ fn two_verifiers_and_an_owner_leave_one_copy() {
         &copies,
         &[REMOVED, SETTLES],
     );
-    check("two verifiers, crash", &Protocol { faults: CRASH, ..two.clone() }, &copies, &[REMOVED, SETTLES]);
+    check(
+        "two verifiers, crash",
+        &Protocol { faults: CRASH, ..two.clone() },
+        &copies,
+        &[REMOVED, SETTLES],
+    );
     let owner = Protocol { faults: owner(3), ..two };
     check("two verifiers, owner", &owner, &copies, &[REMOVED, PUT_BACK, SETTLES]);
-    let three = Protocol { start: Start::Placed { copies: 3 }, faults: Faults { owner: 2, ..owner.faults }, ..owner };
+    let three = Protocol {
+        start: Start::Placed { copies: 3 },
+        faults: Faults { owner: 2, ..owner.faults },
+        ..owner
+    };
     check("two verifiers, owner, three copies", &three, &copies, &[REMOVED, PUT_BACK, SETTLES]);
     let doubt = verifiers(&[2, 2], Start::InDoubt { copies: 2 });
     check("two verifiers, in doubt", &doubt, &copies, &[FOUND_BY_VERIFY, REMOVED, SETTLES]);
     let doubt = Protocol { faults: self::owner(2), ..doubt };
-    check("two verifiers, in doubt, owner", &doubt, &copies, &[FOUND_BY_VERIFY, REMOVED, PUT_BACK, SETTLES]);
+    check(
+        "two verifiers, in doubt, owner",
+        &doubt,
+        &copies,
+        &[FOUND_BY_VERIFY, REMOVED, PUT_BACK, SETTLES],
+    );
 }
 
 #[test]
@@ -444,14 +508,25 @@ fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
     let right = Protocol { faults: owner(2), ..verifiers(&[2, 2], Start::Placed { copies: 2 }) };
     let last = [ONE_EVER, ONE_AT_END, LAST];
     let no_keeper = Layers { keeper: false, ..ALL };
-    check("owner, no look at the copy that stays", &Protocol { layers: no_keeper, ..right.clone() }, &last, &[REMOVED]);
+    check(
+        "owner, no look at the copy that stays",
+        &Protocol { layers: no_keeper, ..right.clone() },
+        &last,
+        &[REMOVED],
+    );
     let look_first = Protocol { wrong: Some(Wrong::LookThenMark), ..right.clone() };
     check("owner, a look before the mark", &look_first, &last, &[REMOVED]);
     // What is left: IMAP has no lock on a mailbox.
     let instant = Faults { owner_waits: false, ..right.faults };
-    check("owner, in that very instant", &Protocol { faults: instant, ..right.clone() }, &last, &[REMOVED]);
+    check(
+        "owner, in that very instant",
+        &Protocol { faults: instant, ..right.clone() },
+        &last,
+        &[REMOVED],
+    );
 
-    // Two that hold each other's copy for the one too many: the one on record was marked for a week, and then unmarked.
+    // Two that hold each other's copy for the one too many: the one on record was marked for a
+    // week, and then unmarked.
     let crossed = Protocol { after_a_week: true, ..right };
     let copies = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED];
     check("crossed", &crossed, &copies, &[REMOVED, PUT_BACK]);
@@ -464,7 +539,12 @@ fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
     let no_put_back = Protocol { layers: Layers { put_back: false, ..ALL }, ..crossed.clone() };
     check("crossed, no mark taken back", &no_put_back, &marked, &[REMOVED]);
     // And an owner's program that expunges while both marks are set.
-    check("crossed, owner expunges", &Protocol { faults: owner(3), ..crossed }, &marked, &[REMOVED, PUT_BACK]);
+    check(
+        "crossed, owner expunges",
+        &Protocol { faults: owner(3), ..crossed },
+        &marked,
+        &[REMOVED, PUT_BACK],
+    );
 }
 
 #[test]
@@ -474,14 +554,25 @@ fn verify_disturbs_no_delivery() {
     let owner = Protocol { faults: owner(1), ..beside.clone() };
     check("verify, deliveries, owner", &owner, &[], &[FOUND, SETTLES]);
     let clock = Protocol { faults: CLOCK, ..beside.clone() };
-    check("verify, deliveries, clock steps", &clock, &[ONE_EVER], &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES]);
+    check(
+        "verify, deliveries, clock steps",
+        &clock,
+        &[ONE_EVER],
+        &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES],
+    );
     let frozen = Protocol { freeze: None, faults: NO_FAULTS, ..beside.clone() };
-    check("verify, deliveries, frozen", &frozen, &[ONE_EVER], &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES]);
+    check(
+        "verify, deliveries, frozen",
+        &frozen,
+        &[ONE_EVER],
+        &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES],
+    );
     // What it finds in a row in doubt it records first, as a delivery would.
     let lost = [TRUTH, RECEIPT, ONE_EVER, SETTLED, KEPT, LAST];
     let unrecorded = Protocol { wrong: Some(Wrong::RemoveUnrecorded), ..frozen.clone() };
     check("the same, taken out before one is on record", &unrecorded, &lost, &[REMOVED]);
-    // An owner's program may take back the mark that an undo has set: then there are two, and the row knows.
+    // An owner's program may take back the mark that an undo has set: then there are two, and the
+    // row knows.
     let unmarks = Protocol { faults: self::owner(1), ..frozen };
     let copies = [ONE_EVER, ONE_AT_END];
     check("verify, deliveries, frozen, owner", &unmarks, &copies, &[UNDONE, REMOVED, SETTLES]);
@@ -492,9 +583,15 @@ fn verify_disturbs_no_delivery() {
 
 #[test]
 fn what_is_written_after_the_second_look_is_not_looked_for() {
-    // A frozen process whose answer is lost, too, after verify has settled the row: known, and outside of the promise.
+    // A frozen process whose answer is lost, too, after verify has settled the row: known, and
+    // outside of the promise.
     let late = Protocol { verifiers: vec![1], freeze: None, faults: CRASH, ..once() };
-    check("verify, frozen, crash", &late, &[ONE_EVER, ONE_AT_END, SETTLED], &[FOUND, UNDONE, REMOVED, SETTLES]);
+    check(
+        "verify, frozen, crash",
+        &late,
+        &[ONE_EVER, ONE_AT_END, SETTLED],
+        &[FOUND, UNDONE, REMOVED, SETTLES],
+    );
 }
 
 #[test]
@@ -503,7 +600,12 @@ fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
     let seen = [FOUND, UNDONE, WAITS, OUTLIVES, ZOMBIE];
     check("frozen, crash", &Protocol { freeze: None, ..two() }, &broken, &seen);
     check("server later than the lease", &Protocol { lag: 4, ..two() }, &broken, &seen);
-    check("server later than the lease, no crash", &Protocol { lag: 4, faults: NO_FAULTS, ..two() }, &broken, &[FOUND]);
+    check(
+        "server later than the lease, no crash",
+        &Protocol { lag: 4, faults: NO_FAULTS, ..two() },
+        &broken,
+        &[FOUND],
+    );
 }
 
 #[test]
@@ -519,8 +621,8 @@ fn a_maildir_holds_one_sent_copy_for_two_recipients() {
 
 #[test]
 fn a_maildir_without_locks_may_hold_two_once_a_session_is_lost() {
-    // Leases are joined, so only the ledger's lock keeps two writers apart; the name does so until a reader moves the
-    // first file.
+    // Leases are joined, so only the ledger's lock keeps two writers apart; the name does so until
+    // a reader moves the first file.
     check("Maildir, no locks in it", &maildir_without_locks(CRASH), &[], &[FOUND, WAITS]);
     let lost = maildir_without_locks(LOST_SESSION);
     check("the same, session lost", &lost, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
@@ -532,7 +634,8 @@ fn a_maildir_without_locks_may_hold_two_once_a_session_is_lost() {
 #[test]
 fn without_the_lock_a_freeze_in_doubt_costs_a_copy() {
     let layers = Layers { lock: false, ..ALL };
-    // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting only.
+    // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting
+    // only.
     check("no lock", &Protocol { layers, ..two() }, &[], &[FOUND]);
     let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
     check("no lock: frozen, in doubt", &frozen, &[ONE_EVER], &[UNDONE]);
@@ -549,23 +652,44 @@ fn without_the_lease_two_at_once_cost_a_copy() {
     let broken = [ONE_EVER, ONE_AT_END];
     check("no lease", &Protocol { layers, ..once() }, &broken, &[FOUND]);
     // In doubt, as long as nothing breaks, the lock stands in for it; without doubt nothing does.
-    check("no lease: frozen, in doubt", &Protocol { layers, ..frozen_in_doubt(NO_FAULTS) }, &[], &[]);
-    check("no lease, no fault", &Protocol { layers, faults: NO_FAULTS, ..once() }, &[ONE_EVER], &[UNDONE]);
+    check(
+        "no lease: frozen, in doubt",
+        &Protocol { layers, ..frozen_in_doubt(NO_FAULTS) },
+        &[],
+        &[],
+    );
+    check(
+        "no lease, no fault",
+        &Protocol { layers, faults: NO_FAULTS, ..once() },
+        &[ONE_EVER],
+        &[UNDONE],
+    );
 }
 
 #[test]
 fn without_the_look_a_crash_costs_a_copy() {
     let layers = Layers { look: false, ..ALL };
     check("no look", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES]);
-    let found = Protocol { layers, start: Start::InDoubt { copies: 1 }, faults: NO_FAULTS, ..once() };
+    let found =
+        Protocol { layers, start: Start::InDoubt { copies: 1 }, faults: NO_FAULTS, ..once() };
     check("no look: in doubt, one copy there", &found, &[ONE_EVER, ONE_AT_END], &[]);
-    check("no look: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[ONE_EVER, ONE_AT_END], &[]);
+    check(
+        "no look: Maildir",
+        &Protocol { layers, tries: 1, ..maildir() },
+        &[ONE_EVER, ONE_AT_END],
+        &[],
+    );
 }
 
 #[test]
 fn without_the_clock_check_a_slow_process_costs_a_copy() {
     let layers = Layers { check: false, ..ALL };
-    check("no clock check", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[FOUND, UNDONE]);
+    check(
+        "no clock check",
+        &Protocol { layers, ..once() },
+        &[ONE_EVER, ONE_AT_END],
+        &[FOUND, UNDONE],
+    );
 }
 
 #[test]
@@ -577,7 +701,8 @@ fn without_the_epoch_a_slow_process_gives_back_the_lease_of_another() {
 #[test]
 fn without_the_undo_a_thawed_process_leaves_its_late_copy() {
     let layers = Layers { undo: false, ..ALL };
-    // Inside the envelope nobody is late and there is nothing to undo; it stays for who is thawed too late.
+    // Inside the envelope nobody is late and there is nothing to undo; it stays for who is thawed
+    // too late.
     check("no undo", &Protocol { layers, ..two() }, &[], &[FOUND]);
     let first = Protocol { layers, ..frozen(LOST_SESSION) };
     check("no undo: frozen, session lost", &first, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
@@ -585,7 +710,20 @@ fn without_the_undo_a_thawed_process_leaves_its_late_copy() {
 
 #[test]
 fn without_any_layer_there_are_two_copies_and_still_nothing_is_lost() {
-    let layers =
-        Layers { lock: false, guard: false, lease: false, look: false, check: false, epoch: false, undo: false, ..ALL };
-    check("no layer at all", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES, ZOMBIE]);
+    let layers = Layers {
+        lock: false,
+        guard: false,
+        lease: false,
+        look: false,
+        check: false,
+        epoch: false,
+        undo: false,
+        ..ALL
+    };
+    check(
+        "no layer at all",
+        &Protocol { layers, ..once() },
+        &[ONE_EVER, ONE_AT_END],
+        &[OUTLIVES, ZOMBIE],
+    );
 }

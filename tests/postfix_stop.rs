@@ -1,8 +1,9 @@
-//! `postfix reload`, `postfix stop` and a killed pipe(8) or lmtp(8) amid a delivery: whatever Postfix
-//! does to its processes, the message is there once after the next try, and nothing is returned.
+//! `postfix reload`, `postfix stop` and a killed pipe(8) or lmtp(8) amid a delivery: whatever
+//! Postfix does to its processes, the message is there once after the next try, and nothing is
+//! returned.
 //!
-//! A delivery is held still by a lock on the mailbox, which Dovecot waits for: its last bytes are on
-//! the way then, or its answer. A pipe(8) that dies in the middle of a message leaves a cut one.
+//! A delivery is held still by a lock on the mailbox, which Dovecot waits for: its last bytes are
+//! on the way then, or its answer. A pipe(8) that dies in the middle of a message leaves a cut one.
 
 mod support;
 
@@ -60,7 +61,12 @@ impl Site {
             Some(server) => Delivery::Lmtp(format!("unix:{}", server.socket().display())),
             None => Delivery::Pipe,
         };
-        let spec = PostfixSpec { config: Some(config), delivery, retry_secs: Some(2), ..PostfixSpec::new(program) };
+        let spec = PostfixSpec {
+            config: Some(config),
+            delivery,
+            retry_secs: Some(2),
+            ..PostfixSpec::new(program)
+        };
         let postfix = Postfix::start(&PostfixSpec { main_cf: MAIN_CF.to_owned(), ..spec });
         Site { postfix, _server: server, world }
     }
@@ -85,7 +91,10 @@ impl Site {
             assert_eq!(count - found.len(), 1, "{} of {}\n{log}", count - found.len(), &text[..80]);
         }
         assert!(found.is_empty(), "{} more\n{log}", found.len());
-        let copies = self.world.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+        let copies = self
+            .world
+            .postgres
+            .psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
         assert_eq!(copies, format!("{0} of {0}", messages.len()));
     }
 }
@@ -97,7 +106,9 @@ fn letter(id: &str, body: &str) -> Vec<u8> {
 
 /// The daemon of Postfix's that runs this program below its master, if there is one.
 fn client(site: &Site, name: &str) -> Option<Pid> {
-    let is_client = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+    let is_client = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+    };
     site.postfix.daemons().into_iter().find(is_client).map(|pid| Pid::from_raw(pid.cast_signed()))
 }
 
@@ -168,8 +179,11 @@ fn held_program(folder: &Path) -> (PathBuf, PathBuf) {
     let (program, hold) = (folder.join("held-onedrop"), folder.join("hold"));
     let real = folder.join("real-onedrop");
     fs::copy(onedrop_path(), &real).expect("a copy of the program");
-    let script =
-        format!("#!/bin/sh\nwhile [ -e {} ]; do sleep 0.05; done\nexec {} \"$@\"\n", hold.display(), real.display());
+    let script = format!(
+        "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.05; done\nexec {} \"$@\"\n",
+        hold.display(),
+        real.display()
+    );
     fs::write(&program, script).expect("a script");
     for path in [&program, &real] {
         support::set_mode(path, 0o755);
@@ -183,7 +197,8 @@ fn a_message_that_a_dying_pipe_has_cut_is_delivered_whole_by_the_next_try() {
     let (program, hold) = held_program(&folder);
     let site = Site::new(Door::Pipe, &program);
     fs::write(&hold, "").expect("a file");
-    // Much more than a pipe holds (64 KiB): whenever pipe(8) dies now, it dies before the message's end.
+    // Much more than a pipe holds (64 KiB): whenever pipe(8) dies now, it dies before the message's
+    // end.
     let long = letter("cut", &"a line of the body\n".repeat(50_000));
     site.postfix.send("lisa@gmail.com", &["scuba@mail.axial.net"], &long);
     assert!(wait_until(LONG, || !site.postfix.deliveries().is_empty()), "{}", site.postfix.log());

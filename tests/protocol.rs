@@ -1,5 +1,6 @@
-//! The protocol (`src/deliver.rs`) with ledger and store in memory: fail at each step, deliver again as Postfix would, and
-//! count. Whatever happens, each mailbox has one copy in the end, and nobody said "delivered" without one.
+//! The protocol (`src/deliver.rs`) with ledger and store in memory: fail at each step, deliver
+//! again as Postfix would, and count. Whatever happens, each mailbox has one copy in the end, and
+//! nobody said "delivered" without one.
 
 mod ports;
 
@@ -15,8 +16,8 @@ use onedrop::deliver::{self, How, Job, Policy, Report};
 use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, Trace, TraceCopy, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, RandomValue, Recorded, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::Hash;
 use onedrop::message::{Identity, Message};
@@ -96,7 +97,9 @@ impl TestLedger {
                 let _ = call(&mut unpoisoned(&self.inner));
                 panic!("told to crash after {name}")
             }
-            Some(lost @ (LedgerFault::Lost | LedgerFault::LostAfter | LedgerFault::LostForGood)) => {
+            Some(
+                lost @ (LedgerFault::Lost | LedgerFault::LostAfter | LedgerFault::LostForGood),
+            ) => {
                 if lost == LedgerFault::LostAfter {
                     let _ = call(&mut unpoisoned(&self.inner));
                 }
@@ -178,7 +181,11 @@ impl Ledger for TestLedger {
         self.call("finish", |inner| inner.finish(attempt, end))
     }
 
-    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        identity: &Identity,
+        ended: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         self.call("note_attempts", |inner| inner.note_attempts(identity, ended))
     }
 
@@ -195,7 +202,11 @@ impl Ledger for TestLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(
+        &mut self,
+        query: &str,
+        asked: &Asked,
+    ) -> Result<Option<String>, LedgerError> {
         self.call("account_by_query", |inner| inner.account_by_query(query, asked))
     }
 
@@ -281,7 +292,8 @@ struct TestStore {
     holds_nothing: bool,
     /// What was begun, held and let go.
     held: Arc<Mutex<Vec<&'static str>>>,
-    /// The locks of its copies, if they have any: the keys of those that somebody has, and the one that we have.
+    /// The locks of its copies, if they have any: the keys of those that somebody has, and the one
+    /// that we have.
     locks: Option<Locks>,
     locked: Option<Hash>,
 }
@@ -381,7 +393,10 @@ impl Store for TestStore {
         until: Instant,
     ) -> Result<Vec<Found>, StoreError> {
         let mut found = self.call("look", |inner| inner.find(destination, sought, until))?;
-        found.iter_mut().filter(|_| self.unnamed).for_each(|found| found.receipt = Receipt::Unnamed);
+        found
+            .iter_mut()
+            .filter(|_| self.unnamed)
+            .for_each(|found| found.receipt = Receipt::Unnamed);
         Ok(found)
     }
 
@@ -396,7 +411,12 @@ impl Store for TestStore {
         Ok(if self.unnamed { Receipt::Unnamed } else { receipt })
     }
 
-    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
         self.call("remove", |inner| {
             if *receipt == Receipt::Unnamed {
                 return Err(StoreError::NotStored("no receipt".to_owned()));
@@ -442,7 +462,8 @@ struct Delivery {
     wait: Duration,
     deadline: Deadline,
     over_quota: OverQuota,
-    /// When the message was received, if that is told: then a single copy's append begins before the record.
+    /// When the message was received, if that is told: then a single copy's append begins before
+    /// the record.
     at: Option<SystemTime>,
 }
 
@@ -536,7 +557,8 @@ impl World {
         self.ledger.advance(2 * LEASE.lease);
     }
 
-    /// The ledger's calls of a delivery of one copy that is not in doubt: no turn where a lease is nobody else's.
+    /// The ledger's calls of a delivery of one copy that is not in doubt: no turn where a lease is
+    /// nobody else's.
     fn calls(&self) -> &'static [&'static str] {
         match self.store.append_is_idempotent() {
             true => TURN_TAKEN,
@@ -558,18 +580,31 @@ impl World {
     }
 
     fn trace(&self, mail: &Message) -> Trace {
-        let id = String::from_utf8(mail.identity().message_id.clone().expect("a Message-ID")).expect("text");
+        let id = String::from_utf8(mail.identity().message_id.clone().expect("a Message-ID"))
+            .expect("text");
         self.ledger.clone().trace(&TraceFilter::of(&id), 10).expect("trace").remove(0)
     }
 
-    /// One copy at most anywhere; exactly one, on record as placed, where somebody said so; or, of a shared copy, its bytes.
-    fn assert_honest(&self, ended: &Ended, mail: &Message, destinations: &[Destination], context: &str) {
+    /// One copy at most anywhere; exactly one, on record as placed, where somebody said so; or, of
+    /// a shared copy, its bytes.
+    fn assert_honest(
+        &self,
+        ended: &Ended,
+        mail: &Message,
+        destinations: &[Destination],
+        context: &str,
+    ) {
         let copies = if ended.is_delivered() { self.copies(mail) } else { Vec::new() };
         for destination in destinations {
             assert!(self.count(destination) <= 1, "{context}: two copies in {destination}");
-            let is_it = |copy: &&TraceCopy| copy.account == destination.account && copy.mailbox == destination.mailbox;
+            let is_it = |copy: &&TraceCopy| {
+                copy.account == destination.account && copy.mailbox == destination.mailbox
+            };
             let Some(copy) = copies.iter().find(is_it) else {
-                assert!(!ended.is_delivered(), "{context}: delivered without a record of {destination}");
+                assert!(
+                    !ended.is_delivered(),
+                    "{context}: delivered without a record of {destination}"
+                );
                 continue;
             };
             if copy.kept.is_some() {
@@ -578,14 +613,19 @@ impl World {
                 let bytes = self.ledger.clone().kept_bytes(id).expect("bytes").expect("kept");
                 assert_eq!(bytes, mail.shared_copy(), "{context}: the bytes of {destination}");
             } else {
-                assert_eq!(self.count(destination), 1, "{context}: delivered without a copy in {destination}");
+                assert_eq!(
+                    self.count(destination),
+                    1,
+                    "{context}: delivered without a copy in {destination}"
+                );
                 assert_eq!(copy.state, "placed", "{context}");
             }
         }
         assert!(ended.is_delivered() || ended.is_temp_fail(), "{context}: {:?}", ended.outcome);
     }
 
-    /// Delivers again as Postfix would: at once (another recipient, an impatient administrator), and after a while.
+    /// Delivers again as Postfix would: at once (another recipient, an impatient administrator),
+    /// and after a while.
     fn assert_mends(&self, mail: &Message, destinations: &[Destination], context: &str) {
         let at_once = self.deliver(mail, destinations);
         self.assert_honest(&at_once, mail, destinations, &format!("{context}, again at once"));
@@ -593,7 +633,10 @@ impl World {
         let later = self.deliver(mail, destinations);
         assert!(later.is_delivered(), "{context}, again later: {:?}", later.outcome);
         self.assert_honest(&later, mail, destinations, &format!("{context}, again later"));
-        assert!(self.copies(mail).iter().all(|copy| copy.kept.is_none()), "{context}: placed by now");
+        assert!(
+            self.copies(mail).iter().all(|copy| copy.kept.is_none()),
+            "{context}: placed by now"
+        );
     }
 }
 
@@ -613,7 +656,11 @@ impl Delivery {
         self
     }
 
-    fn before_store(mut self, call: &'static str, hook: impl FnOnce() + Send + 'static) -> Delivery {
+    fn before_store(
+        mut self,
+        call: &'static str,
+        hook: impl FnOnce() + Send + 'static,
+    ) -> Delivery {
         self.store.before = Some((call, Box::new(hook)));
         self
     }
@@ -623,7 +670,11 @@ impl Delivery {
         self
     }
 
-    fn before_ledger(mut self, call: &'static str, hook: impl FnOnce() + Send + 'static) -> Delivery {
+    fn before_ledger(
+        mut self,
+        call: &'static str,
+        hook: impl FnOnce() + Send + 'static,
+    ) -> Delivery {
         self.ledger.hook = Some((call, Box::new(hook)));
         self
     }
@@ -638,14 +689,16 @@ impl Delivery {
         self
     }
 
-    /// With a store whose copies have these locks, and a message of which is told when it was received.
+    /// With a store whose copies have these locks, and a message of which is told when it was
+    /// received.
     fn with_locks(mut self, locks: &Locks) -> Delivery {
         self.store.locks = Some(Arc::clone(locks));
         self.at = Some(SystemTime::now());
         self
     }
 
-    /// Takes the session's locks away while it does not look, as a server does with one that fell silent.
+    /// Takes the session's locks away while it does not look, as a server does with one that fell
+    /// silent.
     fn lose_locks(&self) -> impl FnOnce() + Send + use<> {
         let inner = Arc::clone(&self.ledger.inner);
         move || unpoisoned(&inner).reopen(soon()).expect("reopen")
@@ -699,7 +752,9 @@ impl Before {
     fn set_up(self, world: &World, mail: &Message, destinations: &[Destination]) {
         match self {
             Before::Nothing => return,
-            Before::LeasesRanOut => world.delivery().failing_ledger(0, LedgerFault::CrashAfter).run(mail, destinations),
+            Before::LeasesRanOut => {
+                world.delivery().failing_ledger(0, LedgerFault::CrashAfter).run(mail, destinations)
+            }
             Before::CopyWithoutReceipt => {
                 world.delivery().failing_store(0, StoreFault::CrashAfter).run(mail, destinations)
             }
@@ -714,9 +769,17 @@ impl Before {
 #[test]
 fn crash_after_reading_the_message_leaves_nothing() {
     for world in World::both() {
-        let crashed = world.delivery().failing_ledger(0, LedgerFault::Crash).run(&mail("m"), &[inbox()]);
+        let crashed =
+            world.delivery().failing_ledger(0, LedgerFault::Crash).run(&mail("m"), &[inbox()]);
         assert!(crashed.expect_temp_fail().store_calls.is_empty());
-        assert!(world.ledger.clone().trace(&TraceFilter::of("m@example.org"), 1).expect("trace").is_empty());
+        assert!(
+            world
+                .ledger
+                .clone()
+                .trace(&TraceFilter::of("m@example.org"), 1)
+                .expect("trace")
+                .is_empty()
+        );
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!((again.hows(), again.store_calls), (vec![How::Stored], vec!["append"]));
     }
@@ -726,7 +789,11 @@ fn crash_after_reading_the_message_leaves_nothing() {
 fn crash_after_record_leaves_leases_that_run_out_in_doubt() {
     for world in World::both() {
         let destinations = [inbox(), sent()];
-        world.delivery().failing_ledger(0, LedgerFault::CrashAfter).run(&mail("m"), &destinations).expect_temp_fail();
+        world
+            .delivery()
+            .failing_ledger(0, LedgerFault::CrashAfter)
+            .run(&mail("m"), &destinations)
+            .expect_temp_fail();
         assert!(world.copies(&mail("m")).iter().all(|copy| copy.state == "leased"));
         assert_eq!((world.count(&inbox()), world.count(&sent())), (0, 0));
         if !world.store.append_is_idempotent() {
@@ -744,7 +811,11 @@ fn crash_after_record_leaves_leases_that_run_out_in_doubt() {
 #[test]
 fn crash_in_append_before_its_last_bytes_leaves_no_copy() {
     for world in World::both() {
-        world.delivery().failing_store(0, StoreFault::Crash).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        world
+            .delivery()
+            .failing_store(0, StoreFault::Crash)
+            .run(&mail("m"), &[inbox()])
+            .expect_temp_fail();
         assert_eq!(world.count(&inbox()), 0);
         world.expire_leases();
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
@@ -756,7 +827,8 @@ fn crash_in_append_before_its_last_bytes_leaves_no_copy() {
 #[test]
 fn crash_in_append_after_its_last_bytes_leaves_a_copy_or_none() {
     for world in World::both() {
-        for (fault, how) in [(StoreFault::CrashAfter, How::Found), (StoreFault::Crash, How::Stored)] {
+        for (fault, how) in [(StoreFault::CrashAfter, How::Found), (StoreFault::Crash, How::Stored)]
+        {
             let mail = mail(&format!("{how:?}"));
             let destination = Destination::inbox(&format!("{how:?}"));
             let destinations = [destination.clone()];
@@ -772,8 +844,14 @@ fn crash_in_append_after_its_last_bytes_leaves_a_copy_or_none() {
 fn crash_after_the_ok_leaves_a_copy_that_the_look_finds() {
     for world in World::both() {
         let crashing = world.delivery().failing_ledger(world.confirm_at(), LedgerFault::Crash);
-        assert_eq!(crashing.run(&mail("m"), &[inbox()]).expect_temp_fail().ledger_calls, world.calls());
-        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (1, "leased"));
+        assert_eq!(
+            crashing.run(&mail("m"), &[inbox()]).expect_temp_fail().ledger_calls,
+            world.calls()
+        );
+        assert_eq!(
+            (world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()),
+            (1, "leased")
+        );
         world.expire_leases();
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!((again.hows(), again.store_calls), (vec![How::Found], vec!["look"]));
@@ -786,8 +864,14 @@ fn crash_after_the_ok_leaves_a_copy_that_the_look_finds() {
 fn crash_after_confirm_leaves_a_placed_copy_and_nobody_touches_the_mailbox() {
     for world in World::both() {
         let crashing = world.delivery().failing_ledger(world.confirm_at(), LedgerFault::CrashAfter);
-        assert_eq!(crashing.run(&mail("m"), &[inbox()]).expect_temp_fail().ledger_calls, world.calls());
-        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (1, "placed"));
+        assert_eq!(
+            crashing.run(&mail("m"), &[inbox()]).expect_temp_fail().ledger_calls,
+            world.calls()
+        );
+        assert_eq!(
+            (world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()),
+            (1, "placed")
+        );
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!(again.hows(), [How::AlreadyThere]);
         assert!(again.store_calls.is_empty());
@@ -818,10 +902,14 @@ fn a_ledger_that_fails_once_costs_a_retry_at_most() {
                     let mut delivery = world.delivery().failing_ledger(at, fault);
                     if fault == LedgerFault::LostForGood {
                         // It asks for another session until its time is over.
-                        delivery.deadline = Deadline::new(Duration::from_millis(200), Duration::from_millis(50));
+                        delivery.deadline =
+                            Deadline::new(Duration::from_millis(200), Duration::from_millis(50));
                     }
                     let ended = delivery.run(&mail("m"), &destinations);
-                    let context = format!("{before:?}, {fault:?} at {:?}, store {which}", ended.ledger_calls.get(at));
+                    let context = format!(
+                        "{before:?}, {fault:?} at {:?}, store {which}",
+                        ended.ledger_calls.get(at)
+                    );
                     world.assert_honest(&ended, &mail("m"), &destinations, &context);
                     world.assert_mends(&mail("m"), &destinations, &context);
                     ended.ledger_calls.len() > at
@@ -840,8 +928,12 @@ fn a_store_that_fails_once_costs_a_retry_at_most() {
                 at_each_call(|at| {
                     let world = World::both()[which].clone();
                     before.set_up(&world, &mail("m"), &destinations);
-                    let ended = world.delivery().failing_store(at, fault).run(&mail("m"), &destinations);
-                    let context = format!("{before:?}, {fault:?} at {:?}, store {which}", ended.store_calls.get(at));
+                    let ended =
+                        world.delivery().failing_store(at, fault).run(&mail("m"), &destinations);
+                    let context = format!(
+                        "{before:?}, {fault:?} at {:?}, store {which}",
+                        ended.store_calls.get(at)
+                    );
                     world.assert_honest(&ended, &mail("m"), &destinations, &context);
                     world.assert_mends(&mail("m"), &destinations, &context);
                     ended.store_calls.len() > at
@@ -857,10 +949,14 @@ fn two_failures_in_a_row_cost_two_retries_at_most() {
     let faulty = |world: &World, at: usize| {
         let (ledgers, stores) = (ledger_faults.len() * 6, StoreFault::ALL.len() * 3);
         match at {
-            _ if at < ledgers => Some(world.delivery().failing_ledger(at / 3, ledger_faults[at % 3])),
-            _ if at < ledgers + stores => {
-                Some(world.delivery().failing_store((at - ledgers) / 5, StoreFault::ALL[(at - ledgers) % 5]))
+            _ if at < ledgers => {
+                Some(world.delivery().failing_ledger(at / 3, ledger_faults[at % 3]))
             }
+            _ if at < ledgers + stores => Some(
+                world
+                    .delivery()
+                    .failing_store((at - ledgers) / 5, StoreFault::ALL[(at - ledgers) % 5]),
+            ),
             _ => None,
         }
     };
@@ -891,7 +987,8 @@ fn two_failures_in_a_row_cost_two_retries_at_most() {
 #[test]
 fn a_copy_that_certainly_was_not_stored_needs_neither_waiting_nor_a_look() {
     for world in World::both() {
-        let refused = world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox()]);
+        let refused =
+            world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox()]);
         refused.expect_temp_fail();
         assert_eq!(world.copies(&mail("m"))[0].state, "free");
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
@@ -903,7 +1000,8 @@ fn a_copy_that_certainly_was_not_stored_needs_neither_waiting_nor_a_look() {
 fn a_look_that_failed_gives_the_lease_back_and_keeps_the_doubt() {
     let world = World::like_imap();
     Before::CopyWithoutReceipt.set_up(&world, &mail("m"), &[inbox()]);
-    let failed = world.delivery().failing_store(0, StoreFault::LostInDoubt).run(&mail("m"), &[inbox()]);
+    let failed =
+        world.delivery().failing_store(0, StoreFault::LostInDoubt).run(&mail("m"), &[inbox()]);
     assert_eq!(failed.expect_temp_fail().store_calls, ["look"], "no append without a look");
     assert_eq!(world.copies(&mail("m"))[0].state, "in doubt");
     let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
@@ -916,11 +1014,17 @@ fn a_copy_in_doubt_waits_for_its_lease_and_is_looked_for() {
         (Before::Nothing, 0, &["record", "leave", "finish"]),
         (Before::LeasesRanOut, 1, &["record", "take_turn", "leave", "finish"]),
     ];
-    for (fault, how) in [(StoreFault::DoneInDoubt, How::Found), (StoreFault::LostInDoubt, How::Stored)] {
+    for (fault, how) in
+        [(StoreFault::DoneInDoubt, How::Found), (StoreFault::LostInDoubt, How::Stored)]
+    {
         for (before, append, calls) in cases {
             let world = World::like_imap();
             before.set_up(&world, &mail("m"), &[inbox()]);
-            let ended = world.delivery().failing_store(append, fault).run(&mail("m"), &[inbox()]).expect_temp_fail();
+            let ended = world
+                .delivery()
+                .failing_store(append, fault)
+                .run(&mail("m"), &[inbox()])
+                .expect_temp_fail();
             assert_eq!(ended.ledger_calls, calls, "a lock is let go, the lease is not");
             assert_eq!(world.copies(&mail("m"))[0].state, "leased");
             let early = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
@@ -934,7 +1038,12 @@ fn a_copy_in_doubt_waits_for_its_lease_and_is_looked_for() {
 
 #[test]
 fn where_appends_are_idempotent_doubt_needs_no_waiting() {
-    for fault in [StoreFault::DoneInDoubt, StoreFault::LostInDoubt, StoreFault::Crash, StoreFault::CrashAfter] {
+    for fault in [
+        StoreFault::DoneInDoubt,
+        StoreFault::LostInDoubt,
+        StoreFault::Crash,
+        StoreFault::CrashAfter,
+    ] {
         let world = World::like_maildir();
         world.delivery().failing_store(0, fault).run(&mail("m"), &[inbox()]).expect_temp_fail();
         let again = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
@@ -948,8 +1057,16 @@ fn one_copy_that_fails_keeps_no_other_from_its_mailbox() {
     let destinations = [sent(), Destination::inbox("doug"), Destination::inbox("zoe")];
     for fault in [StoreFault::Refused, StoreFault::DoneInDoubt, StoreFault::LostInDoubt] {
         for world in World::both() {
-            let ended = world.delivery().failing_store(0, fault).run(&mail("m"), &destinations).expect_temp_fail();
-            assert_eq!(ended.appended, [inbox(), Destination::inbox("zoe"), sent()], "own mailboxes first");
+            let ended = world
+                .delivery()
+                .failing_store(0, fault)
+                .run(&mail("m"), &destinations)
+                .expect_temp_fail();
+            assert_eq!(
+                ended.appended,
+                [inbox(), Destination::inbox("zoe"), sent()],
+                "own mailboxes first"
+            );
             let ends = &ended.report.as_ref().expect("a report").ends;
             assert_eq!(ends.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
             assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
@@ -982,14 +1099,18 @@ fn without_time_left_nothing_is_written_and_the_lease_is_given_back() {
         let mut delivery = world.delivery();
         delivery.deadline = Deadline::new(Duration::from_secs(10), Duration::from_secs(11));
         delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
-        assert_eq!((world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()), (0, "free"));
+        assert_eq!(
+            (world.count(&inbox()), world.copies(&mail("m"))[0].state.as_str()),
+            (0, "free")
+        );
     }
 }
 
 #[test]
 fn a_ledger_lost_at_the_confirm_is_connected_again() {
-    for (before, world) in
-        [Before::Nothing, Before::LeasesRanOut].into_iter().flat_map(|b| World::both().map(|w| (b, w)))
+    for (before, world) in [Before::Nothing, Before::LeasesRanOut]
+        .into_iter()
+        .flat_map(|b| World::both().map(|w| (b, w)))
     {
         for fault in [LedgerFault::Lost, LedgerFault::LostAfter] {
             let mail = mail(&format!("{fault:?}"));
@@ -997,11 +1118,15 @@ fn a_ledger_lost_at_the_confirm_is_connected_again() {
             let destinations = std::slice::from_ref(&destination);
             before.set_up(&world, &mail, destinations);
             let calls = if before == Before::Nothing { world.calls() } else { TURN_TAKEN };
-            let ended = world.delivery().failing_ledger(calls.len() - 1, fault).run(&mail, destinations);
+            let ended =
+                world.delivery().failing_ledger(calls.len() - 1, fault).run(&mail, destinations);
             let ended = ended.expect_delivered();
             assert_eq!(ended.ledger_calls, [calls, &["reopen", "confirm"]].concat());
             assert_eq!((ended.hows(), world.count(&destination)), (vec![How::Stored], 1));
-            assert_eq!(world.trace(&mail).attempts.last().expect("an attempt").outcome.as_deref(), Some("delivered"));
+            assert_eq!(
+                world.trace(&mail).attempts.last().expect("an attempt").outcome.as_deref(),
+                Some("delivered")
+            );
         }
     }
 }
@@ -1038,7 +1163,10 @@ fn a_busy_copy_is_waited_for_and_seen_placed() {
                 begun.send(()).expect("a listener");
                 wait_for.recv().expect("a word");
             });
-            assert_eq!(delivery.run(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Stored]);
+            assert_eq!(
+                delivery.run(&mail("m"), &[inbox()]).expect_delivered().hows(),
+                [How::Stored]
+            );
         });
         at_work.1.recv().expect("the first at work");
         let strict = world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
@@ -1073,16 +1201,29 @@ fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
     assert_eq!(ended.ledger_calls, ["record", "note_attempts"]);
     assert_eq!(world.trace(&mail("m")).attempts[0].outcome.as_deref(), Some("tempfail"));
     let other = Mutex::new(other);
-    let delivery = world.delivery().waiting(Duration::from_secs(30)).before_ledger("record", move || {
-        // Its first try fails; then the lock is given up by a thread that saw it fail.
-        thread::spawn(move || unpoisoned(&other).leave());
-    });
+    let delivery =
+        world.delivery().waiting(Duration::from_secs(30)).before_ledger("record", move || {
+            // Its first try fails; then the lock is given up by a thread that saw it fail.
+            thread::spawn(move || unpoisoned(&other).leave());
+        });
     assert_eq!(delivery.run(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::Stored]);
 }
 
-fn record(ledger: &mut MemoryLedger, mail: &Message, destinations: &[Destination], terms: LeaseTerms) -> Recorded {
+fn record(
+    ledger: &mut MemoryLedger,
+    mail: &Message,
+    destinations: &[Destination],
+    terms: LeaseTerms,
+) -> Recorded {
     let facts = mail.facts();
-    let entry = Entry { identity: mail.identity(), facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+    let entry = Entry {
+        identity: mail.identity(),
+        facts: &facts,
+        size_bytes: 1,
+        raw: None,
+        nul_runs: None,
+        at: None,
+    };
     ledger.record(&entry, &attempt("mx2"), destinations, terms).expect("record")
 }
 
@@ -1095,10 +1236,16 @@ fn ten_recipients_at_once_share_one_sent_copy() {
                 let (barrier, world) = (&barrier, world.clone());
                 scope.spawn(move || {
                     let body = "Message-ID: <ten@example.org>\nFrom: lisa@gmail.com\n\nHello\n";
-                    let mail = message(format!("Return-Path: <lisa@gmail.com>\nDelivered-To: r{n}@x\n{body}"));
+                    let mail = message(format!(
+                        "Return-Path: <lisa@gmail.com>\nDelivered-To: r{n}@x\n{body}"
+                    ));
                     let own = Destination::inbox(&format!("r{n}"));
                     barrier.wait();
-                    world.delivery().waiting(Duration::from_secs(40)).run(&mail, &[own, sent()]).expect_delivered();
+                    world
+                        .delivery()
+                        .waiting(Duration::from_secs(40))
+                        .run(&mail, &[own, sent()])
+                        .expect_delivered();
                 });
             }
         });
@@ -1140,12 +1287,14 @@ fn two_at_once_leave_one_copy_without_a_turn() {
     let mut hows = thread::scope(|scope| {
         let (mut others_calls, barrier) = (calls.into_iter().rev(), &barrier);
         let running = deliveries.map(|delivery| {
-            let (others_calls, writing) = (others_calls.next().expect("one each"), Arc::clone(&writing));
+            let (others_calls, writing) =
+                (others_calls.next().expect("one each"), Arc::clone(&writing));
             // Whoever writes does so when the other has found the copy busy, or writes as well.
             let delivery = delivery.before_store("append", move || {
                 writing.fetch_add(1, Ordering::SeqCst);
                 let begun = Instant::now();
-                let is_alone = || unpoisoned(&others_calls).len() < 2 && writing.load(Ordering::SeqCst) < 2;
+                let is_alone =
+                    || unpoisoned(&others_calls).len() < 2 && writing.load(Ordering::SeqCst) < 2;
                 while is_alone() && begun.elapsed() < Duration::from_secs(20) {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -1167,7 +1316,11 @@ fn two_at_once_leave_one_copy_without_a_turn() {
 fn a_destination_named_twice_gets_one_copy() {
     for world in World::both() {
         let twice = [inbox(), inbox()];
-        world.delivery().waiting(Duration::from_secs(10)).run(&mail("m"), &twice).expect_delivered();
+        world
+            .delivery()
+            .waiting(Duration::from_secs(10))
+            .run(&mail("m"), &twice)
+            .expect_delivered();
         assert_eq!(world.count(&inbox()), 1);
         world.deliver(&mail("n"), &twice);
         world.deliver(&mail("n"), &twice).expect_delivered();
@@ -1180,7 +1333,10 @@ fn messages_that_collide_are_both_delivered() {
     for world in World::both() {
         for body in ["one", "two", "one", "two"] {
             let ended = world.deliver(&mail_with_body("m", body), &[inbox()]).expect_delivered();
-            assert_eq!(ended.report.expect("a report").recorded.collision, world.count(&inbox()) == 2);
+            assert_eq!(
+                ended.report.expect("a report").recorded.collision,
+                world.count(&inbox()) == 2
+            );
         }
         assert_eq!(world.count(&inbox()), 2);
     }
@@ -1188,8 +1344,13 @@ fn messages_that_collide_are_both_delivered() {
 
 // A delivery that was frozen, or cut off from its ledger, while it talks to the store.
 
-/// A process that is frozen in `call` of the store, and all its locks and leases gone when it goes on.
-fn frozen_before(world: &World, call: &'static str, meanwhile: impl FnOnce() + Send + 'static) -> Delivery {
+/// A process that is frozen in `call` of the store, and all its locks and leases gone when it goes
+/// on.
+fn frozen_before(
+    world: &World,
+    call: &'static str,
+    meanwhile: impl FnOnce() + Send + 'static,
+) -> Delivery {
     let (delivery, ledger) = (world.delivery(), world.ledger.clone());
     let lose_locks = delivery.lose_locks();
     delivery.before_store(call, move || {
@@ -1201,8 +1362,10 @@ fn frozen_before(world: &World, call: &'static str, meanwhile: impl FnOnce() + S
 
 #[test]
 fn a_late_copy_is_taken_out_again_by_whoever_wrote_it() {
-    let cases: [(Before, &[&str]); 2] =
-        [(Before::Nothing, &["append", "remove"]), (Before::LeasesRanOut, &["look", "append", "remove"])];
+    let cases: [(Before, &[&str]); 2] = [
+        (Before::Nothing, &["append", "remove"]),
+        (Before::LeasesRanOut, &["look", "append", "remove"]),
+    ];
     for (before, calls) in cases {
         let world = World::like_imap();
         before.set_up(&world, &mail("m"), &[inbox()]);
@@ -1218,10 +1381,17 @@ fn a_late_copy_is_taken_out_again_by_whoever_wrote_it() {
         assert_eq!(ended.store_calls, calls);
         assert_eq!(world.count(&inbox()), 1);
         let kept = world.store.copies("doug", "INBOX")[0].uid;
-        assert_eq!(world.copies(&mail("m"))[0].receipt, Some(format!("uid={kept}")), "the one on record");
+        assert_eq!(
+            world.copies(&mail("m"))[0].receipt,
+            Some(format!("uid={kept}")),
+            "the one on record"
+        );
         let frozen = &world.trace(&mail("m")).attempts[usize::from(before != Before::Nothing)];
         assert_eq!(frozen.outcome.as_deref(), Some("tempfail"));
-        assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
+        assert_eq!(
+            world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(),
+            [How::AlreadyThere]
+        );
     }
 }
 
@@ -1243,7 +1413,10 @@ fn a_late_copy_that_cannot_be_taken_out_is_told() {
         let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
         assert!(ended.outcome.text().contains("may stand"), "{:?}", ended.outcome);
         let attempt = &world.trace(&mail("m")).attempts[0];
-        assert!(attempt.text.as_deref().is_some_and(|text| text.contains("may stand")), "on record: {attempt:?}");
+        assert!(
+            attempt.text.as_deref().is_some_and(|text| text.contains("may stand")),
+            "on record: {attempt:?}"
+        );
         assert_eq!(world.count(&inbox()), 2);
         world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!(world.count(&inbox()), 2, "settled by verify, not by a delivery");
@@ -1252,16 +1425,23 @@ fn a_late_copy_that_cannot_be_taken_out_is_told() {
 
 #[test]
 fn a_late_receipt_wins_while_no_other_is_on_record() {
-    // Whoever claimed it since may be about to find and record this very copy: taking it out would lose the message.
+    // Whoever claimed it since may be about to find and record this very copy: taking it out would
+    // lose the message.
     let world = World::like_imap();
     let mut other = world.ledger.clone();
     let frozen = frozen_before(&world, "append", move || {
-        assert!(matches!(record(&mut other, &mail("m"), &[inbox()], LEASE).copies[0], CopyState::Claimed(_)));
+        assert!(matches!(
+            record(&mut other, &mail("m"), &[inbox()], LEASE).copies[0],
+            CopyState::Claimed(_)
+        ));
     });
     let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
     assert_eq!(ended.store_calls, ["append"]);
     assert_eq!(world.count(&inbox()), 1);
-    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
+    assert_eq!(
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(),
+        [How::AlreadyThere]
+    );
     assert_eq!(world.count(&inbox()), 1);
 }
 
@@ -1277,7 +1457,9 @@ fn a_copy_found_by_the_look_is_never_taken_out() {
         other.expire_leases();
         // Another has a copy of its own on record, whatever brought it there.
         let mut ledger = other.ledger.clone();
-        let CopyState::Claimed(claim) = record(&mut ledger, &mail("m"), &[inbox()], LEASE).copies[0] else {
+        let CopyState::Claimed(claim) =
+            record(&mut ledger, &mail("m"), &[inbox()], LEASE).copies[0]
+        else {
             panic!("a claim")
         };
         let receipt = Receipt::Uid { validity: 1, uid: 77 };
@@ -1336,7 +1518,8 @@ fn where_appends_are_idempotent_nothing_is_taken_out() {
     let world = World::like_maildir();
     let mut other = world.ledger.clone();
     let frozen = frozen_before(&world, "append", move || {
-        let CopyState::Claimed(claim) = record(&mut other, &mail("m"), &[inbox()], JOIN).copies[0] else {
+        let CopyState::Claimed(claim) = record(&mut other, &mail("m"), &[inbox()], JOIN).copies[0]
+        else {
             panic!("a claim")
         };
         let receipt = Receipt::Name("another".to_owned());
@@ -1351,7 +1534,8 @@ fn a_turn_is_taken_in_doubt_or_where_leases_are_joined() {
     for (which, before) in (0..2).flat_map(|which| Before::ALL.map(|before| (which, before))) {
         let world = World::both()[which].clone();
         before.set_up(&world, &mail("m"), &[inbox()]);
-        // From a session of its own: does the delivery hold the copy's lock while it writes or looks?
+        // From a session of its own: does the delivery hold the copy's lock while it writes or
+        // looks?
         let (mut other, held) = (world.ledger.clone(), Arc::new(AtomicBool::new(false)));
         let (key, seen) = (mail("m").identity().copy_key("doug", "INBOX"), Arc::clone(&held));
         let call = if before == Before::CopyWithoutReceipt { "look" } else { "append" };
@@ -1386,7 +1570,8 @@ fn what_the_store_needs_is_held_before_the_turn_and_let_go_while_waiting() {
     let late = world.clone();
     let delivery = world.delivery().waiting(Duration::from_secs(30)).holding_nothing();
     let held = Arc::clone(&delivery.store.held);
-    let ended = delivery.before_ledger("claim", move || late.expire_leases()).run(&mail, &[inbox()]);
+    let ended =
+        delivery.before_ledger("claim", move || late.expire_leases()).run(&mail, &[inbox()]);
     assert_eq!(ended.expect_temp_fail().ledger_calls, ["record", "claim", "release", "finish"]);
     assert_eq!(*unpoisoned(&held), ["let go", "hold", "let go"]);
     assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Stored]);
@@ -1397,11 +1582,19 @@ fn a_copy_whose_lock_is_held_since_before_the_record_takes_no_turn() {
     let (world, locks) = (World::like_maildir(), Locks::default());
     let is_locked = || {
         let (locks, key) = (Arc::clone(&locks), inbox_key());
-        move || assert!(unpoisoned(&locks).contains(&key), "nobody else may look for it and append it")
+        move || {
+            assert!(unpoisoned(&locks).contains(&key), "nobody else may look for it and append it")
+        }
     };
     let delivery = world.delivery().with_locks(&locks).before_store("append", is_locked());
-    let ended = delivery.before_ledger("confirm", is_locked()).run(&mail("m"), &[inbox()]).expect_delivered();
-    assert_eq!((ended.ledger_calls, ended.store_calls), (vec!["record", "confirm"], vec!["append"]));
+    let ended = delivery
+        .before_ledger("confirm", is_locked())
+        .run(&mail("m"), &[inbox()])
+        .expect_delivered();
+    assert_eq!(
+        (ended.ledger_calls, ended.store_calls),
+        (vec!["record", "confirm"], vec!["append"])
+    );
     assert_eq!(ended.held, ["begin"]);
     assert_eq!((world.count(&inbox()), unpoisoned(&locks).len()), (1, 0));
 
@@ -1413,7 +1606,8 @@ fn a_copy_whose_lock_is_held_since_before_the_record_takes_no_turn() {
     assert_eq!((ended.hows(), ended.ledger_calls), (vec![How::Found], TURN_TAKEN.to_vec()));
 
     // Of several copies none begins ahead.
-    let ended = world.delivery().with_locks(&locks).run(&mail("n"), &[inbox(), sent()]).expect_delivered();
+    let ended =
+        world.delivery().with_locks(&locks).run(&mail("n"), &[inbox(), sent()]).expect_delivered();
     assert_eq!(ended.ledger_calls, ["record", "take_turn", "confirm", "take_turn", "confirm"]);
     assert_eq!(ended.held, ["hold", "hold"]);
 }
@@ -1434,7 +1628,8 @@ fn a_copy_whose_lock_was_not_to_be_had_before_the_record_takes_a_turn() {
     // Or it was let go, to wait for the message's lock.
     let (world, message_lock) = (World::like_maildir(), mail("m").identity().id_hash);
     let mut other = world.ledger.clone();
-    let CopyState::Claimed(claim) = record(&mut other, &mail("other"), &[inbox()], JOIN).copies[0] else {
+    let CopyState::Claimed(claim) = record(&mut other, &mail("other"), &[inbox()], JOIN).copies[0]
+    else {
         panic!("a claim")
     };
     other.take_turn(&claim, &message_lock).expect("a turn");
@@ -1459,18 +1654,28 @@ fn whoever_gets_no_lock_of_a_copy_writes_nothing_and_gives_back_its_claim() {
     let ended = world.delivery().with_locks(&locks).run(&mail("m"), &[inbox()]).expect_temp_fail();
     assert!(ended.outcome.text().contains("another delivery"), "{:?}", ended.outcome);
     assert_eq!(ended.ledger_calls, ["record", "release", "finish"]);
-    assert_eq!((ended.store_calls, ended.held), (vec![], vec!["begin", "hold", "let go", "let go"]));
+    assert_eq!(
+        (ended.store_calls, ended.held),
+        (vec![], vec!["begin", "hold", "let go", "let go"])
+    );
     assert_eq!((world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())), ("free", 0));
     unpoisoned(&locks).clear();
 
     // While another is about to write: whoever comes then has joined its lease, and spoils nothing.
     let (other, others) = (world.clone(), Arc::clone(&locks));
     let first = world.delivery().with_locks(&locks).before_store("append", move || {
-        let ended = other.delivery().with_locks(&others).run(&mail("m"), &[inbox()]).expect_temp_fail();
-        assert_eq!((ended.ledger_calls, ended.store_calls), (vec!["record", "release", "finish"], vec![]));
+        let ended =
+            other.delivery().with_locks(&others).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(
+            (ended.ledger_calls, ended.store_calls),
+            (vec!["record", "release", "finish"], vec![])
+        );
         assert_eq!(other.copies(&mail("m"))[0].state, "in doubt", "somebody has written or will");
     });
-    assert_eq!(first.run(&mail("m"), &[inbox()]).expect_delivered().ledger_calls, ["record", "confirm"]);
+    assert_eq!(
+        first.run(&mail("m"), &[inbox()]).expect_delivered().ledger_calls,
+        ["record", "confirm"]
+    );
     assert_eq!((world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())), ("placed", 1));
 }
 
@@ -1488,7 +1693,11 @@ fn whoever_gets_no_lock_of_a_copy_waits_and_sees_it_placed() {
     assert_eq!((ended.hows(), ended.store_calls), (vec![How::AlreadyThere], vec![]));
     assert_eq!(ended.ledger_calls, ["record", "take_turn", "finish"], "no turn without the lock");
     // Where no turn came of it, and before each wait.
-    assert!(ended.held.starts_with(&["begin", "hold", "let go", "let go", "hold"]), "{:?}", ended.held);
+    assert!(
+        ended.held.starts_with(&["begin", "hold", "let go", "let go", "hold"]),
+        "{:?}",
+        ended.held
+    );
     let waits_with_it = ended.held.windows(2).any(|two| two == ["hold", "hold"]);
     assert!(!waits_with_it, "it is let go before each wait: {:?}", ended.held);
     assert_eq!((world.count(&inbox()), unpoisoned(&locks).len()), (1, 0));
@@ -1515,8 +1724,9 @@ fn a_claim_that_is_gone_before_the_turn_writes_nothing() {
         (Before::Nothing, World::like_maildir, JOIN),
         (Before::LeasesRanOut, World::like_maildir, JOIN),
     ];
-    for (wait, (before, world, terms)) in
-        [Duration::ZERO, Duration::from_secs(10)].into_iter().flat_map(|wait| cases.map(|case| (wait, case)))
+    for (wait, (before, world, terms)) in [Duration::ZERO, Duration::from_secs(10)]
+        .into_iter()
+        .flat_map(|wait| cases.map(|case| (wait, case)))
     {
         let world = world();
         before.set_up(&world, &mail("m"), &[inbox()]);
@@ -1563,7 +1773,9 @@ fn without_a_turn_the_deadline_stops_whoever_was_frozen_before_its_last_check() 
             other.expire_leases();
             match meanwhile {
                 Meanwhile::Nothing => {}
-                Meanwhile::Leased => drop(record(&mut other.ledger.clone(), &mail("m"), &[inbox()], LEASE)),
+                Meanwhile::Leased => {
+                    drop(record(&mut other.ledger.clone(), &mail("m"), &[inbox()], LEASE))
+                }
                 Meanwhile::Placed => drop(other.deliver(&mail("m"), &[inbox()]).expect_delivered()),
             }
         });
@@ -1575,7 +1787,10 @@ fn without_a_turn_the_deadline_stops_whoever_was_frozen_before_its_last_check() 
             Meanwhile::Leased => ("leased", 0),
             Meanwhile::Placed => ("placed", 1),
         };
-        assert_eq!((world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())), (state, count));
+        assert_eq!(
+            (world.copies(&mail("m"))[0].state.as_str(), world.count(&inbox())),
+            (state, count)
+        );
         world.assert_mends(&mail("m"), &[inbox()], &format!("{meanwhile:?}"));
     }
 }
@@ -1593,7 +1808,10 @@ fn a_turn_keeps_others_away_from_whoever_was_frozen_past_its_lease() {
     });
     let ended = frozen.run(&mail("m"), &[inbox()]).expect_delivered();
     assert_eq!(ended.store_calls, ["look", "append"], "nothing is taken out");
-    assert_eq!(world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(), [How::AlreadyThere]);
+    assert_eq!(
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered().hows(),
+        [How::AlreadyThere]
+    );
     assert_eq!(world.count(&inbox()), 1);
 }
 
@@ -1604,18 +1822,35 @@ const SENT: usize = 1;
 
 #[test]
 fn a_sent_that_cannot_take_its_copy_defers_no_recipient_and_its_bytes_are_kept() {
-    for (fault, in_mailbox) in [(StoreFault::Refused, 0), (StoreFault::DoneInDoubt, 1), (StoreFault::LostInDoubt, 0)] {
+    for (fault, in_mailbox) in
+        [(StoreFault::Refused, 0), (StoreFault::DoneInDoubt, 1), (StoreFault::LostInDoubt, 0)]
+    {
         for world in World::both() {
             let both = [inbox(), sent()];
-            let first = world.delivery().failing_store(SENT, fault).run(&mail("m"), &both).expect_delivered();
+            let first = world
+                .delivery()
+                .failing_store(SENT, fault)
+                .run(&mail("m"), &both)
+                .expect_delivered();
             assert_eq!((world.count(&inbox()), world.count(&sent())), (1, in_mailbox), "{fault:?}");
             let text = first.outcome.text();
-            assert!(text.contains("no copy yet in account=lisa mailbox=Sent, kept for later: store: "), "{text}");
+            assert!(
+                text.contains("no copy yet in account=lisa mailbox=Sent, kept for later: store: "),
+                "{text}"
+            );
             let trace = world.trace(&mail("m"));
             assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"), "{fault:?}");
-            assert_eq!(trace.attempts[0].text.as_deref(), Some(text), "what Postfix heard is on record");
-            assert!(trace.copies[1].kept.as_deref().is_some_and(|why| why.contains("told to fail")), "{trace:?}");
-            // The next recipient comes at once, while the lease of the copy in doubt may be left over.
+            assert_eq!(
+                trace.attempts[0].text.as_deref(),
+                Some(text),
+                "what Postfix heard is on record"
+            );
+            assert!(
+                trace.copies[1].kept.as_deref().is_some_and(|why| why.contains("told to fail")),
+                "{trace:?}"
+            );
+            // The next recipient comes at once, while the lease of the copy in doubt may be left
+            // over.
             let zoe = Destination::inbox("zoe");
             let next = world.deliver(&mail("m"), &[zoe.clone(), sent()]).expect_delivered();
             world.assert_honest(&next, &mail("m"), &[zoe, sent()], &format!("{fault:?}, the next"));
@@ -1635,7 +1870,8 @@ fn a_sent_whose_bytes_cannot_be_kept_defers() {
         // Which of the ledger's calls keeps the bytes: in a world of its own, as it counts.
         let keep = {
             let other = World::like_imap();
-            let ended = other.delivery().failing_store(SENT, StoreFault::Refused).run(&mail("m"), &both);
+            let ended =
+                other.delivery().failing_store(SENT, StoreFault::Refused).run(&mail("m"), &both);
             ended.ledger_calls.iter().position(|call| *call == "keep").expect("kept")
         };
         delivery = delivery.failing_ledger(keep, fault);
@@ -1653,7 +1889,10 @@ fn a_sent_whose_bytes_cannot_be_kept_defers() {
 fn a_sent_that_another_delivery_holds_is_waited_for_and_defers() {
     let world = World::like_imap();
     let mut other = world.ledger.clone();
-    assert!(matches!(record(&mut other, &mail("m"), &[sent()], LEASE).copies[0], CopyState::Claimed(_)));
+    assert!(matches!(
+        record(&mut other, &mail("m"), &[sent()], LEASE).copies[0],
+        CopyState::Claimed(_)
+    ));
     let ended = world.delivery().run(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
     assert!(ended.outcome.text().contains("another delivery"), "{:?}", ended.outcome);
     assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
@@ -1663,16 +1902,22 @@ fn a_sent_that_another_delivery_holds_is_waited_for_and_defers() {
 #[test]
 fn a_recipients_own_copy_is_never_kept_instead_of_delivered() {
     let world = World::like_imap();
-    let ended =
-        world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox(), sent()]).expect_temp_fail();
+    let ended = world
+        .delivery()
+        .failing_store(0, StoreFault::Refused)
+        .run(&mail("m"), &[inbox(), sent()])
+        .expect_temp_fail();
     assert!(!ended.ledger_calls.contains(&"keep"), "{:?}", ended.ledger_calls);
     assert_eq!((world.count(&inbox()), world.count(&sent())), (0, 1));
 }
 
 #[test]
 fn whoever_holds_only_the_copys_lock_delays_and_suppresses_nothing() {
-    // Two hashes may begin with the same 64 bits, and a frozen process may hold a lock past its lease.
-    for (before, world) in [(Before::LeasesRanOut, World::like_imap()), (Before::Nothing, World::like_maildir())] {
+    // Two hashes may begin with the same 64 bits, and a frozen process may hold a lock past its
+    // lease.
+    for (before, world) in
+        [(Before::LeasesRanOut, World::like_imap()), (Before::Nothing, World::like_maildir())]
+    {
         let destinations = [inbox(), sent()];
         before.set_up(&world, &mail("m"), &destinations);
         let mut other = world.ledger.clone();
@@ -1702,7 +1947,8 @@ fn hold_lock(ledger: &mut MemoryLedger) {
 
 #[test]
 fn a_copy_that_somebody_who_joined_wrote_is_looked_for_by_whoever_was_joined() {
-    // A file that a reader has moved and marked does not stop a second link of its first name: only the look tells.
+    // A file that a reader has moved and marked does not stop a second link of its first name: only
+    // the look tells.
     let folder = tempfile::tempdir().expect("a folder");
     let (world, root) = (World::like_maildir(), folder.path().to_owned());
     let maildir = || -> Box<dyn Store> { Box::new(MaildirStore::new(&root, true)) };
@@ -1712,11 +1958,15 @@ fn a_copy_that_somebody_who_joined_wrote_is_looked_for_by_whoever_was_joined() {
         move || {
             // It joins, writes, and is gone before it can say so; and the reader is quick.
             let joined = other.delivery_to(other_store).failing_ledger(2, LedgerFault::Crash);
-            assert_eq!(joined.run(&mail("m"), &[inbox()]).expect_temp_fail().store_calls, ["look", "append"]);
+            assert_eq!(
+                joined.run(&mail("m"), &[inbox()]).expect_temp_fail().store_calls,
+                ["look", "append"]
+            );
             for entry in std::fs::read_dir(inbox_folder.join("new")).expect("new") {
                 let entry = entry.expect("an entry");
                 let read = format!("{}:2,RS", entry.file_name().to_string_lossy());
-                std::fs::rename(entry.path(), inbox_folder.join("cur").join(read)).expect("a rename");
+                std::fs::rename(entry.path(), inbox_folder.join("cur").join(read))
+                    .expect("a rename");
             }
         }
     });
@@ -1741,15 +1991,24 @@ fn a_live_lease_is_joined_only_where_appends_are_idempotent() {
 #[test]
 fn the_ledger_tells_how_each_attempt_ended() {
     for world in World::both() {
-        world.delivery().failing_store(0, StoreFault::Refused).run(&mail("m"), &[inbox()]).expect_temp_fail();
+        world
+            .delivery()
+            .failing_store(0, StoreFault::Refused)
+            .run(&mail("m"), &[inbox()])
+            .expect_temp_fail();
         world.deliver(&mail("m"), &[inbox(), sent()]).expect_delivered();
         world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         let trace = world.trace(&mail("m"));
-        let ends: Vec<_> = trace.attempts.iter().map(|attempt| attempt.outcome.as_deref()).collect();
+        let ends: Vec<_> =
+            trace.attempts.iter().map(|attempt| attempt.outcome.as_deref()).collect();
         assert_eq!(ends, [Some("tempfail"), Some("delivered"), Some("delivered")]);
-        let texts: Vec<&str> = trace.attempts.iter().filter_map(|attempt| attempt.text.as_deref()).collect();
+        let texts: Vec<&str> =
+            trace.attempts.iter().filter_map(|attempt| attempt.text.as_deref()).collect();
         assert!(texts[0].contains("told to fail"), "{texts:?}");
-        assert!(texts[1].contains("stored account=doug") && texts[1].contains("account=lisa"), "{texts:?}");
+        assert!(
+            texts[1].contains("stored account=doug") && texts[1].contains("account=lisa"),
+            "{texts:?}"
+        );
         assert!(texts[2].contains("already there"), "{texts:?}");
     }
 }

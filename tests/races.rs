@@ -1,5 +1,5 @@
-//! Many processes at once, on two working folders that share nothing but the servers. All have read their messages before
-//! the first one goes on. One copy each, byte for byte, whoever wins.
+//! Many processes at once, on two working folders that share nothing but the servers. All have read
+//! their messages before the first one goes on. One copy each, byte for byte, whoever wins.
 
 mod support;
 
@@ -14,7 +14,8 @@ use support::{TempRoot, maildir_copies};
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.
 const PATIENT: &str = "[lock]\nwait_secs = 80\nlease_secs = 180\n[limits]\ndeadline_secs = 110\n";
-/// Whoever meets another ends with 75, which may be all of them: into a Maildir one may hold the copy and another the message.
+/// Whoever meets another ends with 75, which may be all of them: into a Maildir one may hold the
+/// copy and another the message.
 const STRICT: &str = "[lock]\nwait_secs = 0\n";
 
 /// Where the deliveries go, by two configurations each.
@@ -33,9 +34,14 @@ struct Servers {
 
 impl Site for Servers {
     fn configs(&self, name: &str, times: &str) -> [PathBuf; 2] {
-        let url = self.pooler.as_ref().map_or_else(|| self.world.postgres.url_socket(), PgBouncer::url);
+        let url =
+            self.pooler.as_ref().map_or_else(|| self.world.postgres.url_socket(), PgBouncer::url);
         ["a", "b"].map(|host| {
-            self.world.config_with(&format!("{name}-{host}"), &format!("url = \"{url}\""), &format!("{STORY}{times}"))
+            self.world.config_with(
+                &format!("{name}-{host}"),
+                &format!("url = \"{url}\""),
+                &format!("{STORY}{times}"),
+            )
         })
     }
 
@@ -63,7 +69,11 @@ impl Site for Embedded {
     fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
         let folder = if mailbox == "INBOX" { String::new() } else { format!(".{mailbox}") };
         let tmp = self.0.join("mail").join(account).join("Maildir").join(&folder).join("tmp");
-        assert_eq!(std::fs::read_dir(tmp).map_or(0, Iterator::count), 0, "{account}/{mailbox} has litter");
+        assert_eq!(
+            std::fs::read_dir(tmp).map_or(0, Iterator::count),
+            0,
+            "{account}/{mailbox} has litter"
+        );
         maildir_copies(&self.0.join("mail"), account, &folder)
     }
 
@@ -85,21 +95,28 @@ fn own(id: &str, recipient: &str) -> String {
     format!("Return-Path: <lisa@gmail.com>\nDelivered-To: {recipient}\n{}", shared(id))
 }
 
-/// Delivers to all `accounts` (one may be there several times) at one moment, in turn by either configuration; those told to
-/// try again do so one after the other. Returns how many were.
+/// Delivers to all `accounts` (one may be there several times) at one moment, in turn by either
+/// configuration; those told to try again do so one after the other. Returns how many were.
 fn race(site: &dyn Site, id: &str, accounts: &[String], times: &str) -> usize {
     let configs = site.configs(id, times);
-    let recipients: Vec<String> = accounts.iter().map(|account| format!("{account}@mail.axial.net")).collect();
+    let recipients: Vec<String> =
+        accounts.iter().map(|account| format!("{account}@mail.axial.net")).collect();
     let mut line = StartLine::default();
     for (n, recipient) in recipients.iter().enumerate() {
-        line.add(&configs[n % 2], &["-d", recipient, "-f", "lisa@gmail.com"], own(id, recipient).as_bytes());
+        line.add(
+            &configs[n % 2],
+            &["-d", recipient, "-f", "lisa@gmail.com"],
+            own(id, recipient).as_bytes(),
+        );
     }
     let mut deferred = Vec::new();
     for (n, Output { status, stdout, .. }) in line.go().into_iter().enumerate() {
         let said = String::from_utf8_lossy(&stdout).into_owned();
         match status.code() {
             Some(0) => {}
-            Some(75) if said.starts_with("4.3.0 another delivery of this message holds ") => deferred.push(n),
+            Some(75) if said.starts_with("4.3.0 another delivery of this message holds ") => {
+                deferred.push(n)
+            }
             other => panic!("{id}: {other:?}: {said}"),
         }
     }
@@ -132,7 +149,8 @@ fn texts(copies: &[Vec<u8>]) -> Vec<String> {
     copies.iter().map(|copy| String::from_utf8_lossy(copy).into_owned()).collect()
 }
 
-/// One recipient's message in many processes, and one message to many recipients; with patience, and without.
+/// One recipient's message in many processes, and one message to many recipients; with patience,
+/// and without.
 fn races(site: &dyn Site) {
     let one = vec!["scuba".to_owned(); PROCESSES];
     let many: Vec<String> = (0..PROCESSES).map(|n| format!("r{n}")).collect();

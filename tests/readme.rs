@@ -11,15 +11,19 @@ use support::{TempRoot, fixture_text, onedrop_path};
 /// The commands in the README's first two shell blocks.
 fn commands() -> Vec<String> {
     let readme = fixture_text("README.md");
-    let blocks: Vec<String> =
-        readme.split("```sh\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0.trim().to_owned())).collect();
+    let blocks: Vec<String> = readme
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once("```")?.0.trim().to_owned()))
+        .collect();
     blocks.into_iter().take(2).collect()
 }
 
 /// Runs a command as in a checkout, with the program that the tests have built.
 fn run(command: &str, checkout: &Path) -> Output {
     assert!(command.starts_with("cargo run --release -- "), "{command}");
-    let command = command.replacen("cargo run --release --", &onedrop_path().display().to_string(), 1);
+    let command =
+        command.replacen("cargo run --release --", &onedrop_path().display().to_string(), 1);
     Command::new("sh").args(["-c", &command]).current_dir(checkout).output().expect("sh")
 }
 
@@ -27,7 +31,10 @@ fn run(command: &str, checkout: &Path) -> Output {
 fn the_trial_delivers_once_and_shows_what_it_did() {
     let root = TempRoot::new();
     for folder in ["conf", "fixtures"] {
-        let link = std::os::unix::fs::symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), root.join(folder));
+        let link = std::os::unix::fs::symlink(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            root.join(folder),
+        );
         link.expect("a link");
     }
     let commands = commands();
@@ -39,10 +46,17 @@ fn the_trial_delivers_once_and_shows_what_it_did() {
     }
     let again = run(&commands[0], &root);
     let said = String::from_utf8_lossy(&again.stdout).into_owned();
-    assert!(again.status.success() && said.matches("already there account=").count() == 3, "{said}");
+    assert!(
+        again.status.success() && said.matches("already there account=").count() == 3,
+        "{said}"
+    );
 
-    let files = |path: &str| fs::read_dir(root.join("demo/mail").join(path)).expect("a folder").count();
-    assert_eq!([files("scuba/Maildir/new"), files("doug/Maildir/new"), files("lisa/Maildir/.Sent/cur")], [1, 1, 1]);
+    let files =
+        |path: &str| fs::read_dir(root.join("demo/mail").join(path)).expect("a folder").count();
+    assert_eq!(
+        [files("scuba/Maildir/new"), files("doug/Maildir/new"), files("lisa/Maildir/.Sent/cur")],
+        [1, 1, 1]
+    );
 
     let trace = run(&commands[1], &root);
     let told = String::from_utf8_lossy(&trace.stdout).into_owned();

@@ -1,5 +1,6 @@
-//! A sender's own copy (Sent) that its mailbox does not take, with a real Dovecot and a real Postgres: by pipe and by LMTP no
-//! recipient waits for it, it is said and on record, and `verify --repair` places it once it can.
+//! A sender's own copy (Sent) that its mailbox does not take, with a real Dovecot and a real
+//! Postgres: by pipe and by LMTP no recipient waits for it, it is said and on record, and `verify
+//! --repair` places it once it can.
 
 mod support;
 
@@ -39,19 +40,24 @@ impl Site {
     fn new(dovecot: Dovecot, store: &str) -> Site {
         let world = World::with(dovecot);
         let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-        let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false\n{store}", world.dovecot.imap_port());
+        let store = format!(
+            "url = \"imap://127.0.0.1:{}\"\nstarttls = false\n{store}",
+            world.dovecot.imap_port()
+        );
         let config = world.config_by("etc", &ledger, &store, STORY);
         Site { world, config }
     }
 
-    /// Lisa's message to these, by a server of its own or a process for each; what each was told, good news all.
+    /// Lisa's message to these, by a server of its own or a process for each; what each was told,
+    /// good news all.
     fn delivers(&self, door: Door, lmtp: Option<&Lmtp>, id: &str, to: &[&str]) -> Vec<String> {
         match door {
             Door::Pipe => to
                 .iter()
                 .map(|recipient| {
                     let args = ["-f", LISA, "-d", recipient];
-                    let message = [format!("Delivered-To: {recipient}\n").as_bytes(), &welcome(id)].concat();
+                    let message =
+                        [format!("Delivered-To: {recipient}\n").as_bytes(), &welcome(id)].concat();
                     let output = deliver(&self.config, &args, &message);
                     assert_eq!(output.status.code(), Some(0), "{door:?}: {}", said(&output));
                     said(&output)
@@ -82,7 +88,8 @@ impl Site {
         }
         let mails = with_id(self.world.dovecot.messages("lisa", "Sent"), id);
         assert_eq!(mails.len(), sent);
-        // As it came in, without what names one recipient; a server's own Received stands in recipients' copies only.
+        // As it came in, without what names one recipient; a server's own Received stands in
+        // recipients' copies only.
         assert!(mails.iter().all(|mail| *mail == whole), "{mails:?}");
     }
 
@@ -91,13 +98,17 @@ impl Site {
         (output.status.code(), said(&output))
     }
 
-    /// What was kept is told, refused again, and placed once it can be; then nothing is left to say of it.
+    /// What was kept is told, refused again, and placed once it can be; then nothing is left to say
+    /// of it.
     #[track_caller]
     fn mends(&self, id: &str, allow: impl FnOnce()) {
         let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);
         assert!(said(&trace).contains("kept for later"), "{}", said(&trace));
         let (status, told) = self.verify(&[]);
-        assert!(status == Some(1) && told.contains("kept: account=lisa mailbox=Sent"), "{status:?} {told}");
+        assert!(
+            status == Some(1) && told.contains("kept: account=lisa mailbox=Sent"),
+            "{status:?} {told}"
+        );
         let (status, told) = self.verify(&["--repair"]);
         assert!(status == Some(1) && told.contains("still not placed"), "{status:?} {told}");
         self.stands(id, 0);
@@ -112,7 +123,11 @@ impl Site {
         assert_eq!(self.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
         assert_eq!(self.world.ledger_copies(id), "3 of 3");
         let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);
-        assert!(!said(&trace).contains("kept for later:") || said(&trace).contains("placed"), "{}", said(&trace));
+        assert!(
+            !said(&trace).contains("kept for later:") || said(&trace).contains("placed"),
+            "{}",
+            said(&trace)
+        );
     }
 }
 
@@ -158,7 +173,11 @@ fn a_sent_that_is_not_there_and_not_to_be_made_keeps_no_mail_from_anybody() {
         for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
             assert!(told.contains("stored account=") && told.contains(KEPT), "{told}");
         }
-        site.mends(&id, || assert!(site.world.dovecot.session("lisa").command("CREATE Sent").expect("made").is_ok()));
+        site.mends(&id, || {
+            assert!(
+                site.world.dovecot.session("lisa").command("CREATE Sent").expect("made").is_ok()
+            )
+        });
         assert!(site.world.dovecot.session("lisa").command("DELETE Sent").expect("gone").is_ok());
     }
 }
@@ -167,17 +186,26 @@ fn a_sent_that_is_not_there_and_not_to_be_made_keeps_no_mail_from_anybody() {
 fn a_sent_over_its_quota_keeps_no_mail_from_anybody() {
     let site = Site::new(Dovecot::start_high_performance_with(QUOTA), "over_quota = \"bounce\"");
     for _ in 0..2 {
-        let full = site.world.dovecot.session("lisa").append("INBOX", "", b"Subject: full\r\n\r\nx\r\n");
+        let full =
+            site.world.dovecot.session("lisa").append("INBOX", "", b"Subject: full\r\n\r\nx\r\n");
         assert!(full.expect("an answer").is_ok());
     }
     for door in [Door::Pipe, Door::Lmtp] {
         let id = format!("quota-{door:?}").to_lowercase();
         let lmtp = site.lmtp(door);
         for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
-            assert!(told.contains("stored account=") && told.contains(KEPT) && told.contains("over quota"), "{told}");
+            assert!(
+                told.contains("stored account=")
+                    && told.contains(KEPT)
+                    && told.contains("over quota"),
+                "{told}"
+            );
         }
         site.stands(&id, 0);
-        assert_eq!(site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), (1 + door as u32).to_string());
+        assert_eq!(
+            site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"),
+            (1 + door as u32).to_string()
+        );
     }
 }
 
@@ -187,17 +215,27 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     let site = Site::new(Dovecot::start_high_performance(), "");
     let lmtp = Lmtp::start(&site.config);
     // A session of Scuba's is kept from here.
-    let warm = LmtpClient::deliver(&mut lmtp.client(), "x@example.org", &BOTH[..1], b"Subject: warm\n\nx\n");
+    let warm = LmtpClient::deliver(
+        &mut lmtp.client(),
+        "x@example.org",
+        &BOTH[..1],
+        b"Subject: warm\n\nx\n",
+    );
     assert!(warm.expect("replies")[0].is_ok());
     let master = |password: &str| {
         let file = site.world.dovecot.config_file().with_file_name("master-users");
-        fs::write(file, format!("{}:{{PLAIN}}{password}\n", site.world.dovecot.master_user())).expect("users");
+        fs::write(file, format!("{}:{{PLAIN}}{password}\n", site.world.dovecot.master_user()))
+            .expect("users");
         site.world.dovecot.doveadm(&["reload"]);
     };
     master("another");
     let mut client = lmtp.client();
     let replies = client.deliver(LISA, &BOTH, &welcome("rotated")).expect("replies");
-    assert_eq!((replies[0].code, replies[1].code), (250, 451), "Scuba's session is open, Doug's is not: {replies:?}");
+    assert_eq!(
+        (replies[0].code, replies[1].code),
+        (250, 451),
+        "Scuba's session is open, Doug's is not: {replies:?}"
+    );
     assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
     assert!(!replies[1].text.contains("no such account"), "{replies:?}");
     master(site.world.dovecot.password());

@@ -1,5 +1,6 @@
-//! Signals to `onedrop deliver`: whenever SIGTERM, SIGINT or SIGHUP comes, it ends at once in 75, so that Postfix tries
-//! again, and the next try leaves one copy. What a signal meets is found by strace(1), or by waiting for the moment.
+//! Signals to `onedrop deliver`: whenever SIGTERM, SIGINT or SIGHUP comes, it ends at once in 75,
+//! so that Postfix tries again, and the next try leaves one copy. What a signal meets is found by
+//! strace(1), or by waiting for the moment.
 
 mod support;
 
@@ -46,7 +47,8 @@ impl Site {
 
     fn deliver(&self, message: &[u8]) -> (Option<i32>, String) {
         let mut command = onedrop();
-        let child = command.args(self.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let child =
+            command.args(self.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         end(child.expect("binary"), message)
     }
 
@@ -57,7 +59,8 @@ impl Site {
         assert_eq!(status, Some(0), "{context}: {said}");
         assert_eq!(self.local.inbox("scuba"), [message], "{context}: {said}");
         assert_eq!(self.local.copies("lisa", ".Sent"), [message], "{context}");
-        let placed = self.local.ledger("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+        let placed =
+            self.local.ledger("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
         assert_eq!(placed, ["2 of 2"], "{context}");
     }
 }
@@ -95,14 +98,20 @@ fn at_every_step_it_ends_in_75_and_the_next_try_leaves_one_copy() {
             let signal = SIGNALS[(at + n) % SIGNALS.len()];
             let mut command = Command::new("strace");
             command.args(["-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
-            command.args(["-e", &format!("inject={call}:signal={signal}:when={n}")]).arg(onedrop_path());
+            command
+                .args(["-e", &format!("inject={call}:signal={signal}:when={n}")])
+                .arg(onedrop_path());
             command.args(site.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
             let (status, said) = end(command.spawn().expect("strace"), &message);
             let context = format!("{signal} at {call} {n}");
             if status == Some(0) {
                 break;
             }
-            assert_eq!((status, said), (Some(75), format!("4.3.0 ended by {signal}\n")), "{context}");
+            assert_eq!(
+                (status, said),
+                (Some(75), format!("4.3.0 ended by {signal}\n")),
+                "{context}"
+            );
             met.push(format!("{call} {n}"));
             site.delivers_once(&message, &context);
         }
@@ -139,7 +148,8 @@ fn while_another_holds_the_lock() {
     for signal in SIGNALS {
         let site = Site::new();
         let until = Instant::now() + Duration::from_secs(120);
-        let mut other = SqliteLedger::open(&site.local.root.join("ledger.db"), until).expect("ledger");
+        let mut other =
+            SqliteLedger::open(&site.local.root.join("ledger.db"), until).expect("ledger");
         let message = Message::new(bytes.clone(), DedupBy::Content);
         let (facts, inbox) = (message.facts(), Destination::inbox("scuba"));
         let entry = Entry {
@@ -151,7 +161,9 @@ fn while_another_holds_the_lock() {
             at: None,
         };
         let terms = LeaseTerms { lease: Duration::from_secs(90), join: true };
-        let recorded = other.record(&entry, &Attempt::default(), std::slice::from_ref(&inbox), terms).expect("record");
+        let recorded = other
+            .record(&entry, &Attempt::default(), std::slice::from_ref(&inbox), terms)
+            .expect("record");
         let CopyState::Claimed(claim) = &recorded.copies[0] else { panic!("{recorded:?}") };
         let key = message.identity().copy_key("scuba", "INBOX");
         assert!(matches!(other.take_turn(claim, &key), Ok(Turn::Ours { .. })));
@@ -168,7 +180,8 @@ fn while_another_holds_the_lock() {
     }
 }
 
-/// An IMAP server that takes the connection and says nothing: the message is on record, its copy is leased.
+/// An IMAP server that takes the connection and says nothing: the message is on record, its copy is
+/// leased.
 #[test]
 fn while_the_store_does_not_answer() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -177,21 +190,38 @@ fn while_the_store_does_not_answer() {
         let site = Site::new();
         let password = site.local.root.write("password", "secret");
         set_mode(&password, 0o600);
-        // That it heeds for whom we log in is on record: it would be found out before anything is recorded.
-        drop(SqliteLedger::open(&site.local.root.join("ledger.db"), Instant::now() + AT_ONCE).expect("ledger"));
+        // That it heeds for whom we log in is on record: it would be found out before anything is
+        // recorded.
+        drop(
+            SqliteLedger::open(&site.local.root.join("ledger.db"), Instant::now() + AT_ONCE)
+                .expect("ledger"),
+        );
         site.local.ledger(&format!(
             "INSERT INTO onedrop_proof VALUES ('{}', 'mda', 'sasl', 'test', 1) RETURNING server",
             server.local_addr().expect("an address")
         ));
         let mut command = onedrop();
-        command.args(site.arguments()).env("ONEDROP__STORE__URL", &url).env("ONEDROP__STORE__PASSWORD_FILE", password);
-        command.env("ONEDROP__STORE__STARTTLS", "false").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(site.arguments())
+            .env("ONEDROP__STORE__URL", &url)
+            .env("ONEDROP__STORE__PASSWORD_FILE", password);
+        command
+            .env("ONEDROP__STORE__STARTTLS", "false")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().expect("binary");
-        child.stdin.take().expect("stdin").write_all(&fixture("fixtures/mail/welcome.eml")).expect("a message");
+        child
+            .stdin
+            .take()
+            .expect("stdin")
+            .write_all(&fixture("fixtures/mail/welcome.eml"))
+            .expect("a message");
         let leased = || {
             let path = site.local.root.join("ledger.db");
             let count = |ledger: rusqlite::Connection| {
-                ledger.query_row("SELECT count(leased_until) FROM onedrop_copy", [], |row| row.get::<_, i64>(0))
+                ledger.query_row("SELECT count(leased_until) FROM onedrop_copy", [], |row| {
+                    row.get::<_, i64>(0)
+                })
             };
             rusqlite::Connection::open(path).and_then(count).is_ok_and(|count| count > 0)
         };
@@ -200,13 +230,20 @@ fn while_the_store_does_not_answer() {
     }
 }
 
-/// As an administrator may do it (`kill`, a host that goes down): a real Postfix keeps the message, and one copy comes of it.
+/// As an administrator may do it (`kill`, a host that goes down): a real Postfix keeps the message,
+/// and one copy comes of it.
 #[test]
 fn postfix_defers_what_a_signal_has_ended() {
     let mut world = World::start();
-    let short = format!("{STORY}\n[limits]\ndeadline_secs = 10\nanswer_secs = 3\n[lock]\nlease_secs = 15\n");
+    let short = format!(
+        "{STORY}\n[limits]\ndeadline_secs = 10\nanswer_secs = 3\n[lock]\nlease_secs = 15\n"
+    );
     let config = Some(world.config("etc", &short));
-    let postfix = Postfix::start(&PostfixSpec { config, retry_secs: Some(1), ..PostfixSpec::new(onedrop_path()) });
+    let postfix = Postfix::start(&PostfixSpec {
+        config,
+        retry_secs: Some(1),
+        ..PostfixSpec::new(onedrop_path())
+    });
     world.dovecot.pause();
     let queue_id = postfix.send("lisa@gmail.com", &[SCUBA], &fixture("fixtures/mail/welcome.eml"));
     let leased = || world.postgres.psql("SELECT count(leased_until) FROM onedrop_copy") != "0";

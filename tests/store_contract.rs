@@ -1,5 +1,5 @@
-//! What every store promises (`src/store.rs`), as one suite that each adapter runs. A new adapter needs a [`Rig`] and a line
-//! at the end of this file.
+//! What every store promises (`src/store.rs`), as one suite that each adapter runs. A new adapter
+//! needs a [`Rig`] and a line at the end of this file.
 
 mod ports;
 mod support;
@@ -26,8 +26,8 @@ use support::dovecot::Dovecot;
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
 
-/// A store of its own for one test. Accounts `doug`, `lisa`, `zoe` and `account0` to `account15` may be used in it; none
-/// of them has a mailbox yet.
+/// A store of its own for one test. Accounts `doug`, `lisa`, `zoe` and `account0` to `account15`
+/// may be used in it; none of them has a mailbox yet.
 trait Rig: Sync {
     /// A fresh session. Missing mailboxes are made.
     fn store(&self) -> Box<dyn Store>;
@@ -35,7 +35,8 @@ trait Rig: Sync {
     /// A session that makes no mailboxes; `None` where that cannot be.
     fn store_that_makes_nothing(&self) -> Option<Box<dyn Store>>;
 
-    /// The bytes of each message in a mailbox, and whether it is marked as read. A missing mailbox has none.
+    /// The bytes of each message in a mailbox, and whether it is marked as read. A missing mailbox
+    /// has none.
     fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)>;
 
     /// The date of each message in a mailbox; `None` where the rig cannot tell.
@@ -46,7 +47,8 @@ trait Rig: Sync {
         bytes.to_vec()
     }
 
-    /// Does what a mail reader does to each message of a mailbox: sees it, and marks it as read and answered.
+    /// Does what a mail reader does to each message of a mailbox: sees it, and marks it as read and
+    /// answered.
     fn read(&self, account: &str, mailbox: &str);
 
     /// Does what a mail reader does to delete each message of a mailbox, but for taking it out.
@@ -131,7 +133,13 @@ fn ample() -> Deadline {
 fn with_copy<T>(mail: &Message, destination: &Destination, with: impl FnOnce(&Copy<'_>) -> T) -> T {
     let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    with(&Copy { key: &key, head: b"", bytes, identity: mail.identity(), recorded_at: recorded_at() })
+    with(&Copy {
+        key: &key,
+        head: b"",
+        bytes,
+        identity: mail.identity(),
+        recorded_at: recorded_at(),
+    })
 }
 
 fn key_of(mail: &Message, destination: &Destination) -> Hash {
@@ -148,7 +156,11 @@ fn begin(store: &mut dyn Store, destination: &Destination, mail: &Message) {
     with_copy(mail, destination, |copy| store.begin_append(destination, copy, &ample()));
 }
 
-fn try_append(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Result<Receipt, StoreError> {
+fn try_append(
+    store: &mut dyn Store,
+    destination: &Destination,
+    mail: &Message,
+) -> Result<Receipt, StoreError> {
     with_copy(mail, destination, |copy| store.append(destination, copy, &ample()))
 }
 
@@ -161,7 +173,12 @@ fn look(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Opt
 }
 
 /// All copies that stand in a mailbox, by what a ledger knows of them.
-fn find(store: &mut dyn Store, destination: &Destination, mail: &Message, on_record: Option<&Receipt>) -> Vec<Found> {
+fn find(
+    store: &mut dyn Store,
+    destination: &Destination,
+    mail: &Message,
+    on_record: Option<&Receipt>,
+) -> Vec<Found> {
     find_as(store, destination, mail, on_record, false)
 }
 
@@ -251,18 +268,25 @@ mod suite {
             append(store.as_mut(), &inbox(), &mail);
             expected.push(rig.stored_form(&bytes));
         }
-        let mut stored: Vec<_> = rig.messages("doug", "INBOX").into_iter().map(|(bytes, _)| bytes).collect();
+        let mut stored: Vec<_> =
+            rig.messages("doug", "INBOX").into_iter().map(|(bytes, _)| bytes).collect();
         stored.sort();
         expected.sort();
         assert_eq!(stored.len(), expected.len());
         for (stored, expected) in stored.iter().zip(&expected) {
-            assert!(stored == expected, "{:.200?}\nis not\n{:.200?}", stored.escape_ascii(), expected.escape_ascii());
+            assert!(
+                stored == expected,
+                "{:.200?}\nis not\n{:.200?}",
+                stored.escape_ascii(),
+                expected.escape_ascii()
+            );
         }
     }
 
     pub fn an_empty_message_is_stored_or_refused(rig: &dyn Rig) {
-        // What Postfix hands over has a field at least; what is left of it for a shared copy may be nothing. An IMAP server
-        // may refuse that (RFC 3502 takes an empty literal for a wish to stop).
+        // What Postfix hands over has a field at least; what is left of it for a shared copy may be
+        // nothing. An IMAP server may refuse that (RFC 3502 takes an empty literal for a wish to
+        // stop).
         let mut store = rig.store();
         let mail = message("Return-Path: <lisa@gmail.com>\n");
         match try_append(store.as_mut(), &sent(), &mail) {
@@ -305,8 +329,10 @@ mod suite {
         // The first one makes the mailbox.
         let destination = Destination::sent("lisa", "Together");
         let mails: Vec<Message> = (0..12).map(|n| mail(&format!("together {n:02}"))).collect();
-        let keys: Vec<_> =
-            mails.iter().map(|mail| mail.identity().copy_key(&destination.account, &destination.mailbox)).collect();
+        let keys: Vec<_> = mails
+            .iter()
+            .map(|mail| mail.identity().copy_key(&destination.account, &destination.mailbox))
+            .collect();
         let deadline = ample();
         let copies: Vec<(Copy<'_>, &Deadline)> = mails
             .iter()
@@ -316,12 +342,25 @@ mod suite {
                 (Copy { key, head: b"", bytes, identity, recorded_at: recorded_at() }, &deadline)
             })
             .collect();
-        let receipts: Vec<Receipt> =
-            store.append_all(&destination, &copies).into_iter().map(|one| one.expect("append")).collect();
-        assert_eq!(subjects(rig, &destination), (0..12).map(|n| format!("together {n:02}")).collect::<Vec<_>>());
-        assert!(rig.messages("lisa", "Together").iter().all(|(_, seen)| *seen), "each has its flags");
+        let receipts: Vec<Receipt> = store
+            .append_all(&destination, &copies)
+            .into_iter()
+            .map(|one| one.expect("append"))
+            .collect();
+        assert_eq!(
+            subjects(rig, &destination),
+            (0..12).map(|n| format!("together {n:02}")).collect::<Vec<_>>()
+        );
+        assert!(
+            rig.messages("lisa", "Together").iter().all(|(_, seen)| *seen),
+            "each has its flags"
+        );
         for (mail, receipt) in mails.iter().zip(&receipts) {
-            assert_eq!(look(store.as_mut(), &destination, mail).as_ref(), Some(receipt), "each has its own receipt");
+            assert_eq!(
+                look(store.as_mut(), &destination, mail).as_ref(),
+                Some(receipt),
+                "each has its own receipt"
+            );
         }
         assert!(store.append_all(&destination, &[]).is_empty());
     }
@@ -339,13 +378,18 @@ mod suite {
     pub fn a_mailbox_that_may_not_be_made_is_refused(rig: &dyn Rig) {
         let Some(mut store) = rig.store_that_makes_nothing() else { return };
         append(rig.store().as_mut(), &Destination::inbox("lisa"), &mail("there"));
-        // An account without any mailbox is another matter: some stores give every account an INBOX.
+        // An account without any mailbox is another matter: some stores give every account an
+        // INBOX.
         let refused = try_append(store.as_mut(), &sent(), &mail("refused"));
         assert!(refused.is_err_and(|error| error.certainly_not_stored()));
         assert_eq!(look(store.as_mut(), &sent(), &mail("refused")), None);
         assert!(rig.messages("lisa", "Sent").is_empty());
         append(store.as_mut(), &Destination::inbox("lisa"), &mail("accepted"));
-        assert_eq!(subjects(rig, &Destination::inbox("lisa")), ["accepted", "there"], "the session lives on");
+        assert_eq!(
+            subjects(rig, &Destination::inbox("lisa")),
+            ["accepted", "there"],
+            "the session lives on"
+        );
         append(rig.store().as_mut(), &sent(), &mail("made"));
         append(store.as_mut(), &sent(), &mail("later"));
         assert_eq!(subjects(rig, &sent()), ["later", "made"]);
@@ -387,7 +431,10 @@ mod suite {
             assert_eq!(look(store.as_mut(), &destination, &mail("read")), Some(receipt.clone()));
             rig.read(&destination.account, &destination.mailbox);
             assert_eq!(look(store.as_mut(), &destination, &mail("read")), Some(receipt.clone()));
-            assert_eq!(look(rig.store().as_mut(), &destination, &mail("read")), Some(receipt.clone()));
+            assert_eq!(
+                look(rig.store().as_mut(), &destination, &mail("read")),
+                Some(receipt.clone())
+            );
             store.remove(&destination, &receipt, soon()).expect("remove");
             assert!(rig.messages(&destination.account, &destination.mailbox).is_empty());
         }
@@ -403,7 +450,9 @@ mod suite {
             mail("same2"),
             mail("2same"),
             message("Subject: quoted\r\n\r\nMessage-ID: <same@example.org>\r\n\r\nwanted"),
-            message("Subject: second\r\nMessage-ID: <x@x>\r\nMessage-ID: <same@example.org>\r\n\r\nwanted"),
+            message(
+                "Subject: second\r\nMessage-ID: <x@x>\r\nMessage-ID: <same@example.org>\r\n\r\nwanted",
+            ),
         ] {
             append(store.as_mut(), &inbox(), &other);
         }
@@ -427,7 +476,8 @@ mod suite {
     pub fn the_look_finds_odd_copies(rig: &dyn Rig) {
         let mut store = rig.store();
         let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
-        let receipts: Vec<_> = mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
+        let receipts: Vec<_> =
+            mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
         for (receipt, mail) in receipts.into_iter().zip(&mails) {
             let found = look(store.as_mut(), &inbox(), mail);
             assert_eq!(found, Some(receipt), "{:.100?}", mail.own_copy().escape_ascii());
@@ -440,18 +490,26 @@ mod suite {
         for n in 0..60 {
             receipts.push(append(store.as_mut(), &inbox(), &mail(&format!("n{n}"))));
         }
-        let distinct: HashSet<String> = receipts.iter().map(|receipt| format!("{receipt:?}")).collect();
+        let distinct: HashSet<String> =
+            receipts.iter().map(|receipt| format!("{receipt:?}")).collect();
         assert_eq!(distinct.len(), 60, "each has a receipt of its own");
         let mut fresh = rig.store();
         for n in [0, 1, 31, 59] {
-            assert_eq!(look(fresh.as_mut(), &inbox(), &mail(&format!("n{n}"))), Some(receipts[n].clone()));
+            assert_eq!(
+                look(fresh.as_mut(), &inbox(), &mail(&format!("n{n}"))),
+                Some(receipts[n].clone())
+            );
         }
         assert_eq!(look(fresh.as_mut(), &inbox(), &mail("n")), None);
     }
 
     pub fn the_look_keeps_to_its_mailbox(rig: &dyn Rig) {
         let mut store = rig.store();
-        let others = [Destination::inbox("zoe"), Destination::sent("doug", "Sent"), Destination::sent("doug", "Sent2")];
+        let others = [
+            Destination::inbox("zoe"),
+            Destination::sent("doug", "Sent"),
+            Destination::sent("doug", "Sent2"),
+        ];
         for other in &others {
             append(store.as_mut(), other, &mail("kept"));
         }
@@ -465,7 +523,8 @@ mod suite {
 
     pub fn looks_and_appends_do_not_disturb_each_other(rig: &dyn Rig) {
         let mut store = rig.store();
-        let destinations = [inbox(), sent(), Destination::inbox("lisa"), Destination::sent("doug", "Sent")];
+        let destinations =
+            [inbox(), sent(), Destination::inbox("lisa"), Destination::sent("doug", "Sent")];
         for round in 0..3 {
             let mail = mail(&format!("round{round}"));
             for destination in &destinations {
@@ -477,7 +536,10 @@ mod suite {
         for destination in &destinations {
             assert_eq!(subjects(rig, destination), ["round0", "round1", "round2"], "{destination}");
         }
-        assert!(rig.messages("doug", "INBOX").iter().all(|(_, seen)| !seen), "a look marks nothing as read");
+        assert!(
+            rig.messages("doug", "INBOX").iter().all(|(_, seen)| !seen),
+            "a look marks nothing as read"
+        );
     }
 
     pub fn all_copies_of_a_message_are_found(rig: &dyn Rig) {
@@ -488,17 +550,27 @@ mod suite {
             append(store.as_mut(), &destination, &mail("before"));
             let first = append(store.as_mut(), &destination, &mail("two"));
             append(store.as_mut(), &destination, &mail_with_body("two", "other content"));
-            // Of an idempotent store's names one may be taken twice, once a reader has touched the first.
+            // Of an idempotent store's names one may be taken twice, once a reader has touched the
+            // first.
             rig.read(account, mailbox);
             append(store.as_mut(), &destination, &mail("two"));
             append(store.as_mut(), &destination, &mail("two"));
-            let standing = subjects(rig, &destination).iter().filter(|subject| *subject == "two").count() - 1;
+            let standing =
+                subjects(rig, &destination).iter().filter(|subject| *subject == "two").count() - 1;
             for on_record in [None, Some(&first)] {
                 let found = find(store.as_mut(), &destination, &mail("two"), on_record);
                 assert_eq!(found.len(), standing, "{destination}: {found:?}");
-                assert!(found.iter().all(|one| one.has_our_date && !one.marked_deleted), "{found:?}");
-                assert_eq!(found.last().map(|one| &one.receipt), Some(&first), "the oldest comes last");
-                let names: HashSet<String> = found.iter().map(|one| format!("{:?}", one.receipt)).collect();
+                assert!(
+                    found.iter().all(|one| one.has_our_date && !one.marked_deleted),
+                    "{found:?}"
+                );
+                assert_eq!(
+                    found.last().map(|one| &one.receipt),
+                    Some(&first),
+                    "the oldest comes last"
+                );
+                let names: HashSet<String> =
+                    found.iter().map(|one| format!("{:?}", one.receipt)).collect();
                 assert_eq!(names.len(), standing, "each can be told from the others: {found:?}");
             }
             let others = subjects(rig, &destination).len() - standing;
@@ -521,7 +593,13 @@ mod suite {
         let at = |store: &mut dyn Store, recorded_at: SystemTime| {
             let mail = mail("dated");
             let key = mail.identity().copy_key("doug", "INBOX");
-            let copy = Copy { key: &key, head: b"", bytes: mail.own_copy(), identity: mail.identity(), recorded_at };
+            let copy = Copy {
+                key: &key,
+                head: b"",
+                bytes: mail.own_copy(),
+                identity: mail.identity(),
+                recorded_at,
+            };
             store.append(&inbox(), &copy, &ample()).expect("append")
         };
         let day = Duration::from_secs(24 * 3600);
@@ -529,32 +607,45 @@ mod suite {
         at(store.as_mut(), recorded_at() + Duration::from_secs(1));
         let long_ago = at(store.as_mut(), recorded_at() - 3 * day);
         let found = find(store.as_mut(), &inbox(), &mail("dated"), None);
-        let dated: Vec<bool> = found.iter().filter(|one| one.receipt != ours).map(|one| one.has_our_date).collect();
+        let dated: Vec<bool> =
+            found.iter().filter(|one| one.receipt != ours).map(|one| one.has_our_date).collect();
         assert!(found.iter().any(|one| one.receipt == ours && one.has_our_date));
         // A store that goes by names finds the one it would have written.
         assert!(dated.iter().all(|ours| !ours) && dated.len() <= 1, "{found:?}");
         assert!(store.append_is_idempotent() || dated.len() == 1, "{found:?}");
         if !store.append_is_idempotent() {
             let found = find(store.as_mut(), &inbox(), &mail("dated"), Some(&long_ago));
-            assert!(found.iter().any(|one| one.receipt == long_ago && !one.has_our_date), "on record: {found:?}");
+            assert!(
+                found.iter().any(|one| one.receipt == long_ago && !one.has_our_date),
+                "on record: {found:?}"
+            );
         }
         rig.mark_deleted("doug", "INBOX");
         let found = find(store.as_mut(), &inbox(), &mail("dated"), Some(&ours));
         assert!(found.iter().all(|one| one.marked_deleted), "{found:?}");
-        assert_eq!(look(store.as_mut(), &inbox(), &mail("dated")), Some(found[0].receipt.clone()), "it was delivered");
+        assert_eq!(
+            look(store.as_mut(), &inbox(), &mail("dated")),
+            Some(found[0].receipt.clone()),
+            "it was delivered"
+        );
     }
 
     pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
         let mut store = rig.store();
         let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
-        let receipts: Vec<_> = mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
+        let receipts: Vec<_> =
+            mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
         for (receipt, mail) in receipts.iter().zip(&mails) {
-            for (on_record, is_thorough) in [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
+            for (on_record, is_thorough) in
+                [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
             {
                 let found = find_as(store.as_mut(), &inbox(), mail, on_record, is_thorough);
                 let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
                 assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
-                assert!(found[0].proof == Proof::Equal || !is_thorough && found[0].proof == Proof::Assumed);
+                assert!(
+                    found[0].proof == Proof::Equal
+                        || !is_thorough && found[0].proof == Proof::Assumed
+                );
             }
         }
     }
@@ -562,7 +653,9 @@ mod suite {
     pub fn a_removal_takes_out_the_one_it_names(rig: &dyn Rig) {
         let mut store = rig.store();
         for destination in [inbox(), sent()] {
-            let receipts: Vec<_> = ["a", "b", "c"].map(|name| append(store.as_mut(), &destination, &mail(name))).into();
+            let receipts: Vec<_> = ["a", "b", "c"]
+                .map(|name| append(store.as_mut(), &destination, &mail(name)))
+                .into();
             append(store.as_mut(), &Destination::inbox("zoe"), &mail("b"));
             for _ in 0..2 {
                 store.remove(&destination, &receipts[1], soon()).expect("remove");
@@ -579,11 +672,17 @@ mod suite {
 
     pub fn a_removal_by_a_strange_receipt_takes_out_nothing(rig: &dyn Rig) {
         let mut store = rig.store();
-        let receipts: Vec<_> = ["a", "b"].map(|name| append(store.as_mut(), &inbox(), &mail(name))).into();
-        let mut strange =
-            vec![Receipt::Unnamed, Receipt::Uid { validity: 0, uid: 0 }, Receipt::Uid { validity: u32::MAX, uid: 1 }];
-        let names =
-            ["", ".", "..", "../..", "new/", "cur/..", "new/.", "/", "*", "1:*", "../cur", ":2,S", "\0", "a\r\nb"];
+        let receipts: Vec<_> =
+            ["a", "b"].map(|name| append(store.as_mut(), &inbox(), &mail(name))).into();
+        let mut strange = vec![
+            Receipt::Unnamed,
+            Receipt::Uid { validity: 0, uid: 0 },
+            Receipt::Uid { validity: u32::MAX, uid: 1 },
+        ];
+        let names = [
+            "", ".", "..", "../..", "new/", "cur/..", "new/.", "/", "*", "1:*", "../cur", ":2,S",
+            "\0", "a\r\nb",
+        ];
         strange.extend(names.map(|name| Receipt::Name(name.to_owned())));
         for receipt in &receipts {
             match receipt {
@@ -630,22 +729,37 @@ mod suite {
                 Receipt::Uid { validity, .. } => Receipt::Uid { validity: *validity, uid: 9_999 },
                 other => Receipt::Name(format!("{other}.9")),
             };
-            for (double, keeper) in
-                [(double, double), (double, &nobody), (double, &Receipt::Unnamed), (&nobody, &keeper)]
-            {
+            for (double, keeper) in [
+                (double, double),
+                (double, &nobody),
+                (double, &Receipt::Unnamed),
+                (&nobody, &keeper),
+            ] {
                 let refused = store.remove_double(&destination, double, keeper, soon());
-                assert!(matches!(refused, Err(StoreError::NotStored(_))), "{double} {keeper} {refused:?}");
+                assert!(
+                    matches!(refused, Err(StoreError::NotStored(_))),
+                    "{double} {keeper} {refused:?}"
+                );
                 assert_eq!(subjects(rig, &destination), ["other", "two", "two"]);
             }
             store.remove_double(&destination, double, &keeper, soon()).expect("removal");
             assert_eq!(subjects(rig, &destination), ["other", "two"]);
-            assert_eq!(find(rig.store().as_mut(), &destination, &mail("two"), None)[0].receipt, keeper);
-            assert!(store.remove_double(&destination, double, &keeper, soon()).is_err(), "gone, or renamed");
+            assert_eq!(
+                find(rig.store().as_mut(), &destination, &mail("two"), None)[0].receipt,
+                keeper
+            );
+            assert!(
+                store.remove_double(&destination, double, &keeper, soon()).is_err(),
+                "gone, or renamed"
+            );
             rig.read(account, mailbox);
             append(store.as_mut(), &destination, &mail("two"));
             rig.mark_deleted(account, mailbox);
             for one in find(store.as_mut(), &destination, &mail("two"), Some(&keeper)) {
-                assert!(store.remove_double(&destination, &one.receipt, &keeper, soon()).is_err(), "{one:?}");
+                assert!(
+                    store.remove_double(&destination, &one.receipt, &keeper, soon()).is_err(),
+                    "{one:?}"
+                );
             }
             assert_eq!(subjects(rig, &destination).len(), 3, "what is marked counts as gone");
             rig.assert_nothing_outside();
@@ -746,15 +860,21 @@ mod suite {
             let context = format!("{:?} {:?}", destination.account, destination.mailbox);
             match try_append(store.as_mut(), destination, &mail) {
                 Ok(receipt) => {
-                    assert_eq!(look(store.as_mut(), destination, &mail), Some(receipt), "{context}");
+                    assert_eq!(
+                        look(store.as_mut(), destination, &mail),
+                        Some(receipt),
+                        "{context}"
+                    );
                     assert!(look(rig.store().as_mut(), destination, &mail).is_some(), "{context}");
                 }
                 Err(error) => {
-                    // Dovecot has no word for some of these but that it is in trouble, which it may be at any point.
+                    // Dovecot has no word for some of these but that it is in trouble, which it may
+                    // be at any point.
                     let is_trouble = error.to_string().contains("NO [SERVERBUG]");
                     assert!(error.certainly_not_stored() || is_trouble, "{context}: {error}");
                     // Refused or not there; an odd name finds nothing else either.
-                    let found = with_copy(&mail, destination, |copy| store.look(destination, copy, soon()));
+                    let found =
+                        with_copy(&mail, destination, |copy| store.look(destination, copy, soon()));
                     assert!(!matches!(found, Ok(Some(_))), "{context}");
                 }
             }
@@ -773,7 +893,8 @@ mod suite {
         let spent = Deadline::new(Duration::ZERO, Duration::from_secs(1));
         let short = Deadline::new(Duration::from_secs(60), Duration::from_secs(61));
         for deadline in [short, spent] {
-            let late = with_copy(&mail("late"), &inbox(), |copy| store.append(&inbox(), copy, &deadline));
+            let late =
+                with_copy(&mail("late"), &inbox(), |copy| store.append(&inbox(), copy, &deadline));
             assert!(matches!(late, Err(StoreError::NotStored(_))), "{late:?}");
             assert!(!deadline.is_answering());
             assert_eq!(subjects(rig, &inbox()), ["before"]);
@@ -787,9 +908,11 @@ mod suite {
     pub fn an_append_tells_the_watchdog_that_it_waits_for_the_answer(rig: &dyn Rig) {
         let deadline = ample();
         let mut store = rig.store();
-        with_copy(&mail("told"), &inbox(), |copy| store.look(&inbox(), copy, soon())).expect("look");
+        with_copy(&mail("told"), &inbox(), |copy| store.look(&inbox(), copy, soon()))
+            .expect("look");
         assert!(!deadline.is_answering());
-        with_copy(&mail("told"), &inbox(), |copy| store.append(&inbox(), copy, &deadline)).expect("append");
+        with_copy(&mail("told"), &inbox(), |copy| store.append(&inbox(), copy, &deadline))
+            .expect("append");
         assert!(deadline.is_answering(), "until the caller has put the receipt on record");
     }
 
@@ -823,7 +946,11 @@ mod suite {
                     let mut store = rig.store();
                     barrier.wait();
                     append(store.as_mut(), &sent(), &mail(&format!("m{n}")));
-                    append(store.as_mut(), &Destination::inbox(&format!("account{n}")), &mail("own"));
+                    append(
+                        store.as_mut(),
+                        &Destination::inbox(&format!("account{n}")),
+                        &mail("own"),
+                    );
                 });
             }
         });
@@ -852,21 +979,34 @@ mod suite {
         for destination in [inbox(), sent()] {
             let (mut first, mut second) = (rig.store(), rig.store());
             for _ in 0..2 {
-                assert!(hold(first.as_mut(), &destination, &one), "{destination}: nobody has it, or we have");
+                assert!(
+                    hold(first.as_mut(), &destination, &one),
+                    "{destination}: nobody has it, or we have"
+                );
                 assert_eq!(first.holds(&key_of(&one, &destination)), rig.has_locks());
                 assert_eq!(hold(second.as_mut(), &destination, &one), is_free, "{destination}");
             }
             assert!(!first.holds(&key_of(&other, &destination)));
             assert!(hold(second.as_mut(), &destination, &other), "{destination}: another copy");
-            assert!(hold(second.as_mut(), &Destination::inbox("zoe"), &one), "the same message elsewhere");
+            assert!(
+                hold(second.as_mut(), &Destination::inbox("zoe"), &one),
+                "the same message elsewhere"
+            );
             first.let_go();
             assert!(!first.holds(&key_of(&one, &destination)));
             assert!(hold(second.as_mut(), &destination, &one), "{destination}: let go");
-            assert_eq!(hold(first.as_mut(), &destination, &one), is_free, "{destination}: taken since");
+            assert_eq!(
+                hold(first.as_mut(), &destination, &one),
+                is_free,
+                "{destination}: taken since"
+            );
             drop(second);
             assert!(hold(first.as_mut(), &destination, &one), "{destination}: dropped");
             assert!(hold(first.as_mut(), &destination, &other));
-            assert!(!first.holds(&key_of(&one, &destination)), "whoever holds another gives up the first");
+            assert!(
+                !first.holds(&key_of(&one, &destination)),
+                "whoever holds another gives up the first"
+            );
             assert!(hold(rig.store().as_mut(), &destination, &one), "{destination}: given up");
             assert!(subjects(rig, &destination).is_empty());
         }
@@ -880,12 +1020,24 @@ mod suite {
             let key = key_of(&mail("begun"), &destination);
             begin(store.as_mut(), &destination, &mail("begun"));
             assert_eq!(store.holds(&key), rig.has_locks(), "{destination}");
-            assert_eq!(hold(other.as_mut(), &destination, &mail("begun")), !rig.has_locks(), "{destination}");
+            assert_eq!(
+                hold(other.as_mut(), &destination, &mail("begun")),
+                !rig.has_locks(),
+                "{destination}"
+            );
             assert_eq!(subjects(rig, &destination), ["a"], "{destination}");
             assert_eq!(look(other.as_mut(), &destination, &mail("begun")), None);
             let receipt = append(store.as_mut(), &destination, &mail("begun"));
-            assert_eq!(store.holds(&key), rig.has_locks(), "{destination}: its receipt is not on record yet");
-            assert_eq!(hold(other.as_mut(), &destination, &mail("begun")), !rig.has_locks(), "{destination}");
+            assert_eq!(
+                store.holds(&key),
+                rig.has_locks(),
+                "{destination}: its receipt is not on record yet"
+            );
+            assert_eq!(
+                hold(other.as_mut(), &destination, &mail("begun")),
+                !rig.has_locks(),
+                "{destination}"
+            );
             store.let_go();
             assert!(!store.holds(&key));
             assert!(hold(other.as_mut(), &destination, &mail("begun")));
@@ -937,7 +1089,11 @@ mod suite {
                 assert_eq!(dates, [recorded_at()], "{destination}");
             }
             let found = find(rig.store().as_mut(), &destination, &mail("dated"), None);
-            assert_eq!(found.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&receipt], "{destination}: its name");
+            assert_eq!(
+                found.iter().map(|one| &one.receipt).collect::<Vec<_>>(),
+                [&receipt],
+                "{destination}: its name"
+            );
         }
         rig.assert_nothing_outside();
     }
@@ -978,7 +1134,11 @@ impl Rig for MemoryRig {
     }
 
     fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)> {
-        self.0.copies(account, mailbox).into_iter().map(|stored| (stored.bytes, stored.seen)).collect()
+        self.0
+            .copies(account, mailbox)
+            .into_iter()
+            .map(|stored| (stored.bytes, stored.seen))
+            .collect()
     }
 
     fn dates(&self, account: &str, mailbox: &str) -> Option<Vec<SystemTime>> {
@@ -986,7 +1146,9 @@ impl Rig for MemoryRig {
     }
 
     fn mark_deleted(&self, account: &str, mailbox: &str) {
-        self.0.meddle(account, mailbox, |stored| stored.iter_mut().for_each(|one| one.marked_deleted = true));
+        self.0.meddle(account, mailbox, |stored| {
+            stored.iter_mut().for_each(|one| one.marked_deleted = true)
+        });
     }
 
     fn read(&self, _account: &str, _mailbox: &str) {}
@@ -1013,7 +1175,11 @@ impl MaildirRig {
 
     fn folder(&self, account: &str, mailbox: &str) -> PathBuf {
         let inbox = self.root().join(account).join("Maildir");
-        if mailbox == "INBOX" { inbox } else { inbox.join(format!(".{}", mailbox.replace('/', "."))) }
+        if mailbox == "INBOX" {
+            inbox
+        } else {
+            inbox.join(format!(".{}", mailbox.replace('/', ".")))
+        }
     }
 
     fn files(&self, account: &str, mailbox: &str) -> Vec<PathBuf> {
@@ -1039,14 +1205,19 @@ impl Rig for MaildirRig {
     }
 
     fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)> {
-        let is_seen =
-            |path: &Path| path.to_string_lossy().rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('S'));
+        let is_seen = |path: &Path| {
+            path.to_string_lossy().rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('S'))
+        };
         let files = self.files(account, mailbox);
-        files.into_iter().map(|path| (fs::read(&path).expect("a message"), is_seen(&path))).collect()
+        files
+            .into_iter()
+            .map(|path| (fs::read(&path).expect("a message"), is_seen(&path)))
+            .collect()
     }
 
     fn dates(&self, account: &str, mailbox: &str) -> Option<Vec<SystemTime>> {
-        let modified = |path: PathBuf| fs::metadata(path).and_then(|data| data.modified()).expect("a date");
+        let modified =
+            |path: PathBuf| fs::metadata(path).and_then(|data| data.modified()).expect("a date");
         Some(self.files(account, mailbox).into_iter().map(modified).collect())
     }
 
@@ -1055,7 +1226,8 @@ impl Rig for MaildirRig {
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
             let base = name.split(':').next().expect("a base").to_owned();
             // Dovecot adds sizes as well.
-            let to = self.folder(account, mailbox).join("cur").join(format!("{base},S=100,W=105:2,RS"));
+            let to =
+                self.folder(account, mailbox).join("cur").join(format!("{base},S=100,W=105:2,RS"));
             fs::rename(path, to).expect("a rename");
         }
     }
@@ -1080,10 +1252,16 @@ impl Rig for MaildirRig {
             for entry in list(&account.join("Maildir")) {
                 let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
                 let is_part = ["new", "cur", "tmp"].contains(&name.as_str());
-                let is_known = is_part || name.starts_with('.') || ["subscriptions", LOCKS].contains(&name.as_str());
+                let is_known = is_part
+                    || name.starts_with('.')
+                    || ["subscriptions", LOCKS].contains(&name.as_str());
                 assert!(is_known, "{} in a Maildir", entry.display());
                 if is_part {
-                    assert!(list(&entry).iter().all(|path| path.is_file()), "a folder in {}", entry.display());
+                    assert!(
+                        list(&entry).iter().all(|path| path.is_file()),
+                        "a folder in {}",
+                        entry.display()
+                    );
                 }
                 if name == "tmp" {
                     assert!(list(&entry).is_empty(), "litter");
@@ -1100,7 +1278,8 @@ struct ImapRig {
 
 impl ImapRig {
     fn new() -> ImapRig {
-        // What a Maildir with LF cannot hold, Dovecot changes; here it keeps the line ends it is sent.
+        // What a Maildir with LF cannot hold, Dovecot changes; here it keeps the line ends it is
+        // sent.
         ImapRig { dovecot: Dovecot::start_with("mail_save_crlf = yes") }
     }
 
@@ -1122,7 +1301,12 @@ impl ImapRig {
         let mut session = self.dovecot.session(account);
         session.command(&format!("EXAMINE {}", support::imap::quoted(mailbox))).expect("examine");
         let answer = session.command(&format!("FETCH 1:* {item}")).expect("fetch");
-        answer.untagged.into_iter().map(|line| line.text).filter(|text| text.contains("FETCH (")).collect()
+        answer
+            .untagged
+            .into_iter()
+            .map(|line| line.text)
+            .filter(|text| text.contains("FETCH ("))
+            .collect()
     }
 }
 
@@ -1139,7 +1323,11 @@ impl Rig for ImapRig {
         if self.dovecot.count(account, mailbox) == 0 {
             return Vec::new();
         }
-        let seen = self.dovecot.flags(account, mailbox).into_iter().map(|flags| flags.iter().any(|f| f == "\\Seen"));
+        let seen = self
+            .dovecot
+            .flags(account, mailbox)
+            .into_iter()
+            .map(|flags| flags.iter().any(|f| f == "\\Seen"));
         self.dovecot.messages(account, mailbox).into_iter().zip(seen).collect()
     }
 
@@ -1147,7 +1335,8 @@ impl Rig for ImapRig {
         let lines = self.fetched(account, mailbox, "INTERNALDATE");
         let date = |line: String| {
             let text = line.split('"').nth(1).expect("a quoted date").trim().to_owned();
-            let time = chrono::DateTime::parse_from_str(&text, "%d-%b-%Y %H:%M:%S %z").expect("a date");
+            let time =
+                chrono::DateTime::parse_from_str(&text, "%d-%b-%Y %H:%M:%S %z").expect("a date");
             SystemTime::from(time)
         };
         Some(lines.into_iter().map(date).collect())
@@ -1187,14 +1376,20 @@ store_contract!(maildir, MaildirRig::new());
 fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
     let path = rig.folder("doug", "INBOX").join(name);
     fs::write(&path, mail("two").own_copy()).expect("a file");
-    fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(date)).expect("a date");
+    fs::File::options()
+        .append(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(date))
+        .expect("a date");
     path
 }
 
 #[test]
 fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else { panic!("a name") };
+    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else {
+        panic!("a name")
+    };
     fs::remove_file(rig.folder("doug", "INBOX").join("new").join(&name)).expect("removal");
     let later = recorded_at() + Duration::from_secs(1);
     let cases = [
@@ -1214,7 +1409,11 @@ fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
         let found = find(store.as_mut(), &inbox(), &mail("two"), None);
         let lasting: Vec<bool> = found.iter().map(|one| one.receipt.is_lasting()).collect();
         assert_eq!(lasting, [false, true], "{why}: {found:?}");
-        assert_eq!(look(store.as_mut(), &inbox(), &mail("two")), Some(Receipt::Name(name.clone())), "{why}");
+        assert_eq!(
+            look(store.as_mut(), &inbox(), &mail("two")),
+            Some(Receipt::Name(name.clone())),
+            "{why}"
+        );
         store.remove(&inbox(), &found[0].receipt, soon()).expect("removal");
         assert_eq!(rig.files("doug", "INBOX"), std::slice::from_ref(keeper), "{why}");
         assert!(keeper.parent().is_some_and(|folder| folder.ends_with(stays)), "{why}");
@@ -1225,9 +1424,13 @@ fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
 #[test]
 fn maildir_a_double_stays_where_its_keeper_does_not() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else { panic!("a name") };
+    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else {
+        panic!("a name")
+    };
     let double = Receipt::Name(format!("new/{name}"));
-    let remove = |double: &Receipt| rig.store().remove_double(&inbox(), double, &Receipt::Name(name.clone()), soon());
+    let remove = |double: &Receipt| {
+        rig.store().remove_double(&inbox(), double, &Receipt::Name(name.clone()), soon())
+    };
     assert!(remove(&double).is_err(), "alone");
     let later = recorded_at() + Duration::from_secs(1);
     for (flags, date) in [(":2,ST", recorded_at()), (":2,S", later)] {
@@ -1241,11 +1444,19 @@ fn maildir_a_double_stays_where_its_keeper_does_not() {
     assert_eq!(rig.dates("doug", "INBOX"), Some(vec![recorded_at()]), "with its date");
     let keeper = put(&rig, &format!("cur/{name}:2,S"), recorded_at());
     for refused in [Receipt::Name(name.clone()), Receipt::Name(format!("cur/{name}:2,"))] {
-        assert!(remove(&refused).is_err(), "{refused}: both have its name, or a reader has renamed it");
+        assert!(
+            remove(&refused).is_err(),
+            "{refused}: both have its name, or a reader has renamed it"
+        );
         assert_eq!(rig.files("doug", "INBOX").len(), 2);
     }
-    let Receipt::Name(other) = append(rig.store().as_mut(), &inbox(), &mail("other")) else { panic!("a name") };
-    assert!(remove(&Receipt::Name(format!("new/{other}"))).is_err(), "another message of the same second");
+    let Receipt::Name(other) = append(rig.store().as_mut(), &inbox(), &mail("other")) else {
+        panic!("a name")
+    };
+    assert!(
+        remove(&Receipt::Name(format!("new/{other}"))).is_err(),
+        "another message of the same second"
+    );
     rig.store().remove(&inbox(), &Receipt::Name(other), soon()).expect("removal");
     remove(&double).expect("removal");
     assert_eq!(rig.files("doug", "INBOX"), [keeper]);
@@ -1270,9 +1481,14 @@ fn maildir_a_made_mailbox_is_subscribed_once_and_private() {
         append(rig.store().as_mut(), &Destination::sent("lisa", "Other"), &mail(name));
     }
     let inbox = rig.folder("lisa", "INBOX");
-    assert_eq!(fs::read_to_string(inbox.join("subscriptions")).expect("subscriptions"), "Sent\nOther\n");
+    assert_eq!(
+        fs::read_to_string(inbox.join("subscriptions")).expect("subscriptions"),
+        "Sent\nOther\n"
+    );
     assert!(inbox.join(".Sent/maildirfolder").is_file());
-    for path in rig.files("lisa", "Sent").iter().chain([&inbox.join("new"), &inbox.join(".Sent/cur")]) {
+    for path in
+        rig.files("lisa", "Sent").iter().chain([&inbox.join("new"), &inbox.join(".Sent/cur")])
+    {
         let mode = fs::metadata(path).expect("a mode").permissions().mode();
         assert_eq!(mode & 0o077, 0, "{}", path.display());
     }
@@ -1288,7 +1504,9 @@ fn maildir_a_folder_that_cannot_be_written_or_read_is_no_missing_mailbox() {
     fs::rename(&new, &aside).expect("a rename");
     fs::write(&new, "").expect("a file");
     let mut store = rig.store();
-    assert!(with_copy(&mail("there"), &inbox(), |copy| store.look(&inbox(), copy, soon())).is_err());
+    assert!(
+        with_copy(&mail("there"), &inbox(), |copy| store.look(&inbox(), copy, soon())).is_err()
+    );
     let refused = try_append(store.as_mut(), &inbox(), &mail("refused"));
     assert!(refused.is_err_and(|error| error.certainly_not_stored()));
     fs::remove_file(&new).expect("removal");
@@ -1322,10 +1540,14 @@ fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
             begin(store.as_mut(), &inbox(), &mail("held"));
             let _ = done.send((held, store.holds(&key_of(&mail("held"), &inbox()))));
         });
-        let (held, holds) =
-            is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what}: it hangs"));
+        let (held, holds) = is_done
+            .recv_timeout(Duration::from_secs(60))
+            .unwrap_or_else(|_| panic!("{what}: it hangs"));
         let error = held.expect_err(what);
-        assert!(matches!(error, StoreError::NotStored(_)) && error.to_string().contains(LOCKS), "{what}: {error}");
+        assert!(
+            matches!(error, StoreError::NotStored(_)) && error.to_string().contains(LOCKS),
+            "{what}: {error}"
+        );
         assert!(!holds, "{what}");
         assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
         assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");
@@ -1356,11 +1578,17 @@ fn maildir_no_lock_is_taken_where_no_mailbox_may_be_made() {
     for destination in [inbox(), sent()] {
         let refused = store.hold(&destination, &key_of(&mail("refused"), &destination), &ample());
         let error = refused.expect_err("no mailbox");
-        assert!(error.certainly_not_stored() && error.to_string().contains("create_mailboxes"), "{error}");
+        assert!(
+            error.certainly_not_stored() && error.to_string().contains("create_mailboxes"),
+            "{error}"
+        );
         begin(store.as_mut(), &destination, &mail("refused"));
         assert!(!store.holds(&key_of(&mail("refused"), &destination)));
     }
     assert_eq!(list(&rig.root()), [rig.root().join("lisa")]);
     assert!(!rig.folder("lisa", "Sent").exists());
-    assert!(hold(store.as_mut(), &Destination::inbox("lisa"), &mail("refused")), "where there is one");
+    assert!(
+        hold(store.as_mut(), &Destination::inbox("lisa"), &mail("refused")),
+        "where there is one"
+    );
 }

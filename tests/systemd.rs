@@ -1,5 +1,6 @@
-//! The units we ship, judged by systemd's own tools, which need no running systemd: they are well formed, confined, and
-//! agree with each other and with tmpfiles about users, folders and the socket.
+//! The units we ship, judged by systemd's own tools, which need no running systemd: they are well
+//! formed, confined, and agree with each other and with tmpfiles about users, folders and the
+//! socket.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,8 @@ const EXPOSURE: f64 = 2.0;
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
     let units = Units::installed();
-    let output = units.analyze(&["verify", "--man=no"], &["onedrop-lmtp.service", "onedrop-lmtp.socket"]);
+    let output =
+        units.analyze(&["verify", "--man=no"], &["onedrop-lmtp.service", "onedrop-lmtp.socket"]);
     let said = String::from_utf8_lossy(&output.stderr);
     // What other packages' units lack is not ours to mend.
     let ours: Vec<_> = said.lines().filter(|line| line.contains("onedrop")).collect();
@@ -24,11 +26,17 @@ fn systemd_finds_no_fault_with_the_units() {
 #[test]
 fn the_server_is_confined() {
     let units = Units::installed();
-    let output = units.analyze(&["security", "--offline=true", "--no-pager"], &["onedrop-lmtp.service"]);
+    let output =
+        units.analyze(&["security", "--offline=true", "--no-pager"], &["onedrop-lmtp.service"]);
     let told = String::from_utf8_lossy(&output.stdout);
     let overall = told.lines().find(|line| line.contains("Overall exposure level"));
-    let exposure = overall.and_then(|line| line.rsplit_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
-    assert!(exposure.is_some_and(|exposure| exposure <= EXPOSURE), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let exposure =
+        overall.and_then(|line| line.rsplit_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
+    assert!(
+        exposure.is_some_and(|exposure| exposure <= EXPOSURE),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -40,12 +48,17 @@ fn units_and_tmpfiles_agree_about_the_folders() {
         let folder = format!("{parent}/{}", setting(&service, &format!("{kind}Directory")));
         let mode = setting(&service, &format!("{kind}DirectoryMode"));
         let line = tmpfiles.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-        let found = line.filter(|words| words.first() == Some(&"d")).find(|words| words.get(1) == Some(&&*folder));
+        let found = line
+            .filter(|words| words.first() == Some(&"d"))
+            .find(|words| words.get(1) == Some(&&*folder));
         assert_eq!(found, Some(vec!["d", &folder, mode, owner, setting(&service, "Group")]));
     }
     // The socket's folder has an owner that no service changes.
     assert!(!service.lines().any(|line| line.starts_with("RuntimeDirectory")), "{service}");
-    assert!(tmpfiles.lines().any(|line| line == "d /run/onedrop     0755 root    root"), "{tmpfiles}");
+    assert!(
+        tmpfiles.lines().any(|line| line == "d /run/onedrop     0755 root    root"),
+        "{tmpfiles}"
+    );
     assert!(shipped("onedrop.sysusers.conf").contains(&format!("u {user} - ")));
 }
 
@@ -53,12 +66,16 @@ fn units_and_tmpfiles_agree_about_the_folders() {
 fn the_socket_is_the_one_that_the_configuration_names() {
     let socket = shipped("onedrop-lmtp.socket");
     let path = setting(&socket, "ListenStream");
-    let conf = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/onedrop.toml")).expect("conf");
+    let conf = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/onedrop.toml"))
+        .expect("conf");
     assert!(conf.contains(&format!("\n# via = \"{path}\"\n")), "{path}");
     // deliver runs as that user; lmtp(8) as one of that group.
     let user = setting(&socket, "SocketUser").to_owned();
     assert_eq!(user, setting(&shipped("onedrop-lmtp.service"), "User"));
-    assert_eq!((setting(&socket, "SocketGroup"), setting(&socket, "SocketMode")), ("postfix", "0660"));
+    assert_eq!(
+        (setting(&socket, "SocketGroup"), setting(&socket, "SocketMode")),
+        ("postfix", "0660")
+    );
 }
 
 #[test]
@@ -97,7 +114,8 @@ fn shipped(name: &str) -> String {
 
 /// The value of a setting that is there once.
 fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
-    let values: Vec<_> = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect();
+    let values: Vec<_> =
+        unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect();
     assert_eq!(values.len(), 1, "{name} in\n{unit}");
     values[0]
 }

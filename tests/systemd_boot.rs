@@ -16,7 +16,12 @@ fn block(heading: &str, language: &str) -> String {
     let readme = fixture_text("README.md");
     let section = readme.split_once(&format!("\n### {heading}\n")).expect("the heading").1;
     let fence = format!("```{language}\n");
-    section.split_once(&fence).and_then(|(_, rest)| rest.split_once("```")).expect("a block").0.to_owned()
+    section
+        .split_once(&fence)
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .expect("a block")
+        .0
+        .to_owned()
 }
 
 const MAILDIRS: &str = "Where the mailboxes are Maildirs on this host";
@@ -87,7 +92,10 @@ fn send(machine: &Machine, id: &str, copies: usize) {
     ));
     let new = "/srv/mail/scuba/Maildir/new";
     let arrived = machine.soon(&format!("grep -qx 'body of {id}' {new}/*"));
-    let log = || machine.run("cat /var/log/mail.log; mailq; ls -lR /srv/mail | head -40") + &machine.journal();
+    let log = || {
+        machine.run("cat /var/log/mail.log; mailq; ls -lR /srv/mail | head -40")
+            + &machine.journal()
+    };
     assert!(arrived, "{id} has not arrived:\n{}", log());
     assert_eq!(machine.run(&format!("ls {new} | wc -l")).trim(), copies.to_string(), "{}", log());
     let owners = machine.run(&format!("stat -c %U {new}/* | sort -u"));

@@ -1,5 +1,6 @@
-//! A server that has vanished without a word, as in a power cut or behind a firewall that has forgotten its connections:
-//! `onedrop lmtp` notices it in the sessions that it has kept, and delivers in new ones.
+//! A server that has vanished without a word, as in a power cut or behind a firewall that has
+//! forgotten its connections: `onedrop lmtp` notices it in the sessions that it has kept, and
+//! delivers in new ones.
 
 mod support;
 
@@ -34,7 +35,12 @@ fn kept_sessions_with_servers_that_vanished_cost_no_delivery() {
     let config = host.folder.join("onedrop.toml");
     let log = host.folder.join("lmtp.log");
     let mut command = host.command(onedrop_path());
-    command.arg("lmtp").arg("--config").arg(&config).arg("--listen").arg(format!("unix:{}", socket.display()));
+    command
+        .arg("lmtp")
+        .arg("--config")
+        .arg(&config)
+        .arg("--listen")
+        .arg(format!("unix:{}", socket.display()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("log"));
     let mut lmtp = Server::start("onedrop lmtp", command, Signal::SIGKILL, &log);
     lmtp.wait_ready(|| LmtpClient::unix(&socket, Duration::from_secs(1)).is_ok());
@@ -43,7 +49,8 @@ fn kept_sessions_with_servers_that_vanished_cost_no_delivery() {
         let replies = client.deliver(ANN, to, &letter(name)).expect("replies");
         assert!(replies.iter().all(Reply::is_ok), "{name}: {replies:?}");
     };
-    // The first call in a ledger's session is another one for several recipients: there a helper takes a turn in it.
+    // The first call in a ledger's session is another one for several recipients: there a helper
+    // takes a turn in it.
     for (name, to) in [("several", &ALL[..]), ("one", &ALL[..1])] {
         deliver(&format!("{name}-before"), &ALL);
         thread::sleep(IDLE);

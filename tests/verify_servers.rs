@@ -1,5 +1,5 @@
-//! `onedrop verify` through the real binary: every finding at once with Postgres and Dovecot; with SQLite and Maildir what
-//! is different there; and how it ends.
+//! `onedrop verify` through the real binary: every finding at once with Postgres and Dovecot; with
+//! SQLite and Maildir what is different there; and how it ends.
 
 mod support;
 
@@ -19,13 +19,18 @@ fn verify_site(config: &Path, args: &[&str]) -> (i32, Vec<serde_json::Value>, St
         return (code, Vec::new(), said);
     }
     let json = String::from_utf8_lossy(&output.stdout).into_owned();
-    (code, serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}\n{said}")), said)
+    (
+        code,
+        serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}\n{said}")),
+        said,
+    )
 }
 
 /// What was found about a message, as `level topic`.
 fn about(findings: &[serde_json::Value], name: &str) -> Vec<String> {
     let mine = findings.iter().filter(|finding| finding["message_id"] == format!("<{name}@x>"));
-    mine.map(|finding| format!("{} {}", finding["level"], finding["topic"]).replace('"', "")).collect()
+    mine.map(|finding| format!("{} {}", finding["level"], finding["topic"]).replace('"', ""))
+        .collect()
 }
 
 fn letter(name: &str) -> Vec<u8> {
@@ -39,12 +44,26 @@ const SCUBA: [&str; 4] = ["-d", "scuba@mail.axial.net", "-f", "a@b"];
 fn postgres_and_dovecot_agree_again() {
     let world = World::start();
     let config = world.config("verify", STORY);
-    let names = ["fine", "double", "own", "moved", "deleted", "doubt-copy", "doubt-none", "marked", "twice"];
+    let names = [
+        "fine",
+        "double",
+        "own",
+        "moved",
+        "deleted",
+        "doubt-copy",
+        "doubt-none",
+        "marked",
+        "twice",
+    ];
     for name in names {
         delivered(&config, &SCUBA, &letter(name));
     }
     let psql = |sql: &str| world.postgres.psql(sql);
-    let of = |name: &str| format!("message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<{name}@x>')");
+    let of = |name: &str| {
+        format!(
+            "message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<{name}@x>')"
+        )
+    };
     let (code, findings, said) = verify_site(&config, &[]);
     assert_eq!((code, findings.len()), (0, 0), "{said}");
 
@@ -57,7 +76,8 @@ fn postgres_and_dovecot_agree_again() {
     };
     let mut scuba = world.dovecot.session("scuba");
     let mut append = |name: &str, later_secs: u32, trace: &str| {
-        let text = format!("{trace}{}", String::from_utf8(letter(name)).expect("text")).replace('\n', "\r\n");
+        let text = format!("{trace}{}", String::from_utf8(letter(name)).expect("text"))
+            .replace('\n', "\r\n");
         let options = format!("\"{}\"", date_of(name, later_secs).trim());
         let answer = scuba.append("INBOX", &options, text.as_bytes()).expect("append");
         assert!(answer.is_ok(), "{answer:?}");
@@ -68,8 +88,9 @@ fn postgres_and_dovecot_agree_again() {
     append("marked", 0, "");
     // An equal Message-ID with other content is another message, whatever its date.
     append("fine", 0, "Subject: forged\n");
-    let uid_of =
-        |name: &str| -> String { psql(&format!("SELECT uid FROM onedrop_copy WHERE {}", of(name))).trim().to_owned() };
+    let uid_of = |name: &str| -> String {
+        psql(&format!("SELECT uid FROM onedrop_copy WHERE {}", of(name))).trim().to_owned()
+    };
     for command in [
         "CREATE Kept".to_owned(),
         "SELECT INBOX".to_owned(),
@@ -115,7 +136,10 @@ fn postgres_and_dovecot_agree_again() {
     let out = run(&config, &["verify"]);
     let lines = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1));
-    assert!(lines.contains("error    double: account=scuba mailbox=INBOX <double@x>: uid="), "{lines}");
+    assert!(
+        lines.contains("error    double: account=scuba mailbox=INBOX <double@x>: uid="),
+        "{lines}"
+    );
     assert!(String::from_utf8_lossy(&out.stderr).contains("9 copies compared"), "{out:?}");
     assert!(!String::from_utf8_lossy(&out.stderr).contains('\r'), "no progress line into a file");
 
@@ -149,14 +173,18 @@ fn postgres_and_dovecot_agree_again() {
         .iter()
         .filter(|flags| flags.iter().any(|flag| flag == "\\Deleted"))
         .count();
-    assert_eq!(deleted, 1, "what its owner has marked as deleted is not expunged: that were a bare EXPUNGE");
+    assert_eq!(
+        deleted, 1,
+        "what its owner has marked as deleted is not expunged: that were a bare EXPUNGE"
+    );
     for name in ["double", "twice"] {
         assert!(
             world.dovecot.uids("scuba", "INBOX").contains(&uid_of(name).parse().expect("a uid")),
             "the one on record"
         );
     }
-    let settled = || psql("SELECT count(*) FROM onedrop_copy WHERE settled_at IS NOT NULL").trim().to_owned();
+    let settled =
+        || psql("SELECT count(*) FROM onedrop_copy WHERE settled_at IS NOT NULL").trim().to_owned();
     assert_eq!(settled(), "0", "the next look sees that what was taken out is gone");
 
     // The next attempt of Postfix delivers what is missing, and all is well.
@@ -180,7 +208,10 @@ fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
     assert!(said.contains("failed   account=scuba: ") && said.contains("1 not compared"), "{said}");
     world.postgres.psql("DELETE FROM onedrop_schema WHERE version > 1");
     let (code, _, said) = verify_site(&config, &[]);
-    assert!(code == 75 && said.contains("schema version 1") && said.contains("onedrop migrate"), "{said}");
+    assert!(
+        code == 75 && said.contains("schema version 1") && said.contains("onedrop migrate"),
+        "{said}"
+    );
 }
 
 /// SQLite and Maildir: a configuration in a folder of its own.
@@ -235,7 +266,10 @@ fn sqlite_and_maildir_agree_again() {
     assert_eq!(topics, ["", "error double", "info moved", "error lease"]);
     let (code, findings, said) = verify_site(&config, &["--repair"]);
     assert_eq!(code, 0, "all is mended: {said} {findings:#?}");
-    assert!(read.exists() && !inbox.join("new").join(&double).exists(), "the one that was read stays");
+    assert!(
+        read.exists() && !inbox.join("new").join(&double).exists(),
+        "the one that was read stays"
+    );
     assert_eq!(
         name_of("doubt"),
         fs::read_dir(inbox.join("new"))
@@ -254,7 +288,10 @@ fn a_message_piped_into_verify_is_deferred_and_nothing_is_done() {
     let config = embedded(&root);
     let mut command = onedrop();
     // As Postfix' pipe(8) and local(8) start it.
-    command.args(["verify", "--repair", "--config"]).arg(&config).env("MAIL_CONFIG", "/etc/postfix");
+    command
+        .args(["verify", "--repair", "--config"])
+        .arg(&config)
+        .env("MAIL_CONFIG", "/etc/postfix");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
     // It does not read it.
     drop(std::io::Write::write_all(&mut child.stdin.take().expect("stdin"), b"Subject: x\n\nx\n"));

@@ -1,5 +1,5 @@
-//! Deliveries by way of the LMTP server on the same host (`deliver.via`): the real binary against the real server, and
-//! against listeners that misbehave on purpose.
+//! Deliveries by way of the LMTP server on the same host (`deliver.via`): the real binary against
+//! the real server, and against listeners that misbehave on purpose.
 
 mod support;
 
@@ -45,22 +45,30 @@ impl World {
     /// A delivery that could do it by itself.
     fn able(&self, more: &str) -> Delivery {
         let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
-        let config = self.config("able.toml", &self.root.join("ledger.db"), &self.root.join("mail"), &via);
+        let config =
+            self.config("able.toml", &self.root.join("ledger.db"), &self.root.join("mail"), &via);
         Delivery { config, input: MESSAGE.to_vec() }
     }
 
-    /// A delivery whose ledger and store are nowhere: it can hand the message over, and nothing else.
+    /// A delivery whose ledger and store are nowhere: it can hand the message over, and nothing
+    /// else.
     fn helpless(&self, more: &str) -> Delivery {
         let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
         let nowhere = Path::new("/proc/nowhere");
-        let config = self.config("helpless.toml", &nowhere.join("ledger.db"), &nowhere.join("mail"), &via);
+        let config =
+            self.config("helpless.toml", &nowhere.join("ledger.db"), &nowhere.join("mail"), &via);
         Delivery { config, input: MESSAGE.to_vec() }
     }
 
     /// An able delivery that has been started and has read nothing yet.
     fn begin(&self, args: &[&str]) -> (Delivery, Child) {
         let delivery = self.able("");
-        let child = delivery.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+        let child = delivery
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("binary");
         (delivery, child)
     }
 
@@ -96,7 +104,8 @@ impl Delivery {
 
     fn feed(&self, mut command: Command) -> End {
         let started = Instant::now();
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
         // A delivery that ended early is judged by its status.
         drop(child.stdin.take().expect("stdin").write_all(&self.input));
         let output = child.wait_with_output().expect("end");
@@ -145,21 +154,38 @@ fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
         .run(&args)
         .is(0, "stored account=scuba mailbox=INBOX ")
         .says("account=lisa mailbox=Sent");
-    let pids = world.ledger("SELECT pid || ' ' || queue_id || ' ' || sender || ' ' || recipient FROM onedrop_attempt");
-    assert_eq!(pids, [format!("{} 4Wx7Yz1Q2kz9 lisa@gmail.com scuba@mail.axial.net", server.pid())]);
+    let pids = world.ledger(
+        "SELECT pid || ' ' || queue_id || ' ' || sender || ' ' || recipient FROM onedrop_attempt",
+    );
+    assert_eq!(
+        pids,
+        [format!("{} 4Wx7Yz1Q2kz9 lisa@gmail.com scuba@mail.axial.net", server.pid())]
+    );
     let copies = world.inbox("scuba");
     assert_eq!(copies.len(), 1);
-    for field in
-        ["Return-Path: <lisa@gmail.com>", "Delivered-To: scuba@mail.axial.net", "X-Original-To: Scuba@mail.axial.net"]
-    {
+    for field in [
+        "Return-Path: <lisa@gmail.com>",
+        "Delivered-To: scuba@mail.axial.net",
+        "X-Original-To: Scuba@mail.axial.net",
+    ] {
         assert_eq!(count(&copies[0], field), 1, "{field}: {}", copies[0].escape_ascii());
     }
     assert_eq!((count(&copies[0], "Return-Path:"), count(&copies[0], "Delivered-To:")), (1, 1));
     assert!(copies[0].ends_with(MESSAGE));
     assert_eq!(world.copies("lisa", ".Sent"), [MESSAGE]);
     // The same message, whichever way it comes.
-    world.alone().of(&piped).run(&args).is(0, "already there account=scuba ").says("already there account=lisa");
-    world.helpless("").of(&piped).run(&args).is(0, "already there account=scuba ").says("already there account=lisa");
+    world
+        .alone()
+        .of(&piped)
+        .run(&args)
+        .is(0, "already there account=scuba ")
+        .says("already there account=lisa");
+    world
+        .helpless("")
+        .of(&piped)
+        .run(&args)
+        .is(0, "already there account=scuba ")
+        .says("already there account=lisa");
     assert_eq!((world.inbox("scuba").len(), world.copies("lisa", ".Sent").len()), (1, 1));
 }
 
@@ -178,7 +204,9 @@ fn a_message_arrives_byte_for_byte() {
         let to = format!("user{number}@mail.axial.net");
         world.helpless("").of(message).run(&["-d", &to, "-f", ""]).is(0, "stored");
         let copies = world.inbox(&format!("user{number}"));
-        let expected = message.strip_prefix(b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\n").unwrap_or(message);
+        let expected = message
+            .strip_prefix(b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\n")
+            .unwrap_or(message);
         assert!(copies[0].ends_with(expected), "{number}");
         assert!(copies[0].starts_with(b"Return-Path: <>\nDelivered-To: "), "{number}");
         world.alone().of(message).run(&["-d", &to, "-f", ""]).is(0, "already there");
@@ -211,7 +239,10 @@ fn the_envelope_is_what_the_process_was_told() {
     command.env("RECIPIENT", "o_brien@mail.axial.net");
     world.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
     assert_eq!(count(&world.inbox("o'brien")[0], "Return-Path: <lisa@gmail.com>"), 1);
-    world.helpless("").run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"]).is(0, "stored account=a b ");
+    world
+        .helpless("")
+        .run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"])
+        .is(0, "stored account=a b ");
     world.helpless("").run(&["-d", SCUBA, "-f", "MAILER-DAEMON"]).is(0, "stored account=scuba ");
     assert_eq!(world.ledger("SELECT sender FROM onedrop_attempt ORDER BY id DESC LIMIT 1"), [""]);
     // What LMTP cannot say the process delivers by itself.
@@ -232,7 +263,8 @@ fn each_recipient_has_its_reply_and_the_worst_counts() {
     let one = world.helpless("").of(b"Subject: one\n\nbody\n");
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"]).is(75, BY_ITSELF);
     assert_eq!(world.inbox("scuba").len(), 1);
-    // The server's configuration may be older than the process's, which therefore decides, and records it.
+    // The server's configuration may be older than the process's, which therefore decides, and
+    // records it.
     let one = world.able("").of(b"Subject: one\n\nbody\n");
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
         .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
@@ -248,7 +280,11 @@ fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
     let _server = world.start_server("[lmtp]\nrecipients = 1");
     world.helpless("").run(&["-d", SCUBA, "-d", DOUG]).is(75, BY_ITSELF);
     assert!(world.inbox("scuba").is_empty());
-    world.able("").run(&["-d", SCUBA, "-d", DOUG]).is(0, "stored account=scuba ").says("stored account=doug ");
+    world
+        .able("")
+        .run(&["-d", SCUBA, "-d", DOUG])
+        .is(0, "stored account=scuba ")
+        .says("stored account=doug ");
 }
 
 #[test]
@@ -262,7 +298,8 @@ fn where_nobody_listens_the_process_delivers_by_itself() {
     fs::remove_file(world.socket()).expect("socket");
     fs::write(world.socket(), "no socket").expect("file");
     world.able("").run(&["-d", "otto@mail.axial.net"]).is(0, "stored account=otto ");
-    let by_server = world.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_copy WHERE placed_at IS NOT NULL");
+    let by_server =
+        world.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_copy WHERE placed_at IS NOT NULL");
     assert_eq!(by_server, ["4"]);
 }
 
@@ -275,10 +312,16 @@ fn guards_hold_before_anything_is_handed_over() {
     world.able("[limits]\nmessage_bytes = 500").run(&["-d", SCUBA]).is(69, "5.3.4 ");
     let said = fake.said();
     assert!(!said.contains("MAIL") && !said.contains("DATA"), "{said}");
-    world.helpless("").run(&["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Q"]).is(0, "stored by a fake\n");
+    world
+        .helpless("")
+        .run(&["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Q"])
+        .is(0, "stored by a fake\n");
     let said = fake.said();
     let sent = "XFORWARD IDENT=4Q\r\nMAIL FROM:<lisa@gmail.com> SIZE=";
-    assert!(said.contains(sent) && said.contains("\r\nRCPT TO:<scuba@mail.axial.net>\r\nDATA\r\n"), "{said}");
+    assert!(
+        said.contains(sent) && said.contains("\r\nRCPT TO:<scuba@mail.axial.net>\r\nDATA\r\n"),
+        "{said}"
+    );
 }
 
 /// The same limit as without the server, though lines are longer on the wire.
@@ -337,9 +380,17 @@ fn what_the_server_says_of_the_mail_is_the_end() {
         ),
         (Script { after: Some("550 5.1.1 gone\r\n"), ..Script::default() }, 67, "5.1.1 gone\n"),
         (Script { after: Some("451 4.3.0 later\r\n"), ..Script::default() }, 75, "4.3.0 later\n"),
-        (Script { after: Some("250-2.0.0 two\r\n250 2.0.0 lines\r\n"), ..Script::default() }, 0, "two"),
         (
-            Script { rcpt: "451 4.3.0 not now\r\n", data: "503 5.5.1 none\r\n", ..Script::default() },
+            Script { after: Some("250-2.0.0 two\r\n250 2.0.0 lines\r\n"), ..Script::default() },
+            0,
+            "two",
+        ),
+        (
+            Script {
+                rcpt: "451 4.3.0 not now\r\n",
+                data: "503 5.5.1 none\r\n",
+                ..Script::default()
+            },
             75,
             "4.3.0 not now\n",
         ),
@@ -353,7 +404,8 @@ fn what_the_server_says_of_the_mail_is_the_end() {
 }
 
 #[test]
-fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliver_beside_the_server() {
+fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliver_beside_the_server()
+ {
     let cases = [
         (Script { greeting: "hello\r\n", ..Script::default() }, "is not understood"),
         (Script { greeting: "250 2.0.0 stored\r\n", ..Script::default() }, "is not understood"),
@@ -364,12 +416,24 @@ fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliv
         (Script { after: Some("250 2.0.0 sto"), ..Script::default() }, "did not answer"),
         (Script { after: Some("250-2.0.0 stored\r\n"), ..Script::default() }, "did not answer"),
         (Script { after: Some("stored\r\n"), ..Script::default() }, "is not understood"),
-        (Script { after: Some("250-2.0.0 stored\r\n451 4.3.0 not\r\n"), ..Script::default() }, "is not understood"),
+        (
+            Script { after: Some("250-2.0.0 stored\r\n451 4.3.0 not\r\n"), ..Script::default() },
+            "is not understood",
+        ),
         (Script { after: Some("250 stored\r\n"), ..Script::default() }, "reply not understood"),
-        (Script { after: Some("250 4.3.0 stored\r\n"), ..Script::default() }, "reply not understood"),
-        (Script { after: Some("503 5.5.1 bad sequence\r\n"), ..Script::default() }, "reply not understood"),
+        (
+            Script { after: Some("250 4.3.0 stored\r\n"), ..Script::default() },
+            "reply not understood",
+        ),
+        (
+            Script { after: Some("503 5.5.1 bad sequence\r\n"), ..Script::default() },
+            "reply not understood",
+        ),
         (Script { after: Some("550 no\r\n"), ..Script::default() }, "reply not understood"),
-        (Script { after: Some("421 4.3.2 shutting down\r\n"), ..Script::default() }, "shutting down"),
+        (
+            Script { after: Some("421 4.3.2 shutting down\r\n"), ..Script::default() },
+            "shutting down",
+        ),
     ];
     for (script, says) in cases {
         let world = World::new();
@@ -380,7 +444,10 @@ fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliv
     }
     let world = World::new();
     // One of two replies.
-    let _fake = Fake::start(&world.socket(), Script { after: Some("250 2.0.0 stored\r\n"), ..Script::default() });
+    let _fake = Fake::start(
+        &world.socket(),
+        Script { after: Some("250 2.0.0 stored\r\n"), ..Script::default() },
+    );
     world.able("").run(&["-d", SCUBA, "-d", DOUG]).is(75, "4.3.0 ").says("did not answer");
     assert!(world.inbox("doug").is_empty());
 }
@@ -407,10 +474,13 @@ fn a_server_that_hangs_is_75_by_the_deadline() {
 /// Nobody accepts, and the queue is full.
 #[test]
 fn where_the_queue_is_full_the_process_delivers_by_itself() {
-    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    };
     use std::os::fd::AsRawFd;
     let world = World::new();
-    let listener = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).expect("socket");
+    let listener =
+        socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).expect("socket");
     bind(listener.as_raw_fd(), &UnixAddr::new(&world.socket()).expect("address")).expect("bind");
     listen(&listener, Backlog::new(0).expect("none")).expect("listen");
     let _first = UnixStream::connect(world.socket()).expect("the only place");
@@ -442,14 +512,18 @@ fn a_server_that_is_killed_with_the_message_costs_a_retry() {
     assert_eq!(world.inbox("scuba").len(), 1);
 }
 
-/// The call is made while the message is being read; a server that stops then has nothing in its hands.
+/// The call is made while the message is being read; a server that stops then has nothing in its
+/// hands.
 #[test]
 fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let world = World::new();
         let mut server = world.start_server("");
         let (delivery, mut child) = world.begin(&["-d", SCUBA]);
-        assert!(wait_until(Duration::from_secs(20), || has_thread(&server, "client")), "nobody called");
+        assert!(
+            wait_until(Duration::from_secs(20), || has_thread(&server, "client")),
+            "nobody called"
+        );
         server.stop(signal);
         child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
         let output = child.wait_with_output().expect("end");
@@ -467,7 +541,8 @@ fn is_locked(file: &Path) -> bool {
 /// Whether a thread of the server has this name now.
 fn has_thread(server: &Server, name: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("/proc");
-    let mut names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    let mut names =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.any(|found| found.trim_end() == name)
 }
 
@@ -482,7 +557,8 @@ struct Script {
     mail: &'static str,
     rcpt: &'static str,
     data: &'static str,
-    /// Said after the final dot, once, before the connection ends; `None`: a reply for each recipient.
+    /// Said after the final dot, once, before the connection ends; `None`: a reply for each
+    /// recipient.
     after: Option<&'static str>,
     /// After that a byte now and then.
     is_slow: bool,

@@ -1,7 +1,8 @@
-//! A delivering process is frozen (SIGSTOP by strace(1), right after an exact system call) past its lease, a second one
-//! delivers, and the first is thawed: one copy in the end, and the first ends with 75 unless that copy is its own.
-//! Without doubt nothing but the lease keeps the second away; in doubt, since a first one was killed, the turn does so too.
-//! Postgres and Dovecot are real, and leases run out by themselves.
+//! A delivering process is frozen (SIGSTOP by strace(1), right after an exact system call) past its
+//! lease, a second one delivers, and the first is thawed: one copy in the end, and the first ends
+//! with 75 unless that copy is its own. Without doubt nothing but the lease keeps the second away;
+//! in doubt, since a first one was killed, the turn does so too. Postgres and Dovecot are real, and
+//! leases run out by themselves.
 
 mod support;
 
@@ -18,10 +19,12 @@ use nix::unistd::Pid;
 use support::world::{STORY, World, deliver, start_delivery};
 use support::{onedrop_path, wait_until};
 
-/// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy out again.
-const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
-/// The lease, the time after which Postgres frees the locks of a session that went silent in its turn (deadline + 5 s),
-/// and room for a busy machine.
+/// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy
+/// out again.
+const TIMES: &str =
+    "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
+/// The lease, the time after which Postgres frees the locks of a session that went silent in its
+/// turn (deadline + 5 s), and room for a busy machine.
 const TAKE_OVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where a delivery is frozen, in the order of time.
@@ -29,7 +32,8 @@ const TAKE_OVER_LIMIT: Duration = Duration::from_secs(30);
 enum Freeze {
     /// The record was sent to be committed, no lock is held.
     Recorded,
-    /// In doubt only: it has the copy's turn, and with it the lock; nothing was sent to the mail server.
+    /// In doubt only: it has the copy's turn, and with it the lock; nothing was sent to the mail
+    /// server.
     InTurn,
     /// Nothing of the append is out; in doubt, the look has found nothing.
     Ready,
@@ -43,8 +47,14 @@ enum Freeze {
 
 const WITHOUT_DOUBT: [Freeze; 5] =
     [Freeze::Recorded, Freeze::Ready, Freeze::LiteralSent, Freeze::Checked, Freeze::LastBytesSent];
-const IN_DOUBT: [Freeze; 6] =
-    [Freeze::Recorded, Freeze::InTurn, Freeze::Ready, Freeze::LiteralSent, Freeze::Checked, Freeze::LastBytesSent];
+const IN_DOUBT: [Freeze; 6] = [
+    Freeze::Recorded,
+    Freeze::InTurn,
+    Freeze::Ready,
+    Freeze::LiteralSent,
+    Freeze::Checked,
+    Freeze::LastBytesSent,
+];
 
 /// One call in a trace of the first thread.
 struct Call {
@@ -53,7 +63,8 @@ struct Call {
 }
 
 fn calls(trace: &str) -> Vec<Call> {
-    let named = |line: &str| Some(Call { name: line.split_once('(')?.0.to_owned(), line: line.to_owned() });
+    let named =
+        |line: &str| Some(Call { name: line.split_once('(')?.0.to_owned(), line: line.to_owned() });
     trace.lines().filter(|line| !line.starts_with(['-', '+'])).filter_map(named).collect()
 }
 
@@ -93,7 +104,8 @@ impl Freeze {
         }
     }
 
-    /// Whether a trace that ends at the freeze ends where it should: a turn was taken only in doubt.
+    /// Whether a trace that ends at the freeze ends where it should: a turn was taken only in
+    /// doubt.
     fn is_met_by(self, calls: &[Call], in_doubt: bool) -> bool {
         let appended = calls.iter().any(is_append);
         let turn = calls.iter().position(is_turn);
@@ -101,7 +113,8 @@ impl Freeze {
         let here = match self {
             Freeze::Recorded => return calls.last().is_some_and(is_record),
             Freeze::InTurn => {
-                let asked = |turn| calls[turn + 1..].iter().any(|call: &Call| call.name == "sendto");
+                let asked =
+                    |turn| calls[turn + 1..].iter().any(|call: &Call| call.name == "sendto");
                 last == "poll" && turn.is_some_and(|turn| !asked(turn))
             }
             Freeze::Ready => !appended && last == "poll",
@@ -129,7 +142,8 @@ struct Zombie {
 
 impl Drop for Zombie {
     fn drop(&mut self) {
-        // After a failed assertion it may still be frozen. It is our grandchild, and alive while strace is.
+        // After a failed assertion it may still be frozen. It is our grandchild, and alive while
+        // strace is.
         if matches!(self.strace.try_wait(), Ok(None)) {
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = self.strace.wait();
@@ -140,7 +154,9 @@ impl Drop for Zombie {
 /// Starts a delivery under strace, of whose first thread alone the calls are counted.
 fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child {
     let mut command = Command::new("strace");
-    command.args(["-s", "200", "-e", "trace=sendto,recvfrom,poll", "-o"]).arg(world.root.join(format!("{id}.trace")));
+    command
+        .args(["-s", "200", "-e", "trace=sendto,recvfrom,poll", "-o"])
+        .arg(world.root.join(format!("{id}.trace")));
     if let Some(inject) = inject {
         command.args(["-e", &format!("inject={inject}")]);
     }
@@ -149,24 +165,28 @@ fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child 
         .args(["deliver", "--config"])
         .arg(config)
         .args(["-d", &format!("to-{id}@mail.axial.net")]);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
+    {
         command.env_remove(name);
     }
     command.stdin(File::open(world.root.write(id, message(id))).expect("message"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace")
 }
 
-/// Leaves copies in doubt: deliveries of `ids` that are killed between their record and the mail server's greeting, which
-/// never comes, and whose leases have run out.
+/// Leaves copies in doubt: deliveries of `ids` that are killed between their record and the mail
+/// server's greeting, which never comes, and whose leases have run out.
 fn leave_in_doubt(world: &World, ids: &[String]) {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("its number").port();
-    let (ledger, store) =
-        (format!("url = \"{}\"", world.postgres.url_socket()), format!("url = \"imap://127.0.0.1:{port}\""));
+    let (ledger, store) = (
+        format!("url = \"{}\"", world.postgres.url_socket()),
+        format!("url = \"imap://127.0.0.1:{port}\""),
+    );
     let row = |id: &str, what: &str| {
-        world
-            .postgres
-            .psql(&format!("SELECT DISTINCT {what} FROM onedrop_copy WHERE account IN ('to-{id}', 'from-{id}')"))
+        world.postgres.psql(&format!(
+            "SELECT DISTINCT {what} FROM onedrop_copy WHERE account IN ('to-{id}', 'from-{id}')"
+        ))
     };
     for id in ids {
         let config = world.config_by(
@@ -177,18 +197,30 @@ fn leave_in_doubt(world: &World, ids: &[String]) {
         );
         let mut child = start_delivery(&config, &["-d", &format!("to-{id}@mail.axial.net")]);
         child.stdin.take().expect("stdin").write_all(message(id).as_bytes()).expect("the message");
-        assert!(wait_until(Duration::from_secs(10), || row(id, "epoch") == "1"), "{id}: not recorded");
+        assert!(
+            wait_until(Duration::from_secs(10), || row(id, "epoch") == "1"),
+            "{id}: not recorded"
+        );
         child.kill().expect("kill");
         child.wait().expect("end");
     }
     for id in ids {
-        let doubt = || row(id, "placed_at IS NULL AND in_doubt AND leased_until < clock_timestamp()") == "t";
+        let doubt = || {
+            row(id, "placed_at IS NULL AND in_doubt AND leased_until < clock_timestamp()") == "t"
+        };
         assert!(wait_until(Duration::from_secs(20), doubt), "{id}: not in doubt");
     }
 }
 
-/// A delivery that stands still at `freeze`. The scheduling may move the counts: then once more, under another name.
-fn frozen(world: &World, config: &Path, name: &str, freeze: Freeze, in_doubt: bool) -> (String, Zombie) {
+/// A delivery that stands still at `freeze`. The scheduling may move the counts: then once more,
+/// under another name.
+fn frozen(
+    world: &World,
+    config: &Path,
+    name: &str,
+    freeze: Freeze,
+    in_doubt: bool,
+) -> (String, Zombie) {
     for attempt in 0..5 {
         let id = format!("{name}{attempt}");
         let recording = format!("{id}rec");
@@ -197,15 +229,23 @@ fn frozen(world: &World, config: &Path, name: &str, freeze: Freeze, in_doubt: bo
         }
         let output = trace(world, config, &recording, None).wait_with_output().expect("end");
         assert!(output.status.success(), "recording: {output:?}");
-        let read = |id: &str| fs::read_to_string(world.root.join(format!("{id}.trace"))).unwrap_or_default();
+        let read = |id: &str| {
+            fs::read_to_string(world.root.join(format!("{id}.trace"))).unwrap_or_default()
+        };
         let recorded = calls(&read(&recording));
-        let at = freeze.find(&recorded).unwrap_or_else(|| panic!("no {freeze:?} in\n{}", read(&recording)));
+        let at = freeze
+            .find(&recorded)
+            .unwrap_or_else(|| panic!("no {freeze:?} in\n{}", read(&recording)));
         let name = &recorded[at].name;
         let n = recorded[..=at].iter().filter(|call| call.name == *name).count();
-        let mut strace = trace(world, config, &id, Some(&format!("{name}:signal=SIGSTOP:when={n}")));
+        let mut strace =
+            trace(world, config, &id, Some(&format!("{name}:signal=SIGSTOP:when={n}")));
         let stopped = || read(&id).contains("--- stopped by SIGSTOP ---");
-        let up = wait_until(Duration::from_secs(10), || stopped() || !matches!(strace.try_wait(), Ok(None)));
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id())).unwrap_or_default();
+        let up = wait_until(Duration::from_secs(10), || {
+            stopped() || !matches!(strace.try_wait(), Ok(None))
+        });
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id()))
+            .unwrap_or_default();
         let pid = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
         let Some(pid) = pid.filter(|_| up && stopped()) else {
             let _ = strace.wait();
@@ -221,20 +261,28 @@ fn frozen(world: &World, config: &Path, name: &str, freeze: Freeze, in_doubt: bo
 
 /// Freezes one, lets another take over, thaws the first; returns what the first said in the end.
 fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
-    let name = format!("{}{}", if in_doubt { "doubt-" } else { "" }, format!("{freeze:?}").to_lowercase());
+    let name =
+        format!("{}{}", if in_doubt { "doubt-" } else { "" }, format!("{freeze:?}").to_lowercase());
     let first = world.config(&format!("{name}-first"), &format!("{STORY}{TIMES}"));
     let second = world.config(&format!("{name}-second"), &format!("{STORY}{TIMES}"));
     let (id, mut zombie) = frozen(world, &first, &name, freeze, in_doubt);
-    let row = format!("SELECT placed_at IS NULL, epoch FROM onedrop_copy WHERE account = 'to-{id}'");
+    let row =
+        format!("SELECT placed_at IS NULL, epoch FROM onedrop_copy WHERE account = 'to-{id}'");
     let epoch = if in_doubt { "t|2" } else { "t|1" };
-    assert!(wait_until(Duration::from_secs(5), || world.postgres.psql(&row) == epoch), "{name}: not recorded");
-    let lease = world.postgres.psql(&format!("SELECT leased_until FROM onedrop_copy WHERE account = 'to-{id}'"));
+    assert!(
+        wait_until(Duration::from_secs(5), || world.postgres.psql(&row) == epoch),
+        "{name}: not recorded"
+    );
+    let lease = world
+        .postgres
+        .psql(&format!("SELECT leased_until FROM onedrop_copy WHERE account = 'to-{id}'"));
 
     let began = Instant::now();
     let (mut tries, mut said) = (0, String::new());
     let done = wait_until(TAKE_OVER_LIMIT, || {
         tries += 1;
-        let output = deliver(&second, &["-d", &format!("to-{id}@mail.axial.net")], message(&id).as_bytes());
+        let output =
+            deliver(&second, &["-d", &format!("to-{id}@mail.axial.net")], message(&id).as_bytes());
         said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(matches!(output.status.code(), Some(0 | 75)), "{output:?}");
         output.status.success()
@@ -242,26 +290,36 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
     assert!(done, "{name}: nobody could take over: {said}");
     let took_over = began.elapsed();
     // Only a copy whose last bytes are out may be there before the first is thawed.
-    let how = if freeze == Freeze::LastBytesSent { "found account=to-" } else { "stored account=to-" };
+    let how =
+        if freeze == Freeze::LastBytesSent { "found account=to-" } else { "stored account=to-" };
     assert!(said.starts_with(how), "{name}: {said}");
     // By the ledger's clock, which is the leases'.
     let late = format!("SELECT placed_at > '{lease}' FROM onedrop_copy WHERE account = 'to-{id}'");
     assert_eq!(world.postgres.psql(&late), "t", "{name}: before the lease had run out");
     let copy = message(&id).replace('\n', "\r\n").into_bytes();
-    let is_one_copy = |account: &str, mailbox: &str| world.dovecot.messages(account, mailbox) == [copy.as_slice()];
+    let is_one_copy = |account: &str, mailbox: &str| {
+        world.dovecot.messages(account, mailbox) == [copy.as_slice()]
+    };
     assert!(is_one_copy(&format!("to-{id}"), "INBOX"), "{name}, before the thaw");
 
     assert!(matches!(zombie.strace.try_wait(), Ok(None)), "{name}: it was not frozen");
     kill(zombie.pid, Signal::SIGCONT).expect("thaw");
     let thawed = Instant::now();
-    assert!(wait_until(Duration::from_secs(10), || !matches!(zombie.strace.try_wait(), Ok(None))), "{name} hangs");
+    assert!(
+        wait_until(Duration::from_secs(10), || !matches!(zombie.strace.try_wait(), Ok(None))),
+        "{name} hangs"
+    );
     let ended = thawed.elapsed();
     let mut late = String::new();
-    std::io::Read::read_to_string(zombie.strace.stdout.as_mut().expect("stdout"), &mut late).expect("stdout");
-    eprintln!("{name}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in {ended:.1?}: {late}");
+    std::io::Read::read_to_string(zombie.strace.stdout.as_mut().expect("stdout"), &mut late)
+        .expect("stdout");
+    eprintln!(
+        "{name}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in {ended:.1?}: {late}"
+    );
     let status = zombie.strace.wait().expect("end");
-    // The second found the first's own copy: one copy, on record, which both may call delivered. Without a turn the first
-    // does not learn that the Sent copy is placed as well, and has no time left to write it.
+    // The second found the first's own copy: one copy, on record, which both may call delivered.
+    // Without a turn the first does not learn that the Sent copy is placed as well, and has no time
+    // left to write it.
     let is_delivered = freeze == Freeze::LastBytesSent && in_doubt;
     let (code, start) = if is_delivered { (0, "stored account=to-") } else { (75, "4.3.0 ") };
     assert_eq!(status.code(), Some(code), "{name}: {late}");
@@ -273,7 +331,8 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
             "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
              WHERE account = '{account}' AND mailbox = '{mailbox}'"
         ));
-        let state = format!("{name}: {account}/{mailbox}: {uids:?}; ledger {row}; the first said {late}");
+        let state =
+            format!("{name}: {account}/{mailbox}: {uids:?}; ledger {row}; the first said {late}");
         assert_eq!(uids.len(), 1, "{state}");
         assert!(is_one_copy(&account, mailbox), "other bytes: {state}");
         assert_eq!(row, format!("{}|f|t|t", uids[0]), "{name}: {account}/{mailbox}");
@@ -291,10 +350,13 @@ fn take_over_at_each(freezes: &[Freeze], in_doubt: bool) {
             (freeze, scope.spawn(move || take_over(world, freeze, in_doubt)))
         };
         let runs: Vec<_> = freezes.iter().map(begin).collect();
-        runs.into_iter().map(|(freeze, run)| (freeze, run.join().expect("the take-over holds"))).collect()
+        runs.into_iter()
+            .map(|(freeze, run)| (freeze, run.join().expect("the take-over holds")))
+            .collect()
     });
     for (freeze, late) in late {
-        // Frozen after its last check it writes late, sees that it was overtaken, and takes its copy out again.
+        // Frozen after its last check it writes late, sees that it was overtaken, and takes its
+        // copy out again.
         let took_out = late.contains("its own late one was taken out again");
         assert_eq!(took_out, freeze == Freeze::Checked, "{freeze:?}: {late}");
     }

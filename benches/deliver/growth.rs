@@ -1,8 +1,9 @@
-//! Whether a full mailbox makes our part of a delivery slower: the same delivery into a mailbox of none, 2,000 and 50,000
-//! messages, with as many on record, beside what the store alone takes for one more: an APPEND by a bare client that
-//! logs in likewise, and for a Maildir a file that is written, synced and linked. Where the store's part is ten times ours
-//! the difference of the two says little; a delivery to another, small mailbox beside the same ledger shows the ledger's
-//! part without it. Postgres by way of PgBouncer, as `conf/` recommends.
+//! Whether a full mailbox makes our part of a delivery slower: the same delivery into a mailbox of
+//! none, 2,000 and 50,000 messages, with as many on record, beside what the store alone takes for
+//! one more: an APPEND by a bare client that logs in likewise, and for a Maildir a file that is
+//! written, synced and linked. Where the store's part is ten times ours the difference of the two
+//! says little; a delivery to another, small mailbox beside the same ledger shows the ledger's part
+//! without it. Postgres by way of PgBouncer, as `conf/` recommends.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,7 +26,11 @@ pub fn run() {
     let dovecot = Dovecot::start_high_performance();
     let postgres = Postgres::start();
     let pgbouncer = PgBouncer::start(&postgres);
-    let imap = bench.config("pooled", &format!("url = \"{}\"", pgbouncer.url()), &bench.imap_store(&dovecot));
+    let imap = bench.config(
+        "pooled",
+        &format!("url = \"{}\"", pgbouncer.url()),
+        &bench.imap_store(&dovecot),
+    );
     let maildir = bench.maildir_config(&dovecot);
     bench.migrate(&imap);
     // The first delivery makes the mailbox and, in a file, the ledger.
@@ -55,7 +60,10 @@ pub fn run() {
             Contender::new("APPEND", || bare_append(&dovecot, "imap")),
             Contender::new("SQLite + Maildir", bench.onedrop(&maildir, "maildir", STRANGER)),
             Contender::new("file", || bare_file(&dovecot.maildir("maildir"))),
-            Contender::new("Postgres + IMAP, small mailbox", bench.onedrop(&imap, "small", STRANGER)),
+            Contender::new(
+                "Postgres + IMAP, small mailbox",
+                bench.onedrop(&imap, "small", STRANGER),
+            ),
             Contender::new("APPEND", || bare_append(&dovecot, "small")),
         ];
         let times = in_turn(&mut contenders, ROUNDS);
@@ -73,13 +81,21 @@ pub fn run() {
     }
 }
 
-/// Names as Dovecot gives them, with microseconds that look like such: it keeps names in a hash table whose function takes
-/// little notice of all but the last digits, and regular ones make an APPEND a hundred times slower than it is.
+/// Names as Dovecot gives them, with microseconds that look like such: it keeps names in a hash
+/// table whose function takes little notice of all but the last digits, and regular ones make an
+/// APPEND a hundred times slower than it is.
 fn fill_maildir(folder: &Path, from: u32, to: u32) {
     for number in from..to {
-        let text = format!("From: {STRANGER}\nSubject: {number}\nMessage-ID: <fill.{number}@bench.example>\n\nsmall\n");
-        let (seconds, size, micros) = (1_700_000_000 + 37 * number, text.len(), scattered(number.into()) % 1_000_000);
-        let name = format!("{seconds}.M{micros}P{}.mail,S={size},W={}:2,S", scattered(micros) % 32_768, size + 5);
+        let text = format!(
+            "From: {STRANGER}\nSubject: {number}\nMessage-ID: <fill.{number}@bench.example>\n\nsmall\n"
+        );
+        let (seconds, size, micros) =
+            (1_700_000_000 + 37 * number, text.len(), scattered(number.into()) % 1_000_000);
+        let name = format!(
+            "{seconds}.M{micros}P{}.mail,S={size},W={}:2,S",
+            scattered(micros) % 32_768,
+            size + 5
+        );
         fs::write(folder.join("cur").join(name), text).expect("a message");
     }
 }
@@ -139,7 +155,8 @@ fn fill_sqlite(ledger: &Path, from: u32, to: u32) {
 
 /// Connect, log in, APPEND, LOGOUT, as short as a client can be.
 fn bare_append(dovecot: &Dovecot, account: &str) -> Duration {
-    let bytes = String::from_utf8(message(STRANGER, MESSAGE_BYTES)).expect("ASCII").replace('\n', "\r\n");
+    let bytes =
+        String::from_utf8(message(STRANGER, MESSAGE_BYTES)).expect("ASCII").replace('\n', "\r\n");
     let began = Instant::now();
     let mut imap = dovecot.session(account);
     let answer = imap.append("INBOX", "", bytes.as_bytes()).expect("an answer");
@@ -163,5 +180,8 @@ fn bare_file(folder: &Path) -> Duration {
 }
 
 fn began_nanos() -> u128 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos()
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos()
 }

@@ -34,14 +34,20 @@ pub fn run() {
         }
     }
     let limit = 1.5 * SIZE_MB + 20.0;
-    println!("| {SIZE_MB} MB, {ROUNDS} in turn | peak MB | of 1.5 sizes + 20 MB | target | median ms | least ms |");
+    println!(
+        "| {SIZE_MB} MB, {ROUNDS} in turn | peak MB | of 1.5 sizes + 20 MB | target | median ms | least ms |"
+    );
     println!("|---|---:|---:|---|---:|---:|");
     for ((name, _, ours), seen) in contenders.iter().zip(seen) {
-        let peak_mb = seen.iter().map(|(_, kilobytes)| *kilobytes as f64 * 1024.0 / MB).fold(0.0, f64::max);
+        let peak_mb =
+            seen.iter().map(|(_, kilobytes)| *kilobytes as f64 * 1024.0 / MB).fold(0.0, f64::max);
         let times = Times::of(seen.iter().map(|(took, _)| *took).collect());
         let target = verdict(peak_mb / limit, ours.then_some(1.0));
         let (median, least) = (times.median_ms(), times.least_ms());
-        println!("| {name} | {peak_mb:.1} | {:.2} | {target} | {median:.0} | {least:.0} |", peak_mb / limit);
+        println!(
+            "| {name} | {peak_mb:.1} | {:.2} | {target} | {median:.0} | {least:.0} |",
+            peak_mb / limit
+        );
     }
 }
 

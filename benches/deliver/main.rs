@@ -1,9 +1,11 @@
-//! How long a delivery takes, beside the programs that do the same work: whole processes, from their start to their end,
-//! each with a new message of 4 KB on standard input, in turn with the peer so that a busy machine slows down both.
-//! Results are ratios of medians. Nothing is asserted: a target that is missed is printed as missed.
+//! How long a delivery takes, beside the programs that do the same work: whole processes, from
+//! their start to their end, each with a new message of 4 KB on standard input, in turn with the
+//! peer so that a busy machine slows down both. Results are ratios of medians. Nothing is asserted:
+//! a target that is missed is printed as missed.
 //!
-//! `cargo bench --bench deliver` runs every case, `cargo bench --bench deliver -- maildir imap` those two. It needs what
-//! `tests/run` installs and root; all servers are the test rig's own, in temporary folders.
+//! `cargo bench --bench deliver` runs every case, `cargo bench --bench deliver -- maildir imap`
+//! those two. It needs what `tests/run` installs and root; all servers are the test rig's own, in
+//! temporary folders.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
-//! Where the time of one delivery goes. The steps of a delivery are taken one after the other in this process (a real
-//! one overlaps reading, connecting and logging in); starting and ending a process are measured beside them. strace
-//! counts system calls and syncs, in runs of their own.
+//! Where the time of one delivery goes. The steps of a delivery are taken one after the other in
+//! this process (a real one overlaps reading, connecting and logging in); starting and ending a
+//! process are measured beside them. strace counts system calls and syncs, in runs of their own.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,8 @@ pub fn run() {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance();
     let postgres = Postgres::start();
-    let (maildir, imap) = (bench.maildir_config(&dovecot), bench.imap_config("socket", &postgres, &dovecot));
+    let (maildir, imap) =
+        (bench.maildir_config(&dovecot), bench.imap_config("socket", &postgres, &dovecot));
     bench.migrate(&imap);
     processes(&bench);
     for (title, config) in [("SQLite + Maildir", &maildir), ("Postgres + IMAP", &imap)] {
@@ -38,7 +39,11 @@ pub fn run() {
     }
     println!("\n| one delivery | system calls | fsync, fdatasync |\n|---|---:|---:|");
     count("onedrop, SQLite + Maildir", bench.deliver_command(&maildir, "phases"), &bench);
-    count("onedrop, Postgres + IMAP (without the servers)", bench.deliver_command(&imap, "phases"), &bench);
+    count(
+        "onedrop, Postgres + IMAP (without the servers)",
+        bench.deliver_command(&imap, "phases"),
+        &bench,
+    );
     count("dovecot-lda (with doveconf)", lda_command(&dovecot.config_file(), "lda"), &bench);
 }
 
@@ -49,7 +54,9 @@ fn processes(bench: &Bench) {
         Times::of((0..ROUNDS).map(|_| deliver(&mut program(&path, args), b"")).collect())
     };
     println!("| a process from start to end | median ms | least ms |\n|---|---:|---:|");
-    for (name, times) in [("/bin/true", time("/bin/true", &[])), ("onedrop --version", time("", &["--version"]))] {
+    for (name, times) in
+        [("/bin/true", time("/bin/true", &[])), ("onedrop --version", time("", &["--version"]))]
+    {
         println!("| {name} | {:.2} | {:.2} |", times.median_ms(), times.least_ms());
     }
 }
@@ -76,7 +83,12 @@ fn steps(title: &str, config: &Path, dovecot: &Dovecot, postgres: &Postgres) {
     for at in 0..runs[0].steps.len() {
         let times = Times::of(runs.iter().map(|run| run.steps[at].1).collect());
         sum += times.median_ms();
-        println!("| {} | {:.2} | {:.2} |", runs[0].steps[at].0, times.median_ms(), times.least_ms());
+        println!(
+            "| {} | {:.2} | {:.2} |",
+            runs[0].steps[at].0,
+            times.median_ms(),
+            times.least_ms()
+        );
     }
     println!("| all, one after the other | {sum:.2} | |");
 }
@@ -87,17 +99,24 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let account = "phases";
     let mut watch = Watch { began: Instant::now(), steps: Vec::new() };
 
-    let loaded = Config::load(Some(config)).map_err(|errors| errors.to_string()).expect("our configuration");
+    let loaded =
+        Config::load(Some(config)).map_err(|errors| errors.to_string()).expect("our configuration");
     let loaded = watch.passed("configuration", loaded);
     let message = Message::new(bytes, DedupBy::Content);
     let facts = message.facts();
     watch.passed("message: identity, digest, facts", ());
     let is_sqlite = matches!(loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. });
     let mut ledger: Box<dyn Ledger> = match loaded.config.ledger.engine() {
-        LedgerUrl::Sqlite { path } => Box::new(SqliteLedger::open(&path, deadline.end()).expect("a ledger")),
+        LedgerUrl::Sqlite { path } => {
+            Box::new(SqliteLedger::open(&path, deadline.end()).expect("a ledger"))
+        }
         LedgerUrl::Postgres { .. } => {
-            let settings =
-                PostgresSettings { url: postgres.url_socket(), password: None, ca_file: None, prepare: false };
+            let settings = PostgresSettings {
+                url: postgres.url_socket(),
+                password: None,
+                ca_file: None,
+                prepare: false,
+            };
             Box::new(PostgresLedger::open(settings, deadline.end()).expect("a ledger"))
         }
     };
@@ -130,9 +149,12 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         at: None,
     };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite };
-    let recorded = ledger.record(&entry, &attempt, std::slice::from_ref(&inbox), terms).expect("a record");
+    let recorded =
+        ledger.record(&entry, &attempt, std::slice::from_ref(&inbox), terms).expect("a record");
     let recorded = watch.passed("ledger: record", recorded);
-    let Some(CopyState::Claimed(claim)) = recorded.copies.first() else { panic!("{:?}", recorded.copies) };
+    let Some(CopyState::Claimed(claim)) = recorded.copies.first() else {
+        panic!("{:?}", recorded.copies)
+    };
     let key = message.identity().copy_key(&inbox.account, &inbox.mailbox);
     assert!(matches!(ledger.take_turn(claim, &key).expect("a turn"), Turn::Ours { .. }));
     watch.passed("ledger: take_turn", ());
@@ -153,7 +175,9 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         duration: Duration::from_millis(1),
     };
     let facts = CopyFacts::default();
-    ledger.confirm(claim, &receipt, facts, Some((recorded.attempt, &end))).expect("a receipt on record");
+    ledger
+        .confirm(claim, &receipt, facts, Some((recorded.attempt, &end)))
+        .expect("a receipt on record");
     watch.passed("ledger: confirm", ());
     drop(ledger);
     watch.passed("ledger: close", ());
@@ -179,12 +203,17 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
 /// System calls of `command` and all that it starts, and how many of them wait for the disk.
 fn count(name: &str, command: Command, bench: &Bench) {
     let out = bench.private("strace.out", "");
-    let mut strace = program("/usr/bin/strace", &["-f", "-qq", "-o", &out.display().to_string(), "--"]);
+    let mut strace =
+        program("/usr/bin/strace", &["-f", "-qq", "-o", &out.display().to_string(), "--"]);
     strace.arg(command.get_program()).args(command.get_args());
     let took = deliver(&mut strace, &message(STRANGER, MESSAGE_BYTES));
     let text = fs::read_to_string(&out).expect("what strace saw");
-    let calls = text.lines().filter(|line| !line.contains(" resumed>") && !line.contains("+++")).count();
-    let syncs = text.lines().filter(|line| line.contains(" fsync(") || line.contains(" fdatasync(")).count();
+    let calls =
+        text.lines().filter(|line| !line.contains(" resumed>") && !line.contains("+++")).count();
+    let syncs = text
+        .lines()
+        .filter(|line| line.contains(" fsync(") || line.contains(" fdatasync("))
+        .count();
     assert!(calls > 0, "strace saw nothing in {:.0} ms", ms(took));
     println!("| {name} | {calls} | {syncs} |");
 }

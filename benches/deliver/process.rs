@@ -1,5 +1,5 @@
-//! One process as Postfix's pipe(8) runs it: as the mail's user, in a process group of its own, with the message in a
-//! pipe; timed from before the fork to after the wait.
+//! One process as Postfix's pipe(8) runs it: as the mail's user, in a process group of its own,
+//! with the message in a pipe; timed from before the fork to after the wait.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -23,7 +23,8 @@ pub fn program(program: impl AsRef<Path>, args: &[&str]) -> Command {
     command
 }
 
-/// Runs `command` with `message` on its standard input and returns how long it took; panics if it fails.
+/// Runs `command` with `message` on its standard input and returns how long it took; panics if it
+/// fails.
 pub fn deliver(command: &mut Command, message: &[u8]) -> Duration {
     let user = unix_user(MAIL_USER);
     command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).process_group(0);
@@ -37,13 +38,17 @@ fn feed(command: &mut Command, message: &[u8]) -> Duration {
     let fed = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(message));
     let output = child.wait_with_output().expect("our child");
     let took = began.elapsed();
-    let said = || String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = || {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr)
+    };
     assert!(output.status.success() && fed.is_ok(), "{command:?}: {}: {}", output.status, said());
     took
 }
 
-/// As [`deliver`], and returns the peak memory in kilobytes as well: the kernel tells it of waited-for children as a
-/// whole, so a process of our own stands in between that has this one child only.
+/// As [`deliver`], and returns the peak memory in kilobytes as well: the kernel tells it of
+/// waited-for children as a whole, so a process of our own stands in between that has this one
+/// child only.
 pub fn deliver_watched(command: &Command, message: &Path) -> (Duration, u64) {
     let out = message.with_extension("watched");
     let mut watcher = Command::new(std::env::current_exe().expect("our own path"));
@@ -57,12 +62,18 @@ pub fn deliver_watched(command: &Command, message: &Path) -> (Duration, u64) {
     (Duration::from_micros(number(micros)), number(kilobytes))
 }
 
-/// The watcher: feeds its standard input to `program` in small pieces, and writes microseconds and kilobytes to `out`.
+/// The watcher: feeds its standard input to `program` in small pieces, and writes microseconds and
+/// kilobytes to `out`.
 pub fn watch(out: &str, line: &[String]) {
     let (name, args) = line.split_first().expect("a program");
     let user = unix_user(MAIL_USER);
     let mut command = program(name, &args.iter().map(String::as_str).collect::<Vec<_>>());
-    command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
+    command
+        .uid(user.uid.as_raw())
+        .gid(user.gid.as_raw())
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
     let began = Instant::now();
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut pipe = child.stdin.take().expect("its pipe");

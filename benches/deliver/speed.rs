@@ -47,12 +47,21 @@ pub fn imap() {
     let default_mode = bench.imap_config("default-mode", &postgres, &plain);
     bench.migrate(&socket);
     let mut contenders = [
-        Contender::new("onedrop, Postgres (socket) + IMAP", bench.onedrop(&socket, "scuba", STRANGER)),
+        Contender::new(
+            "onedrop, Postgres (socket) + IMAP",
+            bench.onedrop(&socket, "scuba", STRANGER),
+        ),
         Contender::new("the same with a copy in Sent", bench.onedrop(&socket, "doug", LISA)),
         Contender::new("Postgres by TCP and SCRAM", bench.onedrop(&tcp, "scuba", STRANGER)),
-        Contender::new("PgBouncer (socket, as in conf/) + IMAP", bench.onedrop(&pooled, "scuba", STRANGER)),
+        Contender::new(
+            "PgBouncer (socket, as in conf/) + IMAP",
+            bench.onedrop(&pooled, "scuba", STRANGER),
+        ),
         Contender::new("PgBouncer by TCP and SCRAM", bench.onedrop(&pooled_tcp, "scuba", STRANGER)),
-        Contender::new("Dovecot's default processes", bench.onedrop(&default_mode, "scuba", STRANGER)),
+        Contender::new(
+            "Dovecot's default processes",
+            bench.onedrop(&default_mode, "scuba", STRANGER),
+        ),
         Contender::new(LDA, lda(dovecot.config_file(), "lda")),
         Contender::new(LDA_BY_SOCKET, lda(config_socket(&plain), "lda2")),
     ];

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Rounds that count, after [`WARM_UP`] that do not.
 pub const ROUNDS: usize = 20;
 const WARM_UP: usize = 3;
-/// Between two deliveries: what servers still do for one (ending a session's process) is not the next one's to pay.
+/// Between two deliveries: what servers still do for one (ending a session's process) is not the
+/// next one's to pay.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// What is measured: a name for the table, and one delivery.
@@ -48,8 +49,9 @@ pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// One delivery of each contender in turn, `rounds` times, every other time backwards: servers do some things at every
-/// second delivery (Dovecot's APPEND to a full Maildir does), which would else always meet the same contender.
+/// One delivery of each contender in turn, `rounds` times, every other time backwards: servers do
+/// some things at every second delivery (Dovecot's APPEND to a full Maildir does), which would else
+/// always meet the same contender.
 pub fn in_turn(contenders: &mut [Contender<'_>], rounds: usize) -> Vec<Times> {
     let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..WARM_UP + rounds {

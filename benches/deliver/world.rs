@@ -1,5 +1,6 @@
-//! The programs under measurement, each with what it needs: Onedrop with its configurations, dovecot-lda, maildrop. They
-//! all run as the mail's user and keep their mail on one file system, below the rig's Dovecot.
+//! The programs under measurement, each with what it needs: Onedrop with its configurations,
+//! dovecot-lda, maildrop. They all run as the mail's user and keep their mail on one file system,
+//! below the rig's Dovecot.
 
 use std::cell::Cell;
 use std::fs;
@@ -41,7 +42,8 @@ pub fn message(from: &str, size: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A folder of the mail's user beside the mail, with a copy of the program: where it was built, others may not go.
+/// A folder of the mail's user beside the mail, with a copy of the program: where it was built,
+/// others may not go.
 pub struct Bench {
     pub root: TempRoot,
     pub home: PathBuf,
@@ -72,7 +74,8 @@ impl Bench {
         let folder = self.root.dir_for(name, MAIL_USER, 0o755);
         let rest = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"header\"\n";
         let path = folder.join("onedrop.toml");
-        fs::write(&path, format!("[ledger]\n{ledger}\n[store]\n{store}\n{rest}")).expect("a configuration");
+        fs::write(&path, format!("[ledger]\n{ledger}\n[store]\n{store}\n{rest}"))
+            .expect("a configuration");
         path
     }
 
@@ -88,7 +91,11 @@ impl Bench {
 
     /// Postgres by its Unix socket and IMAP on loopback without TLS.
     pub fn imap_config(&self, name: &str, postgres: &Postgres, dovecot: &Dovecot) -> PathBuf {
-        self.config(name, &format!("url = \"{}\"", postgres.url_socket()), &self.imap_store(dovecot))
+        self.config(
+            name,
+            &format!("url = \"{}\"", postgres.url_socket()),
+            &self.imap_store(dovecot),
+        )
     }
 
     pub fn imap_store(&self, dovecot: &Dovecot) -> String {
@@ -102,27 +109,38 @@ impl Bench {
     }
 
     pub fn migrate(&self, config: &Path) {
-        let mut command = program(&self.onedrop, &["migrate", "--config", &config.display().to_string()]);
+        let mut command =
+            program(&self.onedrop, &["migrate", "--config", &config.display().to_string()]);
         crate::support::run(command.stdin(std::process::Stdio::null()));
     }
 
     pub fn deliver_command(&self, config: &Path, account: &str) -> Command {
-        let (config, recipient) = (config.display().to_string(), format!("{account}@mail.axial.net"));
-        program(&self.onedrop, &["deliver", "--config", &config, "-d", &recipient, "-f", STRANGER, "--queue-id", "4Q"])
+        let (config, recipient) =
+            (config.display().to_string(), format!("{account}@mail.axial.net"));
+        program(
+            &self.onedrop,
+            &["deliver", "--config", &config, "-d", &recipient, "-f", STRANGER, "--queue-id", "4Q"],
+        )
     }
 
     /// One delivery of ours of a message by `from`.
-    pub fn onedrop<'a>(&'a self, config: &'a Path, account: &'a str, from: &'a str) -> impl FnMut() -> Duration + 'a {
+    pub fn onedrop<'a>(
+        &'a self,
+        config: &'a Path,
+        account: &'a str,
+        from: &'a str,
+    ) -> impl FnMut() -> Duration + 'a {
         move || deliver(&mut self.deliver_command(config, account), &message(from, MESSAGE_BYTES))
     }
 }
 
-/// What makes dovecot-lda's start cheaper than in the usual set-up: it may ask the running Dovecot for its settings, in
-/// place of running doveconf, and nothing is done in vain.
-pub const CONFIG_BY_SOCKET: &str = "service config {\n  unix_listener config {\n    mode = 0666\n  }\n}\n";
+/// What makes dovecot-lda's start cheaper than in the usual set-up: it may ask the running Dovecot
+/// for its settings, in place of running doveconf, and nothing is done in vain.
+pub const CONFIG_BY_SOCKET: &str =
+    "service config {\n  unix_listener config {\n    mode = 0666\n  }\n}\n";
 
-/// dovecot-lda as pipe(8) runs it: `-d` asks the running Dovecot's auth for the user. `settings` is a configuration file
-/// (read by doveconf, which it runs) or the socket of [`CONFIG_BY_SOCKET`].
+/// dovecot-lda as pipe(8) runs it: `-d` asks the running Dovecot's auth for the user. `settings` is
+/// a configuration file (read by doveconf, which it runs) or the socket of [`CONFIG_BY_SOCKET`].
 pub fn lda_command(settings: &Path, account: &str) -> Command {
     let settings = settings.display().to_string();
     program("/usr/lib/dovecot/dovecot-lda", &["-c", &settings, "-d", account, "-f", STRANGER, "-e"])
@@ -145,5 +163,7 @@ pub fn maildrop(bench: &Bench, dovecot: &Dovecot) -> impl FnMut() -> Duration + 
     crate::support::chown_recursive(&dovecot.mail_root().join("maildrop"), MAIL_USER);
     let filter = bench.private("maildrop.filter", &format!("to \"{}\"\n", folder.display()));
     let filter = filter.display().to_string();
-    move || deliver(&mut program("/usr/bin/maildrop", &[&filter]), &message(STRANGER, MESSAGE_BYTES))
+    move || {
+        deliver(&mut program("/usr/bin/maildrop", &[&filter]), &message(STRANGER, MESSAGE_BYTES))
+    }
 }

@@ -13,9 +13,10 @@ pub const MAILBOXES: usize = 200;
 /// Addresses for Dovecot's LMTP are accounts without their domain, as for us.
 pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
 
-/// Dovecot's LMTP server tuned as the shipped file tunes its imap: processes that wait for connections (one each, which is
-/// how it works), that serve one after the other without end, and that need not change their user for each message.
-/// Without plugins, and with the same syncs, which are set for all of Dovecot.
+/// Dovecot's LMTP server tuned as the shipped file tunes its imap: processes that wait for
+/// connections (one each, which is how it works), that serve one after the other without end, and
+/// that need not change their user for each message. Without plugins, and with the same syncs,
+/// which are set for all of Dovecot.
 pub const TUNED_LMTP: &str = "service lmtp {\n  user = nobody\n  service_count = 0\n  client_limit = 1\n  \
      process_min_avail = 10\n}\nprotocol lmtp {\n  mail_plugins =\n}\n";
 
@@ -24,7 +25,8 @@ pub const TUNED_LMTP: &str = "service lmtp {\n  user = nobody\n  service_count =
 pub struct Clients {
     /// Connections at a time.
     pub sessions: usize,
-    /// The next message goes over the same connection, as Postfix does it under load; else each has one of its own.
+    /// The next message goes over the same connection, as Postfix does it under load; else each has
+    /// one of its own.
     pub kept: bool,
 }
 
@@ -59,9 +61,15 @@ pub struct Peer<'a> {
     pub tag: &'a str,
 }
 
-/// Sends `messages` (with many mailboxes: a multiple of their number) and returns how long that took; panics unless each is
-/// in its mailbox.
-pub fn send(peer: &Peer<'_>, dovecot: &Dovecot, target: &Target, clients: Clients, messages: usize) -> Duration {
+/// Sends `messages` (with many mailboxes: a multiple of their number) and returns how long that
+/// took; panics unless each is in its mailbox.
+pub fn send(
+    peer: &Peer<'_>,
+    dovecot: &Dovecot,
+    target: &Target,
+    clients: Clients,
+    messages: usize,
+) -> Duration {
     let before = target.count(dovecot);
     let began = Instant::now();
     match target {
@@ -75,12 +83,18 @@ pub fn send(peer: &Peer<'_>, dovecot: &Dovecot, target: &Target, clients: Client
         }
     }
     let took = began.elapsed();
-    assert_eq!(target.count(dovecot) - before, messages, "{}: what arrived, of {messages} sent", peer.name);
+    assert_eq!(
+        target.count(dovecot) - before,
+        messages,
+        "{}: what arrived, of {messages} sent",
+        peer.name
+    );
     took
 }
 
-/// Brings Dovecot's index of each mailbox up to date, as the next reader does, and returns how long that took. Dovecot's
-/// own LMTP server has written most of it while it delivered; a file that was put into a Maildir is not in it.
+/// Brings Dovecot's index of each mailbox up to date, as the next reader does, and returns how long
+/// that took. Dovecot's own LMTP server has written most of it while it delivered; a file that was
+/// put into a Maildir is not in it.
 pub fn index(dovecot: &Dovecot, target: &Target) -> Duration {
     let users = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(users.path(), target.accounts().join("\n") + "\n").expect("the accounts");
@@ -96,12 +110,23 @@ fn smtp_source(socket: &Path, clients: Clients, messages: usize, account: &str, 
     if clients.kept {
         command.arg("-d");
     }
-    command.args(["-s", &clients.sessions.to_string(), "-m", &messages.to_string(), "-l", &MESSAGE_BYTES.to_string()]);
+    command.args([
+        "-s",
+        &clients.sessions.to_string(),
+        "-m",
+        &messages.to_string(),
+        "-l",
+        &MESSAGE_BYTES.to_string(),
+    ]);
     command.args(["-t", &format!("{account}@{DOMAIN}")]);
     if numbered {
         command.arg("-N");
     }
-    let output = command.arg(format!("unix:{}", socket.display())).stdin(Stdio::null()).output().expect("smtp-source");
+    let output = command
+        .arg(format!("unix:{}", socket.display()))
+        .stdin(Stdio::null())
+        .output()
+        .expect("smtp-source");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{command:?}: {}: {said}", output.status);
 }

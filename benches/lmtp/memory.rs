@@ -1,5 +1,6 @@
-//! Resident memory of the server: at rest, with idle and busy connections, and with large messages at once. What it
-//! allocated (RssAnon) and the files it has mapped (RssFile, its program first of all) apart.
+//! Resident memory of the server: at rest, with idle and busy connections, and with large messages
+//! at once. What it allocated (RssAnon) and the files it has mapped (RssFile, its program first of
+//! all) apart.
 
 use std::sync::Mutex;
 use std::thread;
@@ -53,12 +54,18 @@ pub fn run() {
 
 fn line(what: &str, resident: Resident) {
     let megabytes = |kb: u64| kb as f64 * 1024.0 / 1_000_000.0;
-    println!("| {what} | {:.1} | {:.1} |", megabytes(resident.anon_kb), megabytes(resident.file_kb));
+    println!(
+        "| {what} | {:.1} | {:.1} |",
+        megabytes(resident.anon_kb),
+        megabytes(resident.file_kb)
+    );
 }
 
-/// A large message over each of many connections at the same time; the answers, which may be that it is too much.
+/// A large message over each of many connections at the same time; the answers, which may be that
+/// it is too much.
 fn large_messages(lmtp: &Lmtp) -> Vec<String> {
-    let filling = b"The quick brown fox jumps over the lazy dog, and over it once again ...\r\n".repeat(10_000);
+    let filling = b"The quick brown fox jumps over the lazy dog, and over it once again ...\r\n"
+        .repeat(10_000);
     let answers = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for number in 0..LARGE {
@@ -78,7 +85,10 @@ fn large_messages(lmtp: &Lmtp) -> Vec<String> {
 fn large_message(mut client: LmtpClient, number: usize, filling: &[u8]) -> std::io::Result<String> {
     let recipient = format!("large{number}@mail.axial.net");
     let accepted = client.begin(STRANGER, &[&recipient])?;
-    client.send(format!("From: {STRANGER}\r\nMessage-ID: <large.{number}@bench.example>\r\n\r\n").as_bytes())?;
+    client.send(
+        format!("From: {STRANGER}\r\nMessage-ID: <large.{number}@bench.example>\r\n\r\n")
+            .as_bytes(),
+    )?;
     for _ in 0..LARGE_BYTES / filling.len() {
         client.send(filling)?;
     }

@@ -1,4 +1,5 @@
-//! Where the time of a message goes, as the server itself tells: milliseconds by phase, commits, system calls.
+//! Where the time of a message goes, as the server itself tells: milliseconds by phase, commits,
+//! system calls.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -48,29 +49,44 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
         let (before, committed) = (PHASES.map(|phase| seconds(lmtp, phase)), commits(postgres));
         let used = cpu();
         let took = load::send(peer, dovecot, &target, kept(sessions), MESSAGES);
-        let used = cpu().into_iter().zip(used).map(|(now, before)| now.saturating_sub(before).as_secs_f64());
-        let used: Vec<String> = used.map(|spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64)).collect();
+        let used = cpu()
+            .into_iter()
+            .zip(used)
+            .map(|(now, before)| now.saturating_sub(before).as_secs_f64());
+        let used: Vec<String> =
+            used.map(|spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64)).collect();
         let cells: Vec<String> = PHASES
             .iter()
             .zip(before)
             .map(|(phase, before)| {
                 let spent = seconds(lmtp, phase).zip(before).map(|(now, before)| now - before);
-                spent.map_or("-".to_owned(), |spent| format!("{:.2}", spent * 1000.0 / MESSAGES as f64))
+                spent.map_or("-".to_owned(), |spent| {
+                    format!("{:.2}", spent * 1000.0 / MESSAGES as f64)
+                })
             })
             .collect();
         let commits = (commits(postgres) - committed) as f64 / MESSAGES as f64;
         let rate = MESSAGES as f64 / took.as_secs_f64();
-        println!("| {sessions} | {rate:.0} | {} | {commits:.2} | {} |", cells.join(" | "), used.join(" | "));
+        println!(
+            "| {sessions} | {rate:.0} | {} | {commits:.2} | {} |",
+            cells.join(" | "),
+            used.join(" | ")
+        );
     }
-    println!("\n| {store}, {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|");
-    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, kept(4), TRACED)) {
+    println!(
+        "\n| {store}, {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|"
+    );
+    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, kept(4), TRACED))
+    {
         println!("| {name} | {:.1} |", calls as f64 / TRACED as f64);
     }
 }
 
 /// The same load on Dovecot's own server.
 fn dovecots_own(dovecot: &Dovecot) {
-    println!("\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n|---:|---:|---:|");
+    println!(
+        "\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n|---:|---:|---:|"
+    );
     let peer = Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" };
     let target = Target::Many(peer.tag.to_owned());
     for sessions in [1, 4, 10] {
@@ -91,15 +107,16 @@ fn seconds(lmtp: &Lmtp, phase: &str) -> Option<f64> {
     lmtp.metric(&format!("onedrop_phase_seconds_sum{{phase=\"{phase}\"}}"))
 }
 
-/// How long the processors together had nothing to do (proc_stat(5): `idle`, `iowait`, in ticks of 10 ms).
+/// How long the processors together had nothing to do (proc_stat(5): `idle`, `iowait`, in ticks of
+/// 10 ms).
 fn idle() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let fields = text.lines().next().expect("a line").split_ascii_whitespace().skip(4).take(2);
     Duration::from_millis(fields.map(|field| field.parse::<u64>().expect("ticks") * 10).sum())
 }
 
-/// Transactions in which something was written, until now: each has taken the next number. The server's own statistics
-/// of commits are late by up to ten seconds.
+/// Transactions in which something was written, until now: each has taken the next number. The
+/// server's own statistics of commits are late by up to ten seconds.
 fn commits(postgres: &Postgres) -> u64 {
     postgres.psql("SELECT pg_snapshot_xmax(pg_current_snapshot())").parse().expect("a number")
 }
@@ -111,10 +128,12 @@ fn system_calls<T>(lmtp: &Lmtp, work: impl FnOnce() -> T) -> Vec<(String, u64)> 
     strace.args(["-c", "-f", "-q", "-o"]).arg(out.path()).args(["-p", &lmtp.pid().to_string()]);
     let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace");
     let status = format!("/proc/{}/status", lmtp.pid());
-    let traced = || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
+    let traced =
+        || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
     assert!(wait_until(Duration::from_secs(10), traced), "strace does not attach");
     work();
-    kill(Pid::from_raw(i32::try_from(strace.id()).expect("a pid")), Signal::SIGINT).expect("strace runs");
+    kill(Pid::from_raw(i32::try_from(strace.id()).expect("a pid")), Signal::SIGINT)
+        .expect("strace runs");
     strace.wait().expect("our child");
     let text = std::fs::read_to_string(out.path()).expect("what strace saw");
     // "% time, seconds, usecs/call, calls, errors (may be empty), name"

@@ -1,6 +1,7 @@
-//! Messages a second, beside Dovecot's own LMTP server: few and many connections, one and many mailboxes; ours with its
-//! defaults and with `ledger.prepare`. Into Maildirs also with Dovecot's index of the mailboxes brought up to date after
-//! the load, on both sides: Dovecot's server writes it while it delivers, ours leaves it to the next reader.
+//! Messages a second, beside Dovecot's own LMTP server: few and many connections, one and many
+//! mailboxes; ours with its defaults and with `ledger.prepare`. Into Maildirs also with Dovecot's
+//! index of the mailboxes brought up to date after the load, on both sides: Dovecot's server writes
+//! it while it delivers, ours leaves it to the next reader.
 
 use std::time::Duration;
 
@@ -28,8 +29,9 @@ pub fn imap() {
     run(Into::Imap);
 }
 
-// One store after the other: Dovecot's imap makes and removes a file for each message, and ext4 without a journal searches
-// past every inode that was freed in the last minutes, whoever wants a new one.
+// One store after the other: Dovecot's imap makes and removes a file for each message, and ext4
+// without a journal searches past every inode that was freed in the last minutes, whoever wants a
+// new one.
 fn run(into: Into) {
     let bench = Bench::new();
     let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
@@ -54,12 +56,22 @@ fn run(into: Into) {
     ];
     let rounds = if short() { 3 } else { 5 };
     let index = if into == Into::Maildirs { " | with the index | of Dovecot's" } else { "" };
-    println!("| connections | mailboxes | medians of {rounds}, in turn | messages/s | of Dovecot's{index} |");
+    println!(
+        "| connections | mailboxes | medians of {rounds}, in turn | messages/s | of Dovecot's{index} |"
+    );
     println!("|---|---:|---|---:|---:|{}", if into == Into::Maildirs { "---:|---:|" } else { "" });
     for kept in [true, false].into_iter().take(if short() { 1 } else { 2 }) {
         for (sessions, messages) in LOADS {
             for mailboxes in [1, MAILBOXES] {
-                one_load(&peers, &dovecot, into, rounds, Clients { sessions, kept }, messages, mailboxes);
+                one_load(
+                    &peers,
+                    &dovecot,
+                    into,
+                    rounds,
+                    Clients { sessions, kept },
+                    messages,
+                    mailboxes,
+                );
             }
         }
     }
@@ -70,7 +82,8 @@ fn short() -> bool {
     std::env::var_os("ONEDROP_BENCH").is_some_and(|value| value == "short")
 }
 
-/// All peers in turn, every other round backwards; the last one is what the others are compared with.
+/// All peers in turn, every other round backwards; the last one is what the others are compared
+/// with.
 fn one_load(
     peers: &[Peer<'_>],
     dovecot: &Dovecot,
@@ -115,8 +128,10 @@ fn one_load(
     let (sent, indexed) = (rates(sent, messages), rates(indexed, messages));
     for (at, peer) in peers.iter().enumerate() {
         let how = if kept { "kept" } else { "one a message" };
-        let of = |rates: &[f64]| format!("{:.0} | {:.2}", rates[at], rates[at] / rates[peers.len() - 1]);
-        let index = if into == Into::Maildirs { format!(" | {}", of(&indexed)) } else { String::new() };
+        let of =
+            |rates: &[f64]| format!("{:.0} | {:.2}", rates[at], rates[at] / rates[peers.len() - 1]);
+        let index =
+            if into == Into::Maildirs { format!(" | {}", of(&indexed)) } else { String::new() };
         println!("| {sessions}, {how} | {mailboxes} | {} | {}{index} |", peer.name, of(&sent));
     }
 }

@@ -1,8 +1,9 @@
-//! `onedrop check`: everything that would keep mail from being delivered, found before a message has to wait for it.
-//! Configuration, both ends, the proof that two sessions exclude each other, and the local Postfix: a line per finding,
-//! whatever else fails. Every step is bounded in time, each on a thread of its own; one that hangs is reported and left
-//! behind. No migration, no message, no file. Whether a mail server heeds for whom we log in goes on record; to find out
-//! it may make an empty mailbox of `store.user`'s own, and takes it away again.
+//! `onedrop check`: everything that would keep mail from being delivered, found before a message
+//! has to wait for it. Configuration, both ends, the proof that two sessions exclude each other,
+//! and the local Postfix: a line per finding, whatever else fails. Every step is bounded in time,
+//! each on a thread of its own; one that hangs is reported and left behind. No migration, no
+//! message, no file. Whether a mail server heeds for whom we log in goes on record; to find out it
+//! may make an empty mailbox of `store.user`'s own, and takes it away again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -107,11 +108,20 @@ pub(super) struct Report {
 impl Report {
     fn of(findings: &[Finding], json: bool) -> Report {
         let lines = || findings.iter().map(Finding::told).collect::<Vec<_>>().join("\n");
-        let text = if json { serde_json::to_string_pretty(findings).unwrap_or_else(|_| lines()) } else { lines() };
+        let text = if json {
+            serde_json::to_string_pretty(findings).unwrap_or_else(|_| lines())
+        } else {
+            lines()
+        };
         let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-        let (errors, warnings, gaps) = (count(Level::Error), count(Level::Warning), count(Level::Untested));
+        let (errors, warnings, gaps) =
+            (count(Level::Error), count(Level::Warning), count(Level::Untested));
         let counts = [(errors, "error"), (gaps, "gap"), (warnings, "warning")];
-        let counts: Vec<_> = counts.iter().filter(|(one, _)| *one > 0).map(|(one, what)| counted(*one, what)).collect();
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(one, _)| *one > 0)
+            .map(|(one, what)| counted(*one, what))
+            .collect();
         let verdict = match (errors, gaps) {
             (0, 0) => Verdict::Done,
             (0, _) => Verdict::No,
@@ -131,10 +141,16 @@ pub(super) fn run(args: &CheckArgs, config: Option<&Path>, adapters: Adapters) -
     }
     let named = config.map(Path::to_owned);
     let loaded = bounded(TIME, move || Config::load(named.as_deref()));
-    let ours = postfix::Ours::new(loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()), &named_file(config));
-    let config_of_store = loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()).map(|one| one.config.clone());
+    let ours = postfix::Ours::new(
+        loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()),
+        &named_file(config),
+    );
+    let config_of_store =
+        loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()).map(|one| one.config.clone());
     match loaded {
-        Ok(loaded) => findings.extend(of_configuration(loaded, args.account.as_deref(), adapters, TIME)),
+        Ok(loaded) => {
+            findings.extend(of_configuration(loaded, args.account.as_deref(), adapters, TIME))
+        }
         Err(why) => findings.push(Finding::new(Level::Error, "configuration", why)),
     }
     if let Some(config) = config_of_store {
@@ -163,7 +179,8 @@ fn of_configuration(
         Ok(loaded) => Arc::new(loaded),
         Err(errors) => {
             let problems = errors.problems().iter();
-            let mut findings: Vec<_> = problems.map(|problem| Finding::of_problem(Level::Error, problem)).collect();
+            let mut findings: Vec<_> =
+                problems.map(|problem| Finding::of_problem(Level::Error, problem)).collect();
             let text = "neither ledger nor store tested: both need a configuration without errors";
             findings.push(Finding::new(Level::Warning, "ledger", text));
             return findings;
@@ -171,7 +188,9 @@ fn of_configuration(
     };
     let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
     let mut findings = vec![Finding::new(Level::Ok, "configuration", files.join(", "))];
-    findings.extend(loaded.warnings.iter().map(|warning| Finding::of_problem(Level::Warning, &warning.0)));
+    findings.extend(
+        loaded.warnings.iter().map(|warning| Finding::of_problem(Level::Warning, &warning.0)),
+    );
     findings.extend(server::findings(&loaded));
     findings.extend(ledger::findings(&loaded, adapters, time));
     findings.extend(store::findings(&loaded, account, adapters, time));
@@ -184,11 +203,15 @@ fn named_file(config: Option<&Path>) -> PathBuf {
     config.map(Path::to_owned).or_else(by_variable).unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
-/// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with the process.
+/// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with
+/// the process.
 ///
 /// # Errors
 /// `f` took too long or panicked, in words for an administrator.
-pub(super) fn bounded<T: Send + 'static>(time: Duration, f: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+pub(super) fn bounded<T: Send + 'static>(
+    time: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let step = thread::Builder::new()
         .name("check".to_owned())
@@ -196,7 +219,9 @@ pub(super) fn bounded<T: Send + 'static>(time: Duration, f: impl FnOnce() -> T +
         .map_err(|error| format!("no thread to test it on: {error}"))?;
     match receiver.recv_timeout(time) {
         Ok(value) => Ok(value),
-        Err(RecvTimeoutError::Timeout) => Err(format!("no answer within {} s", time.as_secs_f64().ceil())),
+        Err(RecvTimeoutError::Timeout) => {
+            Err(format!("no answer within {} s", time.as_secs_f64().ceil()))
+        }
         Err(RecvTimeoutError::Disconnected) => {
             let text = step.join().err().map(exit::panic_text).unwrap_or_default();
             Err(format!("internal error: {text}"))
@@ -213,7 +238,8 @@ pub(super) fn shown(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Nothing from a file, a server or a program may begin a line of its own or move a terminal's cursor.
+/// Nothing from a file, a server or a program may begin a line of its own or move a terminal's
+/// cursor.
 pub(super) fn one_line(text: &str) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

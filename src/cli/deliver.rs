@@ -1,6 +1,6 @@
-//! `onedrop deliver`: one message from standard input to its recipients, by way of the LMTP server on this host or by
-//! itself. Connections are opened while the message is still being read; the watchdog runs from the first moment. Whatever
-//! goes wrong, an [`Outcome`] comes back.
+//! `onedrop deliver`: one message from standard input to its recipients, by way of the LMTP server
+//! on this host or by itself. Connections are opened while the message is still being read; the
+//! watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -41,7 +41,9 @@ pub(super) struct Request {
 impl From<DeliverArgs> for Request {
     fn from(args: DeliverArgs) -> Request {
         let mut recipients: Vec<String> = Vec::new();
-        for recipient in args.recipients.into_iter().map(text).filter(|recipient| !recipient.is_empty()) {
+        for recipient in
+            args.recipients.into_iter().map(text).filter(|recipient| !recipient.is_empty())
+        {
             if !recipients.contains(&recipient) {
                 recipients.push(recipient);
             }
@@ -74,22 +76,23 @@ fn text(value: OsString) -> String {
     String::from_utf8_lossy(&value.into_vec()).into_owned()
 }
 
-/// What local(8) makes of an address in the environment: characters that a shell may care about become `_`
-/// (local/command.c, `LOCAL_EXP_FILTER`).
+/// What local(8) makes of an address in the environment: characters that a shell may care about
+/// become `_` (local/command.c, `LOCAL_EXP_FILTER`).
 fn as_local_exports(address: &str) -> String {
     let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"!@%-_=+:,./".contains(&byte);
     address.bytes().map(|byte| if harmless(byte) { char::from(byte) } else { '_' }).collect()
 }
 
-/// Reading the configuration may hang as well (a disk, a network file system): until it says how long a delivery may
-/// take, this long.
+/// Reading the configuration may hang as well (a disk, a network file system): until it says how
+/// long a delivery may take, this long.
 const TIME_TO_CONFIGURE: Duration = Duration::from_secs(60);
 
 /// Delivers; never panics on what it was given.
 pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) -> Outcome {
     let started = Instant::now();
     exit::end_at_signals();
-    // Before anything that takes time: whoever is there now must still be there at the end of the message.
+    // Before anything that takes time: whoever is there now must still be there at the end of the
+    // message.
     let feeder = input::Feeder::find();
     let first = Deadline::new(TIME_TO_CONFIGURE, Duration::ZERO);
     let watchdog = match exit::Watchdog::start(&first, TIME_TO_CONFIGURE.as_secs()) {
@@ -111,13 +114,18 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     };
     let over_quota = loaded.config.store.over_quota;
     let limits = &loaded.config.limits;
-    let deadline = Deadline::new(Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs));
+    let deadline = Deadline::new(
+        Duration::from_secs(limits.deadline_secs),
+        Duration::from_secs(limits.answer_secs),
+    );
     watchdog.watch(&deadline, limits.deadline_secs);
     let routing = Routing::new(&loaded.config);
-    let mut delivery = Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
+    let mut delivery =
+        Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
     let ends = delivery.run(&feeder);
     let envelope = &delivery.request.envelope;
-    ends.unwrap_or_else(|failure| Ends::all(envelope, Outcome::of(&failure, over_quota))).told(envelope, started)
+    ends.unwrap_or_else(|failure| Ends::all(envelope, Outcome::of(&failure, over_quota)))
+        .told(envelope, started)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
@@ -146,14 +154,16 @@ impl From<Outcome> for End {
 impl Ends {
     /// The same end for all; there is one also where nobody is known to whom the message was to go.
     fn all(envelope: &Envelope, outcome: Outcome) -> Ends {
-        let each = (0..envelope.recipients.len().max(1)).map(|_| End::from(outcome.clone())).collect();
+        let each =
+            (0..envelope.recipients.len().max(1)).map(|_| End::from(outcome.clone())).collect();
         Ends { each, message_id: None, collision: false, handed_over: false }
     }
 
     /// How the process ends.
     fn outcome(&self, envelope: &Envelope) -> Outcome {
         let recipients = envelope.recipients.iter().map(String::as_str).chain([""]);
-        let ends: Vec<_> = recipients.zip(self.each.iter().map(|end| end.outcome.clone())).collect();
+        let ends: Vec<_> =
+            recipients.zip(self.each.iter().map(|end| end.outcome.clone())).collect();
         Outcome::of_all(&ends)
     }
 
@@ -180,7 +190,8 @@ impl Ends {
 
 /// This host's name.
 pub(super) fn host_name() -> String {
-    nix::unistd::gethostname().map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
+    nix::unistd::gethostname()
+        .map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 struct Delivery {
@@ -231,7 +242,12 @@ impl Delivery {
     /// Calls the server that is to take the message, if there is one.
     fn call(&self) -> Option<Call> {
         let path = self.loaded.config.deliver.via.as_ref()?;
-        let call = Call::start(path, &host_name(), &self.deadline, self.loaded.config.limits.deadline_secs);
+        let call = Call::start(
+            path,
+            &host_name(),
+            &self.deadline,
+            self.loaded.config.limits.deadline_secs,
+        );
         call.inspect_err(|why| self.log_not_taken(why)).ok()
     }
 
@@ -247,15 +263,15 @@ impl Delivery {
         Ok(Connections { ledger, store })
     }
 
-    /// Delivers to those recipients that have an account. All are told how it ended for them, and the attempts of all are
-    /// on record, each with its own end.
+    /// Delivers to those recipients that have an account. All are told how it ended for them, and
+    /// the attempts of all are on record, each with its own end.
     fn deliver(&self, message: &Message, connections: Connections) -> Result<Ends, Failure> {
         let Connections { ledger: opening, mut store } = connections;
         let facts = message.facts();
         let mut ledger = match opening {
-            Some(opening) => {
-                opening.join().map_err(|_| Failure::Internal("opening the ledger panicked".to_owned()))??
-            }
+            Some(opening) => opening
+                .join()
+                .map_err(|_| Failure::Internal("opening the ledger panicked".to_owned()))??,
             None => (self.adapters.open_ledger)(&self.loaded, self.deadline.end())?,
         };
         let recipients = &self.request.envelope.recipients;
@@ -275,7 +291,8 @@ impl Delivery {
         };
         let over_quota = self.loaded.config.store.over_quota;
         let unknown = |at: usize| {
-            let failure = recipients.get(at).cloned().map_or(Failure::NoRecipient, Failure::UnknownRecipient);
+            let failure =
+                recipients.get(at).cloned().map_or(Failure::NoRecipient, Failure::UnknownRecipient);
             End::from(Outcome::of(&failure, over_quota))
         };
         let Some(first) = accounts.iter().position(Option::is_some) else {
@@ -283,7 +300,8 @@ impl Delivery {
             self.note_attempts(message, &ends, None, ledger.as_mut());
             return Ok(ends);
         };
-        let destinations = self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
+        let destinations =
+            self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
         let failed = |failure: &Failure| {
             let each = accounts.iter().enumerate().map(|(at, account)| match account {
                 Some(_) => End::from(Outcome::of(failure, over_quota)),
@@ -302,7 +320,13 @@ impl Delivery {
         let (destinations, attempt, facts) = (&destinations, &attempt, &facts);
         let job = Job { message, head: b"", facts, attempt, destinations, started, at, is_part };
         let policy = Policy::of(&self.loaded.config);
-        let report = match deliver::deliver(&job, &policy, ledger.as_mut(), store.as_mut(), &self.deadline) {
+        let report = match deliver::deliver(
+            &job,
+            &policy,
+            ledger.as_mut(),
+            store.as_mut(),
+            &self.deadline,
+        ) {
             Ok(report) => report,
             Err(failure) => {
                 let ends = failed(&failure);
@@ -326,23 +350,33 @@ impl Delivery {
         Ok(ends)
     }
 
-    /// Nothing is written through a server that is not proven to write for the account that we name.
+    /// Nothing is written through a server that is not proven to write for the account that we
+    /// name.
     fn pass_the_gate(
         &self,
         destinations: &[Destination],
         ledger: &mut dyn Ledger,
         store: &mut dyn Store,
     ) -> Result<(), Failure> {
-        let accounts: Vec<&str> = destinations.iter().map(|destination| destination.account.as_str()).collect();
-        Arc::<Gate>::default().pass(&accounts, &host_name(), ledger, store, self.deadline.last_bytes())
+        let accounts: Vec<&str> =
+            destinations.iter().map(|destination| destination.account.as_str()).collect();
+        Arc::<Gate>::default().pass(
+            &accounts,
+            &host_name(),
+            ledger,
+            store,
+            self.deadline.last_bytes(),
+        )
     }
 
-    /// A ledger in a file is opened when it is needed: that takes no longer than starting a thread for it.
+    /// A ledger in a file is opened when it is needed: that takes no longer than starting a thread
+    /// for it.
     fn begin_to_open_ledger(&self) -> Result<Option<JoinHandle<OpenedLedger>>, Failure> {
         if matches!(self.loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. }) {
             return Ok(None);
         }
-        let (open, loaded, until) = (self.adapters.open_ledger, Arc::clone(&self.loaded), self.deadline.end());
+        let (open, loaded, until) =
+            (self.adapters.open_ledger, Arc::clone(&self.loaded), self.deadline.end());
         thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || open(&loaded, until))
@@ -352,12 +386,22 @@ impl Delivery {
 
     fn read_message(&mut self, feeder: &input::Feeder) -> Result<Message, Failure> {
         let config = &self.loaded.config;
-        let message = input::read(feeder, self.request.stated_size, config.limits.message_bytes, config.dedup.by)?;
-        let first = |name: &str| message.first(name).map(|value| String::from_utf8_lossy(&value).into_owned());
+        let message = input::read(
+            feeder,
+            self.request.stated_size,
+            config.limits.message_bytes,
+            config.dedup.by,
+        )?;
+        let first = |name: &str| {
+            message.first(name).map(|value| String::from_utf8_lossy(&value).into_owned())
+        };
         let envelope = &mut self.request.envelope;
         if self.request.by_environment
             && let Some(exact) = first("delivered-to").filter(|recipient| !recipient.is_empty())
-            && envelope.recipients.first().is_none_or(|recipient| as_local_exports(&exact) == *recipient)
+            && envelope
+                .recipients
+                .first()
+                .is_none_or(|recipient| as_local_exports(&exact) == *recipient)
         {
             envelope.recipients = vec![exact];
         }
@@ -368,16 +412,25 @@ impl Delivery {
         Ok(message)
     }
 
-    /// Puts on record how the attempts ended of all recipients but one, whose attempt is on record already.
-    fn note_attempts(&self, message: &Message, ends: &Ends, but: Option<usize>, ledger: &mut dyn Ledger) {
+    /// Puts on record how the attempts ended of all recipients but one, whose attempt is on record
+    /// already.
+    fn note_attempts(
+        &self,
+        message: &Message,
+        ends: &Ends,
+        but: Option<usize>,
+        ledger: &mut dyn Ledger,
+    ) {
         let others = (0..ends.each.len()).filter(|at| but != Some(*at));
-        let others: Vec<_> = others.map(|at| (self.attempt(at), self.attempt_end(ends, at))).collect();
+        let others: Vec<_> =
+            others.map(|at| (self.attempt(at), self.attempt_end(ends, at))).collect();
         if !others.is_empty() {
             note(ledger.note_attempts(message.identity(), &others));
         }
     }
 
-    /// How the attempt ended for one recipient, and what Postfix was told where that is something else.
+    /// How the attempt ended for one recipient, and what Postfix was told where that is something
+    /// else.
     fn attempt_end(&self, ends: &Ends, at: usize) -> AttemptEnd {
         let (own, all) = (&ends.each[at].outcome, ends.outcome(&self.request.envelope));
         let mut text = own.text().to_owned();
@@ -389,14 +442,23 @@ impl Delivery {
                 all.status()
             ));
         }
-        AttemptEnd { outcome: own.name(), status: own.status().to_string(), text, duration: self.started.elapsed() }
+        AttemptEnd {
+            outcome: own.name(),
+            status: own.status().to_string(),
+            text,
+            duration: self.started.elapsed(),
+        }
     }
 
     fn attempt(&self, at: usize) -> Attempt {
         let envelope = &self.request.envelope;
         Attempt {
             value: RandomValue::default(),
-            recipient: envelope.recipients.get(at).map(|recipient| recipient.to_lowercase()).unwrap_or_default(),
+            recipient: envelope
+                .recipients
+                .get(at)
+                .map(|recipient| recipient.to_lowercase())
+                .unwrap_or_default(),
             sender: envelope.sender.clone(),
             queue_id: envelope.queue_id.clone(),
             host: host_name(),
@@ -413,8 +475,14 @@ impl Delivery {
 /// How it ended for the recipients who have an account: its own copy, and those that are shared.
 fn end_of(account: String, report: &Report, over_quota: OverQuota) -> End {
     let copies = || report.destinations.iter().zip(&report.ends);
-    let of_it = copies().filter(|(destination, _)| destination.shared || destination.account == account);
+    let of_it =
+        copies().filter(|(destination, _)| destination.shared || destination.account == account);
     let outcome = deliver::outcome(of_it.map(|(_, end)| end), over_quota);
-    let own = copies().find(|(destination, _)| !destination.shared && destination.account == account);
-    End { outcome, own: own.and_then(|(_, end)| end.as_ref().ok().cloned()), account: Some(account) }
+    let own =
+        copies().find(|(destination, _)| !destination.shared && destination.account == account);
+    End {
+        outcome,
+        own: own.and_then(|(_, end)| end.as_ref().ok().cloned()),
+        account: Some(account),
+    }
 }

@@ -1,6 +1,6 @@
-//! The local Dovecot, as `onedrop check` sees it: the settings that an append's promise rests on, and
-//! what Dovecot does for a delivery of its own and not for an append. What `doveconf -n` prints is
-//! taken apart in `conf.rs` and judged by a table of rules without I/O. Only a Dovecot that the
+//! The local Dovecot, as `onedrop check` sees it: the settings that an append's promise rests on,
+//! and what Dovecot does for a delivery of its own and not for an append. What `doveconf -n` prints
+//! is taken apart in `conf.rs` and judged by a table of rules without I/O. Only a Dovecot that the
 //! mailboxes are in is judged: on this host, or named with `--dovecot`. Nothing is changed.
 //!
 //! Sources: doveconf(1), doc/wiki of Dovecot 2.3, <https://doc.dovecot.org/2.4.1>.
@@ -32,8 +32,8 @@ struct Ours<'a> {
     client: Option<IpAddr>,
 }
 
-/// Everything about the Dovecot of this host, or the one whose configuration is `file`; doveconf runs
-/// no longer than `time`.
+/// Everything about the Dovecot of this host, or the one whose configuration is `file`; doveconf
+/// runs no longer than `time`.
 pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
     let client = match config.store.kind() {
         StoreUrl::Maildir { .. } => None,
@@ -70,7 +70,8 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
 pub(super) fn of_output(output: &str) -> Vec<String> {
     let (conf, config) = (Conf::read(output), Config::default());
     let clients = [Some(Ipv4Addr::LOCALHOST.into()), None];
-    let told = clients.into_iter().flat_map(|client| judged(&conf, &Ours { config: &config, client }));
+    let told =
+        clients.into_iter().flat_map(|client| judged(&conf, &Ours { config: &config, client }));
     told.map(|(level, text)| Finding::new(level, "dovecot", text).text).collect()
 }
 
@@ -116,7 +117,8 @@ fn lock_timeout(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
     }
 }
 
-/// After failed logins Dovecot lets all from that address wait; an account that it does not know is one.
+/// After failed logins Dovecot lets all from that address wait; an account that it does not know is
+/// one.
 fn login_penalty(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
     let client = ours.client?;
     let networks = conf.value("imap", "login_trusted_networks").unwrap_or_default();
@@ -158,7 +160,9 @@ fn fsync(conf: &Conf, _: &Ours<'_>) -> Option<Told> {
 }
 
 fn sieve(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
-    let by = ["lmtp", "lda"].into_iter().find(|protocol| conf.plugins(protocol).any(|plugin| plugin == "sieve"))?;
+    let by = ["lmtp", "lda"]
+        .into_iter()
+        .find(|protocol| conf.plugins(protocol).any(|plugin| plugin == "sieve"))?;
     let how = what_we_do(ours);
     let text = format!(
         "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, because Onedrop {how}"
@@ -169,9 +173,9 @@ fn sieve(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
 fn quota(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
     let has = |protocol: &str| conf.plugins(protocol).any(|plugin| plugin == "quota");
     if ours.client.is_none() {
-        let text =
-            "the plugin quota counts what Dovecot itself writes: Onedrop writes into the Maildirs, past users' quotas";
-        return (has("lmtp") || has("lda") || has("imap")).then(|| (Level::Warning, text.to_owned()));
+        let text = "the plugin quota counts what Dovecot itself writes: Onedrop writes into the Maildirs, past users' quotas";
+        return (has("lmtp") || has("lda") || has("imap"))
+            .then(|| (Level::Warning, text.to_owned()));
     }
     let elsewhere = ["lmtp", "lda"].into_iter().find(|protocol| has(protocol))?;
     let text = format!(
@@ -191,7 +195,8 @@ fn what_we_do(ours: &Ours<'_>) -> &'static str {
 /// The address that a server at `host` sees us at, and whether it is on this host. Nothing is sent.
 fn our_address(host: &str, port: u16) -> Option<(IpAddr, bool)> {
     let server = (host, port).to_socket_addrs().ok()?.next()?;
-    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(server).ok()?;
     // Only an address of this host can be bound.
@@ -201,14 +206,19 @@ fn our_address(host: &str, port: u16) -> Option<(IpAddr, bool)> {
 
 /// Whether `network` (`10.0.0.0/8`, `::1`) holds `address`.
 fn holds(network: &str, address: IpAddr) -> bool {
-    let (base, bits) = network.split_once('/').map_or((network, None), |(base, bits)| (base, Some(bits)));
+    let (base, bits) =
+        network.split_once('/').map_or((network, None), |(base, bits)| (base, Some(bits)));
     let Ok(base) = base.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
     let (base, address, width) = match (base.to_canonical(), address.to_canonical()) {
-        (IpAddr::V4(base), IpAddr::V4(address)) => (u128::from(base.to_bits()), u128::from(address.to_bits()), 32),
+        (IpAddr::V4(base), IpAddr::V4(address)) => {
+            (u128::from(base.to_bits()), u128::from(address.to_bits()), 32)
+        }
         (IpAddr::V6(base), IpAddr::V6(address)) => (base.to_bits(), address.to_bits(), 128),
         _ => return false,
     };
-    let Some(bits) = bits.map_or(Some(width), |bits| bits.parse::<u32>().ok().filter(|bits| *bits <= width)) else {
+    let Some(bits) =
+        bits.map_or(Some(width), |bits| bits.parse::<u32>().ok().filter(|bits| *bits <= width))
+    else {
         return false;
     };
     let below = width - bits;

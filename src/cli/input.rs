@@ -1,6 +1,7 @@
-//! The message on standard input, and the guards against one that was cut short. When pipe(8) or local(8) is killed we
-//! run on and see a clean end of file on half a message; delivering that would make the retry's whole message "another
-//! message" and leave both. Two guards: the size that Postfix stated, and the process at the other end still living.
+//! The message on standard input, and the guards against one that was cut short. When pipe(8) or
+//! local(8) is killed we run on and see a clean end of file on half a message; delivering that
+//! would make the retry's whole message "another message" and leave both. Two guards: the size that
+//! Postfix stated, and the process at the other end still living.
 
 use std::fs;
 
@@ -9,15 +10,16 @@ use nix::unistd::{Pid, getppid};
 use crate::message::{DedupBy, Message, ReadError};
 use crate::outcome::Failure;
 
-/// `PF_EXITING` in include/linux/sched.h: the process has begun to exit. It is set before a process' files are closed,
-/// so whoever sees the end of file of a dying writer sees this too.
+/// `PF_EXITING` in include/linux/sched.h: the process has begun to exit. It is set before a
+/// process' files are closed, so whoever sees the end of file of a dying writer sees this too.
 const PF_EXITING: u64 = 0x4;
 
 /// Shells that may stand between local(8) and a mailbox_command.
 const SHELLS: [&str; 5] = ["sh", "dash", "bash", "ksh", "busybox"];
 const MOST_SHELLS: usize = 4;
 
-/// The process that feeds us: our parent, or where that is a shell (mailbox_command), the shell's parent as well.
+/// The process that feeds us: our parent, or where that is a shell (mailbox_command), the shell's
+/// parent as well.
 pub(super) struct Feeder {
     chain: Vec<Pid>,
 }
@@ -42,7 +44,8 @@ impl Feeder {
             if child_parent != *pid {
                 return false;
             }
-            // Process 1 outlives us, and another user's /proc may be hidden: then only the parent's id counts.
+            // Process 1 outlives us, and another user's /proc may be hidden: then only the parent's
+            // id counts.
             let Some(stat) = Stat::of(*pid) else { return true };
             if stat.exiting {
                 return false;
@@ -75,11 +78,17 @@ impl Stat {
 }
 
 /// Reads standard input to its end and makes sure that it was the end.
-pub(super) fn read(feeder: &Feeder, stated_size: Option<u64>, limit: u64, by: DedupBy) -> Result<Message, Failure> {
-    let message = Message::read(std::io::stdin().lock(), limit, by).map_err(|error| match error {
-        ReadError::TooLarge { limit } => Failure::TooLarge { limit },
-        ReadError::Io(error) => Failure::Input(error.to_string()),
-    })?;
+pub(super) fn read(
+    feeder: &Feeder,
+    stated_size: Option<u64>,
+    limit: u64,
+    by: DedupBy,
+) -> Result<Message, Failure> {
+    let message =
+        Message::read(std::io::stdin().lock(), limit, by).map_err(|error| match error {
+            ReadError::TooLarge { limit } => Failure::TooLarge { limit },
+            ReadError::Io(error) => Failure::Input(error.to_string()),
+        })?;
     if !feeder.lives() {
         return Err(Failure::Cut("the process that wrote it is gone".to_owned()));
     }
@@ -91,37 +100,42 @@ pub(super) fn read(feeder: &Feeder, stated_size: Option<u64>, limit: u64, by: De
         && is_cut(&message, stated)
     {
         let got = received.len();
-        return Err(Failure::Cut(format!("{got} bytes came, Postfix stated {stated} with its own overhead")));
+        return Err(Failure::Cut(format!(
+            "{got} bytes came, Postfix stated {stated} with its own overhead"
+        )));
     }
     Ok(message)
 }
 
 /// Smaller differences from ${size} have other reasons than a cut.
 const SIZE_SLACK: u64 = 2048;
-/// Header fields that a milter took out still count in ${size}; Postfix takes no more header than this
-/// (`header_size_limit`).
+/// Header fields that a milter took out still count in ${size}; Postfix takes no more header than
+/// this (`header_size_limit`).
 const LARGEST_HEADER: u64 = 102_400;
 /// The longest record in Postfix's queue file (`line_length_limit`).
 const LONGEST_RECORD: usize = 2048;
 
-/// Whether the message is shorter than Postfix stated. Postfix ends every message with a line end, and a pipe that breaks
-/// hardly ever does: with one, only a difference that no header can make is a cut.
+/// Whether the message is shorter than Postfix stated. Postfix ends every message with a line end,
+/// and a pipe that breaks hardly ever does: with one, only a difference that no header can make is
+/// a cut.
 fn is_cut(message: &Message, stated: u64) -> bool {
     let ends_in_a_line = message.received().ends_with(b"\n");
     let slack = if ends_in_a_line { SIZE_SLACK + LARGEST_HEADER } else { SIZE_SLACK };
     queue_file_size(message.shared_copy()) + slack < stated
 }
 
-/// What ${size} is for a whole message: the size of its records in Postfix's queue file (global/record.c), which lack the
-/// fields that pipe(8) prepends. A line is a record without its line end, or several; a record has one byte for its
-/// type and one for its length, or two for 128 bytes and more.
+/// What ${size} is for a whole message: the size of its records in Postfix's queue file
+/// (global/record.c), which lack the fields that pipe(8) prepends. A line is a record without its
+/// line end, or several; a record has one byte for its type and one for its length, or two for 128
+/// bytes and more.
 fn queue_file_size(message: &[u8]) -> u64 {
     let record = |length: usize| (length + if length < 128 { 2 } else { 3 }) as u64;
     let mut size = 0;
     for line in message.split_inclusive(|byte| *byte == b'\n') {
         let length = line.strip_suffix(b"\n").unwrap_or(line).len();
         // A full record is always followed by another, be it empty.
-        size += (length / LONGEST_RECORD) as u64 * record(LONGEST_RECORD) + record(length % LONGEST_RECORD);
+        size += (length / LONGEST_RECORD) as u64 * record(LONGEST_RECORD)
+            + record(length % LONGEST_RECORD);
     }
     size
 }
@@ -134,13 +148,18 @@ mod tests {
     fn the_parent_of_a_test_lives() {
         let feeder = Feeder::find();
         assert!(feeder.lives());
-        assert!(!Feeder { chain: vec![Pid::from_raw(1), Pid::from_raw(2)] }.lives() || getppid() == Pid::from_raw(1));
+        assert!(
+            !Feeder { chain: vec![Pid::from_raw(1), Pid::from_raw(2)] }.lives()
+                || getppid() == Pid::from_raw(1)
+        );
     }
 
     #[test]
     fn the_size_is_what_postfix_states() {
         // Seen from a real Postfix: the records of a message, line by line.
-        let message = [&b"A: b\n\n"[..], &[b'x'; 127], b"\n", &[b'x'; 128], b"\n", &[b'x'; 4096], b"\n"].concat();
+        let message =
+            [&b"A: b\n\n"[..], &[b'x'; 127], b"\n", &[b'x'; 128], b"\n", &[b'x'; 4096], b"\n"]
+                .concat();
         assert_eq!(queue_file_size(&message), 6 + 2 + 129 + 131 + 2 * 2051 + 2);
         assert_eq!(queue_file_size(b"no line end"), 13);
     }

@@ -1,4 +1,5 @@
-//! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else `[lmtp] listen`), serves.
+//! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else
+//! `[lmtp] listen`), serves.
 
 use std::fs::Permissions;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -21,7 +22,11 @@ use crate::lmtp::{self, Listener, Made, Service};
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
 
-pub(super) fn run(args: &LmtpArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {
+pub(super) fn run(
+    args: &LmtpArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+) -> Result<(), String> {
     // Before the log, which has a thread.
     let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
@@ -48,7 +53,8 @@ fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, String
     Ok(service)
 }
 
-/// Logs which end cannot be reached. The server serves all the same: what it cannot deliver stays in Postfix' queue.
+/// Logs which end cannot be reached. The server serves all the same: what it cannot deliver stays
+/// in Postfix' queue.
 fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
     let look = move || {
         if let Err(error) = ledger_answers(&loaded, adapters) {
@@ -56,7 +62,9 @@ fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
         }
         let store = loaded.config.store.kind();
         if let Err(error) = store_answers(&store) {
-            tracing::error!("store: {store} cannot be reached: {error}; until that is mended all mail is deferred");
+            tracing::error!(
+                "store: {store} cannot be reached: {error}; until that is mended all mail is deferred"
+            );
         }
     };
     if let Err(error) = thread::Builder::new().name("first look".to_owned()).spawn(look) {
@@ -113,10 +121,11 @@ fn systemds_listeners() -> Result<Vec<Listener>, String> {
     let mut listeners = Vec::new();
     let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
     for fd in passed {
-        // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and nobody else in it takes
-        // it: this is the only call, before any thread is started.
+        // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and
+        // nobody else in it takes it: this is the only call, before any thread is started.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        listeners.push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
+        listeners
+            .push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
     }
     Ok(listeners)
 }
@@ -131,7 +140,8 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
             Listen::Unix(path) => {
                 let listener = bind(path).map_err(at)?;
                 let made = Made::at(path).map_err(at)?;
-                // It was made for our user alone (main's umask). The group comes first: it is never open to another one.
+                // It was made for our user alone (main's umask). The group comes first: it is never
+                // open to another one.
                 if let Some(group) = group {
                     lchown(path, None, Some(group.as_raw())).map_err(|error| {
                         let name = &settings.socket_group;
@@ -141,7 +151,8 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
                         )
                     })?;
                 }
-                std::fs::set_permissions(path, Permissions::from_mode(settings.socket_mode.0)).map_err(at)?;
+                std::fs::set_permissions(path, Permissions::from_mode(settings.socket_mode.0))
+                    .map_err(at)?;
                 Listener::Unix(listener, Some(made))
             }
         };
@@ -149,7 +160,10 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
     }
     match listeners.is_empty() {
         false => Ok(listeners),
-        true => Err("nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket".to_owned()),
+        true => Err(
+            "nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket"
+                .to_owned(),
+        ),
     }
 }
 
@@ -161,14 +175,18 @@ fn group(name: &str) -> Result<Option<Gid>, String> {
     match Group::from_name(name) {
         Ok(Some(group)) => Ok(Some(group.gid)),
         Ok(None) => Err(format!("lmtp.socket_group: this host has no group \"{name}\"")),
-        Err(error) => Err(format!("lmtp.socket_group: the group \"{name}\" cannot be looked up: {error}")),
+        Err(error) => {
+            Err(format!("lmtp.socket_group: the group \"{name}\" cannot be looked up: {error}"))
+        }
     }
 }
 
 /// A Unix socket at `path`. One that a dead server left behind is replaced.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    if is_socket
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     {
         std::fs::remove_file(path)?;
     }

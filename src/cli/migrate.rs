@@ -1,4 +1,5 @@
-//! `onedrop migrate`: brings the ledger's schema to this program's version, once, whoever runs it at the same time.
+//! `onedrop migrate`: brings the ledger's schema to this program's version, once, whoever runs it
+//! at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use crate::ledger::SCHEMA_VERSION;
 const TIME: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(loaded: &Loaded, adapters: Adapters) -> Result<String, String> {
-    let mut ledger =
-        (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
+    let mut ledger = (adapters.open_ledger)(loaded, Instant::now() + TIME)
+        .map_err(|error| format!("ledger: {error}"))?;
     let applied = ledger.migrate().map_err(|error| format!("ledger: {error}"))?;
     let mut said: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
     said.push_str(&format!("the ledger has schema version {SCHEMA_VERSION}"));

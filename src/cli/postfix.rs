@@ -1,9 +1,11 @@
-//! The local Postfix, as `onedrop check` sees it: which services and parameters run onedrop, and whether they do so in a
-//! way that loses nothing, returns nothing and changes nothing. Facts come from `postconf` and the user database
-//! (`facts.rs`), the judgement is a table of rules without I/O (`transport.rs` for pipe(8), `lmtp.rs` for lmtp(8), `site.rs`,
-//! `domains.rs`). Nothing is changed.
+//! The local Postfix, as `onedrop check` sees it: which services and parameters run onedrop, and
+//! whether they do so in a way that loses nothing, returns nothing and changes nothing. Facts come
+//! from `postconf` and the user database (`facts.rs`), the judgement is a table of rules without
+//! I/O (`transport.rs` for pipe(8), `lmtp.rs` for lmtp(8), `site.rs`, `domains.rs`). Nothing is
+//! changed.
 //!
-//! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c, src/util/exec_command.c.
+//! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c,
+//! src/util/exec_command.c.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,7 +51,8 @@ impl Ours {
         }
     }
 
-    /// Where the LMTP server may be: the socket of onedrop-lmtp.socket, and what the configuration names.
+    /// Where the LMTP server may be: the socket of onedrop-lmtp.socket, and what the configuration
+    /// names.
     fn places(&self) -> Vec<Listen> {
         let mut places = vec![Listen::Unix(SOCKET.into())];
         if let Some(config) = &self.config {
@@ -110,7 +113,8 @@ struct Lmtp {
     flags: String,
     /// Parameters as the service sees them.
     values: BTreeMap<String, String>,
-    /// `NAME_destination_recipient_limit` and `NAME_destination_concurrency_limit` as the queue manager sees them.
+    /// `NAME_destination_recipient_limit` and `NAME_destination_concurrency_limit` as the queue
+    /// manager sees them.
     recipient_limit: String,
     concurrency_limit: String,
     /// What leads mail to it, as an administrator wrote it.
@@ -145,12 +149,17 @@ struct MailboxCommand {
 /// A level and what is so; the rules' callers add where.
 type Told = (Level, String);
 
-/// Everything about the Postfix whose configuration is in `folder`, or this host's; no program runs longer than `time`.
+/// Everything about the Postfix whose configuration is in `folder`, or this host's; no program runs
+/// longer than `time`.
 pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Vec<Finding> {
     let Some(postconf) = ask::find_postconf(std::env::var_os("PATH").as_deref()) else {
         return match folder {
             None => vec![Finding::new(Level::Ok, "postfix", "none on this host")],
-            Some(_) => vec![Finding::new(Level::Error, "postfix", "no program postconf in PATH or /usr/sbin")],
+            Some(_) => vec![Finding::new(
+                Level::Error,
+                "postfix",
+                "no program postconf in PATH or /usr/sbin",
+            )],
         };
     };
     let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
@@ -169,14 +178,16 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
     let master = setup.folder.join("master.cf");
     let main = setup.folder.join("main.cf");
     let mut findings = Vec::new();
-    let pipes = setup.transports.iter().map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
-    let servers = setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
+    let pipes = setup
+        .transports
+        .iter()
+        .map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
+    let servers =
+        setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
     for (name, told) in pipes.chain(servers) {
-        findings.extend(
-            told.into_iter().map(|(level, text)| {
-                Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
-            }),
-        );
+        findings.extend(told.into_iter().map(|(level, text)| {
+            Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
+        }));
     }
     let told = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
     let told = told.chain(recipients::judged(setup, ours));
@@ -186,7 +197,8 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
 
 /// What is found in these outputs of postconf (main.cf, master.cf): the part without I/O and users.
 pub(super) fn of_output(main: &str, master: &str) -> Vec<String> {
-    let mut setup = Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
+    let mut setup =
+        Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
     let owned = setup.services.clone();
     for service in owned.iter().filter(|service| service.command == "pipe") {
         let attributes = master::Attributes::read(&service.arguments);
@@ -206,11 +218,16 @@ pub(super) fn of_output(main: &str, master: &str) -> Vec<String> {
     for route in site::routes(&setup) {
         for is_chrooted in [false, true] {
             let place = lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
-            let _ = place.is_some_and(|place| lmtp::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
+            let _ =
+                place.is_some_and(|place| lmtp::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
         }
     }
     let config = Some(Config::default());
-    let ours = Ours { config, config_file: PathBuf::from("/etc/onedrop/onedrop.toml"), variables: Vec::new() };
+    let ours = Ours {
+        config,
+        config_file: PathBuf::from("/etc/onedrop/onedrop.toml"),
+        variables: Vec::new(),
+    };
     judged(&setup, &ours).into_iter().map(|finding| finding.text).collect()
 }
 
@@ -258,8 +275,13 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        let cases =
-            [("1000s", Some(1000)), ("5", Some(5)), ("2M", Some(120)), ("1h", Some(3600)), ("1d", Some(86_400))];
+        let cases = [
+            ("1000s", Some(1000)),
+            ("5", Some(5)),
+            ("2M", Some(120)),
+            ("1h", Some(3600)),
+            ("1d", Some(86_400)),
+        ];
         for (time, expected) in cases {
             assert_eq!(seconds(time), expected, "{time}");
         }

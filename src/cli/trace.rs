@@ -1,5 +1,6 @@
-//! `onedrop trace`: what is on record about messages, for people and as JSON. On a terminal lines are at most 100 columns
-//! wide; anywhere else nothing is broken, so that what reads it finds whole values.
+//! `onedrop trace`: what is on record about messages, for people and as JSON. On a terminal lines
+//! are at most 100 columns wide; anywhere else nothing is broken, so that what reads it finds whole
+//! values.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime};
@@ -26,7 +27,9 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
     let from = back.map(|text| {
         let from = since(text, SystemTime::now());
-        from.ok_or_else(|| format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", safe(text)))
+        from.ok_or_else(|| {
+            format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", safe(text))
+        })
     });
     let filter = TraceFilter {
         name: args.wanted.as_deref(),
@@ -35,10 +38,11 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         subject: args.subject.as_deref(),
         failed: args.failed,
     };
-    let mut ledger =
-        (adapters.open_ledger)(loaded, Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
-    let mut find =
-        |filter: &TraceFilter<'_>| ledger.trace(filter, args.limit).map_err(|error| format!("ledger: {error}"));
+    let mut ledger = (adapters.open_ledger)(loaded, Instant::now() + TIME)
+        .map_err(|error| format!("ledger: {error}"))?;
+    let mut find = |filter: &TraceFilter<'_>| {
+        ledger.trace(filter, args.limit).map_err(|error| format!("ledger: {error}"))
+    };
     let mut traces = find(&filter)?;
     // An address that was delivered to under another form: its account has the copies.
     if traces.is_empty()
@@ -56,7 +60,11 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         }
     };
     match traces.is_empty() {
-        true => Ok(Said { out, err: format!("nothing on record{}", asked(args, back)), verdict: Verdict::No }),
+        true => Ok(Said {
+            out,
+            err: format!("nothing on record{}", asked(args, back)),
+            verdict: Verdict::No,
+        }),
         false => Ok(Said::done(out)),
     }
 }
@@ -112,7 +120,10 @@ impl Told<'_> {
     fn message(&mut self, trace: &Trace) {
         self.line("message", trace.message_id.as_deref().unwrap_or("(no Message-ID)"));
         if trace.collision {
-            self.line("collision", "another message has the same Message-ID and other content; both are delivered");
+            self.line(
+                "collision",
+                "another message has the same Message-ID and other content; both are delivered",
+            );
         }
         let date = trace.date.as_deref().map(|date| self.time(date));
         for (name, value) in [
@@ -127,14 +138,20 @@ impl Told<'_> {
         }
         for address in &trace.addresses {
             let name = address.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
-            self.line(&address.role, &format!("{name}<{}>", address.address.as_deref().unwrap_or_default()));
+            self.line(
+                &address.role,
+                &format!("{name}<{}>", address.address.as_deref().unwrap_or_default()),
+            );
         }
         self.line("recorded", &self.time(&trace.recorded_at));
         self.line("size", &format!("{} bytes", trace.size_bytes));
         self.line("digest", &trace.digest);
         for part in &trace.parts {
             let name = part.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
-            self.line("part", &format!("{} {}{name} {} bytes", part.path, part.content_type, part.size_bytes));
+            self.line(
+                "part",
+                &format!("{} {}{name} {} bytes", part.path, part.content_type, part.size_bytes),
+            );
         }
         if trace.raw_kept {
             self.line("raw", "the bytes as received are in the ledger");
@@ -143,18 +160,26 @@ impl Told<'_> {
 
     fn copy(&self, copy: &TraceCopy) -> String {
         let mut told = format!("account={} mailbox={}: ", copy.account, copy.mailbox);
-        let time = |time: &Option<String>| time.as_deref().map(|time| self.time(time)).unwrap_or_default();
+        let time =
+            |time: &Option<String>| time.as_deref().map(|time| self.time(time)).unwrap_or_default();
         match (copy.state.as_str(), &copy.kept) {
             ("placed", _) => {
                 let receipt = copy.receipt.as_deref().unwrap_or_default();
                 told.push_str(&format!("placed {}, {receipt}", time(&copy.placed_at)));
             }
             ("leased", _) => {
-                told.push_str(&format!("{} is delivering it until {}", copy.owner, time(&copy.leased_until)));
+                told.push_str(&format!(
+                    "{} is delivering it until {}",
+                    copy.owner,
+                    time(&copy.leased_until)
+                ));
             }
             (_, Some(why)) => told.push_str(&format!("sent copy kept for later: {why}")),
             ("in doubt", None) => {
-                told.push_str(&format!("in doubt, {} may have written it; the next try looks first", copy.owner));
+                told.push_str(&format!(
+                    "in doubt, {} may have written it; the next try looks first",
+                    copy.owner
+                ));
             }
             (_, None) => told.push_str("not delivered"),
         }
@@ -172,7 +197,11 @@ impl Told<'_> {
 
     /// How it ended for whom, whose attempt it was, and a line for each copy.
     fn attempt(&mut self, attempt: &TraceAttempt) {
-        let to = if attempt.recipient.is_empty() { String::new() } else { format!(" to {}", attempt.recipient) };
+        let to = if attempt.recipient.is_empty() {
+            String::new()
+        } else {
+            format!(" to {}", attempt.recipient)
+        };
         let end = match (&attempt.outcome, attempt.duration_ms) {
             (Some(outcome), Some(took)) => {
                 format!("{outcome} {} in {took} ms", attempt.status.as_deref().unwrap_or_default())
@@ -186,7 +215,9 @@ impl Told<'_> {
             by.push_str(&format!(", queue id {}", attempt.queue_id));
         }
         self.line("", &by);
-        for text in attempt.text.iter().flat_map(|text| text.split("; ")).filter(|text| !text.is_empty()) {
+        for text in
+            attempt.text.iter().flat_map(|text| text.split("; ")).filter(|text| !text.is_empty())
+        {
             self.line("", text);
         }
     }
@@ -198,7 +229,8 @@ impl Told<'_> {
         at.to_zoned(self.zone.clone()).strftime(&format!("%Y-%m-%d %H:%M:%S {zone}")).to_string()
     }
 
-    /// Writes a line; what is too wide goes on below, broken at blanks or, in a word that is too wide, anywhere.
+    /// Writes a line; what is too wide goes on below, broken at blanks or, in a word that is too
+    /// wide, anywhere.
     fn line(&mut self, name: &str, value: &str) {
         let (room, indent) = (self.width.saturating_sub(NAME), NAME);
         let mut line = format!("{name:<width$} ", width = NAME - 1);
@@ -304,7 +336,10 @@ mod tests {
     fn a_terminal_gets_lines_that_fit_and_nothing_is_lost() {
         let whole = Told::of(&trace(), &TimeZone::UTC, usize::MAX);
         let told = Told::of(&trace(), &TimeZone::UTC, WIDTH);
-        assert!(whole.lines().any(|line| line.chars().count() > WIDTH), "there is something to break");
+        assert!(
+            whole.lines().any(|line| line.chars().count() > WIDTH),
+            "there is something to break"
+        );
         assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
         let black = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
         assert_eq!(black(&told), black(&whole));

@@ -1,5 +1,6 @@
-//! `onedrop verify`: what the comparison of ledger and mailboxes found, a line per finding as it is found, and how it
-//! ended: 0 with nothing left to mend, 1 with something left, 75 where not everything could be compared.
+//! `onedrop verify`: what the comparison of ledger and mailboxes found, a line per finding as it is
+//! found, and how it ended: 0 with nothing left to mend, 1 with something left, 75 where not
+//! everything could be compared.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -20,7 +21,10 @@ const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Said {
     let Some(since) = verify::since(&args.since, SystemTime::now()) else {
-        let text = format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", one_line(&args.since));
+        let text = format!(
+            "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
+            one_line(&args.since)
+        );
         return Said::failed(text);
     };
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
@@ -42,38 +46,59 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
         return Said::failed(failure.to_string());
     }
     let mut telling = Telling::new(args.json);
-    let outcome =
-        verify::verify(&plan, ledger.as_mut(), &mut || (adapters.open_store)(loaded).map(|make| make()), &mut |news| {
+    let outcome = verify::verify(
+        &plan,
+        ledger.as_mut(),
+        &mut || (adapters.open_store)(loaded).map(|make| make()),
+        &mut |news| {
             telling.tell(news);
-        });
+        },
+    );
     let written = telling.end();
     match (outcome, written) {
         (Ok(tally), Ok(())) => ended(&tally),
-        (Ok(tally), Err(error)) => Said::failed(format!("{}, standard output: {error}", ended(&tally).err)),
+        (Ok(tally), Err(error)) => {
+            Said::failed(format!("{}, standard output: {error}", ended(&tally).err))
+        }
         (Err(error), _) => Said::failed(format!("ledger: {error}")),
     }
 }
 
-/// Nothing is written and nothing taken out where the store may show another's mailboxes than those that we name.
-fn pass_the_gate(loaded: &Loaded, ledger: &mut dyn Ledger, adapters: Adapters) -> Result<(), Failure> {
+/// Nothing is written and nothing taken out where the store may show another's mailboxes than those
+/// that we name.
+fn pass_the_gate(
+    loaded: &Loaded,
+    ledger: &mut dyn Ledger,
+    adapters: Adapters,
+) -> Result<(), Failure> {
     // Without a copy on record there is no account to ask with, and nothing to repair.
     if ledger.latest_copies(1)?.is_empty() {
         return Ok(());
     }
     let mut store = (adapters.open_store)(loaded)?();
-    Arc::<Gate>::default().pass(&[], &host_name(), ledger, store.as_mut(), Instant::now() + LEDGER_TIME)
+    Arc::<Gate>::default().pass(
+        &[],
+        &host_name(),
+        ledger,
+        store.as_mut(),
+        Instant::now() + LEDGER_TIME,
+    )
 }
 
 /// How it ended, in the order of weight.
 fn ended(tally: &Tally) -> Said {
     let copies = if tally.copies == 1 { "copy" } else { "copies" };
     let mut text = format!("{} {copies} compared", tally.copies);
-    let counts = [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
+    let counts =
+        [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
     for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
         text.push_str(&format!(", {count} {what}"));
     }
     if tally.errors > 0 {
-        text.push_str(&format!(", {}", counted(usize::try_from(tally.errors).unwrap_or(usize::MAX), "error")));
+        text.push_str(&format!(
+            ", {}",
+            counted(usize::try_from(tally.errors).unwrap_or(usize::MAX), "error")
+        ));
     }
     if tally.failed > 0 {
         return Said::failed(format!("{text}, {} not compared", tally.failed));
@@ -106,7 +131,11 @@ impl Telling {
             News::Failed { destination, why } => {
                 self.clear_line();
                 let text = one_line(&why.to_string());
-                let _ = writeln!(io::stderr(), "failed   account={}: {text}", one_line(&destination.account));
+                let _ = writeln!(
+                    io::stderr(),
+                    "failed   account={}: {text}",
+                    one_line(&destination.account)
+                );
             }
             News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
         }
@@ -139,7 +168,11 @@ impl Telling {
             self.is_line_open = true;
             let found = tally.errors + tally.repaired;
             let account = one_line(account);
-            let _ = write!(io::stderr(), "\r\x1b[K{} compared, {found} found, at {account:.40}", tally.copies);
+            let _ = write!(
+                io::stderr(),
+                "\r\x1b[K{} compared, {found} found, at {account:.40}",
+                tally.copies
+            );
         }
     }
 
@@ -154,7 +187,8 @@ impl Telling {
     fn end(mut self) -> io::Result<()> {
         self.clear_line();
         if self.json {
-            let written = writeln!(io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
+            let written =
+                writeln!(io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
             self.note(written);
         }
         let flushed = io::stdout().flush();
@@ -180,6 +214,9 @@ fn told(finding: &Finding) -> String {
         Topic::Busy => "busy",
     };
     let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
-    let line = format!("{topic}: account={} mailbox={} {id}: {}", finding.account, finding.mailbox, finding.text);
+    let line = format!(
+        "{topic}: account={} mailbox={} {id}: {}",
+        finding.account, finding.mailbox, finding.text
+    );
     format!("{level:<9}{}", one_line(&line))
 }

@@ -1,7 +1,8 @@
-//! One file, parsed with places and judged value by value; what is left is a layer of values that fit their keys.
+//! One file, parsed with places and judged value by value; what is left is a layer of values that
+//! fit their keys.
 //!
-//! The parser goes on after a syntax error, so a file shows all of its faults at once. Values on a line with a syntax
-//! error are guesses of the parser and are not judged.
+//! The parser goes on after a syntax error, so a file shows all of its faults at once. Values on a
+//! line with a syntax error are guesses of the parser and are not judged.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -59,8 +60,17 @@ impl Findings {
 }
 
 impl Layer {
-    pub(super) fn set(&mut self, key: &'static Key, value: ValueKind, origin: Origin, findings: &mut Findings) {
-        let section = self.values.entry(key.section().to_owned()).or_insert_with(|| Map::<String, Value>::new().into());
+    pub(super) fn set(
+        &mut self,
+        key: &'static Key,
+        value: ValueKind,
+        origin: Origin,
+        findings: &mut Findings,
+    ) {
+        let section = self
+            .values
+            .entry(key.section().to_owned())
+            .or_insert_with(|| Map::<String, Value>::new().into());
         if let ValueKind::Table(section) = &mut section.kind {
             section.insert(key.name().to_owned(), Value::new(None, value));
         }
@@ -83,8 +93,15 @@ pub(super) fn read(text: &str, order: usize, path: &Arc<Path>, findings: &mut Fi
     let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut file =
-        FileReader { text, order, path, line_starts, broken_lines: BTreeSet::new(), findings, layer: Layer::default() };
+    let mut file = FileReader {
+        text,
+        order,
+        path,
+        line_starts,
+        broken_lines: BTreeSet::new(),
+        findings,
+        layer: Layer::default(),
+    };
     for error in errors {
         file.syntax_error(&error);
     }
@@ -114,7 +131,10 @@ impl FileReader<'_> {
         }
         let what = match error.message() {
             "duplicate key" => {
-                format!("{} is set a second time", shown_name(self.text.get(span.clone()).unwrap_or_default()))
+                format!(
+                    "{} is set a second time",
+                    shown_name(self.text.get(span.clone()).unwrap_or_default())
+                )
             }
             message => format!("syntax error: {message}"),
         };
@@ -132,7 +152,10 @@ impl FileReader<'_> {
         }
         let Some(keys) = value.get_ref().as_table() else {
             let found = described(value.get_ref(), false);
-            self.findings.problem(self.origin(&name.span()), format!("{section}: expected a section, found {found}"));
+            self.findings.problem(
+                self.origin(&name.span()),
+                format!("{section}: expected a section, found {found}"),
+            );
             return;
         };
         for (name, value) in keys {
@@ -153,10 +176,16 @@ impl FileReader<'_> {
         let judged = match (value.get_ref(), &key.kind) {
             (DeValue::Boolean(flag), Kind::Flag) => Ok((*flag).into()),
             (DeValue::String(text), _) => key.text_value(text),
-            (DeValue::Integer(number), Kind::Count { .. }) => key.number_value(number.as_str(), number.radix()),
+            (DeValue::Integer(number), Kind::Count { .. }) => {
+                key.number_value(number.as_str(), number.radix())
+            }
             (DeValue::Array(list), Kind::List(keeps)) => return self.list(key, at, list, *keeps),
             (DeValue::Table(table), Kind::Accounts) => return self.accounts(key, at, table),
-            (other, _) => Err(format!("expected {}, found {}", key.expects(), described(other, key.may_be_quoted()))),
+            (other, _) => Err(format!(
+                "expected {}, found {}",
+                key.expects(),
+                described(other, key.may_be_quoted())
+            )),
         };
         match judged {
             Ok(value) => self.layer.set(key, value, self.origin(at), self.findings),
@@ -178,7 +207,11 @@ impl FileReader<'_> {
             }
             let judged = match item.get_ref() {
                 DeValue::String(text) => keeps(text),
-                other => Err(format!("expected {}, found {} in it", key.expects(), described(other, false))),
+                other => Err(format!(
+                    "expected {}, found {} in it",
+                    key.expects(),
+                    described(other, false)
+                )),
             };
             match judged {
                 Ok(item) => kept.push(item),
@@ -198,7 +231,9 @@ impl FileReader<'_> {
             let folded = address.get_ref().to_lowercase();
             let judged = match account.get_ref() {
                 // An unquoted address is a dotted key, which makes tables.
-                DeValue::Table(_) => Err("expected a string, found table (quote the address)".to_owned()),
+                DeValue::Table(_) => {
+                    Err("expected a string, found table (quote the address)".to_owned())
+                }
                 _ if !folded.contains('@') => Err("expected an address as the key".to_owned()),
                 _ if accounts.contains_key(&folded) => {
                     Err("is there a second time (upper and lower case are the same)".to_owned())
@@ -209,7 +244,11 @@ impl FileReader<'_> {
             };
             match judged {
                 Ok(account) => drop(accounts.insert(folded, account.into())),
-                Err(why) => self.findings.refuse(key, self.origin(&address.span()), &format!("{shown}: {why}")),
+                Err(why) => self.findings.refuse(
+                    key,
+                    self.origin(&address.span()),
+                    &format!("{shown}: {why}"),
+                ),
             }
         }
         self.layer.set(key, accounts.into(), self.origin(at), self.findings);
@@ -233,7 +272,8 @@ impl FileReader<'_> {
     }
 }
 
-const NO_ACCOUNT: &str = "cannot be an account (1 to 255 bytes, no slashes or control characters, no \".\" in front)";
+const NO_ACCOUNT: &str =
+    "cannot be an account (1 to 255 bytes, no slashes or control characters, no \".\" in front)";
 
 /// The kind of a value and, where that is harmless, the value.
 fn described(value: &DeValue<'_>, quote: bool) -> String {

@@ -1,5 +1,5 @@
-//! Where the LMTP server listens: an address with a port, or a Unix socket. The same text serves `lmtp.listen` and
-//! `--listen`.
+//! Where the LMTP server listens: an address with a port, or a Unix socket. The same text serves
+//! `lmtp.listen` and `--listen`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,15 +27,19 @@ impl FromStr for SocketMode {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Self, ListenError> {
-        let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        let is_octal =
+            (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
         let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
-        let mode = mode.ok_or_else(|| error("expected three or four octal digits, as in \"0660\""))?;
+        let mode =
+            mode.ok_or_else(|| error("expected three or four octal digits, as in \"0660\""))?;
         if mode > 0o777 {
             return Err(error("at most 0777: the bits above mean nothing for a socket"));
         }
         // unix(7): connecting needs write permission.
         if mode & 0o222 == 0 {
-            return Err(error("nobody could connect: that needs the right to write (2), as in \"0660\""));
+            return Err(error(
+                "nobody could connect: that needs the right to write (2), as in \"0660\"",
+            ));
         }
         Ok(Self(mode))
     }
@@ -62,14 +66,18 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, ListenError> {
         if text.starts_with('/') {
-            return Err(error("a Unix socket begins with \"unix:\", as in unix:/run/onedrop/lmtp.sock"));
+            return Err(error(
+                "a Unix socket begins with \"unix:\", as in unix:/run/onedrop/lmtp.sock",
+            ));
         }
         if let Some(path) = text.strip_prefix("unix:") {
             return socket_path(path).map(Self::Unix).map_err(ListenError);
         }
         let place = address(text).map_err(ListenError)?;
         if place.port() == 25 {
-            return Err(error("port 25 belongs to SMTP, and LMTP must not be used there (RFC 2033); 24 is usual"));
+            return Err(error(
+                "port 25 belongs to SMTP, and LMTP must not be used there (RFC 2033); 24 is usual",
+            ));
         }
         Ok(Self::Tcp(place))
     }
@@ -98,7 +106,9 @@ impl fmt::Display for Listen {
 /// Why it cannot be one.
 pub(super) fn socket_path(path: &str) -> Result<PathBuf, String> {
     if !path.starts_with('/') {
-        return Err("expected the absolute path of a Unix socket, as in /run/onedrop/lmtp.sock".to_owned());
+        return Err(
+            "expected the absolute path of a Unix socket, as in /run/onedrop/lmtp.sock".to_owned()
+        );
     }
     if path.chars().any(char::is_control) {
         return Err("must not hold control characters".to_owned());
@@ -107,12 +117,16 @@ pub(super) fn socket_path(path: &str) -> Result<PathBuf, String> {
         return Err("names a folder, not a socket".to_owned());
     }
     if path.len() > LONGEST_PATH {
-        return Err(format!("the path of a Unix socket has {LONGEST_PATH} bytes at most, this one {}", path.len()));
+        return Err(format!(
+            "the path of a Unix socket has {LONGEST_PATH} bytes at most, this one {}",
+            path.len()
+        ));
     }
     Ok(PathBuf::from(path))
 }
 
-/// An address with its port. Host names are not looked up: what they lead to may change, or not be there at boot.
+/// An address with its port. Host names are not looked up: what they lead to may change, or not be
+/// there at boot.
 ///
 /// # Errors
 /// Why it is none, with what was probably meant.
@@ -128,7 +142,9 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
             Some(("" | "*", port)) if port.parse::<u16>().is_ok() => {
                 "for every address of this host write 0.0.0.0 or [::]"
             }
-            Some((_, port)) if port.parse::<u16>().is_ok() => "expected an address, not a host name",
+            Some((_, port)) if port.parse::<u16>().is_ok() => {
+                "expected an address, not a host name"
+            }
             _ => "expected ADDRESS:PORT, as in 127.0.0.1:24",
         },
     };
@@ -145,10 +161,25 @@ mod tests {
 
     #[test]
     fn a_mode_is_octal_and_lets_somebody_connect() {
-        for (text, mode) in [("0660", 0o660), ("660", 0o660), ("0600", 0o600), ("0777", 0o777), ("0020", 0o020)] {
+        for (text, mode) in
+            [("0660", 0o660), ("660", 0o660), ("0600", 0o600), ("0777", 0o777), ("0020", 0o020)]
+        {
             assert_eq!(text.parse(), Ok(SocketMode(mode)));
         }
-        for text in ["", "0", "66", "0o660", "00660", "0668", "-660", "+660", "rw-rw----", "0440", "0000", "1660"] {
+        for text in [
+            "",
+            "0",
+            "66",
+            "0o660",
+            "00660",
+            "0668",
+            "-660",
+            "+660",
+            "rw-rw----",
+            "0440",
+            "0000",
+            "1660",
+        ] {
             assert!(text.parse::<SocketMode>().is_err(), "{text}");
         }
     }

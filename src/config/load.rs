@@ -1,7 +1,9 @@
-//! The order of layers: one file, `conf.d/*.toml` beside it in name order, `ONEDROP__SECTION__KEY` variables.
+//! The order of layers: one file, `conf.d/*.toml` beside it in name order, `ONEDROP__SECTION__KEY`
+//! variables.
 //!
-//! Each layer is judged alone, so that every problem of every layer is known before any is reported; the `config`
-//! crate then lays what is left over each other. Reading writes nothing and takes no stdin: only regular files are read.
+//! Each layer is judged alone, so that every problem of every layer is known before any is
+//! reported; the `config` crate then lays what is left over each other. Reading writes nothing and
+//! takes no stdin: only regular files are read.
 
 use std::ffi::OsString;
 use std::fs;
@@ -48,12 +50,12 @@ impl Loaded {
 }
 
 impl Config {
-    /// Reads the configuration from `explicit` (`--config`), else `$ONEDROP_CONFIG`, else [`DEFAULT_FILE`], with
-    /// `conf.d` and the process's environment.
+    /// Reads the configuration from `explicit` (`--config`), else `$ONEDROP_CONFIG`, else
+    /// [`DEFAULT_FILE`], with `conf.d` and the process's environment.
     ///
     /// # Errors
-    /// All problems of all layers. A missing file is one, the default file, too: without it every recipient would be
-    /// unknown.
+    /// All problems of all layers. A missing file is one, the default file, too: without it every
+    /// recipient would be unknown.
     pub fn load(explicit: Option<&Path>) -> Result<Loaded, ConfigErrors> {
         Self::load_from(explicit, std::env::vars_os())
     }
@@ -71,27 +73,38 @@ impl Config {
         let (main, chosen_by) = match (explicit, &environment.config_file) {
             (Some(path), _) => (path.to_owned(), "named by --config"),
             (None, Some(path)) => (path.clone(), "named by ONEDROP_CONFIG"),
-            (None, None) => (DEFAULT_FILE.into(), "the default; --config or ONEDROP_CONFIG names another"),
+            (None, None) => {
+                (DEFAULT_FILE.into(), "the default; --config or ONEDROP_CONFIG names another")
+            }
         };
         let beside = conf_d(&main, &mut findings);
         let files: Vec<PathBuf> = std::iter::once(main).chain(beside).collect();
         let mut layers = Vec::new();
         for (order, file) in files.iter().enumerate() {
             let path: Arc<Path> = Arc::from(file.as_path());
-            let whole = |line| Origin::File { order, path: Arc::clone(&path), line, column: usize::from(line > 0) };
+            let whole = |line| Origin::File {
+                order,
+                path: Arc::clone(&path),
+                line,
+                column: usize::from(line > 0),
+            };
             match read(file) {
                 Ok(text) => layers.push(layer::read(&text, order, &path, &mut findings)),
                 Err(unreadable) => {
                     findings.incomplete = true;
-                    let how =
-                        if order == 0 && unreadable.line == 0 { format!(" ({chosen_by})") } else { String::new() };
+                    let how = if order == 0 && unreadable.line == 0 {
+                        format!(" ({chosen_by})")
+                    } else {
+                        String::new()
+                    };
                     findings.problem(whole(unreadable.line), format!("{}{how}", unreadable.why));
                 }
             }
         }
         layers.push(environment.layer(&mut findings));
         let config = merge(layers, &mut findings);
-        let passwords = rules::check(&config, environment.credentials_directory.as_deref(), &mut findings);
+        let passwords =
+            rules::check(&config, environment.credentials_directory.as_deref(), &mut findings);
         if !findings.problems.is_empty() {
             return Err(ConfigErrors::new(findings.problems));
         }
@@ -113,7 +126,8 @@ fn read(path: &Path) -> Result<String, Unreadable> {
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| whole(shown_io(&error)))?;
     if bytes.len() as u64 > LARGEST {
         return Err(whole(
-            "larger than 1 MiB, and every delivery reads it (many accounts: directory.query)".to_owned(),
+            "larger than 1 MiB, and every delivery reads it (many accounts: directory.query)"
+                .to_owned(),
         ));
     }
     String::from_utf8(bytes).map_err(|error| {
@@ -127,7 +141,8 @@ fn read(path: &Path) -> Result<String, Unreadable> {
 fn conf_d(main: &Path, findings: &mut Findings) -> Vec<PathBuf> {
     let folder = main.parent().unwrap_or(Path::new("")).join("conf.d");
     let listed = fs::read_dir(&folder).and_then(|entries| {
-        let names: Result<Vec<_>, io::Error> = entries.map(|entry| Ok(entry?.file_name())).collect();
+        let names: Result<Vec<_>, io::Error> =
+            entries.map(|entry| Ok(entry?.file_name())).collect();
         names
     });
     let mut names = match listed {
@@ -135,7 +150,8 @@ fn conf_d(main: &Path, findings: &mut Findings) -> Vec<PathBuf> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
             findings.incomplete = true;
-            let origin = Origin::File { order: 1, path: Arc::from(folder.as_path()), line: 0, column: 0 };
+            let origin =
+                Origin::File { order: 1, path: Arc::from(folder.as_path()), line: 0, column: 0 };
             findings.problem(origin, shown_io(&error));
             Vec::new()
         }
@@ -149,11 +165,14 @@ fn conf_d(main: &Path, findings: &mut Findings) -> Vec<PathBuf> {
 }
 
 fn merge(layers: Vec<Layer>, findings: &mut Findings) -> Config {
-    let sources = layers.into_iter().fold(::config::Config::builder(), |builder, layer| builder.add_source(layer));
+    let sources = layers
+        .into_iter()
+        .fold(::config::Config::builder(), |builder, layer| builder.add_source(layer));
     match sources.build().and_then(::config::Config::try_deserialize) {
         Ok(config) => config,
         Err(error) => {
-            // The schema has accepted each value, so this is our own mistake; it must not pass for a default.
+            // The schema has accepted each value, so this is our own mistake; it must not pass for
+            // a default.
             findings.incomplete = true;
             findings.problem(Origin::Default, format!("the layers do not fit together: {error}"));
             Config::default()

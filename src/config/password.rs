@@ -1,7 +1,9 @@
-//! Reading files that the configuration names: a password, which nobody else may read, and a CA's certificate.
+//! Reading files that the configuration names: a password, which nobody else may read, and a CA's
+//! certificate.
 //!
-//! Only regular files are opened: a delivery's stdin is the message, and a pipe could wait for ever. The password's file
-//! is judged and read through one open file, so what was judged is what was read.
+//! Only regular files are opened: a delivery's stdin is the message, and a pipe could wait for
+//! ever. The password's file is judged and read through one open file, so what was judged is what
+//! was read.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,17 +22,29 @@ const LONGEST: u64 = 4096;
 ///
 /// # Errors
 /// What is wrong with the file, without what it holds.
-pub(super) fn read(path: &Path, credentials_directory: Option<&Path>) -> Result<SecretString, String> {
+pub(super) fn read(
+    path: &Path,
+    credentials_directory: Option<&Path>,
+) -> Result<SecretString, String> {
     let shown = shown_path(path);
     let file = open_regular(path).map_err(|why| format!("{shown}: {why}"))?;
-    let mode = file.metadata().map_err(|error| format!("{shown}: {}", shown_io(&error)))?.permissions().mode();
-    // systemd guards its credentials by the folder and by ACLs, which show up as permissions of the group.
+    let mode = file
+        .metadata()
+        .map_err(|error| format!("{shown}: {}", shown_io(&error)))?
+        .permissions()
+        .mode();
+    // systemd guards its credentials by the folder and by ACLs, which show up as permissions of the
+    // group.
     if mode & 0o077 != 0 && !credentials_directory.is_some_and(|folder| is_under(path, folder)) {
         let mode = mode & 0o7777;
-        return Err(format!("{shown} is open to group or others (mode {mode:04o}; expected 0600 or 0400)"));
+        return Err(format!(
+            "{shown} is open to group or others (mode {mode:04o}; expected 0600 or 0400)"
+        ));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST as usize + 1));
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| format!("{shown}: {}", shown_io(&error)))?;
+    file.take(LONGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("{shown}: {}", shown_io(&error)))?;
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match str::from_utf8(line) {

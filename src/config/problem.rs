@@ -1,7 +1,9 @@
-//! What is wrong and where: the problems that keep a configuration from being used, and warnings that do not.
+//! What is wrong and where: the problems that keep a configuration from being used, and warnings
+//! that do not.
 //!
-//! Texts are for an administrator. They fit on one line, whatever bytes the file held, and never show a value that
-//! could be a password: URLs and strings of the wrong kind are described, not quoted.
+//! Texts are for an administrator. They fit on one line, whatever bytes the file held, and never
+//! show a value that could be a password: URLs and strings of the wrong kind are described, not
+//! quoted.
 
 use std::fmt;
 use std::path::Path;
@@ -10,8 +12,8 @@ use std::sync::Arc;
 /// Longest [`ConfigErrors::first_line`], in bytes.
 const FIRST_LINE: usize = 199;
 
-/// Where a value or a problem comes from. Sorts in the order in which an administrator reads: files as they are
-/// layered, each from its top, then variables, then what nobody has set.
+/// Where a value or a problem comes from. Sorts in the order in which an administrator reads: files
+/// as they are layered, each from its top, then variables, then what nobody has set.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Origin {
     /// A place in a file; line and column count from 1, and are 0 for the file as a whole.
@@ -31,7 +33,8 @@ pub struct Problem {
     pub text: String,
 }
 
-/// Something that works but is probably not meant; `onedrop check` prints these, `onedrop lmtp` logs them.
+/// Something that works but is probably not meant; `onedrop check` prints these, `onedrop lmtp`
+/// logs them.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Warning(pub Problem);
 
@@ -73,7 +76,9 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line: 0, .. } => f.write_str(&shown_path(path)),
-            Self::File { path, line, column, .. } => write!(f, "{}:{line}:{column}", shown_path(path)),
+            Self::File { path, line, column, .. } => {
+                write!(f, "{}:{line}:{column}", shown_path(path))
+            }
             Self::Variable { name } => f.write_str(name),
             Self::Default => f.write_str("default"),
         }

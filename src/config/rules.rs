@@ -1,7 +1,8 @@
-//! What several keys must agree on, and what the files they name must be. Runs on the merged configuration.
+//! What several keys must agree on, and what the files they name must be. Runs on the merged
+//! configuration.
 //!
-//! A rule is skipped where one of its keys has already been refused: its default is not what was meant. A problem is
-//! reported where the last of the keys in question was set.
+//! A rule is skipped where one of its keys has already been refused: its default is not what was
+//! meant. A problem is reported where the last of the keys in question was set.
 
 use std::path::Path;
 
@@ -31,7 +32,11 @@ pub(super) struct Passwords {
 }
 
 /// Applies every rule, and reads the passwords while at it.
-pub(super) fn check(config: &Config, credentials_directory: Option<&Path>, findings: &mut Findings) -> Passwords {
+pub(super) fn check(
+    config: &Config,
+    credentials_directory: Option<&Path>,
+    findings: &mut Findings,
+) -> Passwords {
     if findings.incomplete {
         return Passwords::default();
     }
@@ -126,7 +131,8 @@ fn store(config: &Config, findings: &mut Findings) {
         broken(findings, &["store.url", "store.password_file"], text);
     }
     if tls == Tls::None && !is_loopback(&host) {
-        let text = format!("store.starttls: false sends the password and all mail to {host} unprotected");
+        let text =
+            format!("store.starttls: false sends the password and all mail to {host} unprotected");
         findings.warning(last_origin(findings, &["store.starttls"]), text);
     }
 }
@@ -145,11 +151,14 @@ fn server(config: &Config, findings: &mut Findings) {
             && *address == metrics
             && metrics.port() != 0
         {
-            let text = format!("lmtp.metrics: {metrics} is also in lmtp.listen; give it a port of its own");
+            let text = format!(
+                "lmtp.metrics: {metrics} is also in lmtp.listen; give it a port of its own"
+            );
             broken(findings, &["lmtp.listen", "lmtp.metrics"], text);
         }
     }
-    let (side_by_side, sessions, per_account) = (lmtp.side_by_side, config.pool.ledger, config.pool.per_account);
+    let (side_by_side, sessions, per_account) =
+        (lmtp.side_by_side, config.pool.ledger, config.pool.per_account);
     if side_by_side > sessions {
         let text = format!(
             "lmtp.side_by_side ({side_by_side}) is more than pool.ledger ({sessions}): \
@@ -177,7 +186,10 @@ fn shared_accounts(config: &Config, findings: &mut Findings) {
         return;
     }
     let domains = &directory.domains;
-    let pairs = domains.iter().enumerate().flat_map(|(at, one)| domains[..at].iter().map(move |other| (other, one)));
+    let pairs = domains
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| domains[..at].iter().map(move |other| (other, one)));
     let shares = |(one, other): &(&String, &String)| one != other && template.may_share(one, other);
     let Some((one, other)) = pairs.into_iter().find(shares) else { return };
     let (one, other) = (shown_name(one), shown_name(other));
@@ -196,15 +208,22 @@ fn accounts_without_folder(config: &Config, findings: &mut Findings) {
         return;
     }
     let directory = &config.directory;
-    if directory.query.is_none() && !directory.domains.is_empty() && !directory.account.is_address() {
+    if directory.query.is_none() && !directory.domains.is_empty() && !directory.account.is_address()
+    {
         let text = format!(
             "store.url has {{domain}} in it, and an account by directory.account = \"{}\" has none; set \
              directory.account = \"{{address}}\"",
             directory.account
         );
-        broken(findings, &["store.url", "directory.account", "directory.domains", "directory.query"], text);
+        broken(
+            findings,
+            &["store.url", "directory.account", "directory.domains", "directory.query"],
+            text,
+        );
     }
-    if let Some((address, account)) = directory.accounts.iter().find(|(_, account)| place.folder(account).is_none()) {
+    if let Some((address, account)) =
+        directory.accounts.iter().find(|(_, account)| place.folder(account).is_none())
+    {
         let text = format!(
             "directory.accounts: {}: store.url has {{domain}} in it, and \"{}\" is not LOCAL@DOMAIN",
             shown_name(address),
@@ -231,7 +250,9 @@ fn relative_paths(config: &Config, findings: &mut Findings) {
     for (key, path) in paths {
         let Some(path) = path.filter(|path| path.is_relative()) else { continue };
         let shown = shown_path(&path);
-        let text = format!("{key}: {shown} is relative to the working folder, under Postfix its queue directory");
+        let text = format!(
+            "{key}: {shown} is relative to the working folder, under Postfix its queue directory"
+        );
         findings.warning(findings.origin(key), text);
     }
 }
@@ -260,6 +281,7 @@ fn knows(findings: &Findings, keys: &[&str]) -> bool {
 }
 
 fn last_origin(findings: &Findings, keys: &[&str]) -> Origin {
-    let origins = keys.iter().map(|key| findings.origin(key)).filter(|origin| *origin != Origin::Default);
+    let origins =
+        keys.iter().map(|key| findings.origin(key)).filter(|origin| *origin != Origin::Default);
     origins.max().unwrap_or(Origin::Default)
 }

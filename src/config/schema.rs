@@ -1,8 +1,8 @@
-//! Every key with its type and what may stand there. One value is judged here, whether it comes from a file or from a
-//! variable; what two keys must agree on is in `rules.rs`.
+//! Every key with its type and what may stand there. One value is judged here, whether it comes
+//! from a file or from a variable; what two keys must agree on is in `rules.rs`.
 //!
-//! A refused value is quoted only where a number, a flag or one of a few words was expected: anything else may be a
-//! password in the wrong place.
+//! A refused value is quoted only where a number, a flag or one of a few words was expected:
+//! anything else may be a password in the wrong place.
 
 use ::config::ValueKind;
 
@@ -99,7 +99,9 @@ pub fn known_keys() -> impl Iterator<Item = &'static str> {
 
 /// The sections, in order.
 pub(super) fn sections() -> impl Iterator<Item = &'static str> {
-    KEYS.chunk_by(|left, right| left.section() == right.section()).filter_map(<[Key]>::first).map(Key::section)
+    KEYS.chunk_by(|left, right| left.section() == right.section())
+        .filter_map(<[Key]>::first)
+        .map(Key::section)
 }
 
 /// The key of a section, by its exact name.
@@ -139,12 +141,19 @@ impl Key {
     pub(super) fn text_value(&self, text: &str) -> Result<ValueKind, String> {
         match self.kind {
             Kind::OptionalText(_) if text.is_empty() => Ok(ValueKind::Nil),
-            Kind::Text(accepts) | Kind::OptionalText(accepts) => accepts(text).map(|()| text.into()),
+            Kind::Text(accepts) | Kind::OptionalText(accepts) => {
+                accepts(text).map(|()| text.into())
+            }
             Kind::Choice(words) if words.contains(&text) => Ok(text.into()),
             Kind::Choice(words) => {
                 let near = closest(text, words.iter().copied());
-                let hint = near.map(|word| format!("; did you mean \"{word}\"?")).unwrap_or_default();
-                Err(format!("unknown value \"{}\" (one of: {}{hint})", shown_name(text), words.join(", ")))
+                let hint =
+                    near.map(|word| format!("; did you mean \"{word}\"?")).unwrap_or_default();
+                Err(format!(
+                    "unknown value \"{}\" (one of: {}{hint})",
+                    shown_name(text),
+                    words.join(", ")
+                ))
             }
             Kind::Flag | Kind::Count { .. } | Kind::List(_) | Kind::Accounts => {
                 Err(format!("expected {}, found string{}", self.expects(), self.in_quotes(text)))
@@ -156,7 +165,9 @@ impl Key {
     fn in_quotes(&self, text: &str) -> String {
         let bare = match self.kind {
             Kind::Flag => matches!(text, "true" | "false"),
-            Kind::Count { .. } => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()),
+            Kind::Count { .. } => {
+                !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+            }
             _ => return String::new(),
         };
         format!(" \"{}\"{}", shown_name(text), if bare { " (leave out the quotes)" } else { "" })
@@ -200,17 +211,27 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
         return Err("holds an empty domain".to_owned());
     }
     if let Some((_, behind)) = text.rsplit_once('@') {
-        return Err(format!("\"{shown}\" is an address (did you mean \"{}\"?)", shown_name(behind)));
+        return Err(format!(
+            "\"{shown}\" is an address (did you mean \"{}\"?)",
+            shown_name(behind)
+        ));
     }
-    let out_of_place = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '/' | ',');
-    if text.chars().any(out_of_place) || text.starts_with('.') || text.ends_with('.') || text.len() > 253 {
+    let out_of_place =
+        |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '/' | ',');
+    if text.chars().any(out_of_place)
+        || text.starts_with('.')
+        || text.ends_with('.')
+        || text.len() > 253
+    {
         return Err(format!("\"{shown}\" is not a domain"));
     }
     Ok(text.to_lowercase())
 }
 
 fn listen(text: &str) -> Result<String, String> {
-    text.parse::<Listen>().map(|place| place.to_string()).map_err(|why| format!("\"{}\": {why}", shown_name(text)))
+    text.parse::<Listen>()
+        .map(|place| place.to_string())
+        .map_err(|why| format!("\"{}\": {why}", shown_name(text)))
 }
 
 fn address(text: &str) -> Result<(), String> {
@@ -285,7 +306,9 @@ fn account(text: &str) -> Result<(), String> {
 
 fn query(text: &str) -> Result<(), String> {
     if !text.contains("$1") && !text.contains("$2") {
-        return Err("does not use $1, the address: it would find the same account for everybody".to_owned());
+        return Err(
+            "does not use $1, the address: it would find the same account for everybody".to_owned()
+        );
     }
     Ok(())
 }
@@ -297,8 +320,10 @@ mod tests {
 
     /// serde names the fields it knows when it meets one it does not know.
     fn fields_of(section: &str) -> Vec<String> {
-        let text = if section.is_empty() { "zzz = 1".to_owned() } else { format!("[{section}]\nzzz = 1") };
-        let error = toml::from_str::<Config>(&text).expect_err("an unknown key is refused").to_string();
+        let text =
+            if section.is_empty() { "zzz = 1".to_owned() } else { format!("[{section}]\nzzz = 1") };
+        let error =
+            toml::from_str::<Config>(&text).expect_err("an unknown key is refused").to_string();
         let listed = error.split("expected ").nth(1).unwrap_or_default();
         listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     }
@@ -307,7 +332,8 @@ mod tests {
     fn the_schema_and_the_structs_have_the_same_keys() {
         assert_eq!(fields_of(""), sections().collect::<Vec<_>>());
         for section in sections() {
-            let keys: Vec<_> = KEYS.iter().filter(|key| key.section() == section).map(Key::name).collect();
+            let keys: Vec<_> =
+                KEYS.iter().filter(|key| key.section() == section).map(Key::name).collect();
             assert_eq!(fields_of(section), keys, "in [{section}]");
         }
     }
@@ -317,7 +343,9 @@ mod tests {
         for key in KEYS {
             let Kind::Choice(words) = key.kind else { continue };
             let text = format!("[{}]\n{} = \"zzz\"", key.section(), key.name());
-            let error = toml::from_str::<Config>(&text).expect_err("an unknown word is refused").to_string();
+            let error = toml::from_str::<Config>(&text)
+                .expect_err("an unknown word is refused")
+                .to_string();
             let listed = error.split("expected ").nth(1).unwrap_or_default();
             let known: Vec<_> = listed.split('`').skip(1).step_by(2).collect();
             assert_eq!(known, words, "of {}", key.full);

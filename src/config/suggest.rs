@@ -5,7 +5,8 @@ use super::schema::{self, Key};
 /// What to say about a key that `section` does not have.
 pub(super) fn unknown_key(section: &str, name: &str) -> String {
     let shown = format!("{section}.{}", super::problem::shown_name(name));
-    let elsewhere: Vec<_> = schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
+    let elsewhere: Vec<_> =
+        schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
     if !elsewhere.is_empty() {
         return format!("unknown key {shown} (did you mean {}?)", elsewhere.join(" or "));
     }
@@ -26,7 +27,8 @@ pub(super) fn unknown_key(section: &str, name: &str) -> String {
 /// What to say about a name at the top level that is no section.
 pub(super) fn unknown_section(name: &str) -> String {
     let shown = super::problem::shown_name(name);
-    let homes: Vec<_> = schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
+    let homes: Vec<_> =
+        schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
     if !homes.is_empty() {
         return format!("{shown} belongs to a section (did you mean {}?)", homes.join(" or "));
     }
@@ -40,7 +42,10 @@ pub(super) fn unknown_section(name: &str) -> String {
 }
 
 /// The candidate that differs from `word` by a third of its letters at most, if any.
-pub(super) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn closest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(1))
@@ -50,7 +55,8 @@ pub(super) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
 
 fn elsewhere_by_distance(name: &str) -> Option<String> {
     let known = closest(name, schema::KEYS.iter().map(Key::name))?;
-    let homes: Vec<_> = schema::KEYS.iter().filter(|key| key.name() == known).map(|key| key.full).collect();
+    let homes: Vec<_> =
+        schema::KEYS.iter().filter(|key| key.name() == known).map(|key| key.full).collect();
     Some(homes.join(" or "))
 }
 
@@ -63,7 +69,10 @@ fn is_part(name: &str, known: &str) -> bool {
 fn distance(left: &str, right: &str) -> usize {
     const LONGEST: usize = 64;
     let fold = |word: &str| -> Vec<char> {
-        word.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).take(LONGEST).collect()
+        word.chars()
+            .map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() })
+            .take(LONGEST)
+            .collect()
     };
     let (left, right) = (fold(left), fold(right));
     let mut before_last: Vec<usize>;
@@ -106,9 +115,18 @@ mod tests {
 
     #[test]
     fn a_key_of_another_section_is_named_with_it() {
-        assert_eq!(unknown_key("ledger", "user"), "unknown key ledger.user (did you mean store.user?)");
-        assert_eq!(unknown_key("sent", "url"), "unknown key sent.url (did you mean ledger.url or store.url?)");
-        assert_eq!(unknown_key("sent", "lease_sec"), "unknown key sent.lease_sec (did you mean lock.lease_secs?)");
+        assert_eq!(
+            unknown_key("ledger", "user"),
+            "unknown key ledger.user (did you mean store.user?)"
+        );
+        assert_eq!(
+            unknown_key("sent", "url"),
+            "unknown key sent.url (did you mean ledger.url or store.url?)"
+        );
+        assert_eq!(
+            unknown_key("sent", "lease_sec"),
+            "unknown key sent.lease_sec (did you mean lock.lease_secs?)"
+        );
     }
 
     #[test]

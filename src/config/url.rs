@@ -1,7 +1,8 @@
-//! The two URLs of a configuration, parsed once. What is here has been checked: nothing later has to parse a URL.
+//! The two URLs of a configuration, parsed once. What is here has been checked: nothing later has
+//! to parse a URL.
 //!
-//! Postgres keeps its URL as text, for its own client library; it holds no password. No error shows a URL, because
-//! that is where passwords end up by mistake.
+//! Postgres keeps its URL as text, for its own client library; it holds no password. No error shows
+//! a URL, because that is where passwords end up by mistake.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -27,7 +28,8 @@ pub enum LedgerUrl {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(try_from = "String")]
 pub enum StoreUrl {
-    /// `maildir:///absolute` or `maildir:relative` to the working folder; a folder or a [`FolderTemplate`].
+    /// `maildir:///absolute` or `maildir:relative` to the working folder; a folder or a
+    /// [`FolderTemplate`].
     Maildir { root: PathBuf },
     /// `imap://` (port 143) or `imaps://` (port 993); an IPv6 address is without its brackets.
     Imap { host: String, port: u16, tls: Tls },
@@ -61,7 +63,9 @@ impl FromStr for LedgerUrl {
         refuse_control_characters(url)?;
         match url.split_once(':') {
             Some(("postgres" | "postgresql", rest)) => {
-                let rest = rest.strip_prefix("//").ok_or_else(|| error("expected \"//\" after the scheme"))?;
+                let rest = rest
+                    .strip_prefix("//")
+                    .ok_or_else(|| error("expected \"//\" after the scheme"))?;
                 refuse_password(rest)?;
                 Ok(Self::Postgres { url: url.to_owned() })
             }
@@ -72,9 +76,9 @@ impl FromStr for LedgerUrl {
                 }
                 Ok(Self::Sqlite { path })
             }
-            Some((scheme @ ("mysql" | "mariadb"), _)) => {
-                Err(UrlError(format!("{scheme}:// is not built into this version (expected {LEDGER_FORMS})")))
-            }
+            Some((scheme @ ("mysql" | "mariadb"), _)) => Err(UrlError(format!(
+                "{scheme}:// is not built into this version (expected {LEDGER_FORMS})"
+            ))),
             _ => Err(unknown_scheme(url, LEDGER_SCHEMES, LEDGER_FORMS)),
         }
     }
@@ -171,7 +175,9 @@ fn local_path(scheme: &str, rest: &str) -> Result<PathBuf, UrlError> {
 fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, UrlError> {
     let place = rest.strip_prefix("//").ok_or_else(|| error("expected \"//\" after the scheme"))?;
     if place.contains('@') {
-        return Err(error("must not hold a user or password (set store.user and store.password_file)"));
+        return Err(error(
+            "must not hold a user or password (set store.user and store.password_file)",
+        ));
     }
     let place = place.strip_suffix('/').unwrap_or(place);
     if place.contains(['/', '?', '#']) {
@@ -179,9 +185,12 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, UrlError> {
     }
     let (host, port) = match place.strip_prefix('[') {
         Some(bracketed) => {
-            let (host, port) = bracketed.split_once(']').ok_or_else(|| error("lacks the closing \"]\""))?;
-            host.parse::<Ipv6Addr>().map_err(|_| error("expected an IPv6 address in the brackets"))?;
-            let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').unwrap_or("")) };
+            let (host, port) =
+                bracketed.split_once(']').ok_or_else(|| error("lacks the closing \"]\""))?;
+            host.parse::<Ipv6Addr>()
+                .map_err(|_| error("expected an IPv6 address in the brackets"))?;
+            let port =
+                if port.is_empty() { None } else { Some(port.strip_prefix(':').unwrap_or("")) };
             (host, port)
         }
         None if place.parse::<Ipv6Addr>().is_ok() => {
@@ -210,8 +219,8 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, UrlError> {
     Ok(StoreUrl::Imap { host: host.to_owned(), port, tls })
 }
 
-/// Refuses a password in any place where a Postgres client looks for one: before the first `@` (as tokio-postgres
-/// splits it), or in a parameter, whose name may be percent-encoded.
+/// Refuses a password in any place where a Postgres client looks for one: before the first `@` (as
+/// tokio-postgres splits it), or in a parameter, whose name may be percent-encoded.
 fn refuse_password(rest: &str) -> Result<(), UrlError> {
     let in_user = rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
     let in_parameter = rest
@@ -220,7 +229,9 @@ fn refuse_password(rest: &str) -> Result<(), UrlError> {
         .map(|parameter| parameter.split('=').next().unwrap_or_default())
         .any(|name| percent_decoded(name).to_ascii_lowercase().ends_with(b"password"));
     if in_user || in_parameter {
-        return Err(error("must not hold a password (put it into a file and name that in ledger.password_file)"));
+        return Err(error(
+            "must not hold a password (put it into a file and name that in ledger.password_file)",
+        ));
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! The environment: which file to read, where systemd keeps credentials, and the layer of `ONEDROP__SECTION__KEY`.
+//! The environment: which file to read, where systemd keeps credentials, and the layer of
+//! `ONEDROP__SECTION__KEY`.
 //!
-//! Values are taken by the key's type and never guessed at: a user named `007` stays a string. Only what concerns us is
-//! kept; the environment is given by the caller, so that a test need not change its own.
+//! Values are taken by the key's type and never guessed at: a user named `007` stays a string. Only
+//! what concerns us is kept; the environment is given by the caller, so that a test need not change
+//! its own.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,7 +87,8 @@ impl Environment {
 fn find(path: &str) -> Result<&'static Key, String> {
     let lower = path.to_ascii_lowercase();
     let Some((section, name)) = lower.split_once(SEPARATOR) else {
-        let hint = meant(&format!("{PREFIX}{path}")).map(|key| format!(" (did you mean {}?)", variable(key)));
+        let hint = meant(&format!("{PREFIX}{path}"))
+            .map(|key| format!(" (did you mean {}?)", variable(key)));
         let form = "names no key: expected ONEDROP__SECTION__KEY";
         return Err(format!("{form}{}", hint.unwrap_or_default()));
     };
@@ -101,7 +104,8 @@ fn find(path: &str) -> Result<&'static Key, String> {
     Err(suggest::unknown_section(section))
 }
 
-const NO_ACCOUNTS: &str = "directory.accounts cannot be set from the environment (use a file in conf.d)";
+const NO_ACCOUNTS: &str =
+    "directory.accounts cannot be set from the environment (use a file in conf.d)";
 
 fn from_variable(key: &Key, value: &str) -> Result<ValueKind, String> {
     match key.kind {
@@ -119,7 +123,9 @@ fn from_variable(key: &Key, value: &str) -> Result<ValueKind, String> {
             let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
             items.map(keeps).collect::<Result<Vec<_>, _>>().map(ValueKind::from)
         }
-        Kind::Accounts => Err("cannot be set from the environment (use a file in conf.d)".to_owned()),
+        Kind::Accounts => {
+            Err("cannot be set from the environment (use a file in conf.d)".to_owned())
+        }
         Kind::Text(_) | Kind::OptionalText(_) | Kind::Choice(_) => key.text_value(value),
     }
 }

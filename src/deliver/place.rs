@@ -1,5 +1,5 @@
-//! Placing recorded copies: each in its turn, looked for if in doubt, appended, confirmed. See the parent for the
-//! protocol, and for what a crash leaves.
+//! Placing recorded copies: each in its turn, looked for if in doubt, appended, confirmed. See the
+//! parent for the protocol, and for what a crash leaves.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use super::{End, How, Job, Patience, Phases, Placed, Policy, note};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError, RandomValue,
-    Recorded, Turn,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError,
+    RandomValue, Recorded, Turn,
 };
 use crate::lock_key::Hash;
 use crate::outcome::{Failure, Outcome};
@@ -49,8 +49,8 @@ pub struct Placing {
     pub phases: Phases,
 }
 
-/// Places the copies of a recorded message, one after the other; waits for those that others hold. Gives back what is
-/// claimed and not used.
+/// Places the copies of a recorded message, one after the other; waits for those that others hold.
+/// Gives back what is claimed and not used.
 pub fn place(
     job: &Job<'_>,
     policy: &Policy,
@@ -62,8 +62,15 @@ pub fn place(
 ) -> Placing {
     let terms = policy.terms(store.append_is_idempotent());
     let copies = recorded.copies.iter().cloned().map(Step::from).collect();
-    let mut delivery =
-        Delivery { job, recorded, terms, deadline, copies, end_recorded: false, phases: Phases::default() };
+    let mut delivery = Delivery {
+        job,
+        recorded,
+        terms,
+        deadline,
+        copies,
+        end_recorded: false,
+        phases: Phases::default(),
+    };
     let mut has_waited = false;
     loop {
         delivery.place_claimed(ledger, store);
@@ -101,7 +108,8 @@ struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// One try at every copy that is leased to us: the recipients' own mailboxes first, shared ones last.
+    /// One try at every copy that is leased to us: the recipients' own mailboxes first, shared ones
+    /// last.
     fn place_claimed(&mut self, ledger: &mut dyn Ledger, store: &mut dyn Store) {
         let mut order: Vec<usize> = (0..self.copies.len()).collect();
         order.sort_by_key(|index| self.job.destinations[*index].shared);
@@ -121,12 +129,20 @@ impl Delivery<'_> {
     }
 
     /// Places one copy: a turn and a look if in doubt, append, confirm.
-    fn place(&mut self, index: usize, claim: &Claim, ledger: &mut dyn Ledger, store: &mut dyn Store) -> Step {
+    fn place(
+        &mut self,
+        index: usize,
+        claim: &Claim,
+        ledger: &mut dyn Ledger,
+        store: &mut dyn Store,
+    ) -> Step {
         let destination = &self.job.destinations[index];
         let key = self.job.copy_key(destination);
         let in_doubt = match self.turn(destination, claim, &key, ledger, store) {
             Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
-            Ok(Turn::Placed(receipt)) => return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere))),
+            Ok(Turn::Placed(receipt)) => {
+                return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere)));
+            }
             Ok(Turn::EpochGone) => return Step::Busy,
             Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
             Err(failure) => return self.failed(destination, claim, failure, ledger),
@@ -153,32 +169,48 @@ impl Delivery<'_> {
     }
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
-    fn failed(&self, destination: &Destination, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
-        let is_in_doubt = matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
+    fn failed(
+        &self,
+        destination: &Destination,
+        claim: &Claim,
+        failure: Failure,
+        ledger: &mut dyn Ledger,
+    ) -> Step {
+        let is_in_doubt =
+            matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
-            Failure::Store(error) if destination.shared => match self.keep(destination, &error, ledger) {
-                Some(failure) => failure,
-                // Another delivery has placed it: the next claim tells where.
-                None => {
-                    note(ledger.release(std::slice::from_ref(claim)));
-                    return Step::Busy;
+            Failure::Store(error) if destination.shared => {
+                match self.keep(destination, &error, ledger) {
+                    Some(failure) => failure,
+                    // Another delivery has placed it: the next claim tells where.
+                    None => {
+                        note(ledger.release(std::slice::from_ref(claim)));
+                        return Step::Busy;
+                    }
                 }
-            },
+            }
             failure => failure,
         };
-        // Step `in doubt` of the model: the lease stays until it has run out, and then the look decides.
+        // Step `in doubt` of the model: the lease stays until it has run out, and then the look
+        // decides.
         match is_in_doubt {
             true => Step::Ended(Err(failure)),
             false => self.give_back(claim, failure, ledger),
         }
     }
 
-    /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait for the copy. `None`: it
-    /// is placed by now.
-    fn keep(&self, destination: &Destination, error: &StoreError, ledger: &mut dyn Ledger) -> Option<Failure> {
+    /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait
+    /// for the copy. `None`: it is placed by now.
+    fn keep(
+        &self,
+        destination: &Destination,
+        error: &StoreError,
+        ledger: &mut dyn Ledger,
+    ) -> Option<Failure> {
         let why = error.to_string();
-        let kept =
-            self.insisting(ledger, |ledger| ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why));
+        let kept = self.insisting(ledger, |ledger| {
+            ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why)
+        });
         match kept {
             Ok(true) => Some(Failure::KeptForLater { destination: destination.to_string(), why }),
             Ok(false) => None,
@@ -186,7 +218,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try, by another session.
+    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try, by another
+    /// session.
     fn insisting<T>(
         &self,
         ledger: &mut dyn Ledger,
@@ -195,7 +228,9 @@ impl Delivery<'_> {
         let until = self.insist_until();
         loop {
             match call(ledger) {
-                Err(LedgerError::Unavailable(_) | LedgerError::Busy(_)) if Instant::now() < until => {
+                Err(LedgerError::Unavailable(_) | LedgerError::Busy(_))
+                    if Instant::now() < until =>
+                {
                     thread::sleep(CONFIRM_PAUSE);
                     note(ledger.reopen(until));
                 }
@@ -206,11 +241,15 @@ impl Delivery<'_> {
 
     /// Last bytes may have gone out just in time: then the deadline is over when their answer is.
     fn insist_until(&self) -> Instant {
-        if self.deadline.left().is_zero() { self.deadline.answer_until() } else { self.deadline.end() }
+        if self.deadline.left().is_zero() {
+            self.deadline.answer_until()
+        } else {
+            self.deadline.end()
+        }
     }
 
-    /// A shared copy that another delivery has, and whose bytes are on record, need not be waited for: that one failed, and
-    /// its lease is left over.
+    /// A shared copy that another delivery has, and whose bytes are on record, need not be waited
+    /// for: that one failed, and its lease is left over.
     fn leave_what_is_kept(&mut self, ledger: &mut dyn Ledger) {
         for (destination, step) in self.job.destinations.iter().zip(&mut self.copies) {
             if !destination.shared || !matches!(step, Step::Busy | Step::Claimed(_)) {
@@ -230,10 +269,11 @@ impl Delivery<'_> {
         }
     }
 
-    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt is a turn already if
-    /// nobody may join it, or if the store has kept the copy for us since before we had the lease: nobody else gets as far
-    /// as this one's append, and the check of the clock before the last bytes is that of the lease. So no transaction of the
-    /// ledger is open while a store takes its time. What a turn needs of the store is held before it.
+    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt
+    /// is a turn already if nobody may join it, or if the store has kept the copy for us since
+    /// before we had the lease: nobody else gets as far as this one's append, and the check of the
+    /// clock before the last bytes is that of the lease. So no transaction of the ledger is open
+    /// while a store takes its time. What a turn needs of the store is held before it.
     fn turn(
         &mut self,
         destination: &Destination,
@@ -258,8 +298,8 @@ impl Delivery<'_> {
         turn
     }
 
-    /// Puts the receipt on record; when another copy is on record by now, takes our own out again. Step `confirm` of
-    /// the model, with `reopen` for each new session.
+    /// Puts the receipt on record; when another copy is on record by now, takes our own out again.
+    /// Step `confirm` of the model, with `reopen` for each new session.
     fn confirm(
         &mut self,
         index: usize,
@@ -279,7 +319,8 @@ impl Delivery<'_> {
         let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
         // The copy is in its mailbox: only its record is missing.
         let until = self.insist_until();
-        let confirmed = self.insisting(ledger, |ledger| ledger.confirm(claim, &placed.receipt, facts, end));
+        let confirmed =
+            self.insisting(ledger, |ledger| ledger.confirm(claim, &placed.receipt, facts, end));
         match confirmed {
             Ok(Confirmed::Recorded) => {
                 self.end_recorded = end.is_some();
@@ -290,9 +331,9 @@ impl Delivery<'_> {
         }
     }
 
-    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of two copies without a name
-    /// nobody can tell whether they are one. The confirm has left a doubt, which a second look settles, whatever comes of
-    /// this. Step `undo` of the model.
+    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
+    /// two copies without a name nobody can tell whether they are one. The confirm has left a
+    /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
     fn undo(&self, placed: &Placed, store: &mut dyn Store, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
         if store.append_is_idempotent() {
@@ -301,11 +342,16 @@ impl Delivery<'_> {
         let removed = match placed.how {
             How::Stored => store.remove(&placed.destination, &placed.receipt, until),
             // Whoever wrote it takes it out, or is dead.
-            How::Found | How::AlreadyThere => Err(StoreError::NotStored("written by another delivery".to_owned())),
+            How::Found | How::AlreadyThere => {
+                Err(StoreError::NotStored("written by another delivery".to_owned()))
+            }
         };
         match removed {
             Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
-            Err(error) => Failure::Contended(format!("{held}; a second one may stand as {}: {error}", placed.receipt)),
+            Err(error) => Failure::Contended(format!(
+                "{held}; a second one may stand as {}: {error}",
+                placed.receipt
+            )),
         }
     }
 
@@ -319,7 +365,9 @@ impl Delivery<'_> {
             let one = match step {
                 _ if other == index => placed.to_string(),
                 Step::Ended(Ok(placed)) => placed.to_string(),
-                Step::Seen(receipt) => self.placed(other, receipt.clone(), How::AlreadyThere).to_string(),
+                Step::Seen(receipt) => {
+                    self.placed(other, receipt.clone(), How::AlreadyThere).to_string()
+                }
                 Step::Ended(Err(_)) | Step::Claimed(_) | Step::Busy => return None,
             };
             outcome = match outcome {
@@ -330,8 +378,8 @@ impl Delivery<'_> {
         Some(self.job.attempt_end(&outcome))
     }
 
-    /// Ends a copy under whose claim certainly nothing was written, so that the next attempt need not wait for it. What
-    /// the model's steps `check` (too late) and `not stored` lead to.
+    /// Ends a copy under whose claim certainly nothing was written, so that the next attempt need
+    /// not wait for it. What the model's steps `check` (too late) and `not stored` lead to.
     fn give_back(&self, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
         note(ledger.release(std::slice::from_ref(claim)));
         Step::Ended(Err(failure))
@@ -341,14 +389,18 @@ impl Delivery<'_> {
         self.copies.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))
     }
 
-    /// Claims the busy copies again: placed meanwhile, free meanwhile, or still busy. Step `claim_busy` of the model.
+    /// Claims the busy copies again: placed meanwhile, free meanwhile, or still busy. Step
+    /// `claim_busy` of the model.
     fn claim_busy(&mut self, ledger: &mut dyn Ledger) {
-        let busy: Vec<usize> = (0..self.copies.len()).filter(|i| matches!(self.copies[*i], Step::Busy)).collect();
+        let busy: Vec<usize> =
+            (0..self.copies.len()).filter(|i| matches!(self.copies[*i], Step::Busy)).collect();
         if busy.is_empty() {
             return;
         }
-        let wanted: Vec<Destination> = busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
-        // Its leases are another call's than the record's: what that one left in doubt stays leased.
+        let wanted: Vec<Destination> =
+            busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
+        // Its leases are another call's than the record's: what that one left in doubt stays
+        // leased.
         let owner = Attempt { value: RandomValue::default(), ..self.job.attempt.clone() };
         match ledger.claim(self.recorded.message, &wanted, &owner, self.terms) {
             Ok(states) => {
@@ -359,7 +411,10 @@ impl Delivery<'_> {
             Err(error) => {
                 let text = error.to_string();
                 for index in busy {
-                    let failure = Failure::Contended(format!("the copy {}: {text}", self.job.destinations[index]));
+                    let failure = Failure::Contended(format!(
+                        "the copy {}: {text}",
+                        self.job.destinations[index]
+                    ));
                     self.copies[index] = Step::Ended(Err(failure));
                 }
             }
@@ -379,8 +434,12 @@ impl Delivery<'_> {
         let ends = self.copies.into_iter().zip(self.job.destinations);
         let ends = ends.map(|(step, destination)| match step {
             Step::Ended(end) => end,
-            Step::Seen(receipt) => Ok(Placed { destination: destination.clone(), receipt, how: How::AlreadyThere }),
-            Step::Busy | Step::Claimed(_) => Err(Failure::Contended(format!("the copy {destination}"))),
+            Step::Seen(receipt) => {
+                Ok(Placed { destination: destination.clone(), receipt, how: How::AlreadyThere })
+            }
+            Step::Busy | Step::Claimed(_) => {
+                Err(Failure::Contended(format!("the copy {destination}")))
+            }
         });
         Placing { ends: ends.collect(), end_recorded: self.end_recorded, phases: self.phases }
     }
@@ -390,9 +449,9 @@ impl Delivery<'_> {
     }
 }
 
-/// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before the lease that was
-/// taken after it began (the configuration is refused otherwise), so the deadline's check of the clock, right before the
-/// last bytes, is the check of the lease as well.
+/// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before the
+/// lease that was taken after it began (the configuration is refused otherwise), so the deadline's
+/// check of the clock, right before the last bytes, is the check of the lease as well.
 fn write(
     destination: &Destination,
     copy: &Copy<'_>,

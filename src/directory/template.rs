@@ -57,7 +57,9 @@ impl FromStr for AccountTemplate {
             return Err(refused("must not hold slashes or control characters"));
         }
         if !pieces.contains(&LOCAL) && !pieces.contains(&WHOLE) {
-            return Err(refused("needs {local} or {address}, or everybody would share one account"));
+            return Err(refused(
+                "needs {local} or {address}, or everybody would share one account",
+            ));
         }
         Ok(Self { pieces })
     }
@@ -157,7 +159,9 @@ impl FolderTemplate {
         }
         let tells_apart = has(&WHOLE) || (has(&LOCAL) && has(&DOMAIN));
         if !tells_apart {
-            return Err(refused("needs {account}, or {domain} and {local}: accounts would share a folder"));
+            return Err(refused(
+                "needs {account}, or {domain} and {local}: accounts would share a folder",
+            ));
         }
         let needs_domain = has(&LOCAL) || has(&DOMAIN);
         Ok(Self { root, folders, needs_domain })
@@ -210,7 +214,10 @@ fn pieces(text: &str, whole: &str) -> Result<Vec<Piece>, TemplateError> {
     while let Some(at) = rest.find(['{', '}']) {
         let unclosed = || refused("holds a brace without its other one");
         let (before, behind) = rest.split_at(at);
-        let (name, behind) = behind.strip_prefix('{').and_then(|behind| behind.split_once('}')).ok_or_else(unclosed)?;
+        let (name, behind) = behind
+            .strip_prefix('{')
+            .and_then(|behind| behind.split_once('}'))
+            .ok_or_else(unclosed)?;
         let placeholder = match name {
             "local" => Placeholder::Local,
             "domain" => Placeholder::Domain,
@@ -324,9 +331,12 @@ mod tests {
 
     #[test]
     fn only_a_whole_address_is_an_address() {
-        for (template, is_address) in
-            [("{address}", true), ("{local}@{domain}", true), ("{local}", false), ("{domain}@{local}", false)]
-        {
+        for (template, is_address) in [
+            ("{address}", true),
+            ("{local}@{domain}", true),
+            ("{local}", false),
+            ("{domain}@{local}", false),
+        ] {
             assert_eq!(account(template).expect(template).is_address(), is_address, "{template}");
         }
     }
@@ -339,7 +349,11 @@ mod tests {
             ("demo/mail", "scuba", Some("demo/mail/scuba/Maildir")),
             ("/srv/{account}", "scuba", Some("/srv/scuba")),
             ("/srv/mail/{domain}/{local}", "scuba@a.example", Some("/srv/mail/a.example/scuba")),
-            ("/srv/{domain}/u-{local}/Maildir", "scuba@a.example", Some("/srv/a.example/u-scuba/Maildir")),
+            (
+                "/srv/{domain}/u-{local}/Maildir",
+                "scuba@a.example",
+                Some("/srv/a.example/u-scuba/Maildir"),
+            ),
             // The last @ divides: it is the only one that a domain cannot follow.
             ("/srv/mail/{domain}/{local}", "\"a@b\"@c", Some("/srv/mail/c/\"a@b\"")),
             ("/srv/mail/{domain}/{local}", "scuba", None),

@@ -1,5 +1,6 @@
-//! A ledger in memory, for tests: it keeps every promise of the port, and can be told to fail. Clones are sessions of one
-//! ledger; its clock stands still until a test moves it. Nothing outlives the process.
+//! A ledger in memory, for tests: it keeps every promise of the port, and can be told to fail.
+//! Clones are sessions of one ledger; its clock stands still until a test moves it. Nothing
+//! outlives the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::recorded_secs;
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, Turn,
-    Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, RandomValue, Recorded, SCHEMA_VERSION, Trace, TraceAddress, TraceAttempt,
+    TraceCopy, TraceFilter, TracePart, Turn, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
@@ -165,7 +166,8 @@ impl Shared {
         terms: LeaseTerms,
     ) -> Vec<CopyState> {
         let mut claim = |(at, destination): (usize, &Destination)| {
-            let is_named_before = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+            let is_named_before =
+                destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
             self.claim(message, destination, owner, is_named_before, terms)
         };
         destinations.iter().enumerate().map(&mut claim).collect()
@@ -206,7 +208,12 @@ impl Shared {
                 placed_epoch: 0,
                 settled: false,
             });
-            return CopyState::Claimed(Claim { copy: self.copies.len() as i64, value, epoch: 1, in_doubt: false });
+            return CopyState::Claimed(Claim {
+                copy: self.copies.len() as i64,
+                value,
+                epoch: 1,
+                in_doubt: false,
+            });
         };
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
@@ -247,12 +254,15 @@ impl Shared {
 
     /// Whether another message with the same Message-ID and other content is on record.
     fn collides(&self, one: &MessageRow) -> bool {
-        let is_other = |other: &MessageRow| other.id_hash == one.id_hash && other.digest != one.digest;
+        let is_other =
+            |other: &MessageRow| other.id_hash == one.id_hash && other.digest != one.digest;
         one.message_id.is_some() && self.messages.iter().any(is_other)
     }
 
     fn finish(&mut self, attempt: i64, end: &AttemptEnd) {
-        if let Some(row) = usize::try_from(attempt - 1).ok().and_then(|index| self.attempts.get_mut(index)) {
+        if let Some(row) =
+            usize::try_from(attempt - 1).ok().and_then(|index| self.attempts.get_mut(index))
+        {
             row.end = Some(end.clone());
         }
     }
@@ -270,8 +280,10 @@ impl Ledger for MemoryLedger {
         self.lock(lock_key::advisory_key(&identity.id_hash))?;
         let mut guard = self.shared();
         let shared = &mut *guard;
-        let known =
-            shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
+        let known = shared
+            .messages
+            .iter()
+            .position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
         let message = known.unwrap_or_else(|| {
             shared.messages.push(MessageRow {
                 id_hash: identity.id_hash,
@@ -288,7 +300,13 @@ impl Ledger for MemoryLedger {
         });
         let id = message as i64 + 1;
         let at = shared.now;
-        let row = AttemptRow { at, message: Some(id), id_hash: identity.id_hash, attempt: attempt.clone(), end: None };
+        let row = AttemptRow {
+            at,
+            message: Some(id),
+            id_hash: identity.id_hash,
+            attempt: attempt.clone(),
+            end: None,
+        };
         shared.attempts.push(row);
         let copies = shared.claims(id, destinations, attempt, terms);
         let recorded = Recorded {
@@ -356,7 +374,10 @@ impl Ledger for MemoryLedger {
                     Confirmed::Recorded
                 }
                 // Copies without a name are one only where no other than ours can have been placed.
-                Some(by) if by != receipt || *receipt == Receipt::Unnamed && row.placed_epoch != claim.epoch => {
+                Some(by)
+                    if by != receipt
+                        || *receipt == Receipt::Unnamed && row.placed_epoch != claim.epoch =>
+                {
                     let by = by.clone();
                     row.epoch += 1;
                     row.settled = false;
@@ -373,7 +394,9 @@ impl Ledger for MemoryLedger {
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         let mut shared = self.shared();
-        let is_it = |copy: &CopyRow| copy.message == message && copy.destination.shared && copy.receipt.is_none();
+        let is_it = |copy: &CopyRow| {
+            copy.message == message && copy.destination.shared && copy.receipt.is_none()
+        };
         if !shared.copies.iter().any(is_it) {
             return Ok(false);
         }
@@ -414,10 +437,16 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
-    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        identity: &Identity,
+        ended: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         let mut shared = self.shared();
-        let message =
-            shared.messages.iter().position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
+        let message = shared
+            .messages
+            .iter()
+            .position(|row| row.id_hash == identity.id_hash && row.digest == identity.digest);
         let at = shared.now;
         shared.attempts.extend(ended.iter().map(|(attempt, end)| AttemptRow {
             at,
@@ -438,7 +467,11 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, _query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(
+        &mut self,
+        _query: &str,
+        asked: &Asked,
+    ) -> Result<Option<String>, LedgerError> {
         Ok(self.shared().accounts.get(&asked.address).cloned())
     }
 
@@ -451,9 +484,12 @@ impl Ledger for MemoryLedger {
         let lower = filter.name.map(str::to_lowercase);
         let names = |row: &AttemptRow| {
             filter.name.is_some_and(|name| row.attempt.queue_id == name)
-                || lower.as_ref().is_some_and(|lower| row.attempt.recipient.to_lowercase() == *lower)
+                || lower
+                    .as_ref()
+                    .is_some_and(|lower| row.attempt.recipient.to_lowercase() == *lower)
         };
-        let is_recorded = |row: &AttemptRow| shared.messages.iter().any(|message| message.id_hash == row.id_hash);
+        let is_recorded =
+            |row: &AttemptRow| shared.messages.iter().any(|message| message.id_hash == row.id_hash);
         let wants = |row: &&AttemptRow| {
             let is_named = match filter.name {
                 Some(_) => hashes.contains(&row.id_hash) || names(row),
@@ -461,21 +497,30 @@ impl Ledger for MemoryLedger {
             };
             let sender = filter.sender.is_none_or(|sender| holds(&row.attempt.sender, sender));
             let since = filter.since.is_none_or(|since| wall_clock(row.at) >= since);
-            is_named && sender && since && filter.subject.is_none() && (!filter.failed || !is_recorded(row))
+            is_named
+                && sender
+                && since
+                && filter.subject.is_none()
+                && (!filter.failed || !is_recorded(row))
         };
-        let unrecorded: Vec<&AttemptRow> = shared.attempts.iter().filter(|row| row.message.is_none()).collect();
+        let unrecorded: Vec<&AttemptRow> =
+            shared.attempts.iter().filter(|row| row.message.is_none()).collect();
         let mut found: Vec<Hash> = Vec::new();
         let mut traces = Vec::new();
-        for (id, row) in shared.messages.iter().enumerate().rev().map(|(index, row)| (index as i64 + 1, row)) {
+        for (id, row) in
+            shared.messages.iter().enumerate().rev().map(|(index, row)| (index as i64 + 1, row))
+        {
             let of = || shared.attempts.iter().filter(move |row| row.message == Some(id));
             let copies = || shared.copies.iter().filter(move |copy| copy.message == id);
-            let wants_account =
-                |copy: &CopyRow| [filter.name, lower.as_deref()].contains(&Some(copy.destination.account.as_str()));
+            let wants_account = |copy: &CopyRow| {
+                [filter.name, lower.as_deref()].contains(&Some(copy.destination.account.as_str()))
+            };
             let is_named = filter.name.is_none()
                 || hashes.contains(&row.id_hash)
                 || of().any(names)
                 || copies().any(wants_account);
-            let is_done = |row: &AttemptRow| row.end.as_ref().is_some_and(|end| end.outcome == "delivered");
+            let is_done =
+                |row: &AttemptRow| row.end.as_ref().is_some_and(|end| end.outcome == "delivered");
             let recipient = |row: &AttemptRow| row.attempt.recipient.to_lowercase();
             let is_last = |at: usize, one: &AttemptRow| {
                 !of().skip(at + 1).any(|later| recipient(later) == recipient(one) && is_done(later))
@@ -484,8 +529,13 @@ impl Ledger for MemoryLedger {
                 copies().any(|copy| copy.receipt.is_none())
                     || of().enumerate().any(|(at, one)| !is_done(one) && is_last(at, one))
             };
-            let from =
-                || row.facts.addresses.iter().filter(|one| one.role == "from").filter_map(|one| one.address.as_ref());
+            let from = || {
+                row.facts
+                    .addresses
+                    .iter()
+                    .filter(|one| one.role == "from")
+                    .filter_map(|one| one.address.as_ref())
+            };
             let is_by = |sender: &str| {
                 of().next().is_some_and(|first| holds(&first.attempt.sender, sender))
                     || from().any(|one| holds(one, sender))
@@ -493,14 +543,17 @@ impl Ledger for MemoryLedger {
             if !is_named
                 || filter.since.is_some_and(|since| row.recorded_at < since)
                 || filter.sender.is_some_and(|sender| !is_by(sender))
-                || filter.subject.is_some_and(|text| !holds(row.facts.subject.as_deref().unwrap_or_default(), text))
+                || filter.subject.is_some_and(|text| {
+                    !holds(row.facts.subject.as_deref().unwrap_or_default(), text)
+                })
                 || filter.failed && !failed()
             {
                 continue;
             }
             let is_first = !found.contains(&row.id_hash);
             found.push(row.id_hash);
-            let at_it = unrecorded.iter().copied().filter(|one| is_first && one.id_hash == row.id_hash);
+            let at_it =
+                unrecorded.iter().copied().filter(|one| is_first && one.id_hash == row.id_hash);
             traces.push(Trace {
                 copies: copies().map(|copy| copy.trace(shared.now, row)).collect(),
                 collision: shared.collides(row),
@@ -512,9 +565,13 @@ impl Ledger for MemoryLedger {
         let mut others: Vec<&AttemptRow> = unrecorded.into_iter().filter(wants).collect();
         others.retain(|row| !found.contains(&row.id_hash));
         while let Some(id_hash) = others.first().map(|row| row.id_hash) {
-            let (one, rest): (Vec<_>, _) = others.into_iter().partition(|row| row.id_hash == id_hash);
+            let (one, rest): (Vec<_>, _) =
+                others.into_iter().partition(|row| row.id_hash == id_hash);
             others = rest;
-            traces.push(Trace { attempts: one.into_iter().map(AttemptRow::trace).collect(), ..Trace::default() });
+            traces.push(Trace {
+                attempts: one.into_iter().map(AttemptRow::trace).collect(),
+                ..Trace::default()
+            });
         }
         traces.truncate(limit as usize);
         Ok(traces)
@@ -567,14 +624,18 @@ impl Ledger for MemoryLedger {
 impl MessageRow {
     /// Why `copy` could not be placed, if it is the shared one whose bytes are kept.
     fn kept_of(&self, copy: &CopyRow) -> Option<&str> {
-        let (_, why) = self.kept.as_ref().filter(|_| copy.destination.shared && copy.receipt.is_none())?;
+        let (_, why) =
+            self.kept.as_ref().filter(|_| copy.destination.shared && copy.receipt.is_none())?;
         Some(why)
     }
 
     fn trace(&self, id: i64) -> Trace {
         Trace {
             message: id,
-            message_id: self.message_id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned()),
+            message_id: self
+                .message_id
+                .as_deref()
+                .map(|id| String::from_utf8_lossy(id).into_owned()),
             digest: lock_key::hex(&self.digest),
             subject: self.facts.subject.clone(),
             size_bytes: self.size_bytes as i64,

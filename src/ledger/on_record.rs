@@ -10,8 +10,8 @@ use crate::store::Receipt;
 /// Which copies to compare.
 #[derive(Debug, Clone, Copy)]
 pub struct Window<'a> {
-    /// Copies of messages that were recorded at or after this; copies not placed whose last lease ended at or after it;
-    /// and, however old, placed copies that still need their second look.
+    /// Copies of messages that were recorded at or after this; copies not placed whose last lease
+    /// ended at or after it; and, however old, placed copies that still need their second look.
     pub since: SystemTime,
     /// Of this account only.
     pub account: Option<&'a str>,
@@ -38,7 +38,8 @@ pub struct CopyOnRecord {
     pub standing: Standing,
     /// A second look was taken after the last lease, and found one copy at most.
     pub settled: bool,
-    /// More than one delivery may have written it: it was leased more than once, or a live lease was joined.
+    /// More than one delivery may have written it: it was leased more than once, or a live lease
+    /// was joined.
     pub may_be_double: bool,
     /// How long the last lease is or was: until it has passed, whoever had it may still write.
     pub lease: Duration,
@@ -58,7 +59,8 @@ pub enum Standing {
     Leased,
     /// It may stand in its mailbox.
     InDoubt {
-        /// A lease ran out without an end; else the doubt is that of a lease before one that was given back.
+        /// A lease ran out without an end; else the doubt is that of a lease before one that was
+        /// given back.
         lease_left_over: bool,
     },
     /// Certainly not in its mailbox.

@@ -1,20 +1,23 @@
-//! The ledger in Postgres: the reference, shared by many hosts. It promises what [`Ledger`] says, with transaction-level
-//! advisory locks and rows re-read after them, and works through PgBouncer in transaction pooling: no session state outside
-//! a transaction, and statements prepared only where `ledger.prepare` says so. The steps of a delivery are functions of the
-//! schema (`migrations/postgres/`). It relies on READ COMMITTED (every statement sees what was committed
-//! before it began), on the server's clock for leases, and on `synchronous_commit` not being off, which each
-//! writing transaction sees to. A crash at any point leaves no transaction and no lock, once the server has seen the
-//! connection close or `idle_in_transaction_session_timeout` has passed; committed leases run out by themselves.
+//! The ledger in Postgres: the reference, shared by many hosts. It promises what [`Ledger`] says,
+//! with transaction-level advisory locks and rows re-read after them, and works through PgBouncer
+//! in transaction pooling: no session state outside a transaction, and statements prepared only
+//! where `ledger.prepare` says so. The steps of a delivery are functions of the schema
+//! (`migrations/postgres/`). It relies on READ COMMITTED (every statement sees what was committed
+//! before it began), on the server's clock for leases, and on `synchronous_commit` not being off,
+//! which each writing transaction sees to. A crash at any point leaves no transaction and no lock,
+//! once the server has seen the connection close or `idle_in_transaction_session_timeout` has
+//! passed; committed leases run out by themselves.
 //!
-//! `session` bounds every wait on a connection (`link`), `metered` what may come in, `target` reads the URL and sets up TLS,
-//! `record` and `place` ask what a delivery needs in its order, several deliveries `together`; `trace`, `verify`, `schema`
-//! and `account` what everything else does; `columns` and `text` turn values into columns.
+//! `session` bounds every wait on a connection (`link`), `metered` what may come in, `target` reads
+//! the URL and sets up TLS, `record` and `place` ask what a delivery needs in its order, several
+//! deliveries `together`; `trace`, `verify`, `schema` and `account` what everything else does;
+//! `columns` and `text` turn values into columns.
 
 use std::time::Instant;
 
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
@@ -51,7 +54,8 @@ impl PostgresLedger {
     /// Connects, and looks at nothing yet. Calls on the ledger return before `until`.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`], also for a URL that makes no sense; never with the URL or the password in it.
+    /// [`LedgerError::Unavailable`], also for a URL that makes no sense; never with the URL or the
+    /// password in it.
     pub fn open(settings: PostgresSettings, until: Instant) -> Result<PostgresLedger, LedgerError> {
         Ok(PostgresLedger { session: Session::open(Target::new(settings)?, until)? })
     }
@@ -65,14 +69,21 @@ impl Ledger for PostgresLedger {
         destinations: &[Destination],
         terms: LeaseTerms,
     ) -> Result<Recorded, LedgerError> {
-        together::only(self.together(&[ToRecord { entry: *entry, attempt, destinations, terms }], &[])?.recorded)
+        together::only(
+            self.together(&[ToRecord { entry: *entry, attempt, destinations, terms }], &[])?
+                .recorded,
+        )
     }
 
     fn works_together(&self) -> bool {
         true
     }
 
-    fn together(&mut self, records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Result<Together, LedgerError> {
+    fn together(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Together, LedgerError> {
         together::together(&mut self.session, records, receipts)
     }
 
@@ -97,7 +108,9 @@ impl Ledger for PostgresLedger {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
-        together::only(self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed)
+        together::only(
+            self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed,
+        )
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
@@ -124,7 +137,11 @@ impl Ledger for PostgresLedger {
         record::finish(&mut self.session, attempt, end)
     }
 
-    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        identity: &Identity,
+        ended: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         record::note_attempts(&mut self.session, identity, ended)
     }
 
@@ -136,7 +153,11 @@ impl Ledger for PostgresLedger {
         self.session.reopen(until)
     }
 
-    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(
+        &mut self,
+        query: &str,
+        asked: &Asked,
+    ) -> Result<Option<String>, LedgerError> {
         account::by_query(&mut self.session, query, asked)
     }
 

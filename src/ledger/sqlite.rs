@@ -1,9 +1,11 @@
-//! The ledger in an SQLite file, for one host: nothing to install, created at the first use. Promises all of the port;
-//! `NOTIFY` has no counterpart here. Relies on a local file system (WAL and locks do not work over NFS).
+//! The ledger in an SQLite file, for one host: nothing to install, created at the first use.
+//! Promises all of the port; `NOTIFY` has no counterpart here. Relies on a local file system (WAL
+//! and locks do not work over NFS).
 //!
-//! Locks are bytes of a file beside the database (`byte_lock`): no SQLite transaction is open while the store works. WAL
-//! with synchronous=FULL: a commit is durable when it returns, and the names of the files are durable before the first one.
-//! The WAL is kept at close, since a delivery per process would otherwise pay for a checkpoint each.
+//! Locks are bytes of a file beside the database (`byte_lock`): no SQLite transaction is open while
+//! the store works. WAL with synchronous=FULL: a commit is durable when it returns, and the names
+//! of the files are durable before the first one. The WAL is kept at close, since a delivery per
+//! process would otherwise pay for a checkpoint each.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -13,11 +15,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, Recorded, Trace, TraceFilter, Turn, Window,
 };
 use crate::byte_lock;
 use crate::directory::{Asked, Destination};
@@ -33,10 +37,12 @@ mod rows;
 mod trace;
 mod verify;
 
-use rows::{CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_attempt, record_locked};
+use rows::{
+    CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_attempt, record_locked,
+};
 
-/// Frames of the WAL after which a commit copies them into the database. Small: a process that opens the database first
-/// after all others closed it reads the whole WAL.
+/// Frames of the WAL after which a commit copies them into the database. Small: a process that
+/// opens the database first after all others closed it reads the whole WAL.
 const CHECKPOINT_PAGES: u32 = 128;
 
 /// Tells the time by which leases count: the host's, but in tests of clocks.
@@ -72,14 +78,17 @@ impl From<rusqlite::Error> for LedgerError {
                 | ErrorCode::PermissionDenied
                 | ErrorCode::FileLockingProtocolFailed,
             ) => LedgerError::Unavailable(error.to_string()),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => LedgerError::Broken(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                LedgerError::Broken(error.to_string())
+            }
             _ => LedgerError::Refused(error.to_string()),
         }
     }
 }
 
 impl SqliteLedger {
-    /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into one.
+    /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into
+    /// one.
     pub fn open(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
         SqliteLedger::open_by(path, until, Arc::new(SystemTime::now))
     }
@@ -95,8 +104,12 @@ impl SqliteLedger {
 
     /// Opens the file and its WAL, and makes sure that their names are durable.
     fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteLedger, LedgerError> {
-        let at = |error: std::io::Error, path: &Path| LedgerError::Unavailable(format!("{}: {error}", path.display()));
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        let at = |error: std::io::Error, path: &Path| {
+            LedgerError::Unavailable(format!("{}: {error}", path.display()))
+        };
+        if let Some(folder) =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
         }
         let lock_path = beside(path, "-locks");
@@ -108,7 +121,9 @@ impl SqliteLedger {
             .mode(0o600)
             .open(&lock_path)
             .map_err(|error| at(error, &lock_path))?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| LedgerError::Unavailable(format!("{}: {error}", path.display())))?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -118,16 +133,18 @@ impl SqliteLedger {
             "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
              PRAGMA foreign_keys = ON;"
         ))?;
-        let ledger = SqliteLedger { path: path.to_owned(), clock, connection, locks, holds: None, until };
+        let ledger =
+            SqliteLedger { path: path.to_owned(), clock, connection, locks, holds: None, until };
         // Opens the WAL, and while we have it open nobody removes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
         Ok(ledger)
     }
 
-    /// Syncs the folder and those above it, unless somebody has since the WAL was made. SQLite would sync the folder in every
-    /// process (it is built without that, see .cargo/config.toml). The lock file holds which WAL it was done for: what a
-    /// crash takes of that is done again, and a WAL made anew is another file.
+    /// Syncs the folder and those above it, unless somebody has since the WAL was made. SQLite
+    /// would sync the folder in every process (it is built without that, see .cargo/config.toml).
+    /// The lock file holds which WAL it was done for: what a crash takes of that is done again, and
+    /// a WAL made anew is another file.
     fn make_names_durable(&self) -> std::io::Result<()> {
         let made = identity_of(&beside(&self.path, "-wal"));
         let mut done = FileIdentity::default();
@@ -144,7 +161,9 @@ impl SqliteLedger {
     }
 
     fn is_empty(&self) -> Result<bool, LedgerError> {
-        let tables: i64 = self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        let tables: i64 =
+            self.connection
+                .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
         Ok(tables == 0)
     }
 
@@ -163,7 +182,8 @@ impl SqliteLedger {
 
     fn unlock(&mut self) -> Result<(), LedgerError> {
         let Some(key) = self.holds.take() else { return Ok(()) };
-        byte_lock::unlock(&self.locks, key).map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
+        byte_lock::unlock(&self.locks, key)
+            .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
     /// A write transaction that has its write lock from the start, and the time at which it got it.
@@ -195,24 +215,31 @@ fn identity_of(path: &Path) -> Option<FileIdentity> {
     Some(identity)
 }
 
-/// SQLite does not use its busy time-out when it turns a new file to WAL: of several that open it at once, all but one are
-/// told at once that it is locked.
+/// SQLite does not use its busy time-out when it turns a new file to WAL: of several that open it
+/// at once, all but one are told at once that it is locked.
 fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerError> {
     loop {
         match ask_for_wal(connection) {
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < until => {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && Instant::now() < until =>
+            {
                 thread::sleep(Duration::from_millis(2));
             }
             Ok(mode) if mode == "wal" => return Ok(()),
             // Where several processes cannot share memory, as on most network file systems.
-            Ok(mode) => return Err(LedgerError::Unavailable(format!("no WAL on this file system (only {mode})"))),
+            Ok(mode) => {
+                return Err(LedgerError::Unavailable(format!(
+                    "no WAL on this file system (only {mode})"
+                )));
+            }
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Asks for WAL; returns the mode. The answer's row comes before what it says is on disk: only the end of the statement tells
-/// whether that failed.
+/// Asks for WAL; returns the mode. The answer's row comes before what it says is on disk: only the
+/// end of the statement tells whether that failed.
 fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
     let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
     let mut rows = statement.query([])?;
@@ -275,7 +302,8 @@ impl Ledger for SqliteLedger {
         end: Option<(i64, &AttemptEnd)>,
     ) -> Result<Confirmed, LedgerError> {
         let confirmed = confirm(self, claim, receipt, facts, end);
-        // After the commit, and whatever came of it: a lock that stays would make others wait for nothing.
+        // After the commit, and whatever came of it: a lock that stays would make others wait for
+        // nothing.
         self.unlock()?;
         confirmed
     }
@@ -318,7 +346,11 @@ impl Ledger for SqliteLedger {
         Ok(tx.commit()?)
     }
 
-    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        identity: &Identity,
+        ended: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         let (tx, now) = self.begin()?;
         let message = tx
             .query_row(
@@ -345,7 +377,11 @@ impl Ledger for SqliteLedger {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(
+        &mut self,
+        query: &str,
+        asked: &Asked,
+    ) -> Result<Option<String>, LedgerError> {
         let mut statement = self.connection.prepare(query)?;
         // SQLite numbers $NAMEs in the order in which they come, so each is bound by its name.
         let mut parameters = vec![("$1", &asked.address), ("$2", &asked.given)];
@@ -355,8 +391,10 @@ impl Ledger for SqliteLedger {
             let text = "directory.query must be a SELECT of one column with $1 and $2 only";
             return Err(LedgerError::Refused(text.to_owned()));
         }
-        let parameters: Vec<_> =
-            parameters.into_iter().map(|(name, value)| (name, value as &dyn rusqlite::ToSql)).collect();
+        let parameters: Vec<_> = parameters
+            .into_iter()
+            .map(|(name, value)| (name, value as &dyn rusqlite::ToSql))
+            .collect();
         let account: Option<Option<String>> =
             statement.query_row(parameters.as_slice(), |row| row.get(0)).optional()?;
         Ok(account.flatten().filter(|account| !account.is_empty()))
@@ -411,7 +449,9 @@ impl Ledger for SqliteLedger {
 }
 
 fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
-    match connection.query_row("SELECT max(version) FROM onedrop_schema", [], |row| row.get::<_, Option<i64>>(0)) {
+    match connection.query_row("SELECT max(version) FROM onedrop_schema", [], |row| {
+        row.get::<_, Option<i64>>(0)
+    }) {
         Ok(version) => Ok(version.unwrap_or(0)),
         Err(error) if error.to_string().contains("no such table") => Ok(0),
         Err(error) => Err(error.into()),

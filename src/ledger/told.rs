@@ -4,11 +4,12 @@ use std::time::SystemTime;
 
 use crate::message::{AddressFact, PartFact};
 
-/// Which messages are asked for: all that is given must hold. Without a name and without a time, all of them.
+/// Which messages are asked for: all that is given must hold. Without a name and without a time,
+/// all of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceFilter<'a> {
-    /// A Message-ID (with or without its brackets), a queue id, a recipient in any case, or an account. An empty one names
-    /// nothing.
+    /// A Message-ID (with or without its brackets), a queue id, a recipient in any case, or an
+    /// account. An empty one names nothing.
     pub name: Option<&'a str>,
     /// Recorded since then; an attempt that came to record no message, begun since then.
     pub since: Option<SystemTime>,
@@ -95,7 +96,11 @@ pub struct TraceAttempt {
 
 impl From<&AddressFact> for TraceAddress {
     fn from(fact: &AddressFact) -> Self {
-        TraceAddress { role: fact.role.to_owned(), name: fact.name.clone(), address: fact.address.clone() }
+        TraceAddress {
+            role: fact.role.to_owned(),
+            name: fact.name.clone(),
+            address: fact.address.clone(),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Records and receipts of deliveries at the same time, in one transaction: one commit for all. Where that comes to nothing,
-//! or would keep somebody waiting, each goes alone.
+//! Records and receipts of deliveries at the same time, in one transaction: one commit for all.
+//! Where that comes to nothing, or would keep somebody waiting, each goes alone.
 
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use super::together::{Group, Waited};
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, Entry, LeaseTerms, LedgerError, Recorded, TOGETHER, ToConfirm,
-    ToRecord, Together,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, Entry, LeaseTerms, LedgerError, Recorded,
+    TOGETHER, ToConfirm, ToRecord, Together,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -47,7 +47,10 @@ impl Default for Calls {
 
 impl Calls {
     fn with(at_once: usize, patience: Duration) -> Calls {
-        Calls { group: Group::new(at_once, TOGETHER, Some(patience), || None), together: AtomicBool::new(false) }
+        Calls {
+            group: Group::new(at_once, TOGETHER, Some(patience), || None),
+            together: AtomicBool::new(false),
+        }
     }
 
     /// What a session knows of that.
@@ -57,8 +60,8 @@ impl Calls {
         }
     }
 
-    /// Has `one` recorded by `call`, perhaps with others, or by somebody else's; every call must end by the time it is
-    /// given, which is before `until`. `None`: to be done alone.
+    /// Has `one` recorded by `call`, perhaps with others, or by somebody else's; every call must
+    /// end by the time it is given, which is before `until`. `None`: to be done alone.
     pub fn record(
         &self,
         one: ToRecord<'_>,
@@ -94,7 +97,9 @@ impl Calls {
         until: Instant,
         call: impl FnOnce(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Made,
     ) -> Option<Told> {
-        if !self.together.load(Ordering::Relaxed) || until.saturating_duration_since(Instant::now()) <= LEAST {
+        if !self.together.load(Ordering::Relaxed)
+            || until.saturating_duration_since(Instant::now()) <= LEAST
+        {
             return None;
         }
         match self.group.wait(|| one.owned(), until) {
@@ -119,9 +124,12 @@ impl Calls {
                         Owned::Receipt(one) => receipts.push(one.borrowed()),
                     }
                 }
-                // Who fails in company is told nothing: one may have kept the others from it, or the session been dead.
-                let made = call(&records, &receipts, until.min(Instant::now() + IN_COMPANY)).unwrap_or_default();
-                let (mut recorded, mut confirmed) = (made.recorded.into_iter(), made.confirmed.into_iter());
+                // Who fails in company is told nothing: one may have kept the others from it, or
+                // the session been dead.
+                let made = call(&records, &receipts, until.min(Instant::now() + IN_COMPANY))
+                    .unwrap_or_default();
+                let (mut recorded, mut confirmed) =
+                    (made.recorded.into_iter(), made.confirmed.into_iter());
                 let mut told = iter::once(&mine).chain(lead.others()).map(|one| match one {
                     Owned::Record(_) => recorded.next().map(Told::Recorded),
                     Owned::Receipt(_) => confirmed.next().map(Told::Confirmed),
@@ -181,9 +189,11 @@ impl OwnedRecord {
     }
 
     fn borrowed(&self) -> ToRecord<'_> {
-        let OwnedRecord { identity, facts, size_bytes, nul_runs, at, attempt, destinations, terms } = self;
+        let OwnedRecord { identity, facts, size_bytes, nul_runs, at, attempt, destinations, terms } =
+            self;
         let nul_runs = nul_runs.as_deref();
-        let entry = Entry { identity, facts, size_bytes: *size_bytes, raw: None, nul_runs, at: *at };
+        let entry =
+            Entry { identity, facts, size_bytes: *size_bytes, raw: None, nul_runs, at: *at };
         ToRecord { entry, attempt, destinations, terms: *terms }
     }
 }

@@ -1,5 +1,6 @@
-//! One client of the server: its socket as a [`Peer`], and what becomes of what it says. Recipients are asked for in the
-//! directory, a message is delivered, and every outcome is counted and logged here, once.
+//! One client of the server: its socket as a [`Peer`], and what becomes of what it says. Recipients
+//! are asked for in the directory, a message is delivered, and every outcome is counted and logged
+//! here, once.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +24,13 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
     let stream = Arc::new(stream);
     let service = shared.service();
     let settings = settings(&service);
-    let mut client = Client { stream: Arc::clone(&stream), shared, service, known: HashMap::new(), cannot_ask: None };
+    let mut client = Client {
+        stream: Arc::clone(&stream),
+        shared,
+        service,
+        known: HashMap::new(),
+        cannot_ask: None,
+    };
     if let Err(error) = Connection::new(Socket { stream, shared }, &mut client, settings).run() {
         tracing::debug!(%error, "connection ended");
     }
@@ -32,7 +39,10 @@ pub fn serve(stream: Stream, shared: &Arc<Shared>) {
 fn settings(service: &Service) -> Settings {
     let config = service.config();
     Settings {
-        protocol: protocol::Settings { host: service.host.clone(), recipients: config.lmtp.recipients },
+        protocol: protocol::Settings {
+            host: service.host.clone(),
+            recipients: config.lmtp.recipients,
+        },
         idle: Duration::from_secs(config.lmtp.idle_secs),
         spool_bytes: config.lmtp.spool_bytes,
         spool_dir: config.lmtp.spool_dir.clone(),
@@ -74,11 +84,13 @@ struct Client<'a> {
     service: Arc<Service>,
     /// The accounts of the message's recipients.
     known: HashMap<String, String>,
-    /// Why the directory could not be asked for one of the message's recipients: the others need not wait for the same.
+    /// Why the directory could not be asked for one of the message's recipients: the others need
+    /// not wait for the same.
     cannot_ask: Option<Outcome>,
 }
 
-/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the delivery's end.
+/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the
+/// delivery's end.
 impl Admit for Client<'_> {
     fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome> {
         if self.known.contains_key(recipient) {
@@ -136,7 +148,9 @@ impl Client<'_> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient) {
             Ok(Some(account)) => Ok(account),
-            Ok(None) => Err(Outcome::of(&Failure::UnknownRecipient(recipient.to_owned()), over_quota)),
+            Ok(None) => {
+                Err(Outcome::of(&Failure::UnknownRecipient(recipient.to_owned()), over_quota))
+            }
             Err(failure) => {
                 let outcome = Outcome::of(&failure, over_quota);
                 self.cannot_ask = Some(outcome.clone());
@@ -154,7 +168,11 @@ impl Client<'_> {
         let Some(contents) = self.contents(transaction, bytes) else {
             return Err(io::Error::other("a recipient without an account"));
         };
-        let parcel = Arc::new(Parcel::new(Arc::clone(&self.service), Arc::clone(&self.shared.metrics), contents));
+        let parcel = Arc::new(Parcel::new(
+            Arc::clone(&self.service),
+            Arc::clone(&self.shared.metrics),
+            contents,
+        ));
         let (flight, answers) = self.shared.flight(&parcel, &self.stream);
         let news = delivery::begin(&parcel, flight);
         let mut told = answers.take();
@@ -172,7 +190,8 @@ impl Client<'_> {
 
     fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
         let service = &self.service;
-        let accounts = transaction.recipients.iter().map(|address| self.known.get(address).cloned());
+        let accounts =
+            transaction.recipients.iter().map(|address| self.known.get(address).cloned());
         let accounts = accounts.collect::<Option<Vec<String>>>()?;
         let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
         let client = &transaction.client;
@@ -196,15 +215,19 @@ impl Client<'_> {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
                 queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
-                sasl_username: if self.is_believed() { transaction.sasl_username } else { String::new() },
+                sasl_username: if self.is_believed() {
+                    transaction.sasl_username
+                } else {
+                    String::new()
+                },
             },
             message,
             accounts,
         })
     }
 
-    /// Whether the client's word is taken for who logged in: anybody who may connect could say so, and write into
-    /// everybody's Sent.
+    /// Whether the client's word is taken for who logged in: anybody who may connect could say so,
+    /// and write into everybody's Sent.
     fn is_believed(&self) -> bool {
         self.stream.peer().is_some_and(|user| self.shared.believed.contains(&user))
     }

@@ -1,12 +1,16 @@
-//! One command line, read. The paths of MAIL and RCPT are read by `path`; smtp-proto knows the parameters of both, and the
-//! verbs without any. Decided here is what it gets wrong or leaves open: BDAT (a size too large for it wraps around),
-//! arguments where none belong, parameters that were not offered. Addresses beyond ASCII need no SMTPUTF8: Postfix says
-//! them as they came where its smtputf8_enable is off.
+//! One command line, read. The paths of MAIL and RCPT are read by `path`; smtp-proto knows the
+//! parameters of both, and the verbs without any. Decided here is what it gets wrong or leaves
+//! open: BDAT (a size too large for it wraps around), arguments where none belong, parameters that
+//! were not offered. Addresses beyond ASCII need no SMTPUTF8: Postfix says them as they came where
+//! its smtputf8_enable is off.
 //!
-//! lmtp(8) returns a mail for any 5xx to LHLO, MAIL, RCPT or DATA (smtp_proto.c and smtp_trouble.c in its sources), where
-//! pipe(8) hands over whatever the address is. So what is not understood of MAIL and RCPT is 4xx, and LHLO takes any name.
+//! lmtp(8) returns a mail for any 5xx to LHLO, MAIL, RCPT or DATA (smtp_proto.c and smtp_trouble.c
+//! in its sources), where pipe(8) hands over whatever the address is. So what is not understood of
+//! MAIL and RCPT is 4xx, and LHLO takes any name.
 
-use smtp_proto::{Error, MAIL_BODY_7BIT, MAIL_BODY_8BITMIME, MAIL_SMTPUTF8, MailFrom, RcptTo, Request};
+use smtp_proto::{
+    Error, MAIL_BODY_7BIT, MAIL_BODY_8BITMIME, MAIL_SMTPUTF8, MailFrom, RcptTo, Request,
+};
 
 use super::path;
 
@@ -30,8 +34,17 @@ impl Command<'_> {
     /// Whether it is a step on the way to a message.
     pub fn is_of_a_transaction(&self) -> bool {
         match self {
-            Command::Mail(_) | Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::XForward(_) => true,
-            Command::Lhlo(_) | Command::Rset | Command::Noop | Command::Vrfy | Command::Help | Command::Quit => false,
+            Command::Mail(_)
+            | Command::Rcpt(_)
+            | Command::Data
+            | Command::Bdat { .. }
+            | Command::XForward(_) => true,
+            Command::Lhlo(_)
+            | Command::Rset
+            | Command::Noop
+            | Command::Vrfy
+            | Command::Help
+            | Command::Quit => false,
         }
     }
 }
@@ -51,8 +64,8 @@ pub(super) struct Mail {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub text: &'static str,
-    /// Counts as an error of the peer's. What depends on an address does not: nor does what a pipelining peer cannot
-    /// know yet.
+    /// Counts as an error of the peer's. What depends on an address does not: nor does what a
+    /// pipelining peer cannot know yet.
     pub counts: bool,
 }
 
@@ -107,7 +120,9 @@ fn bdat<'a>(words: &[&str]) -> Result<Command<'a>, Refusal> {
         _ => return Err(Refusal::error("501 5.5.4 Syntax: BDAT size [LAST]")),
     };
     match size.parse() {
-        Ok(bytes) if size.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Command::Bdat { bytes, last }),
+        Ok(bytes) if size.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok(Command::Bdat { bytes, last })
+        }
         _ => Err(Refusal::error("501 5.5.4 Bad size in BDAT")),
     }
 }
@@ -142,10 +157,12 @@ fn parse(text: &str) -> Result<Request<String>, Error> {
     Request::parse(&mut format!("{text}\n").as_bytes().iter()).map(Request::into_owned)
 }
 
-/// Splits the arguments of MAIL or RCPT after `keyword` (`FROM:`, `TO:`): the address, and the parameters.
+/// Splits the arguments of MAIL or RCPT after `keyword` (`FROM:`, `TO:`): the address, and the
+/// parameters.
 fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(String, &'a str)> {
     let arguments = arguments.trim_ascii_start();
-    let is_there = arguments.get(..keyword.len()).is_some_and(|start| start.eq_ignore_ascii_case(keyword));
+    let is_there =
+        arguments.get(..keyword.len()).is_some_and(|start| start.eq_ignore_ascii_case(keyword));
     path::read(arguments.get(keyword.len()..).filter(|_| is_there)?)
 }
 
@@ -180,7 +197,8 @@ fn mail<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
     }))
 }
 
-/// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section 3).
+/// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section
+/// 3).
 fn from_xtext(value: String) -> String {
     let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
     bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or(value)
@@ -269,7 +287,9 @@ mod tests {
 
     #[test]
     fn an_authenticated_name_with_control_characters_is_nobodys() {
-        let Ok(Command::Mail(mail)) = read("MAIL FROM:<a@b.org> AUTH=a+0Ab") else { panic!("refused") };
+        let Ok(Command::Mail(mail)) = read("MAIL FROM:<a@b.org> AUTH=a+0Ab") else {
+            panic!("refused")
+        };
         assert_eq!(mail.auth, "");
     }
 
@@ -284,7 +304,12 @@ mod tests {
     #[test]
     fn the_parameters_of_mail_are_read() {
         let line = "MAIL FROM:<a@b.org> SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=l+C3+A9a+2Bx";
-        let mail = Mail { sender: "a@b.org".into(), auth: "léa+x".into(), smtputf8: true, eight_bit: true };
+        let mail = Mail {
+            sender: "a@b.org".into(),
+            auth: "léa+x".into(),
+            smtputf8: true,
+            eight_bit: true,
+        };
         assert_eq!(read(line), Ok(Command::Mail(mail)));
     }
 
@@ -292,10 +317,19 @@ mod tests {
     fn a_chunk_has_an_exact_size() {
         assert_eq!(read("bdat 5 last"), Ok(Command::Bdat { bytes: 5, last: true }));
         assert_eq!(read("BDAT 0"), Ok(Command::Bdat { bytes: 0, last: false }));
-        assert_eq!(read("BDAT 18446744073709551615"), Ok(Command::Bdat { bytes: u64::MAX, last: false }));
-        for wrong in
-            ["BDAT", "BDAT x", "BDAT +5", "BDAT -1", "BDAT 5 FIRST", "BDAT 5 LAST x", "BDAT 184467440737095516155"]
-        {
+        assert_eq!(
+            read("BDAT 18446744073709551615"),
+            Ok(Command::Bdat { bytes: u64::MAX, last: false })
+        );
+        for wrong in [
+            "BDAT",
+            "BDAT x",
+            "BDAT +5",
+            "BDAT -1",
+            "BDAT 5 FIRST",
+            "BDAT 5 LAST x",
+            "BDAT 184467440737095516155",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
             assert!(is_bdat(wrong.as_bytes()));
         }

@@ -1,9 +1,11 @@
-//! One client: lines and bytes from its end of the connection to the protocol, and the replies back. Every wait is
-//! bounded: a line, once begun, must end in the idle time, and data must come at a rate that gets it done. Replies go out
-//! when the client has nothing more to say for now, and each recipient's as soon as it is decided.
+//! One client: lines and bytes from its end of the connection to the protocol, and the replies
+//! back. Every wait is bounded: a line, once begun, must end in the idle time, and data must come
+//! at a rate that gets it done. Replies go out when the client has nothing more to say for now, and
+//! each recipient's as soon as it is decided.
 //!
-//! Generic over the other end with its clock ([`Peer`]) and over what becomes of what it says ([`Handler`]): the server
-//! runs this over sockets (`client`), the tests and the fuzzer over scripts, without a socket and without waiting.
+//! Generic over the other end with its clock ([`Peer`]) and over what becomes of what it says
+//! ([`Handler`]): the server runs this over sockets (`client`), the tests and the fuzzer over
+//! scripts, without a socket and without waiting.
 
 use std::io;
 use std::path::PathBuf;
@@ -45,7 +47,8 @@ pub trait Peer {
     /// Nothing came in time.
     fn wait(&mut self, until: Instant) -> io::Result<()>;
 
-    /// As [`wait`](Peer::wait), and until the server stops; false when that came, and nothing from the peer.
+    /// As [`wait`](Peer::wait), and until the server stops; false when that came, and nothing from
+    /// the peer.
     ///
     /// # Errors
     /// Nothing came in time.
@@ -54,15 +57,15 @@ pub trait Peer {
 
 /// What becomes of what the peer says.
 pub trait Handler: Admit {
-    /// No message is under way, and the peer has said something: what is remembered for the last one may go. Settings
-    /// that are other than the ones told before.
+    /// No message is under way, and the peer has said something: what is remembered for the last
+    /// one may go. Settings that are other than the ones told before.
     fn new_settings(&mut self) -> Option<Settings>;
 
     /// Whether the server stops, and only what is under way is done.
     fn is_draining(&self) -> bool;
 
-    /// Delivers, and calls `say` with the outcome for each of the transaction's recipients in order, as soon as it is
-    /// known. In place of the message there may be why there is none.
+    /// Delivers, and calls `say` with the outcome for each of the transaction's recipients in
+    /// order, as soon as it is known. In place of the message there may be why there is none.
     ///
     /// # Errors
     /// What `say` returned, or the connection cannot go on.
@@ -135,7 +138,8 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
                 }
                 line => line?,
             };
-            // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it is not.
+            // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it
+            // is not.
             if self.has_just_delivered && self.handler.is_draining() {
                 return self.say_goodbye(SHUTTING_DOWN);
             }
@@ -150,7 +154,9 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
                 Line::End if self.handler.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
                 Line::End => return self.flush(),
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
-                Line::Whole(line) => self.protocol.line(&line, self.input.peer.now(), self.handler, &mut self.out),
+                Line::Whole(line) => {
+                    self.protocol.line(&line, self.input.peer.now(), self.handler, &mut self.out)
+                }
             };
             self.has_just_delivered = false;
             match next {
@@ -181,7 +187,11 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
             if let Some(at) = memchr::memchr(b'\n', rest) {
                 let line = rest[..at].strip_suffix(b"\r").unwrap_or(&rest[..at]).to_vec();
                 self.input.take(at + 1);
-                return Ok(if too_long || at + 1 > LONGEST_LINE { Line::TooLong } else { Line::Whole(line) });
+                return Ok(if too_long || at + 1 > LONGEST_LINE {
+                    Line::TooLong
+                } else {
+                    Line::Whole(line)
+                });
             }
             // With the line end that is still to come.
             if rest.len() + 1 > LONGEST_LINE {
@@ -202,9 +212,10 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         }
     }
 
-    /// Waits between two messages: until the client says something, or the server stops. A client that has spoken since
-    /// its last message may be about to begin another (lmtp(8) says RSET to see whether a kept connection is good, and then
-    /// takes no second look): it gets the time to. One that has not goes at once, or under load it would never go.
+    /// Waits between two messages: until the client says something, or the server stops. A client
+    /// that has spoken since its last message may be about to begin another (lmtp(8) says RSET to
+    /// see whether a kept connection is good, and then takes no second look): it gets the time to.
+    /// One that has not goes at once, or under load it would never go.
     fn is_told_to_go(&mut self, until: Instant) -> io::Result<bool> {
         let peer = &mut self.input.peer;
         if self.has_just_delivered && self.handler.is_draining() {

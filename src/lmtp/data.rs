@@ -1,7 +1,7 @@
-//! From the bytes on the wire to the bytes of a message. Each CRLF becomes LF, as pipe(8) hands messages over; a CR or
-//! LF alone stays what it is, and ends nothing: only CRLF `.` CRLF does (RFC 5321 section 4.1.1.4), so no other form of
-//! it can smuggle a second message in. Input may come in any pieces; what a reader remembers between them is at most
-//! two bytes.
+//! From the bytes on the wire to the bytes of a message. Each CRLF becomes LF, as pipe(8) hands
+//! messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF `.` CRLF does (RFC
+//! 5321 section 4.1.1.4), so no other form of it can smuggle a second message in. Input may come in
+//! any pieces; what a reader remembers between them is at most two bytes.
 
 use memchr::memchr;
 
@@ -39,8 +39,9 @@ impl DotReader {
         DotReader { held: Held::LineStart }
     }
 
-    /// Takes `input` and appends the message's bytes to `into`. `Some(n)` when the end of the data was seen: it took `n`
-    /// bytes of `input`, and what follows them are commands. After the end nothing more is taken.
+    /// Takes `input` and appends the message's bytes to `into`. `Some(n)` when the end of the data
+    /// was seen: it took `n` bytes of `input`, and what follows them are commands. After the end
+    /// nothing more is taken.
     pub fn feed(&mut self, input: &[u8], into: &mut Vec<u8>) -> Option<usize> {
         if self.held == Held::End {
             return Some(0);
@@ -59,7 +60,8 @@ impl DotReader {
                     self.held = Held::End;
                     return Some(at);
                 }
-                // Text. A dot that starts a line and is not the end is no part of it (RFC 5321 section 4.5.2).
+                // Text. A dot that starts a line and is not the end is no part of it (RFC 5321
+                // section 4.5.2).
                 (held, _) => {
                     if matches!(held, Held::Cr | Held::DotCr) {
                         into.push(b'\r');
@@ -88,7 +90,8 @@ impl ChunkReader {
         ChunkReader::default()
     }
 
-    /// Takes all of `input`, which must be of the chunk alone, and appends the message's bytes to `into`.
+    /// Takes all of `input`, which must be of the chunk alone, and appends the message's bytes to
+    /// `into`.
     pub fn feed(&mut self, input: &[u8], into: &mut Vec<u8>) {
         let mut rest = input;
         while let Some(&byte) = rest.first() {
@@ -153,7 +156,11 @@ mod tests {
                 };
                 let case = format!("{:?} cut at {cut}", input.escape_ascii().to_string());
                 assert_eq!(second, end, "{case}");
-                assert_eq!(read.escape_ascii().to_string(), message.escape_ascii().to_string(), "{case}");
+                assert_eq!(
+                    read.escape_ascii().to_string(),
+                    message.escape_ascii().to_string(),
+                    "{case}"
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
-//! One message for all its recipients: one record, then the copies side by side, each as soon as it can be. A single copy
-//! is placed in the connection's own thread, which costs the least; with several it only waits for news and answers. Should
-//! that thread hang, the server answers in its place. A copy that ends later than that is on record, and the next try
-//! finds it.
+//! One message for all its recipients: one record, then the copies side by side, each as soon as it
+//! can be. A single copy is placed in the connection's own thread, which costs the least; with
+//! several it only waits for news and answers. Should that thread hang, the server answers in its
+//! place. A copy that ends later than that is on record, and the next try finds it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,7 +122,12 @@ impl Parcel {
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
     pub fn ending(&self, recipient: usize) -> Option<Ending> {
         if let Some(outcome) = self.failed.get() {
-            return Some(Ending { outcome: outcome.clone(), phases: Phases::default(), collision: false, own: None });
+            return Some(Ending {
+                outcome: outcome.clone(),
+                phases: Phases::default(),
+                collision: false,
+                own: None,
+            });
         }
         let plan = self.plan.get()?;
         let account = &self.accounts[recipient];
@@ -139,7 +144,8 @@ impl Parcel {
         Some(Ending { outcome, phases, collision: plan.recorded.collision, own })
     }
 
-    /// Waits for news until the recipient's ending is known, and no longer than a delivery may take.
+    /// Waits for news until the recipient's ending is known, and no longer than a delivery may
+    /// take.
     pub fn wait_for(&self, recipient: usize, news: &Receiver<()>) -> Ending {
         loop {
             if let Some(ending) = self.ending(recipient) {
@@ -147,8 +153,15 @@ impl Parcel {
             }
             // Whoever sent its last bytes just in time may wait that long for the answer.
             let left = self.due().saturating_duration_since(Instant::now());
-            if left.is_zero() || news.recv_timeout(left).is_err() && self.ending(recipient).is_none() {
-                return Ending { outcome: self.overdue(), phases: Phases::default(), collision: false, own: None };
+            if left.is_zero()
+                || news.recv_timeout(left).is_err() && self.ending(recipient).is_none()
+            {
+                return Ending {
+                    outcome: self.overdue(),
+                    phases: Phases::default(),
+                    collision: false,
+                    own: None,
+                };
             }
         }
     }
@@ -182,17 +195,20 @@ impl Parcel {
         head: &'a [u8],
         is_part: bool,
     ) -> Job<'a> {
-        let (message, facts, started, at) = (&self.message, &self.facts, self.started, Some(self.at));
+        let (message, facts, started, at) =
+            (&self.message, &self.facts, self.started, Some(self.at));
         Job { message, head, facts, attempt, destinations, started, at, is_part }
     }
 
     /// What stands before the message in the copy of a recipient.
     fn head(&self, recipient: usize) -> Vec<u8> {
         match self.message.received().first() {
-            // It would continue our last field, and be another message. Postfix begins with a field of its own.
+            // It would continue our last field, and be another message. Postfix begins with a field
+            // of its own.
             Some(b' ' | b'\t') => Vec::new(),
             _ => {
-                let (sender, address) = (&self.envelope.sender, &self.envelope.recipients[recipient]);
+                let (sender, address) =
+                    (&self.envelope.sender, &self.envelope.recipients[recipient]);
                 trace_head(sender, address, &self.passage, &self.received)
             }
         }
@@ -200,14 +216,17 @@ impl Parcel {
 
     /// The first recipient whose mailbox it is; none for a shared copy.
     fn recipient_of(&self, destination: &Destination) -> Option<usize> {
-        self.accounts.iter().position(|account| !destination.shared && *account == destination.account)
+        self.accounts
+            .iter()
+            .position(|account| !destination.shared && *account == destination.account)
     }
 
     /// What is known once the message is on record; nothing when it could not be.
     fn recorded(&self, store: &mut LentStore<'_>) -> Option<&Plan> {
         match self.record(store) {
             Ok(plan) => {
-                self.metrics.count_record(plan.recorded.collision && plan.recorded.is_new, &plan.phases);
+                self.metrics
+                    .count_record(plan.recorded.collision && plan.recorded.is_new, &plan.phases);
                 Some(self.plan.get_or_init(|| plan))
             }
             Err(failure) => {
@@ -227,8 +246,10 @@ impl Parcel {
             }
         }
         let routing = &self.service.routing;
-        let destinations = routing.destinations(&accounts, &self.message, &self.envelope, &mut ledger)?;
-        let names: Vec<&str> = destinations.iter().map(|destination| destination.account.as_str()).collect();
+        let destinations =
+            routing.destinations(&accounts, &self.message, &self.envelope, &mut ledger)?;
+        let names: Vec<&str> =
+            destinations.iter().map(|destination| destination.account.as_str()).collect();
         self.service.pass_the_gate(&names, self.deadline.last_bytes())?;
         let attempt = self.attempt(0);
         let head = match destinations.as_slice() {
@@ -238,8 +259,10 @@ impl Parcel {
         let job = self.job(&attempt, &destinations, &head, true);
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let policy = &self.service.policy;
-        let recorded = deliver::record(&job, policy, &mut ledger, store, &self.deadline, &mut patience);
-        let (recorded, phases) = recorded.inspect_err(|_| self.metrics.count_no_record(patience.waits()))?;
+        let recorded =
+            deliver::record(&job, policy, &mut ledger, store, &self.deadline, &mut patience);
+        let (recorded, phases) =
+            recorded.inspect_err(|_| self.metrics.count_no_record(patience.waits()))?;
         if recorded.is_new {
             self.service.learn_the_time(self.at, recorded.recorded_at);
         }
@@ -257,7 +280,10 @@ impl Parcel {
         let placed = catch_unwind(AssertUnwindSafe(|| self.place_in(plan, copy, index, store)));
         let (end, phases, end_recorded) = match placed {
             Ok(mut placing) => {
-                let end = placing.ends.pop().unwrap_or_else(|| Err(Failure::Internal("no end".to_owned())));
+                let end = placing
+                    .ends
+                    .pop()
+                    .unwrap_or_else(|| Err(Failure::Internal("no end".to_owned())));
                 (end, placing.phases, placing.end_recorded)
             }
             Err(panic) => (Err(Failure::Internal(panic_text(panic))), Phases::default(), false),
@@ -268,13 +294,20 @@ impl Parcel {
         end_recorded
     }
 
-    fn place_in(&self, plan: &Plan, copy: &PlannedCopy, index: usize, store: &mut LentStore<'_>) -> deliver::Placing {
+    fn place_in(
+        &self,
+        plan: &Plan,
+        copy: &PlannedCopy,
+        index: usize,
+        store: &mut LentStore<'_>,
+    ) -> deliver::Placing {
         let recipient = copy.recipient.unwrap_or(0);
         let attempt = self.attempt(recipient);
         let head = self.head(recipient);
         let is_part = plan.copies.len() > 1 || self.accounts.len() > 1;
         let job = self.job(&attempt, std::slice::from_ref(&copy.destination), &head, is_part);
-        let recorded = Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
+        let recorded =
+            Recorded { copies: vec![plan.recorded.copies[index].clone()], ..plan.recorded.clone() };
         let mut patience = Patience::new(self.service.policy.wait, &self.deadline);
         let mut ledger = LentLedger::new(&self.service, self.deadline.end());
         let policy = &self.service.policy;
@@ -285,7 +318,9 @@ impl Parcel {
     fn note_ends(&self) {
         let Some(plan) = self.plan.get() else { return };
         let mut ended = (0..self.accounts.len()).filter_map(|recipient| {
-            let end = self.job(&self.attempt(recipient), &[], b"", true).attempt_end(&self.ending(recipient)?.outcome);
+            let end = self
+                .job(&self.attempt(recipient), &[], b"", true)
+                .attempt_end(&self.ending(recipient)?.outcome);
             Some((self.attempt(recipient), end))
         });
         let mut ledger = LentLedger::new(&self.service, self.due());
@@ -299,8 +334,9 @@ impl Parcel {
     }
 }
 
-/// Delivers, or begins to: a message with one copy is delivered when this returns, in the caller's thread; for one with
-/// several, news come when an ending may be known. `guard` lives until all is done.
+/// Delivers, or begins to: a message with one copy is delivered when this returns, in the caller's
+/// thread; for one with several, news come when an ending may be known. `guard` lives until all is
+/// done.
 pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> {
     let (tell, news) = channel();
     let rest = guarded(parcel, || {
@@ -325,8 +361,12 @@ pub fn begin<G: Send + 'static>(parcel: &Arc<Parcel>, guard: G) -> Receiver<()> 
     });
     match spawned {
         Ok(_) => {}
-        Err(error) if copies == 1 => tracing::warn!(%error, "no thread to put on record how a delivery ended"),
-        Err(error) => parcel.fail(&Failure::Internal(format!("no thread for the delivery: {error}"))),
+        Err(error) if copies == 1 => {
+            tracing::warn!(%error, "no thread to put on record how a delivery ended")
+        }
+        Err(error) => {
+            parcel.fail(&Failure::Internal(format!("no thread for the delivery: {error}")))
+        }
     }
     news
 }
@@ -339,7 +379,8 @@ fn guarded<T>(parcel: &Parcel, work: impl FnOnce() -> Option<T>) -> Option<T> {
     })
 }
 
-/// Places the copies by some threads, each taking the next one: recipients' own first, shared ones last.
+/// Places the copies by some threads, each taking the next one: recipients' own first, shared ones
+/// last.
 fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
     let next = Arc::new(AtomicUsize::new(0));
     let most = parcel.service.config().lmtp.side_by_side.min(copies);
@@ -358,7 +399,10 @@ fn place_side_by_side(parcel: &Arc<Parcel>, copies: usize, tell: Sender<()>) {
         .filter_map(|_| {
             let (parcel, next, tell) = (Arc::clone(parcel), Arc::clone(&next), tell.clone());
             // Fewer threads than wished for do the same work.
-            thread::Builder::new().name("placing".to_owned()).spawn(move || work(parcel, next, tell)).ok()
+            thread::Builder::new()
+                .name("placing".to_owned())
+                .spawn(move || work(parcel, next, tell))
+                .ok()
         })
         .collect();
     work(Arc::clone(parcel), next, tell);

@@ -1,5 +1,6 @@
-//! The deliveries that are under way, and those of them that should have ended. Each is a thread; one that hangs past all its
-//! time-outs (a disk, a network file system) keeps its thread and its sessions until what it hangs in lets it go.
+//! The deliveries that are under way, and those of them that should have ended. Each is a thread;
+//! one that hangs past all its time-outs (a disk, a network file system) keeps its thread and its
+//! sessions until what it hangs in lets it go.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,15 +37,26 @@ impl Flight {
 }
 
 impl Flights {
-    /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread says nothing then.
+    /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread
+    /// says nothing then.
     ///
     /// # Returns
     /// Its number.
-    pub fn begin(&self, due: Instant, envelope: &Envelope, answer: Box<dyn FnOnce() + Send>) -> u64 {
+    pub fn begin(
+        &self,
+        due: Instant,
+        envelope: &Envelope,
+        answer: Box<dyn FnOnce() + Send>,
+    ) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let recipients = envelope.recipients.join(" ");
-        let flight =
-            Flight { due, queue_id: envelope.queue_id.clone(), recipients, is_told: false, answer: Some(answer) };
+        let flight = Flight {
+            due,
+            queue_id: envelope.queue_id.clone(),
+            recipients,
+            is_told: false,
+            answer: Some(answer),
+        };
         self.under_way().insert(number, flight);
         number
     }
@@ -65,7 +77,9 @@ impl Flights {
     /// Answers for those whose threads should have.
     pub fn answer(&self, now: Instant) {
         let mut under_way = self.under_way();
-        let late = under_way.values_mut().filter(|flight| now.saturating_duration_since(flight.due) > GRACE);
+        let late = under_way
+            .values_mut()
+            .filter(|flight| now.saturating_duration_since(flight.due) > GRACE);
         let answers: Vec<_> = late.filter_map(|flight| flight.answer.take()).collect();
         drop(under_way);
         for answer in answers {
@@ -117,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_says_nothing_is_spoken_for_once() {
-        let (flights, due, said) = (Flights::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
+        let (flights, due, said) =
+            (Flights::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&said);
         let answer = move || {
             count.fetch_add(1, Ordering::SeqCst);

@@ -21,7 +21,8 @@ impl Pace {
         Pace { began: now, idle }
     }
 
-    /// Until when more must have come, after `read` bytes: soon, and at the slowest rate on the whole.
+    /// Until when more must have come, after `read` bytes: soon, and at the slowest rate on the
+    /// whole.
     pub fn until(&self, read: u64, now: Instant) -> Instant {
         let whole = self.began + self.idle + Duration::from_secs(read / SLOWEST);
         whole.min(now + self.idle)

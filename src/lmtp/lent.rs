@@ -1,7 +1,8 @@
-//! A delivery's ledger and store, out of the pools: a session is taken for each call and given back after it, so that
-//! nobody keeps one from others while it waits for something else; only a turn keeps both, the store's first. Records and
-//! receipts go to the ledger with those of others (`calls`). What had trouble is thrown away. The first call in a kept
-//! session that turns out to be dead is made again in a new one; should the dead one have done it and only the answer be
+//! A delivery's ledger and store, out of the pools: a session is taken for each call and given back
+//! after it, so that nobody keeps one from others while it waits for something else; only a turn
+//! keeps both, the store's first. Records and receipts go to the ledger with those of others
+//! (`calls`). What had trouble is thrown away. The first call in a kept session that turns out to
+//! be dead is made again in a new one; should the dead one have done it and only the answer be
 //! lost, a record or a claim finds its own lease.
 
 use std::time::Instant;
@@ -11,8 +12,8 @@ use super::service::{LedgerSession, Service, StoreSession};
 use crate::deadline::Deadline;
 use crate::directory::{Asked, Destination};
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -48,7 +49,8 @@ impl<'a> LentLedger<'a> {
             None => self.service.ledger(until)?,
         };
         let mut result = work(session.as_mut());
-        if was_kept && matches!(result, Err(LedgerError::Unavailable(_))) && Instant::now() < until {
+        if was_kept && matches!(result, Err(LedgerError::Unavailable(_))) && Instant::now() < until
+        {
             result = session.reopen(until).and_then(|()| work(session.as_mut()));
         }
         match result {
@@ -72,7 +74,10 @@ impl<'a> LentLedger<'a> {
         self.call_until(until, |ledger| ledger.together(records, receipts)).map(|(made, _)| made)
     }
 
-    fn once<T>(&mut self, work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    fn once<T>(
+        &mut self,
+        work: impl FnMut(&mut dyn Ledger) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
         self.call(work).map(|(value, _)| value)
     }
 }
@@ -87,8 +92,12 @@ impl Ledger for LentLedger<'_> {
     ) -> Result<Recorded, LedgerError> {
         let (service, until) = (self.service, self.until);
         let one = ToRecord { entry: *entry, attempt, destinations, terms };
-        let together = service.calls.record(one, until, |records, receipts, until| self.made(records, receipts, until));
-        together.unwrap_or_else(|| self.once(|ledger| ledger.record(entry, attempt, destinations, terms)))
+        let together = service
+            .calls
+            .record(one, until, |records, receipts, until| self.made(records, receipts, until));
+        together.unwrap_or_else(|| {
+            self.once(|ledger| ledger.record(entry, attempt, destinations, terms))
+        })
     }
 
     fn claim(
@@ -122,7 +131,9 @@ impl Ledger for LentLedger<'_> {
             Some(_) => None,
             None => {
                 let one = ToConfirm { claim: *claim, receipt, facts, end };
-                service.calls.confirm(one, until, |records, receipts, until| self.made(records, receipts, until))
+                service.calls.confirm(one, until, |records, receipts, until| {
+                    self.made(records, receipts, until)
+                })
             }
         };
         together.unwrap_or_else(|| self.once(|ledger| ledger.confirm(claim, receipt, facts, end)))
@@ -155,7 +166,11 @@ impl Ledger for LentLedger<'_> {
         self.once(|ledger| ledger.finish(attempt, end))
     }
 
-    fn note_attempts(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        identity: &Identity,
+        ended: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         self.once(|ledger| ledger.note_attempts(identity, ended))
     }
 
@@ -170,7 +185,11 @@ impl Ledger for LentLedger<'_> {
         Ok(())
     }
 
-    fn account_by_query(&mut self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+    fn account_by_query(
+        &mut self,
+        query: &str,
+        asked: &Asked,
+    ) -> Result<Option<String>, LedgerError> {
         self.once(|ledger| ledger.account_by_query(query, asked))
     }
 
@@ -223,8 +242,8 @@ pub struct LentStore<'a> {
     service: &'a Service,
     /// The session in which an append to that mailbox has begun.
     ahead: Option<(Destination, StoreSession, Begun<'a>)>,
-    /// A store that has begun an append and holds the copy's lock since: one of its own, for there is no session in it
-    /// that others could want.
+    /// A store that has begun an append and holds the copy's lock since: one of its own, for there
+    /// is no session in it that others could want.
     own: Option<Box<dyn Store>>,
     /// A session kept for a turn.
     held: Option<StoreSession>,
@@ -276,7 +295,8 @@ fn append_now(
     destination: &Destination,
     copies: &[(Copy<'_>, &Deadline)],
 ) -> Vec<Result<Receipt, StoreError>> {
-    let until = copies.iter().map(|(_, deadline)| deadline.last_bytes()).min().unwrap_or_else(Instant::now);
+    let until =
+        copies.iter().map(|(_, deadline)| deadline.last_bytes()).min().unwrap_or_else(Instant::now);
     let mut store = match service.store(&destination.account, until) {
         Ok(store) => store,
         Err(error) => {
@@ -334,7 +354,12 @@ impl Store for LentStore<'_> {
         self.own.as_ref().is_some_and(|own| own.holds(key))
     }
 
-    fn hold(&mut self, destination: &Destination, key: &Hash, deadline: &Deadline) -> Result<bool, StoreError> {
+    fn hold(
+        &mut self,
+        destination: &Destination,
+        key: &Hash,
+        deadline: &Deadline,
+    ) -> Result<bool, StoreError> {
         self.let_go();
         let mut store = self.service.store(&destination.account, deadline.last_bytes())?;
         let is_held = store.hold(destination, key, deadline)?;
@@ -359,7 +384,9 @@ impl Store for LentStore<'_> {
         if let Some(own) = self.own.as_mut().filter(|own| own.holds(copy.key)) {
             return own.append(destination, copy, deadline);
         }
-        if let Some((_, mut session, _begun)) = self.ahead.take_if(|(begun_to, ..)| begun_to == destination) {
+        if let Some((_, mut session, _begun)) =
+            self.ahead.take_if(|(begun_to, ..)| begun_to == destination)
+        {
             let appended = session.append(destination, copy, deadline);
             if appended.is_err() {
                 session.throw_away();
@@ -369,14 +396,21 @@ impl Store for LentStore<'_> {
         // Later than that no last bytes may go out.
         let until = deadline.last_bytes();
         if self.held.is_some() || !self.together(copy) || !self.service.mailboxes.go_together() {
-            return self.once(destination, until, |store| store.append(destination, copy, deadline));
+            return self
+                .once(destination, until, |store| store.append(destination, copy, deadline));
         }
         self.take_back();
-        let append = |copies: &[(Copy<'_>, &Deadline)]| append_now(self.service, destination, copies);
+        let append =
+            |copies: &[(Copy<'_>, &Deadline)]| append_now(self.service, destination, copies);
         self.service.mailboxes.append(destination, copy, deadline, until, append)
     }
 
-    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
         self.once(destination, until, |store| store.remove(destination, receipt, until))
     }
 
@@ -387,7 +421,9 @@ impl Store for LentStore<'_> {
         keeper: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError> {
-        self.once(destination, until, |store| store.remove_double(destination, double, keeper, until))
+        self.once(destination, until, |store| {
+            store.remove_double(destination, double, keeper, until)
+        })
     }
 
     fn way(&self) -> Option<Way> {

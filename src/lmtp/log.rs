@@ -11,8 +11,8 @@ pub fn refused(transaction: &Transaction, recipient: &str, outcome: &Outcome) {
     Ended { queue_id, sender, recipient, ..Ended::default() }.log(outcome);
 }
 
-/// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields those of the
-/// recipient's own.
+/// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields
+/// those of the recipient's own.
 pub fn ended(parcel: &Parcel, recipient: usize, ending: &Ending) {
     let envelope = parcel.envelope();
     let ended = Ended {

@@ -1,5 +1,6 @@
-//! Deliveries to one mailbox at the same time. A mail server lets one in at a time and syncs for each, so those that come
-//! meanwhile go together, in one command where the server has one for that.
+//! Deliveries to one mailbox at the same time. A mail server lets one in at a time and syncs for
+//! each, so those that come meanwhile go together, in one command where the server has one for
+//! that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,18 +65,19 @@ impl Mailboxes {
         }
     }
 
-    /// Notes that somebody begins an append to `destination` that may come to its end later; nobody waits for that. `None`
-    /// where others are at it: then it is better to go together.
+    /// Notes that somebody begins an append to `destination` that may come to its end later; nobody
+    /// waits for that. `None` where others are at it: then it is better to go together.
     pub fn begin(&self, destination: &Destination) -> Option<Begun<'_>> {
         let place = self.place(destination);
-        if place.mailbox.appends.is_busy() || place.mailbox.has_begun.swap(true, Ordering::Relaxed) {
+        if place.mailbox.appends.is_busy() || place.mailbox.has_begun.swap(true, Ordering::Relaxed)
+        {
             return None;
         }
         Some(Begun(place))
     }
 
-    /// Has `copy` appended to `destination` by `append`, perhaps with others, or by somebody else's. Waits for its turn
-    /// until `until`.
+    /// Has `copy` appended to `destination` by `append`, perhaps with others, or by somebody
+    /// else's. Waits for its turn until `until`.
     ///
     /// # Errors
     /// What `append` says of this copy, or that its turn did not come.
@@ -205,7 +207,13 @@ mod tests {
             recorded_at: SystemTime::UNIX_EPOCH,
         };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
-        mailboxes.append(&Destination::inbox("doug"), &copy, &deadline, Instant::now() + wait, append)
+        mailboxes.append(
+            &Destination::inbox("doug"),
+            &copy,
+            &deadline,
+            Instant::now() + wait,
+            append,
+        )
     }
 
     /// Each letter's number as its UID, as a store that looks at what it gets would say.
@@ -214,7 +222,10 @@ mod tests {
             let digits: Vec<u8> = bytes.iter().copied().filter(u8::is_ascii_digit).collect();
             String::from_utf8(digits).unwrap().parse().unwrap()
         };
-        copies.iter().map(|(copy, _)| Ok(Receipt::Uid { validity: 1, uid: uid(copy.bytes) })).collect()
+        copies
+            .iter()
+            .map(|(copy, _)| Ok(Receipt::Uid { validity: 1, uid: uid(copy.bytes) }))
+            .collect()
     }
 
     fn is_stored(appended: &Appended, number: u32) -> bool {
@@ -222,7 +233,9 @@ mod tests {
     }
 
     fn until_waiting(mailboxes: &Mailboxes, count: usize) {
-        let waiting = || -> usize { mailboxes.all().values().map(|held| held.mailbox.appends.waiting()).sum() };
+        let waiting = || -> usize {
+            mailboxes.all().values().map(|held| held.mailbox.appends.waiting()).sum()
+        };
         while waiting() != count {
             thread::sleep(Duration::from_millis(1));
         }
@@ -282,7 +295,10 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
             let late = append(mailboxes, 2, Duration::from_millis(50), |_| panic!("appended"));
-            assert!(matches!(&late, Err(StoreError::NotStored(why)) if why.contains("account=doug")), "{late:?}");
+            assert!(
+                matches!(&late, Err(StoreError::NotStored(why)) if why.contains("account=doug")),
+                "{late:?}"
+            );
             until_waiting(mailboxes, 0);
             go.send(()).unwrap();
         });
@@ -305,7 +321,9 @@ mod tests {
             }
             let both: Vec<_> = [2, 3]
                 .map(|number| {
-                    scope.spawn(move || append(mailboxes, number, Duration::from_secs(60), |_| panic!("told to")))
+                    scope.spawn(move || {
+                        append(mailboxes, number, Duration::from_secs(60), |_| panic!("told to"))
+                    })
                 })
                 .into();
             until_waiting(mailboxes, 2);
@@ -313,7 +331,10 @@ mod tests {
             assert!(is_stored(&first.join().unwrap(), 1));
             let ends: Vec<_> = both.into_iter().map(thread::ScopedJoinHandle::join).collect();
             assert_eq!(ends.iter().filter(|end| end.is_err()).count(), 1, "who led");
-            assert_eq!(ends.iter().filter(|end| matches!(end, Ok(Err(StoreError::InDoubt(_))))).count(), 1);
+            assert_eq!(
+                ends.iter().filter(|end| matches!(end, Ok(Err(StoreError::InDoubt(_))))).count(),
+                1
+            );
             assert!(is_stored(&append(mailboxes, 4, Duration::from_secs(60), by_number), 4));
         });
     }

@@ -1,5 +1,5 @@
-//! What the server counts, and the text that Prometheus reads (text exposition format, version 0.0.4). Counting takes no
-//! lock but for outcomes, of which there are few kinds.
+//! What the server counts, and the text that Prometheus reads (text exposition format, version
+//! 0.0.4). Counting takes no lock but for outcomes, of which there are few kinds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,8 @@ use crate::outcome::{Failure, Outcome};
 use crate::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.
-const BOUNDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+const BOUNDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
 /// See the module.
 #[derive(Default)]
@@ -85,9 +86,11 @@ impl Metrics {
             Err(_) => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        for (histogram, took) in
-            [(&self.lock, phases.lock), (&self.append, phases.append), (&self.commit, phases.commit)]
-        {
+        for (histogram, took) in [
+            (&self.lock, phases.lock),
+            (&self.append, phases.append),
+            (&self.commit, phases.commit),
+        ] {
             if !took.is_zero() {
                 histogram.observe(took);
             }
@@ -103,12 +106,31 @@ impl Metrics {
             "counter",
             "Recipients by how their delivery ended, those refused at RCPT among them.",
         );
-        for ((outcome, status), count) in self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            line(&mut text, &format!("onedrop_deliveries_total{{outcome=\"{outcome}\",status=\"{status}\"}}"), *count);
+        for ((outcome, status), count) in
+            self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).iter()
+        {
+            line(
+                &mut text,
+                &format!("onedrop_deliveries_total{{outcome=\"{outcome}\",status=\"{status}\"}}"),
+                *count,
+            );
         }
-        header(&mut text, "onedrop_copies_total", "counter", "Copies by how they came to be in their mailbox.");
-        for (how, count) in [("stored", &self.stored), ("already_there", &self.already_there), ("found", &self.found)] {
-            line(&mut text, &format!("onedrop_copies_total{{how=\"{how}\"}}"), count.load(Ordering::Relaxed));
+        header(
+            &mut text,
+            "onedrop_copies_total",
+            "counter",
+            "Copies by how they came to be in their mailbox.",
+        );
+        for (how, count) in [
+            ("stored", &self.stored),
+            ("already_there", &self.already_there),
+            ("found", &self.found),
+        ] {
+            line(
+                &mut text,
+                &format!("onedrop_copies_total{{how=\"{how}\"}}"),
+                count.load(Ordering::Relaxed),
+            );
         }
         let counters = [
             (
@@ -116,9 +138,21 @@ impl Metrics {
                 "Leases left in doubt: the store did not say whether it took the copy.",
                 &self.in_doubt,
             ),
-            ("onedrop_collisions_total", "Messages under another message's Message-ID.", &self.collisions),
-            ("onedrop_contention_waits_total", "Waits for another delivery's lock or lease.", &self.contention_waits),
-            ("onedrop_connections_refused_total", "Clients turned away for want of room.", &self.refused),
+            (
+                "onedrop_collisions_total",
+                "Messages under another message's Message-ID.",
+                &self.collisions,
+            ),
+            (
+                "onedrop_contention_waits_total",
+                "Waits for another delivery's lock or lease.",
+                &self.contention_waits,
+            ),
+            (
+                "onedrop_connections_refused_total",
+                "Clients turned away for want of room.",
+                &self.refused,
+            ),
         ];
         for (name, help, count) in counters {
             header(&mut text, name, "counter", help);
@@ -126,16 +160,34 @@ impl Metrics {
         }
         header(&mut text, "onedrop_connections", "gauge", "Clients.");
         line(&mut text, "onedrop_connections", self.connections.load(Ordering::Relaxed));
-        header(&mut text, "onedrop_deliveries_overdue", "gauge", "Deliveries that hang and should have ended.");
+        header(
+            &mut text,
+            "onedrop_deliveries_overdue",
+            "gauge",
+            "Deliveries that hang and should have ended.",
+        );
         line(&mut text, "onedrop_deliveries_overdue", self.overdue.load(Ordering::Relaxed));
-        header(&mut text, "onedrop_pool_sessions", "gauge", "Sessions with ledger and store, in use and kept.");
+        header(
+            &mut text,
+            "onedrop_pool_sessions",
+            "gauge",
+            "Sessions with ledger and store, in use and kept.",
+        );
         for gauge in gauges {
             line(&mut text, &gauge.name, gauge.value as u64);
         }
-        header(&mut text, "onedrop_phase_seconds", "histogram", "What the parts of a delivery took.");
-        for (phase, histogram) in
-            [("lock", &self.lock), ("record", &self.record), ("append", &self.append), ("commit", &self.commit)]
-        {
+        header(
+            &mut text,
+            "onedrop_phase_seconds",
+            "histogram",
+            "What the parts of a delivery took.",
+        );
+        for (phase, histogram) in [
+            ("lock", &self.lock),
+            ("record", &self.record),
+            ("append", &self.append),
+            ("commit", &self.commit),
+        ] {
             histogram.print(&mut text, phase);
         }
         text
@@ -147,7 +199,8 @@ impl Histogram {
         let seconds = took.as_secs_f64();
         let at = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
         self.buckets[at].fetch_add(1, Ordering::Relaxed);
-        self.sum_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.sum_nanos
+            .fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     fn print(&self, text: &mut String, phase: &str) {
@@ -155,7 +208,11 @@ impl Histogram {
         let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
         for (bucket, bound) in self.buckets.iter().zip(bounds) {
             count += bucket.load(Ordering::Relaxed);
-            line(text, &format!("onedrop_phase_seconds_bucket{{phase=\"{phase}\",le=\"{bound}\"}}"), count);
+            line(
+                text,
+                &format!("onedrop_phase_seconds_bucket{{phase=\"{phase}\",le=\"{bound}\"}}"),
+                count,
+            );
         }
         let sum = Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed)).as_secs_f64();
         // Writing to a String cannot fail.
@@ -184,8 +241,10 @@ mod tests {
         metrics.count_outcome(&Outcome::TempFail(Status::TEMPORARY, "x".into()));
         let phases = Phases { record: Duration::from_millis(2), waits: 3, ..Phases::default() };
         metrics.count_record(true, &phases);
-        let text =
-            metrics.text(&[Gauge { name: "onedrop_pool_sessions{pool=\"ledger\",state=\"used\"}".into(), value: 4 }]);
+        let text = metrics.text(&[Gauge {
+            name: "onedrop_pool_sessions{pool=\"ledger\",state=\"used\"}".into(),
+            value: 4,
+        }]);
         for expected in [
             "onedrop_deliveries_total{outcome=\"delivered\",status=\"2.0.0\"} 1\n",
             "onedrop_deliveries_total{outcome=\"tempfail\",status=\"4.3.0\"} 1\n",

@@ -1,10 +1,11 @@
-//! The path of MAIL or RCPT (RFC 5321 section 4.1.2), read as generously as can be without a doubt about what is meant:
-//! whatever address Postfix has must come through, as it does by pipe(8). lmtp(8) writes its own form of an address
-//! between angle brackets, the local part in quotes where RFC 821 wants it so (quote_821_local.c in Postfix's sources;
-//! not at all with lmtp_quote_rfc821_envelope = no); what is read back is that form, which pipe(8) hands over.
+//! The path of MAIL or RCPT (RFC 5321 section 4.1.2), read as generously as can be without a doubt
+//! about what is meant: whatever address Postfix has must come through, as it does by pipe(8).
+//! lmtp(8) writes its own form of an address between angle brackets, the local part in quotes where
+//! RFC 821 wants it so (quote_821_local.c in Postfix's sources; not at all with
+//! lmtp_quote_rfc821_envelope = no); what is read back is that form, which pipe(8) hands over.
 
-/// Reads the path at the start of `text`: the address as it is meant, without quotes, brackets and source route (empty for
-/// `<>`), and what follows the path.
+/// Reads the path at the start of `text`: the address as it is meant, without quotes, brackets and
+/// source route (empty for `<>`), and what follows the path.
 pub(super) fn read(text: &str) -> Option<(String, &str)> {
     let inside = text.trim_ascii_start().strip_prefix('<')?;
     let (mut address, mut is_quoted) = (String::new(), false);
@@ -19,7 +20,9 @@ pub(super) fn read(text: &str) -> Option<(String, &str)> {
             }
             '\\' if is_quoted => chars.next()?.1,
             // Any other bracket is a part of an address that should have been quoted.
-            '>' if !is_quoted && matches!(inside.as_bytes().get(at + 1), None | Some(b' ' | b'\t')) => {
+            '>' if !is_quoted
+                && matches!(inside.as_bytes().get(at + 1), None | Some(b' ' | b'\t')) =>
+            {
                 let is_whole = !last_at_is_quoted;
                 return is_whole.then(|| (without_route(inside, address), &inside[at + 1..]));
             }
@@ -38,7 +41,9 @@ pub(super) fn read(text: &str) -> Option<(String, &str)> {
 /// Without a source route (`@relay,@other:`), which is to be ignored (RFC 5321 appendix C).
 fn without_route(inside: &str, address: String) -> String {
     match address.split_once(':') {
-        Some((route, rest)) if inside.starts_with('@') && route.split(',').all(|hop| hop.starts_with('@')) => {
+        Some((route, rest))
+            if inside.starts_with('@') && route.split(',').all(|hop| hop.starts_with('@')) =>
+        {
             rest.to_owned()
         }
         _ => address,

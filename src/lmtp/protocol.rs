@@ -1,7 +1,8 @@
-//! What is said on an LMTP connection (RFC 2033), as a state machine without a socket: the caller reads lines and bytes
-//! and writes what is in the output buffer. Every command gets its replies in order, so a peer may send commands ahead
-//! (RFC 2920). Relies on its caller to read data and chunks as [`Next`] says. Holds nothing that a crash could lose: no
-//! message is accepted before the caller writes the recipients' replies.
+//! What is said on an LMTP connection (RFC 2033), as a state machine without a socket: the caller
+//! reads lines and bytes and writes what is in the output buffer. Every command gets its replies in
+//! order, so a peer may send commands ahead (RFC 2920). Relies on its caller to read data and
+//! chunks as [`Next`] says. Holds nothing that a crash could lose: no message is accepted before
+//! the caller writes the recipients' replies.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +18,16 @@ pub use super::xforward::Client;
 /// Errors allowed between two messages; the next one ends the connection.
 pub const ERRORS: u32 = 20;
 
-/// Commands between two messages that bring none nearer; the next one ends the connection (smtpd_junk_command_limit in
-/// Postfix).
+/// Commands between two messages that bring none nearer; the next one ends the connection
+/// (smtpd_junk_command_limit in Postfix).
 pub const IN_VAIN: u32 = 100;
 
 /// What may pass from the first word of a transaction to its data.
 pub const TRANSACTION: Duration = Duration::from_mins(10);
 
-/// The longest command line the caller should read, its line end included. What Postfix reads as an address has 2048 bytes
-/// at most (line_length_limit in postconf(5)), twice as many where each is quoted; our own AUTH may be three times as long
-/// as what it says.
+/// The longest command line the caller should read, its line end included. What Postfix reads as an
+/// address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where each is
+/// quoted; our own AUTH may be three times as long as what it says.
 pub const LONGEST_LINE: usize = 16 * 1024;
 
 /// The longest domain name (RFC 5321 section 4.5.3.1.2).
@@ -43,24 +44,27 @@ pub struct Settings {
 
 /// Asked for each recipient.
 pub trait Admit {
-    /// `recipient` as a person reads it (`local@domain`, or `postmaster`), of the transaction so far.
+    /// `recipient` as a person reads it (`local@domain`, or `postmaster`), of the transaction so
+    /// far.
     ///
     /// # Errors
     /// How the delivery to it has ended: nobody has the address, or nobody can tell now.
     fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome>;
 }
 
-/// What the connection does next; the replies so far are in the output buffer. Before anything is read that the peer
-/// sends only after a reply, the buffer must be written out.
+/// What the connection does next; the replies so far are in the output buffer. Before anything is
+/// read that the peer sends only after a reply, the buffer must be written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Reads the next command line.
     Command,
-    /// Reads a message to its end with a new [`DotReader`](super::data::DotReader), then calls [`Protocol::take`].
+    /// Reads a message to its end with a new [`DotReader`](super::data::DotReader), then calls
+    /// [`Protocol::take`].
     Data,
-    /// Reads `bytes` bytes with the message's [`ChunkReader`](super::data::ChunkReader); then, if this is the last chunk,
-    /// ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`]. With the `first` chunk a message starts: what
-    /// may be kept of one that was never completed (RSET) is thrown away.
+    /// Reads `bytes` bytes with the message's [`ChunkReader`](super::data::ChunkReader); then, if
+    /// this is the last chunk, ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`].
+    /// With the `first` chunk a message starts: what may be kept of one that was never completed
+    /// (RSET) is thrown away.
     Chunk { bytes: u64, first: bool, last: bool },
     /// Reads `bytes` bytes, throws them away, and calls [`Protocol::chunk_read`].
     Discard { bytes: u64 },
@@ -73,7 +77,8 @@ pub enum Next {
 pub struct Transaction {
     /// Empty for the null sender.
     pub sender: String,
-    /// In the order of their RCPT commands, which is the order of the replies; one that was named twice is in it twice.
+    /// In the order of their RCPT commands, which is the order of the replies; one that was named
+    /// twice is in it twice.
     pub recipients: Vec<String>,
     /// XFORWARD's IDENT; empty when not given.
     pub queue_id: String,
@@ -146,17 +151,27 @@ impl Protocol {
         format!("220 {} LMTP Onedrop\r\n", self.settings.host)
     }
 
-    /// Carries out one command line, given without its line end, at the time `now`, and appends the replies to `out`.
-    pub fn line(&mut self, line: &[u8], now: Instant, admit: &mut dyn Admit, out: &mut Vec<u8>) -> Next {
+    /// Carries out one command line, given without its line end, at the time `now`, and appends the
+    /// replies to `out`.
+    pub fn line(
+        &mut self,
+        line: &[u8],
+        now: Instant,
+        admit: &mut dyn Admit,
+        out: &mut Vec<u8>,
+    ) -> Next {
         if self.is_too_slow(now) {
             return self.hang_up("421 4.4.2 Transaction takes too long", out);
         }
-        // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no reason to let mail wait.
+        // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no
+        // reason to let mail wait.
         let text = String::from_utf8_lossy(line);
-        let done = command::read(&text).and_then(|command| self.carry_out(command, now, admit, out));
+        let done =
+            command::read(&text).and_then(|command| self.carry_out(command, now, admit, out));
         match done {
             Ok(next) => next,
-            // Where a BDAT ends whose size cannot be read is unknown: what follows must not be taken for commands.
+            // Where a BDAT ends whose size cannot be read is unknown: what follows must not be
+            // taken for commands.
             Err(refusal) if command::is_bdat(line) => self.hang_up(refusal.text, out),
             Err(refusal) => self.refuse(&refusal, out),
         }
@@ -168,8 +183,8 @@ impl Protocol {
         self.refuse(&Refusal::error("451 4.5.2 Line too long"), out)
     }
 
-    /// The data is complete: gives its transaction out, and is ready for the next. The caller writes one reply for each
-    /// recipient, in order.
+    /// The data is complete: gives its transaction out, and is ready for the next. The caller
+    /// writes one reply for each recipient, in order.
     pub fn take(&mut self) -> Transaction {
         (self.errors, self.in_vain) = (0, 0);
         self.reset().unwrap_or_default()
@@ -258,14 +273,17 @@ impl Protocol {
         Ok(Next::Command)
     }
 
-    /// LHLO ends a transaction like RSET (RFC 5321 section 4.1.4). No size is told, and what MAIL says of one is not asked:
-    /// it counts line ends as on the wire, or Postfix's records (which also refuses by itself what is over a size told, for
-    /// good), where the limit counts them as one byte each.
+    /// LHLO ends a transaction like RSET (RFC 5321 section 4.1.4). No size is told, and what MAIL
+    /// says of one is not asked: it counts line ends as on the wire, or Postfix's records (which
+    /// also refuses by itself what is over a size told, for good), where the limit counts them as
+    /// one byte each.
     fn hello(&mut self, host: &str, out: &mut Vec<u8>) {
         self.reset();
         self.lhlo = Some(harmless(host).chars().take(LONGEST_NAME).collect());
         line(out, &format!("250-{}", self.settings.host));
-        for keyword in ["PIPELINING", "ENHANCEDSTATUSCODES", "SIZE", "8BITMIME", "SMTPUTF8", "CHUNKING"] {
+        for keyword in
+            ["PIPELINING", "ENHANCEDSTATUSCODES", "SIZE", "8BITMIME", "SMTPUTF8", "CHUNKING"]
+        {
             line(out, &format!("250-{keyword}"));
         }
         line(out, &format!("250 XFORWARD {}", xforward::ATTRIBUTES));
@@ -291,8 +309,14 @@ impl Protocol {
     }
 
     /// Adds the recipient, or says how the delivery to it has ended.
-    fn rcpt(&mut self, recipient: String, admit: &mut dyn Admit) -> Result<Result<(), Outcome>, Refusal> {
-        let Some(open) = &mut self.open else { return Err(Refusal::excused("503 5.5.1 Say MAIL first")) };
+    fn rcpt(
+        &mut self,
+        recipient: String,
+        admit: &mut dyn Admit,
+    ) -> Result<Result<(), Outcome>, Refusal> {
+        let Some(open) = &mut self.open else {
+            return Err(Refusal::excused("503 5.5.1 Say MAIL first"));
+        };
         if open.chunked.is_some() {
             return Err(Refusal::excused("503 5.5.1 The message has begun"));
         }
@@ -311,14 +335,18 @@ impl Protocol {
         match &self.open {
             None => Err(Refusal::excused("503 5.5.1 Say MAIL first")),
             // RFC 3030 section 2.
-            Some(open) if open.chunked.is_some() => Err(Refusal::excused("503 5.5.1 DATA after BDAT")),
-            Some(open) if open.transaction.recipients.is_empty() => Err(Refusal::excused(NO_RECIPIENTS)),
+            Some(open) if open.chunked.is_some() => {
+                Err(Refusal::excused("503 5.5.1 DATA after BDAT"))
+            }
+            Some(open) if open.transaction.recipients.is_empty() => {
+                Err(Refusal::excused(NO_RECIPIENTS))
+            }
             Some(_) => Ok(()),
         }
     }
 
-    /// The chunk follows its command without waiting for a reply, so it must be read also where it is refused (RFC 3030
-    /// section 2).
+    /// The chunk follows its command without waiting for a reply, so it must be read also where it
+    /// is refused (RFC 3030 section 2).
     fn bdat(&mut self, bytes: u64, last: bool, out: &mut Vec<u8>) -> Next {
         self.chunk_reply = match &mut self.open {
             Some(open) => {

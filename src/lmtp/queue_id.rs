@@ -1,11 +1,13 @@
-//! The queue id of a message for which none came by XFORWARD: lmtp(8) sends that only for mail with a client, so not for what
-//! was submitted on its own host. Postfix wrote it into the top-most Received field (smtpd_proto.c and pickup.c in its
-//! sources): `by HOST (Postfix...) ... id QUEUEID`. That field is text like any other, so the id is for people: it goes into
-//! log and trace, and nothing else follows from it.
+//! The queue id of a message for which none came by XFORWARD: lmtp(8) sends that only for mail with
+//! a client, so not for what was submitted on its own host. Postfix wrote it into the top-most
+//! Received field (smtpd_proto.c and pickup.c in its sources): `by HOST (Postfix...) ... id
+//! QUEUEID`. That field is text like any other, so the id is for people: it goes into log and
+//! trace, and nothing else follows from it.
 
 use crate::message::Message;
 
-/// The longest queue id, with room to spare: long ones have 11 to 15 characters (enable_long_queue_ids in postconf(5)).
+/// The longest queue id, with room to spare: long ones have 11 to 15 characters
+/// (enable_long_queue_ids in postconf(5)).
 const LONGEST: usize = 20;
 
 /// The queue id in the message's top-most Received field, if Postfix wrote that.
@@ -22,7 +24,8 @@ fn in_received(value: &str) -> Option<&str> {
         [Token::Word("id"), Token::Word(id)] => Some(*id),
         _ => None,
     })?;
-    let is_one = (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_one =
+        (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
     is_one.then_some(id)
 }
 
@@ -96,12 +99,17 @@ mod tests {
             ("", ""),
         ];
         for (value, expected) in cases {
-            let text = format!("X: y\nReceived: {value}\nReceived: by mx (Postfix) id OTHER; then\n\nbody\n");
+            let text = format!(
+                "X: y\nReceived: {value}\nReceived: by mx (Postfix) id OTHER; then\n\nbody\n"
+            );
             let message = Message::new(text.into_bytes(), DedupBy::Content);
             assert_eq!(of(&message).unwrap_or_default(), expected, "{value}");
         }
         assert_eq!(
-            of(&Message::new(b"Subject: x\n\nReceived: by a (Postfix) id A1;\n".to_vec(), DedupBy::Content)),
+            of(&Message::new(
+                b"Subject: x\n\nReceived: by a (Postfix) id A1;\n".to_vec(),
+                DedupBy::Content
+            )),
             None
         );
     }

@@ -1,12 +1,14 @@
-//! What is said to the peer: one line each, printable ASCII, at most 512 bytes with its CRLF (RFC 5321 section
-//! 4.5.3.1.5). The digits follow the outcome; whether it is temporary was decided in `outcome`.
+//! What is said to the peer: one line each, printable ASCII, at most 512 bytes with its CRLF (RFC
+//! 5321 section 4.5.3.1.5). The digits follow the outcome; whether it is temporary was decided in
+//! `outcome`.
 
 use crate::outcome::Outcome;
 
 /// The longest reply line, CRLF included.
 pub const LONGEST: usize = 512;
 
-/// A recipient's reply for how its delivery ended: `250 2.0.0 text`, `451 4.3.0 text`, `550 5.1.1 text`, with CRLF.
+/// A recipient's reply for how its delivery ended: `250 2.0.0 text`, `451 4.3.0 text`, `550 5.1.1
+/// text`, with CRLF.
 pub fn reply(outcome: &Outcome) -> Vec<u8> {
     let status = outcome.status().to_string();
     let code = match outcome {
@@ -25,8 +27,8 @@ pub fn reply(outcome: &Outcome) -> Vec<u8> {
     out
 }
 
-/// Appends one reply line. What is not printable ASCII becomes `?`, blanks and line ends one space each; what is too
-/// long is cut.
+/// Appends one reply line. What is not printable ASCII becomes `?`, blanks and line ends one space
+/// each; what is too long is cut.
 pub(super) fn line(out: &mut Vec<u8>, text: &str) {
     let harmless = text.chars().map(|c| match c {
         ' '..='~' => c as u8,

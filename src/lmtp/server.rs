@@ -1,5 +1,6 @@
-//! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it when what is in flight is
-//! done; SIGHUP reads the configuration again and keeps the old one if the new is wrong.
+//! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it
+//! when what is in flight is done; SIGHUP reads the configuration again and keeps the old one if
+//! the new is wrong.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -37,7 +38,8 @@ pub struct Shared {
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
     flights: Flights,
-    /// Comes to its end when the server stops: what idle clients' threads wait for beside their client.
+    /// Comes to its end when the server stops: what idle clients' threads wait for beside their
+    /// client.
     pub stopping: UnixStream,
     /// Wakes the server's loop.
     waker: UnixStream,
@@ -53,7 +55,8 @@ impl Drop for Seat {
     }
 }
 
-/// The answers to a delivery: the connection's thread gives them, or the server when that hangs. Only one does.
+/// The answers to a delivery: the connection's thread gives them, or the server when that hangs.
+/// Only one does.
 #[derive(Clone, Default)]
 pub struct Answers(Arc<AtomicBool>);
 
@@ -96,12 +99,18 @@ impl Shared {
     }
 
     /// A delivery for `client` begins: to be kept until it is over, and the right to answer.
-    pub fn flight(self: &Arc<Self>, parcel: &Arc<Parcel>, client: &Arc<Stream>) -> (Flight, Answers) {
+    pub fn flight(
+        self: &Arc<Self>,
+        parcel: &Arc<Parcel>,
+        client: &Arc<Stream>,
+    ) -> (Flight, Answers) {
         let answers = Answers::default();
         let (late, hanging, client) = (answers.clone(), Arc::clone(parcel), Arc::clone(client));
         let answer = move || {
             if late.take().is_ok() {
-                client.try_say(&reply(&hanging.overdue()).repeat(hanging.envelope().recipients.len()));
+                client.try_say(
+                    &reply(&hanging.overdue()).repeat(hanging.envelope().recipients.len()),
+                );
                 client.shut();
             }
         };
@@ -155,19 +164,23 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     server.serve(reload);
     tell_systemd(&[sd_notify::NotifyState::Stopping]);
     let Server { shared, listeners, wakes, .. } = server;
-    // Whoever comes now is turned away by the system, or waits in the queue of a socket that systemd keeps.
+    // Whoever comes now is turned away by the system, or waits in the queue of a socket that
+    // systemd keeps.
     drop(listeners);
     drain(&shared, &wakes, stop);
     Ok(())
 }
 
 fn believed() -> Vec<Uid> {
-    // A host without Postfix has no such user; one whose users cannot be looked up now takes nobody else's word.
+    // A host without Postfix has no such user; one whose users cannot be looked up now takes nobody
+    // else's word.
     let postfix = User::from_name("postfix").ok().flatten();
     let believed = [geteuid(), Uid::from_raw(0)].into_iter().chain(postfix.map(|user| user.uid));
-    // In a user namespace (systemd's PrivateUsers=) this stands for everybody who has no number there: user_namespaces(7).
+    // In a user namespace (systemd's PrivateUsers=) this stands for everybody who has no number
+    // there: user_namespaces(7).
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-    let overflow = Uid::from_raw(overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534));
+    let overflow =
+        Uid::from_raw(overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534));
     believed.filter(|user| *user != overflow).collect()
 }
 
@@ -179,7 +192,9 @@ struct Signals {
 impl Signals {
     fn catch(waker: &UnixStream) -> io::Result<Signals> {
         let signals = Signals { stop: Arc::default(), reload: Arc::default() };
-        for (signal, flag) in [(SIGTERM, &signals.stop), (SIGINT, &signals.stop), (SIGHUP, &signals.reload)] {
+        for (signal, flag) in
+            [(SIGTERM, &signals.stop), (SIGINT, &signals.stop), (SIGHUP, &signals.reload)]
+        {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
         }
@@ -244,13 +259,16 @@ impl Server {
                         tracing::warn!("{key} has changed: that counts from the next start");
                     }
                 }
-                let mut current = self.shared.service.write().unwrap_or_else(PoisonError::into_inner);
+                let mut current =
+                    self.shared.service.write().unwrap_or_else(PoisonError::into_inner);
                 let before = std::mem::replace(&mut *current, Arc::new(service));
                 drop(current);
                 before.retire();
                 tracing::info!("the configuration was read again");
             }
-            Err(error) => tracing::error!(%error, "the new configuration is wrong, the old one stays"),
+            Err(error) => {
+                tracing::error!(%error, "the new configuration is wrong, the old one stays")
+            }
         }
     }
 
@@ -260,10 +278,15 @@ impl Server {
 
     /// Listeners where somebody knocks.
     fn wait(&self) -> Vec<&Listener> {
-        let waits = self.is_full() && self.shared.service().config().lmtp.when_full == WhenFull::Wait;
+        let waits =
+            self.is_full() && self.shared.service().config().lmtp.when_full == WhenFull::Wait;
         let mut fds = vec![PollFd::new(self.wakes.as_fd(), PollFlags::POLLIN)];
         if !waits {
-            fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
+            fds.extend(
+                self.listeners
+                    .iter()
+                    .map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)),
+            );
         }
         // Interrupted or not: what is ready now is looked at, the rest the next time.
         let _ = poll(&mut fds, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO));
@@ -271,13 +294,22 @@ impl Server {
         if ready(&fds[0]) {
             clear(&self.wakes);
         }
-        self.listeners.iter().zip(&fds[1..]).filter(|(_, fd)| ready(fd)).map(|(listener, _)| listener).collect()
+        self.listeners
+            .iter()
+            .zip(&fds[1..])
+            .filter(|(_, fd)| ready(fd))
+            .map(|(listener, _)| listener)
+            .collect()
     }
 
     fn accept(&self, listener: &Listener) {
         match listener.accept() {
             Ok(stream) => self.seat(stream),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted
+                ) => {}
             Err(error) => {
                 // No more descriptors, most likely: they come back when clients leave.
                 tracing::error!(%error, "cannot accept a client");
@@ -299,7 +331,9 @@ impl Server {
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
             let Ok(stream) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client::serve(stream, &seat.0)));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                client::serve(stream, &seat.0)
+            }));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
@@ -311,13 +345,15 @@ impl Server {
     }
 }
 
-/// Waits until every client has its answers and every delivery has ended, as long as a delivery may take.
+/// Waits until every client has its answers and every delivery has ended, as long as a delivery may
+/// take.
 fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     shared.draining.store(true, Ordering::SeqCst);
     drop(stop);
     let service = shared.service();
     let limits = &service.config().limits;
-    let mut until = Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
+    let mut until =
+        Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
         shared.flights.answer(Instant::now());
         // A message whose data came to its end since may take its time as well.

@@ -1,5 +1,6 @@
-//! What all connections share under one configuration: where mail goes, the pools, the limits. A new configuration makes
-//! a new one; whoever is in the middle of a message keeps the old one until it is done.
+//! What all connections share under one configuration: where mail goes, the pools, the limits. A
+//! new configuration makes a new one; whoever is in the middle of a message keeps the old one until
+//! it is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -29,11 +30,12 @@ pub type LedgerSession = InUse<Box<dyn Ledger>>;
 /// A store's session out of the pool.
 pub type StoreSession = InUse<Box<dyn Store>>;
 
-/// What the directory gets to answer for one recipient: twice the time in which a session shows that its server is gone.
-/// Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
+/// What the directory gets to answer for one recipient: twice the time in which a session shows
+/// that its server is gone. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
 const LOOK_UP: Duration = Duration::from_secs(20);
 
-/// How long it may take to renew the proof that the way into the store is right; deliveries wait for it.
+/// How long it may take to renew the proof that the way into the store is right; deliveries wait
+/// for it.
 const PROOF: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -67,7 +69,9 @@ impl Service {
     pub fn new(loaded: Arc<Loaded>, adapters: Adapters, host: String) -> Result<Service, String> {
         let config = &loaded.config;
         if config.directory.knows_nobody() {
-            return Err("the directory knows nobody: set directory.domains, accounts or query".to_owned());
+            return Err(
+                "the directory knows nobody: set directory.domains, accounts or query".to_owned()
+            );
         }
         let make_store = (adapters.open_store)(&loaded).map_err(|error| error.to_string())?;
         let pool = &config.pool;
@@ -102,10 +106,9 @@ impl Service {
     /// # Errors
     /// None came free, or none can be opened.
     pub fn ledger(&self, until: Instant) -> Result<(LedgerSession, bool), LedgerError> {
-        let right = self
-            .ledgers
-            .take("", until)
-            .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.config().pool.ledger)))?;
+        let right = self.ledgers.take("", until).map_err(|_| {
+            LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.config().pool.ledger))
+        })?;
         let was_kept = right.is_at_hand();
         let mut session = right.or_make(|| (self.adapters.open_ledger)(&self.loaded, until))?;
         if was_kept && let Err(error) = session.renew(until) {
@@ -129,7 +132,8 @@ impl Service {
         right.or_make(|| Ok(self.own_store()))
     }
 
-    /// Returns if the way into the store is proven to lead to the accounts that we name; `accounts` are some.
+    /// Returns if the way into the store is proven to lead to the accounts that we name; `accounts`
+    /// are some.
     ///
     /// # Errors
     /// Nothing may be written.
@@ -145,13 +149,15 @@ impl Service {
             return;
         }
         let asking = self.gate.begin();
-        let (loaded, open, host) = (Arc::clone(&self.loaded), self.adapters.open_ledger, self.host.clone());
+        let (loaded, open, host) =
+            (Arc::clone(&self.loaded), self.adapters.open_ledger, self.host.clone());
         let renew = move || {
             let until = Instant::now() + PROOF;
-            let accounts: Vec<&str> = loaded.config.directory.accounts.values().map(String::as_str).collect();
-            let renewed = open(&loaded, until)
-                .map_err(Unproven::from)
-                .and_then(|mut ledger| way::renew(&accounts, &host, ledger.as_mut(), store.as_mut(), until));
+            let accounts: Vec<&str> =
+                loaded.config.directory.accounts.values().map(String::as_str).collect();
+            let renewed = open(&loaded, until).map_err(Unproven::from).and_then(|mut ledger| {
+                way::renew(&accounts, &host, ledger.as_mut(), store.as_mut(), until)
+            });
             asking.end(&renewed);
             match renewed {
                 Ok(proof) => tracing::info!("store: {}", proof.unwrap_or_default()),
@@ -194,14 +200,19 @@ impl Service {
         match self.routing.known(address) {
             Known::Account(account) => Ok(Some(account)),
             Known::Nobody => Ok(None),
-            Known::Ask(_) => self.routing.account_of(address, &mut LentLedger::new(self, Instant::now() + LOOK_UP)),
+            Known::Ask(_) => self
+                .routing
+                .account_of(address, &mut LentLedger::new(self, Instant::now() + LOOK_UP)),
         }
     }
 
     /// The time that a delivery beginning now has.
     pub fn deadline(&self) -> Deadline {
         let limits = &self.loaded.config.limits;
-        Deadline::new(Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs))
+        Deadline::new(
+            Duration::from_secs(limits.deadline_secs),
+            Duration::from_secs(limits.answer_secs),
+        )
     }
 
     pub fn delivery_number(&self) -> u64 {
@@ -228,7 +239,9 @@ impl Service {
         };
         counts
             .iter()
-            .flat_map(|(pool, (used, idle))| [gauge(pool, "used", *used), gauge(pool, "idle", *idle)])
+            .flat_map(|(pool, (used, idle))| {
+                [gauge(pool, "used", *used), gauge(pool, "idle", *idle)]
+            })
             .collect()
     }
 }
@@ -238,5 +251,8 @@ fn our_secs() -> i64 {
 }
 
 fn secs(time: SystemTime) -> i64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_secs()).ok())
+        .unwrap_or(0)
 }

@@ -1,5 +1,6 @@
-//! Where a message gathers while it comes in: in memory, or past a size in an unnamed file, so that memory does not grow with
-//! clients times size. Past the limit for messages the rest is read and thrown away.
+//! Where a message gathers while it comes in: in memory, or past a size in an unnamed file, so that
+//! memory does not grow with clients times size. Past the limit for messages the rest is read and
+//! thrown away.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -41,8 +42,8 @@ impl Spool {
         &mut self.memory
     }
 
-    /// Moves what is in memory to the file if there is one or should be one. Trouble shows at the end: the data has to be
-    /// read in any case.
+    /// Moves what is in memory to the file if there is one or should be one. Trouble shows at the
+    /// end: the data has to be read in any case.
     pub fn settle(&mut self) {
         if self.file.is_none() && self.memory.len() as u64 <= self.memory_bytes {
             return;
@@ -88,7 +89,12 @@ fn no_message(trouble: io::Error) -> Failure {
 }
 
 fn unnamed_file(folder: &Path) -> io::Result<File> {
-    let open = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder);
+    let open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE)
+        .open(folder);
     open.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
 }
 
@@ -112,7 +118,10 @@ mod tests {
             let bytes = gather(memory_bytes, 13, &pieces).unwrap();
             assert_eq!(&*bytes, b"one two three");
             assert_eq!(matches!(bytes, Bytes::File(_)), memory_bytes < 13);
-            assert!(matches!(gather(memory_bytes, 12, &pieces), Err(Failure::TooLarge { limit: 12 })));
+            assert!(matches!(
+                gather(memory_bytes, 12, &pieces),
+                Err(Failure::TooLarge { limit: 12 })
+            ));
         }
         assert!(gather(0, 0, &[]).unwrap().is_empty());
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, Shutdown, SockaddrLike, SockaddrStorage, getsockname, getsockopt, recv, send, shutdown,
-    sockopt::PeerCredentials,
+    AddressFamily, MsgFlags, Shutdown, SockaddrLike, SockaddrStorage, getsockname, getsockopt,
+    recv, send, shutdown, sockopt::PeerCredentials,
 };
 use nix::unistd::Uid;
 
@@ -23,13 +23,14 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The user who connected by a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, where nobody can tell.
+    /// The user who connected by a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, where
+    /// nobody can tell.
     pub fn peer(&self) -> Option<Uid> {
         match self {
             Stream::Tcp(_) => None,
-            Stream::Unix(stream) => {
-                getsockopt(stream, PeerCredentials).ok().map(|credentials| Uid::from_raw(credentials.uid()))
-            }
+            Stream::Unix(stream) => getsockopt(stream, PeerCredentials)
+                .ok()
+                .map(|credentials| Uid::from_raw(credentials.uid())),
         }
     }
 
@@ -100,12 +101,16 @@ impl Stream {
         }
     }
 
-    /// As [`wait`](Stream::wait), and until there is an end of `other`; false when that came and nothing here.
+    /// As [`wait`](Stream::wait), and until there is an end of `other`; false when that came and
+    /// nothing here.
     ///
     /// # Errors
     /// Nothing came in time.
     pub fn wait_beside(&self, other: &impl AsFd, timeout: Duration) -> io::Result<bool> {
-        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN), PollFd::new(other.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [
+            PollFd::new(self.as_fd(), PollFlags::POLLIN),
+            PollFd::new(other.as_fd(), PollFlags::POLLIN),
+        ];
         match poll(&mut fds, millis(timeout)) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => Ok(fds[0].any().unwrap_or(true)),
@@ -134,7 +139,8 @@ pub enum Listener {
     Unix(UnixListener, Option<Made>),
 }
 
-/// A socket's file that goes when this is dropped, unless another server has put its own there meanwhile.
+/// A socket's file that goes when this is dropped, unless another server has put its own there
+/// meanwhile.
 pub struct Made {
     path: PathBuf,
     inode: u64,
@@ -168,8 +174,15 @@ impl Listener {
         let address: SockaddrStorage = getsockname(fd.as_raw_fd())?;
         let listener = match address.family() {
             Some(AddressFamily::Unix) => Listener::Unix(UnixListener::from(fd), None),
-            Some(AddressFamily::Inet | AddressFamily::Inet6) => Listener::Tcp(TcpListener::from(fd)),
-            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "a socket of another family")),
+            Some(AddressFamily::Inet | AddressFamily::Inet6) => {
+                Listener::Tcp(TcpListener::from(fd))
+            }
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "a socket of another family",
+                ));
+            }
         };
         listener.prepared()
     }

@@ -1,6 +1,6 @@
-//! What several deliveries do at the same time and costs less together: while as many are at it as may be, the others wait,
-//! and the next of them takes along all that wait. Whoever works for others tells each its own outcome; who waited too long
-//! did nothing.
+//! What several deliveries do at the same time and costs less together: while as many are at it as
+//! may be, the others wait, and the next of them takes along all that wait. Whoever works for
+//! others tells each its own outcome; who waited too long did nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,8 @@ pub struct Group<J, R> {
     leaders: usize,
     /// How many are done together at most.
     most: usize,
-    /// Whoever has been at it for that long no longer counts: nobody waits for it any more. `None`: as long as it takes.
+    /// Whoever has been at it for that long no longer counts: nobody waits for it any more. `None`:
+    /// as long as it takes.
     patience: Option<Duration>,
     /// What one has come to that was taken along and told nothing: whoever led it panicked.
     untold: fn() -> R,
@@ -43,7 +44,12 @@ pub enum Waited<'a, J, R> {
 }
 
 impl<J, R> Group<J, R> {
-    pub fn new(leaders: usize, most: usize, patience: Option<Duration>, untold: fn() -> R) -> Group<J, R> {
+    pub fn new(
+        leaders: usize,
+        most: usize,
+        patience: Option<Duration>,
+        untold: fn() -> R,
+    ) -> Group<J, R> {
         let state = Mutex::new(State { led_since: Vec::new(), waiting: VecDeque::new() });
         Group { leaders, most, patience, untold, state }
     }
@@ -59,7 +65,8 @@ impl<J, R> Group<J, R> {
         if let Some(lead) = self.lead(self.state()) {
             return Waited::Leads(lead);
         }
-        let mine = Arc::new(Waiting { job: job(), thread: thread::current(), told: OnceLock::new() });
+        let mine =
+            Arc::new(Waiting { job: job(), thread: thread::current(), told: OnceLock::new() });
         self.state().waiting.push_back(Arc::clone(&mine));
         loop {
             if let Some(told) = mine.taken() {
@@ -72,7 +79,9 @@ impl<J, R> Group<J, R> {
                 let now = Instant::now();
                 let next_counts_no_more =
                     self.who_count(&state, now).filter_map(|since| self.counts_until(since)).min();
-                left = next_counts_no_more.map_or(until, |at| at.min(until)).saturating_duration_since(now);
+                left = next_counts_no_more
+                    .map_or(until, |at| at.min(until))
+                    .saturating_duration_since(now);
                 if self.may_lead(&state, state.waiting.len() - 1) || left.is_zero() {
                     state.waiting.remove(place);
                     return self.lead(state).map_or(Waited::InVain, Waited::Leads);
@@ -90,8 +99,16 @@ impl<J, R> Group<J, R> {
     }
 
     /// Those who are at it, and for whom it is worth waiting.
-    fn who_count<'s>(&'s self, state: &'s State<J, R>, now: Instant) -> impl Iterator<Item = Instant> + 's {
-        state.led_since.iter().copied().filter(move |since| self.counts_until(*since).is_none_or(|until| now < until))
+    fn who_count<'s>(
+        &'s self,
+        state: &'s State<J, R>,
+        now: Instant,
+    ) -> impl Iterator<Item = Instant> + 's {
+        state
+            .led_since
+            .iter()
+            .copied()
+            .filter(move |since| self.counts_until(*since).is_none_or(|until| now < until))
     }
 
     fn counts_until(&self, since: Instant) -> Option<Instant> {
@@ -108,7 +125,9 @@ impl<J, R> Group<J, R> {
         let along = state.waiting.len().min(self.most.saturating_sub(1));
         let others = state.waiting.drain(..along).collect();
         // There may be room for those who are left.
-        if let Some(next) = state.waiting.front().filter(|_| self.may_lead(&state, state.waiting.len() - 1)) {
+        if let Some(next) =
+            state.waiting.front().filter(|_| self.may_lead(&state, state.waiting.len() - 1))
+        {
             next.thread.unpark();
         }
         Some(Lead { group: self, since, others })

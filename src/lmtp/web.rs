@@ -1,4 +1,5 @@
-//! `/metrics` over HTTP/1.1, one request a connection, one connection at a time: who scrapes comes every few seconds.
+//! `/metrics` over HTTP/1.1, one request a connection, one connection at a time: who scrapes comes
+//! every few seconds.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -45,7 +46,8 @@ fn answer(mut client: TcpStream, text: &dyn Fn() -> String) -> io::Result<()> {
         request.extend_from_slice(&block[..read]);
     }
     let is_ours = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET /metrics?");
-    let (status, body) = if is_ours { ("200 OK", text()) } else { ("404 Not Found", "see /metrics\n".to_owned()) };
+    let (status, body) =
+        if is_ours { ("200 OK", text()) } else { ("404 Not Found", "see /metrics\n".to_owned()) };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()

@@ -1,5 +1,6 @@
-//! XFORWARD: what Postfix says about the client it got a message from (Postfix's XFORWARD_README and
-//! src/smtpd/smtpd.c). The attributes hold for one transaction: after its end, RSET and LHLO included, they are gone.
+//! XFORWARD: what Postfix says about the client it got a message from (Postfix's XFORWARD_README
+//! and src/smtpd/smtpd.c). The attributes hold for one transaction: after its end, RSET and LHLO
+//! included, they are gone.
 
 use std::borrow::Cow;
 
@@ -10,8 +11,9 @@ pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO SOURCE IDENT";
 const LONGEST_VALUE: usize = 255;
 const LONGEST_PROTO: usize = 64;
 
-/// Who Postfix got the message from. All empty for a message that was submitted on its own host; otherwise each is
-/// empty when unknown. Printable ASCII without what means something in a header field (`<>()\";@` are `?`).
+/// Who Postfix got the message from. All empty for a message that was submitted on its own host;
+/// otherwise each is empty when unknown. Printable ASCII without what means something in a header
+/// field (`<>()\";@` are `?`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Client {
     pub name: String,
@@ -73,8 +75,8 @@ impl Forwarded {
         Ok(())
     }
 
-    /// The client. Without an address the message was submitted where the peer runs, and the rest says nothing
-    /// (XFORWARD_README, server operation).
+    /// The client. Without an address the message was submitted where the peer runs, and the rest
+    /// says nothing (XFORWARD_README, server operation).
     pub fn client(&self) -> Client {
         if self.client.addr.is_empty() { Client::default() } else { self.client.clone() }
     }
@@ -85,7 +87,8 @@ impl Forwarded {
     }
 }
 
-/// Decodes xtext (RFC 3461 section 4). What is no xtext stays as it is: Postfix before 2.3 sent values unencoded.
+/// Decodes xtext (RFC 3461 section 4). What is no xtext stays as it is: Postfix before 2.3 sent
+/// values unencoded.
 fn unquoted(value: &str) -> Cow<'_, str> {
     if !value.contains('+') {
         return Cow::Borrowed(value);
@@ -94,7 +97,8 @@ fn unquoted(value: &str) -> Cow<'_, str> {
     let mut parts = value.split('+');
     bytes.extend(parts.next().unwrap_or_default().bytes());
     for part in parts {
-        let digits = part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let digits =
+            part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let Some(byte) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
             return Cow::Borrowed(value);
         };

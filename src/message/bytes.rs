@@ -22,8 +22,9 @@ impl Bytes {
         if file.metadata()?.len() == 0 {
             return Ok(Bytes::Memory(Vec::new()));
         }
-        // SAFETY: a map is sound as long as nobody changes or shortens the file. The caller's file has no name (O_TMPFILE),
-        // so no other process can open it but by this one's descriptors, and its only descriptor is consumed and closed here.
+        // SAFETY: a map is sound as long as nobody changes or shortens the file. The caller's file
+        // has no name (O_TMPFILE), so no other process can open it but by this one's descriptors,
+        // and its only descriptor is consumed and closed here.
         Ok(Bytes::File(unsafe { Mmap::map(&file)? }))
     }
 }

@@ -1,9 +1,10 @@
-//! Reads the date of a Date or Received field for a message's identity: RFC 5322 section 3.3 with the obsolete forms of
-//! section 4.3 (zones by name, years of two and three digits, comments and blanks between all parts). What departs from
-//! that in any way is no date.
+//! Reads the date of a Date or Received field for a message's identity: RFC 5322 section 3.3 with
+//! the obsolete forms of section 4.3 (zones by name, years of two and three digits, comments and
+//! blanks between all parts). What departs from that in any way is no date.
 //!
-//! Written by hand because it is part of the ledger's format and frozen: whether a date can be read decides what counts
-//! for an identity, and a crate's tolerance changes with its version. Dates for people come from `facts.rs`.
+//! Written by hand because it is part of the ledger's format and frozen: whether a date can be read
+//! decides what counts for an identity, and a crate's tolerance changes with its version. Dates for
+//! people come from `facts.rs`.
 
 const SECONDS_A_DAY: i64 = 86_400;
 
@@ -29,7 +30,8 @@ pub(super) fn seconds(value: &[u8]) -> Option<i64> {
         _ => 0,
     };
     let ahead_of_utc = scanner.zone()?;
-    let is_valid = (1..=days_in(year, month)).contains(&day) && hour < 24 && minute < 60 && second <= 60;
+    let is_valid =
+        (1..=days_in(year, month)).contains(&day) && hour < 24 && minute < 60 && second <= 60;
     if !is_valid || !scanner.rest.is_empty() {
         return None;
     }
@@ -38,8 +40,9 @@ pub(super) fn seconds(value: &[u8]) -> Option<i64> {
 }
 
 const DAYS: [&[u8]; 7] = [b"mon", b"tue", b"wed", b"thu", b"fri", b"sat", b"sun"];
-const MONTHS: [&[u8]; 12] =
-    [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
+const MONTHS: [&[u8]; 12] = [
+    b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec",
+];
 
 fn position(names: &[&[u8]], name: &[u8]) -> Option<usize> {
     names.iter().position(|known| name.eq_ignore_ascii_case(known))
@@ -51,7 +54,8 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// None where a comment does not end (RFC 5322 section 3.2.2: they nest, and a backslash quotes).
+    /// None where a comment does not end (RFC 5322 section 3.2.2: they nest, and a backslash
+    /// quotes).
     fn skip_blanks_and_comments(&mut self) -> Option<()> {
         let mut depth = 0usize;
         while let [first, rest @ ..] = self.rest {
@@ -90,10 +94,15 @@ impl<'a> Scanner<'a> {
         if digits < least || digits > most {
             return None;
         }
-        Some(self.take(digits)?.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
+        Some(
+            self.take(digits)?
+                .iter()
+                .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')),
+        )
     }
 
-    /// Section 4.3: two digits below 50 are of this century, other two and three digits count from 1900.
+    /// Section 4.3: two digits below 50 are of this century, other two and three digits count from
+    /// 1900.
     fn year(&mut self) -> Option<i64> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let year = self.number(2, 4)?;
@@ -104,7 +113,8 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Seconds that the zone is ahead of UTC. A name that section 4.3 does not list, and a military letter, is UTC.
+    /// Seconds that the zone is ahead of UTC. A name that section 4.3 does not list, and a military
+    /// letter, is UTC.
     fn zone(&mut self) -> Option<i64> {
         let sign = match self.rest.first()? {
             b'+' => 1,
@@ -143,7 +153,8 @@ fn days_in(year: i64, month: usize) -> i64 {
 }
 
 fn days_since_1970(year: i64, month: usize, day: i64) -> i64 {
-    // Days before a year in the Gregorian calendar, from the year 1 on; the year 0 is a leap year before that.
+    // Days before a year in the Gregorian calendar, from the year 1 on; the year 0 is a leap year
+    // before that.
     let before = |year: i64| {
         let full = year - 1;
         full * 365 + full.div_euclid(4) - full.div_euclid(100) + full.div_euclid(400)
@@ -181,14 +192,18 @@ mod tests {
         ] {
             assert_eq!(read(text), Some(expected), "{text}");
         }
-        for (month, expected) in
-            MONTHS.iter().zip([0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334].map(|days| days * SECONDS_A_DAY))
-        {
+        for (month, expected) in MONTHS.iter().zip(
+            [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334]
+                .map(|days| days * SECONDS_A_DAY),
+        ) {
             let month = String::from_utf8_lossy(month);
             assert_eq!(read(&format!("1 {month} 1970 00:00 GMT")), Some(expected), "{month}");
         }
         for day in DAYS {
-            assert_eq!(read(&format!("{}, 1 Jan 1970 00:00 GMT", String::from_utf8_lossy(day))), Some(0));
+            assert_eq!(
+                read(&format!("{}, 1 Jan 1970 00:00 GMT", String::from_utf8_lossy(day))),
+                Some(0)
+            );
         }
     }
 

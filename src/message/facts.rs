@@ -1,6 +1,6 @@
-//! What the ledger records of a message beside its identity, from the header block alone, by `mail-parser`. Display
-//! values: decoded, clean UTF-8 without NUL, bounded; never the source of a key. A parser that panics costs the facts,
-//! not the message.
+//! What the ledger records of a message beside its identity, from the header block alone, by
+//! `mail-parser`. Display values: decoded, clean UTF-8 without NUL, bounded; never the source of a
+//! key. A parser that panics costs the facts, not the message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,19 +43,22 @@ impl Facts {
     pub(super) fn of(bytes: &[u8]) -> Facts {
         let (header, _) = split(bytes);
         let header = &header[..header.len().min(LONGEST_HEADER)];
-        // mail-parser has panicked on odd input before; its reports are read, its panics must not end a delivery.
+        // mail-parser has panicked on odd input before; its reports are read, its panics must not
+        // end a delivery.
         let mut facts = catch_unwind(AssertUnwindSafe(|| header_facts(header))).unwrap_or_default();
         facts.parts = catch_unwind(AssertUnwindSafe(|| parts::scan(bytes))).unwrap_or_default();
         facts
     }
 }
 
-/// The mailbox in the From field, in lower case, if there is exactly one such field and one address in it.
+/// The mailbox in the From field, in lower case, if there is exactly one such field and one address
+/// in it.
 pub fn from_addresses(message: &Message) -> Vec<String> {
     let mut from = message.fields().filter(|field| field.is(b"from"));
     let (Some(field), None) = (from.next(), from.next()) else { return Vec::new() };
-    // What two parsers may read in two ways is believed in neither: comments, groups and quoted strings with an address of
-    // their own, control characters; an address that does not stand there byte for byte, has blanks or lacks a part.
+    // What two parsers may read in two ways is believed in neither: comments, groups and quoted
+    // strings with an address of their own, control characters; an address that does not stand
+    // there byte for byte, has blanks or lacks a part.
     let value = field.unfolded();
     if memchr::memchr_iter(b'@', &value).count() != 1
         || value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
@@ -67,7 +70,9 @@ pub fn from_addresses(message: &Message) -> Vec<String> {
     let addresses = facts.addresses.into_iter().filter_map(|fact| fact.address);
     addresses
         .filter(|address| memchr::memmem::find(&value, address.as_bytes()).is_some())
-        .filter(|address| !address.starts_with('@') && !address.ends_with('@') && !address.contains(' '))
+        .filter(|address| {
+            !address.starts_with('@') && !address.ends_with('@') && !address.contains(' ')
+        })
         .map(|address| address.to_lowercase())
         .collect()
 }
@@ -120,7 +125,9 @@ fn add_addresses(into: &mut Vec<AddressFact>, role: &'static str, address: &Addr
         if into.len() == MOST_ADDRESSES {
             return;
         }
-        let text = |value: &Option<std::borrow::Cow<'_, str>>| value.as_deref().map(clean).filter(|t| !t.is_empty());
+        let text = |value: &Option<std::borrow::Cow<'_, str>>| {
+            value.as_deref().map(clean).filter(|t| !t.is_empty())
+        };
         let fact = AddressFact { role, name: text(&one.name), address: text(&one.address) };
         if fact.name.is_some() || fact.address.is_some() {
             into.push(fact);

@@ -1,6 +1,7 @@
-//! A small scanner for header blocks, over raw bytes and without copies. It takes what it finds: the block ends at the
-//! first empty line, or before the first line that is neither a field nor the continuation of one; then the body starts
-//! there. A field's name is printable ASCII up to the colon (RFC 5322 section 2.2; blanks before the colon, section 4.5).
+//! A small scanner for header blocks, over raw bytes and without copies. It takes what it finds:
+//! the block ends at the first empty line, or before the first line that is neither a field nor the
+//! continuation of one; then the body starts there. A field's name is printable ASCII up to the
+//! colon (RFC 5322 section 2.2; blanks before the colon, section 4.5).
 
 /// One header field with its line ends.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +27,8 @@ impl Field<'_> {
         unfold(self.value)
     }
 
-    /// The value unfolded, each run of blanks as one space, none at its ends (RFC 6376 section 3.4.2).
+    /// The value unfolded, each run of blanks as one space, none at its ends (RFC 6376 section
+    /// 3.4.2).
     pub fn relaxed(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.value.len());
         let mut blank = false;
@@ -49,7 +51,8 @@ impl Field<'_> {
 pub fn unfold(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     for line in value.split_inclusive(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+        let line =
+            line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
         out.extend_from_slice(line);
     }
     out.trim_ascii().to_vec()
@@ -113,7 +116,10 @@ mod tests {
     fn a_header_block_ends_at_an_empty_line_or_before_what_is_no_field() {
         assert_eq!(split(b"A: 1\nB: 2\n\nbody"), (&b"A: 1\nB: 2\n"[..], &b"body"[..]));
         assert_eq!(split(b"A: 1\r\n\r\nbody"), (&b"A: 1\r\n"[..], &b"body"[..]));
-        assert_eq!(split(b"A: 1\nno field here\n\nbody"), (&b"A: 1\n"[..], &b"no field here\n\nbody"[..]));
+        assert_eq!(
+            split(b"A: 1\nno field here\n\nbody"),
+            (&b"A: 1\n"[..], &b"no field here\n\nbody"[..])
+        );
         assert_eq!(split(b"\nbody"), (&b""[..], &b"body"[..]));
         assert_eq!(split(b" A: 1\n\n"), (&b""[..], &b" A: 1\n\n"[..]));
         assert_eq!(split(b""), (&b""[..], &b""[..]));
@@ -123,7 +129,9 @@ mod tests {
 
     #[test]
     fn fields_keep_their_bytes_and_fold() {
-        let all: Vec<_> = fields(b"A : x\r\n y\r\nB:\n").map(|f| (f.name_lower(), f.unfolded(), f.relaxed())).collect();
+        let all: Vec<_> = fields(b"A : x\r\n y\r\nB:\n")
+            .map(|f| (f.name_lower(), f.unfolded(), f.relaxed()))
+            .collect();
         assert_eq!(all[0], (b"a".to_vec(), b"x y".to_vec(), b"x y".to_vec()));
         assert_eq!(all[1], (b"b".to_vec(), vec![], vec![]));
         assert_eq!(all.len(), 2);

@@ -1,5 +1,5 @@
-//! The trace fields that final delivery prepends (RFC 5321 section 4.4) where nobody did so before us: pipe(8) prepends
-//! its own, an LMTP server has to.
+//! The trace fields that final delivery prepends (RFC 5321 section 4.4) where nobody did so before
+//! us: pipe(8) prepends its own, an LMTP server has to.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -7,7 +7,8 @@ use std::fmt::Write;
 use jiff::Zoned;
 use jiff::fmt::rfc2822;
 
-/// What a Received field of ours says in its comment; such a field never counts for a message's identity.
+/// What a Received field of ours says in its comment; such a field never counts for a message's
+/// identity.
 pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
 
 /// Longest text of a peer's or a client's that goes into the Received field.
@@ -45,7 +46,8 @@ pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned)
     head.into_bytes()
 }
 
-/// `address` as it stands between angle brackets: its local part quoted if it must be (RFC 5321 section 4.1.2).
+/// `address` as it stands between angle brackets: its local part quoted if it must be (RFC 5321
+/// section 4.1.2).
 fn quoted(address: &str) -> Cow<'_, str> {
     let (local, domain) = address.split_at(address.rfind('@').unwrap_or(address.len()));
     if address.is_empty() || local.split('.').all(is_atom) {
@@ -56,7 +58,8 @@ fn quoted(address: &str) -> Cow<'_, str> {
 }
 
 fn is_atom(text: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || !c.is_ascii() || "!#$%&'*+-/=?^_`{|}~".contains(c);
+    let fits =
+        |c: char| c.is_ascii_alphanumeric() || !c.is_ascii() || "!#$%&'*+-/=?^_`{|}~".contains(c);
     !text.is_empty() && text.chars().all(fits)
 }
 
@@ -65,8 +68,8 @@ fn one_line(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The same, not too long for a line. An address is never cut where it says who sent the message or got it: a part of it may
-/// be somebody else's.
+/// The same, not too long for a line. An address is never cut where it says who sent the message or
+/// got it: a part of it may be somebody else's.
 fn short(text: &str) -> String {
     one_line(text).chars().take(LONGEST).collect()
 }
@@ -77,7 +80,12 @@ mod tests {
     use crate::message::{DedupBy, Identity};
 
     fn head(sender: &str, recipient: &str) -> Vec<u8> {
-        let passage = Passage { from: "mx (x [1.2.3.4])".into(), by: "mda".into(), protocol: "LMTP", id: "4Q".into() };
+        let passage = Passage {
+            from: "mx (x [1.2.3.4])".into(),
+            by: "mda".into(),
+            protocol: "LMTP",
+            id: "4Q".into(),
+        };
         let now = "2026-11-21T12:00:00+01:00[+01:00]".parse::<Zoned>().expect("a time");
         trace_head(sender, recipient, &passage, &now)
     }
@@ -112,17 +120,25 @@ mod tests {
     fn an_address_is_never_cut() {
         let long = format!("{}@d.org", "x".repeat(2000));
         let head = String::from_utf8(head(&long, &long)).unwrap();
-        assert!(head.starts_with(&format!("Return-Path: <{long}>\nDelivered-To: {long}\nReceived: ")), "{head}");
+        assert!(
+            head.starts_with(&format!("Return-Path: <{long}>\nDelivered-To: {long}\nReceived: ")),
+            "{head}"
+        );
         assert!(head.contains(&format!("\tfor <{}>; ", "x".repeat(LONGEST))), "{head}");
     }
 
     #[test]
     fn it_does_not_change_who_a_message_is_not_even_an_anonymous_one() {
-        for message in
-            [&b"Message-ID: <a@b>\n\nbody\n"[..], b"Received: from a by b; now\nSubject: disk full\n\nx\n", b"\nx\n"]
-        {
+        for message in [
+            &b"Message-ID: <a@b>\n\nbody\n"[..],
+            b"Received: from a by b; now\nSubject: disk full\n\nx\n",
+            b"\nx\n",
+        ] {
             let delivered = [&head("lisa@gmail.com", "doug@b"), message].concat();
-            assert_eq!(Identity::of(&delivered, DedupBy::Content), Identity::of(message, DedupBy::Content));
+            assert_eq!(
+                Identity::of(&delivered, DedupBy::Content),
+                Identity::of(message, DedupBy::Content)
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Who a message is: the raw first Message-ID, and a digest over what its author wrote. Both are part of the ledger's
-//! format: a change of one byte delivers everything in flight a second time. `fixtures/identity` holds them.
+//! Who a message is: the raw first Message-ID, and a digest over what its author wrote. Both are
+//! part of the ledger's format: a change of one byte delivers everything in flight a second time.
+//! `fixtures/identity` holds them.
 
 use sha2::{Digest, Sha256};
 
@@ -7,8 +8,9 @@ use super::fields::{Field, fields, split};
 use super::{date, head};
 use crate::lock_key::{self, Hash};
 
-/// Fields whose content the author chose, besides [`AUTHORED_KINDS`]. The last five direct answers, keys and receipts:
-/// without them, a text that is known could be sent ahead of its author's message with another's in them.
+/// Fields whose content the author chose, besides [`AUTHORED_KINDS`]. The last five direct answers,
+/// keys and receipts: without them, a text that is known could be sent ahead of its author's
+/// message with another's in them.
 const AUTHORED: [&[u8]; 16] = [
     b"from",
     b"sender",
@@ -31,13 +33,15 @@ const AUTHORED: [&[u8]; 16] = [
 /// What the names of fields about the body, and of those about who sent it again, begin with.
 const AUTHORED_KINDS: [&[u8]; 2] = [b"content-", b"resent-"];
 
-/// The exceptions: software that stores mail counts the body, and only some recipients see who got a blind copy.
+/// The exceptions: software that stores mail counts the body, and only some recipients see who got
+/// a blind copy.
 const NOT_AUTHORED: [&[u8]; 2] = [b"content-length", b"resent-bcc"];
 
 /// 1990-01-01 00:00 UTC. An earlier Date is that of a clock that was never set.
 const FIRST_DATE: i64 = 631_152_000;
 
-/// How much later than the oldest Received a Date may be, in seconds: time zones given wrongly, and clocks a day off.
+/// How much later than the oldest Received a Date may be, in seconds: time zones given wrongly, and
+/// clocks a day off.
 const LATEST_DATE: i64 = 2 * 86_400;
 
 /// A Message-ID longer than this is not usable as one; RFC 5322 allows 998 bytes a line.
@@ -57,11 +61,14 @@ pub enum DedupBy {
 /// Who a message is. Equal identities are one message.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` when absent, empty or unusable.
+    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` when absent, empty or
+    /// unusable.
     pub message_id: Option<Vec<u8>>,
-    /// Hash of the Message-ID, or of the digest in its place. Its first eight bytes are the lock key.
+    /// Hash of the Message-ID, or of the digest in its place. Its first eight bytes are the lock
+    /// key.
     pub id_hash: Hash,
-    /// SHA-256 over what the author wrote; under [`DedupBy::MessageId`] the `id_hash` stands in for it.
+    /// SHA-256 over what the author wrote; under [`DedupBy::MessageId`] the `id_hash` stands in for
+    /// it.
     pub digest: Hash,
 }
 
@@ -109,29 +116,38 @@ fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     (!id.is_empty() && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
 }
 
-/// The oldest (bottom-most) Received that is not ours, where Message-ID or Date says nothing. An alarm without an id or
-/// with a constant one, from a machine without a clock, reads the same each time and is meant each time; what tells them
-/// apart is the first server's Received, one for all recipients and tries. What is sent on gets its fields above that.
+/// The oldest (bottom-most) Received that is not ours, where Message-ID or Date says nothing. An
+/// alarm without an id or with a constant one, from a machine without a clock, reads the same each
+/// time and is meant each time; what tells them apart is the first server's Received, one for all
+/// recipients and tries. What is sent on gets its fields above that.
 fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>> {
-    let oldest = fields(header).filter(|field| field.is(b"received") && !is_our_own(field)).last()?;
+    let oldest =
+        fields(header).filter(|field| field.is(b"received") && !is_our_own(field)).last()?;
     (!has_message_id || !has_date(header, &oldest)).then_some(oldest)
 }
 
-/// Whether the first Date tells one message from another: it can be read, and no wrong clock explains it. Where the
-/// Received has no date that can be read, no Date is too late.
+/// Whether the first Date tells one message from another: it can be read, and no wrong clock
+/// explains it. Where the Received has no date that can be read, no Date is too late.
 fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
     let Some(field) = fields(header).find(|field| field.is(b"date")) else { return false };
     let Some(date) = date::seconds(&field.unfolded()) else { return false };
     let received = oldest.unfolded();
     // RFC 5322 section 3.6.7: the date follows the last semicolon.
-    let received = memchr::memrchr(b';', &received).and_then(|at| date::seconds(&received[at + 1..]));
-    date >= FIRST_DATE && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
+    let received =
+        memchr::memrchr(b';', &received).and_then(|at| date::seconds(&received[at + 1..]));
+    date >= FIRST_DATE
+        && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
 }
 
-/// SHA-256 over the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), then `received`, and the
-/// body with line ends as CRLF, NUL as 0x80 and without trailing empty lines. CRs before a line's end count as part of
-/// it.
-fn content_digest(header: &[u8], body: &[u8], is_separated: bool, received: Option<&Field<'_>>) -> Hash {
+/// SHA-256 over the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2),
+/// then `received`, and the body with line ends as CRLF, NUL as 0x80 and without trailing empty
+/// lines. CRs before a line's end count as part of it.
+fn content_digest(
+    header: &[u8],
+    body: &[u8],
+    is_separated: bool,
+    received: Option<&Field<'_>>,
+) -> Hash {
     let mut digest = CanonicalDigest { sha: Sha256::new(), buffer: Vec::with_capacity(BUFFER) };
     for field in fields(header).filter(is_authored) {
         digest.put_field(&field);
@@ -168,7 +184,8 @@ pub(super) fn is_our_own(received: &Field<'_>) -> bool {
 fn is_authored(field: &Field<'_>) -> bool {
     let name = field.name_lower();
     let is_of_a_kind = AUTHORED_KINDS.iter().any(|kind| name.starts_with(kind));
-    (is_of_a_kind && !NOT_AUTHORED.contains(&name.as_slice())) || AUTHORED.contains(&name.as_slice())
+    (is_of_a_kind && !NOT_AUTHORED.contains(&name.as_slice()))
+        || AUTHORED.contains(&name.as_slice())
 }
 
 const BUFFER: usize = 16_384;
@@ -323,7 +340,10 @@ mod tests {
 
     /// The digest with this line in the header, below and above all others and between them.
     fn digests_with(line: &str) -> [Hash; 3] {
-        let [one, two] = ["Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 +0000\n", "From: lisa@gmail.com\nSubject: x\n"];
+        let [one, two] = [
+            "Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 +0000\n",
+            "From: lisa@gmail.com\nSubject: x\n",
+        ];
         [[line, one, two], [one, line, two], [one, two, line]]
             .map(|lines| identity(format!("{}\nbody\n", lines.concat()).as_bytes()).digest)
     }
@@ -331,7 +351,8 @@ mod tests {
     #[test]
     fn each_field_of_the_authors_counts() {
         for name in WRITTEN_BY_THE_AUTHOR {
-            let digests = ["", "one@x", "two@x"].map(|value| digests_with(&format!("{name}: {value}\n")));
+            let digests =
+                ["", "one@x", "two@x"].map(|value| digests_with(&format!("{name}: {value}\n")));
             for other in [digests[1], digests[2], digests_with("")] {
                 for (at, digest) in other.iter().enumerate() {
                     assert_ne!(digests[0][at], *digest, "{name}");
@@ -349,7 +370,9 @@ mod tests {
     fn no_field_that_is_added_on_the_way_counts() {
         let plain = digests_with("");
         for name in ADDED_ON_THE_WAY {
-            for value in ["", "one@x", "by mx.example (Postfix) id A1; Sun, 1 Mar 2026 10:00:05 +0000"] {
+            for value in
+                ["", "one@x", "by mx.example (Postfix) id A1; Sun, 1 Mar 2026 10:00:05 +0000"]
+            {
                 assert_eq!(digests_with(&format!("{name}: {value}\n")), plain, "{name}: {value}");
             }
         }
@@ -358,8 +381,8 @@ mod tests {
     const ID: &str = "Message-ID: <a@b>\n";
     const DATE: &str = "Date: Sun, 1 Mar 2026 10:00:00 +0000\n";
 
-    /// Whether an alarm with these fields that comes in twice is two messages. Each time it has a Received of the first
-    /// server's, and above that one of another's.
+    /// Whether an alarm with these fields that comes in twice is two messages. Each time it has a
+    /// Received of the first server's, and above that one of another's.
     fn is_new_each_time(fields: &str) -> bool {
         let alarm = |id: &str, minute: u8| {
             let received = format!(
@@ -381,7 +404,9 @@ mod tests {
         let longest = format!("Message-ID: {}\n", "x".repeat(LONGEST_MESSAGE_ID));
         assert!(!is_new_each_time(&[&longest, DATE].concat()));
         let longer = format!("Message-ID: {}\n", "x".repeat(LONGEST_MESSAGE_ID + 1));
-        for id in ["Message-ID:\n", "Message-ID: \n\t \n", "Message-ID:\nMessage-ID: <a@b>\n", &longer] {
+        for id in
+            ["Message-ID:\n", "Message-ID: \n\t \n", "Message-ID:\nMessage-ID: <a@b>\n", &longer]
+        {
             assert!(is_new_each_time(&[id, DATE].concat()), "{id}");
         }
         for date in ["", " ", "now", "Sun Mar  1 10:00:00 2026", "Sun, 1 Mar 2026 10:00:00"] {
@@ -426,7 +451,8 @@ mod tests {
     fn the_date_of_a_received_follows_its_last_semicolon() {
         let late = format!("{ID}Date: 3 Mar 2036 10:00:00 +0000\n");
         let counts = |received: &str| {
-            identity(format!("Received: {received}\n{late}\n").as_bytes()) != identity(format!("{late}\n").as_bytes())
+            identity(format!("Received: {received}\n{late}\n").as_bytes())
+                != identity(format!("{late}\n").as_bytes())
         };
         assert!(counts("by x (a; b); 1 Mar 2026 10:00:00 +0000"));
         assert!(counts("; 1 Mar 2026 10:00:00 +0000"));
@@ -438,7 +464,9 @@ mod tests {
     #[test]
     fn the_oldest_received_that_is_not_ours_counts_and_no_other() {
         let first = "Received: from ups by mx\n\tid A1; Sun, 1 Mar 2026 10:00:00 +0000\n";
-        let alarm = |above: &str| identity(format!("{above}{first}Subject: on battery\n\nbody\n").as_bytes());
+        let alarm = |above: &str| {
+            identity(format!("{above}{first}Subject: on battery\n\nbody\n").as_bytes())
+        };
         let ours = "Received: from mx by mda (Onedrop) with LMTP id 4Q\n\tfor <a@b>; now\n";
         for above in [
             "Received: from mx by other id B2; Sun, 1 Mar 2026 10:00:02 +0000\n",
@@ -449,7 +477,9 @@ mod tests {
         }
         let plain = identity(b"Subject: on battery\n\nbody\n");
         assert_ne!(alarm(""), plain);
-        let below = |below: &str| identity(format!("{first}Subject: on battery\n{below}\nbody\n").as_bytes());
+        let below = |below: &str| {
+            identity(format!("{first}Subject: on battery\n{below}\nbody\n").as_bytes())
+        };
         assert_ne!(below("Received: by older; x\n"), alarm(""));
         assert_eq!(below(ours), alarm(""));
         // Ours alone is none, however it is folded.
@@ -469,8 +499,14 @@ mod tests {
     #[test]
     fn what_a_reader_may_see_differently_is_different() {
         assert_ne!(identity(b"A: b\nno field\n\nrest"), identity(b"A: b\n\nno field\n\nrest"));
-        assert_ne!(identity(b"Content-Type: x; b=\"a  b\"\n\n"), identity(b"Content-Type: x; b=\"a b\"\n\n"));
-        assert_eq!(identity(b"Content-Type: x;\n b=c\n\n"), identity(b"Content-Type: x;\r\n b=c\r\n\r\n"));
+        assert_ne!(
+            identity(b"Content-Type: x; b=\"a  b\"\n\n"),
+            identity(b"Content-Type: x; b=\"a b\"\n\n")
+        );
+        assert_eq!(
+            identity(b"Content-Type: x;\n b=c\n\n"),
+            identity(b"Content-Type: x;\r\n b=c\r\n\r\n")
+        );
         assert_eq!(identity(b"Subject: x\n"), identity(b"Subject: x\r\n\r\n"));
     }
 
@@ -483,9 +519,11 @@ mod tests {
 
     #[test]
     fn without_a_message_id_the_content_names_the_message() {
-        for none in
-            [&b"Subject: x\n\nbody"[..], b"Message-ID:\nSubject: x\n\nbody", b"Message-ID: \n \nSubject: x\n\nbody"]
-        {
+        for none in [
+            &b"Subject: x\n\nbody"[..],
+            b"Message-ID:\nSubject: x\n\nbody",
+            b"Message-ID: \n \nSubject: x\n\nbody",
+        ] {
             let identity = identity(none);
             assert_eq!(identity.message_id, None);
             assert_eq!(identity.id_hash, lock_key::content_hash(&identity.digest));

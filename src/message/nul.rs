@@ -1,13 +1,16 @@
-//! Where the NUL bytes of a message stood. IMAP literals cannot hold NUL, so each goes to the server as 0x80; the ledger
-//! keeps the places, in at most [`LONGEST`] bytes whatever the message, so that they can be put back.
+//! Where the NUL bytes of a message stood. IMAP literals cannot hold NUL, so each goes to the
+//! server as 0x80; the ledger keeps the places, in at most [`LONGEST`] bytes whatever the message,
+//! so that they can be put back.
 //!
-//! An offset counts from the first byte that all copies of a message share: behind the leading fields that name one
-//! recipient (Return-Path, X-Original-To, Delivered-To) and the Received that this program wrote. CRLF counts as one
-//! byte, as LF does. So an offset is the same in the bytes as received, in every recipient's copy, in the copy in Sent
-//! and in what an IMAP server made of any of them.
+//! An offset counts from the first byte that all copies of a message share: behind the leading
+//! fields that name one recipient (Return-Path, X-Original-To, Delivered-To) and the Received that
+//! this program wrote. CRLF counts as one byte, as LF does. So an offset is the same in the bytes
+//! as received, in every recipient's copy, in the copy in Sent and in what an IMAP server made of
+//! any of them.
 //!
-//! Encoded: the version (1), flags (1: runs were left out), and for each run the bytes since the end of the one before
-//! and its length, both as unsigned LEB128. The runs are the first ones. A format of the ledger's: frozen.
+//! Encoded: the version (1), flags (1: runs were left out), and for each run the bytes since the
+//! end of the one before and its length, both as unsigned LEB128. The runs are the first ones. A
+//! format of the ledger's: frozen.
 
 use super::identity::is_our_own;
 use super::{PER_RECIPIENT, fields, split};
@@ -51,7 +54,9 @@ pub enum NulRunsError {
 
 /// The bytes are not those that the places belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no NUL stood here: byte {offset} of the message is neither 0x80 nor NUL, or the message ends before it")]
+#[error(
+    "no NUL stood here: byte {offset} of the message is neither 0x80 nor NUL, or the message ends before it"
+)]
 pub struct Mismatch {
     pub offset: u64,
 }
@@ -61,7 +66,8 @@ impl NulRuns {
     pub(super) fn of(copy: &[u8]) -> Option<NulRuns> {
         memchr::memchr(0, copy)?;
         let (leading, shared) = copy.split_at(shared_start(copy));
-        let mut found = NulRuns { runs: Vec::new(), left_out: memchr::memchr(0, leading).is_some() };
+        let mut found =
+            NulRuns { runs: Vec::new(), left_out: memchr::memchr(0, leading).is_some() };
         let mut encoded_bytes = 2;
         let (mut rest, mut offset) = (shared, 0);
         while let Some(at) = memchr::memchr(0, rest) {
@@ -133,8 +139,8 @@ impl NulRuns {
         Ok(found)
     }
 
-    /// Makes NUL of the bytes at these places in `copy`, which are 0x80 there (or NUL already): any copy of the message,
-    /// its lines ending in LF or CRLF.
+    /// Makes NUL of the bytes at these places in `copy`, which are 0x80 there (or NUL already): any
+    /// copy of the message, its lines ending in LF or CRLF.
     ///
     /// # Errors
     /// Another byte stands at one of them; then `copy` is as it was.
@@ -169,7 +175,8 @@ impl NulRuns {
 fn shared_start(copy: &[u8]) -> usize {
     fields(split(copy).0)
         .take_while(|field| {
-            PER_RECIPIENT.iter().any(|name| field.is(name)) || (field.is(b"received") && is_our_own(field))
+            PER_RECIPIENT.iter().any(|name| field.is(name))
+                || (field.is(b"received") && is_our_own(field))
         })
         .map(|field| field.raw.len())
         .sum()
@@ -192,7 +199,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The number at `at`, which moves behind it; none where it is cut, too large or longer than it need be.
+/// The number at `at`, which moves behind it; none where it is cut, too large or longer than it
+/// need be.
 fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0u64;
     for place in 0..10 {
@@ -257,8 +265,12 @@ mod tests {
         let ours = b"Return-Path: <>\nDelivered-To: a@b\nReceived: from x\n\tby y (Onedrop) with LMTP id 1; now\n";
         let expected = places(shared);
         assert_eq!(expected, [(26, 1), (34, 1), (38, 2), (41, 1)]);
-        for leading in [&b""[..], b"Delivered-To: scuba@b\n", b"From x\nReturn-Path: <l@g>\nX-Original-To: d@b\n", ours]
-        {
+        for leading in [
+            &b""[..],
+            b"Delivered-To: scuba@b\n",
+            b"From x\nReturn-Path: <l@g>\nX-Original-To: d@b\n",
+            ours,
+        ] {
             let copy = [leading, shared].concat();
             assert_eq!(places(&copy), expected);
             assert_eq!(places(&crlf(&copy)), expected);
@@ -274,7 +286,15 @@ mod tests {
     #[test]
     fn other_bytes_are_left_as_they_are() {
         let found = runs(b"a\0bc\0\0").expect("NUL");
-        for other in [&b""[..], b"a", b"a\x80", b"a\x80bc\x80", b"a\x80bc\x80d", b"axbc\x80\x80", b"\x80abc\x80\x80"] {
+        for other in [
+            &b""[..],
+            b"a",
+            b"a\x80",
+            b"a\x80bc\x80",
+            b"a\x80bc\x80d",
+            b"axbc\x80\x80",
+            b"\x80abc\x80\x80",
+        ] {
             let mut bytes = other.to_vec();
             assert!(found.put_back(&mut bytes).is_err(), "{}", other.escape_ascii());
             assert_eq!(bytes, other);
@@ -338,8 +358,14 @@ mod tests {
             (&[1, 0, 5, 0], NulRunsError::Malformed(2)),
             (&[1, 0, 5, 1, 0, 1], NulRunsError::Malformed(4)),
             (&[1, 0, 0x85, 0, 1], NulRunsError::Malformed(2)),
-            (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1], NulRunsError::Malformed(2)),
-            (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x81, 1], NulRunsError::Malformed(2)),
+            (
+                &[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1],
+                NulRunsError::Malformed(2),
+            ),
+            (
+                &[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x81, 1],
+                NulRunsError::Malformed(2),
+            ),
         ];
         for (bytes, expected) in cases {
             assert_eq!(NulRuns::decode(bytes), Err(expected), "{bytes:?}");

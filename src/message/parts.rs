@@ -1,5 +1,6 @@
-//! The MIME structure of a message as its boundaries tell it (RFC 2046 section 5.1), without decoding anything: one pass
-//! over the bytes, bounded in parts and depth. An attached message (message/rfc822) is one part.
+//! The MIME structure of a message as its boundaries tell it (RFC 2046 section 5.1), without
+//! decoding anything: one pass over the bytes, bounded in parts and depth. An attached message
+//! (message/rfc822) is one part.
 
 use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
 
@@ -67,7 +68,8 @@ fn descend(bytes: &[u8], path: &[usize], found: &mut Vec<PartFact>) {
 }
 
 fn describe(header: &[u8]) -> Described {
-    let mut described = Described { content_type: "text/plain".to_owned(), name: None, boundary: None };
+    let mut described =
+        Described { content_type: "text/plain".to_owned(), name: None, boundary: None };
     if header.len() > LONGEST_HEADER {
         return described;
     }
@@ -80,7 +82,10 @@ fn describe(header: &[u8]) -> Described {
         let subtype = content.subtype().unwrap_or("*");
         described.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
         if content.ctype().eq_ignore_ascii_case("multipart") {
-            described.boundary = content.attribute("boundary").filter(|b| !b.is_empty()).map(|b| b.as_bytes().to_vec());
+            described.boundary = content
+                .attribute("boundary")
+                .filter(|b| !b.is_empty())
+                .map(|b| b.as_bytes().to_vec());
         }
     }
     described.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
@@ -122,7 +127,8 @@ fn delimiter_line(body: &[u8], from: usize, delimiter: &[u8]) -> Option<Delimite
         if start > 0 && body[start - 1] != b'\n' {
             continue;
         }
-        let line_end = memchr::memchr(b'\n', &body[after..]).map_or(body.len(), |end| after + end + 1);
+        let line_end =
+            memchr::memchr(b'\n', &body[after..]).map_or(body.len(), |end| after + end + 1);
         let rest = body[after..line_end].trim_ascii_end();
         if rest.is_empty() || rest.starts_with(b"--") {
             return Some(DelimiterLine { start, end: line_end, closes: !rest.is_empty() });
@@ -145,8 +151,10 @@ mod tests {
     fn leaves_are_found_in_nested_multiparts() {
         let message = b"Content-Type: multipart/mixed; boundary=\"a\"\n\npreamble\n--a\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\nplain\n--b\nContent-Type: TEXT/html\n\n<p>\n--b--\n--a\nContent-Type: application/pdf; name=\"x.pdf\"\nContent-Disposition: attachment; filename=\"y.pdf\"\n\n0123456789\n--a--\nepilogue\n";
         let parts = scan(message);
-        let told: Vec<_> =
-            parts.iter().map(|p| (p.path.as_str(), p.content_type.as_str(), p.name.as_deref(), p.size_bytes)).collect();
+        let told: Vec<_> = parts
+            .iter()
+            .map(|p| (p.path.as_str(), p.content_type.as_str(), p.name.as_deref(), p.size_bytes))
+            .collect();
         assert_eq!(
             told,
             [
@@ -171,7 +179,8 @@ mod tests {
         let mut deep = Vec::new();
         for depth in 0..2000 {
             deep.extend_from_slice(
-                format!("Content-Type: multipart/mixed; boundary=b{depth}\n\n--b{depth}\n").as_bytes(),
+                format!("Content-Type: multipart/mixed; boundary=b{depth}\n\n--b{depth}\n")
+                    .as_bytes(),
             );
         }
         assert!(scan(&deep).len() <= MOST_PARTS);

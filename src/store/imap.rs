@@ -1,13 +1,14 @@
-//! The store on an IMAP server: one session per account, kept for the life of the store, opened in the background by
-//! [`Store::prepare`]. Relies on APPEND being all or nothing and on UIDPLUS for receipts; without UIDPLUS a copy is
-//! [`Receipt::Unnamed`] and cannot be taken out again. Appending twice leaves two copies: doubt must be settled by a
-//! look. A crash leaves at most what an APPEND without its answer leaves, a copy or none; a literal whose final CRLF
-//! was not sent is dropped by the server with the connection.
+//! The store on an IMAP server: one session per account, kept for the life of the store, opened in
+//! the background by [`Store::prepare`]. Relies on APPEND being all or nothing and on UIDPLUS for
+//! receipts; without UIDPLUS a copy is [`Receipt::Unnamed`] and cannot be taken out again.
+//! Appending twice leaves two copies: doubt must be settled by a look. A crash leaves at most what
+//! an APPEND without its answer leaves, a copy or none; a literal whose final CRLF was not sent is
+//! dropped by the server with the connection.
 //!
-//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a refused one is, `proof` whose
-//! mailboxes they show, `session` runs commands, `append`, `look` and
-//! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending commands is the `imap` crate's
-//! part, over our wire; reading answers is ours.
+//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a
+//! refused one is, `proof` whose mailboxes they show, `session` runs commands, `append`, `look` and
+//! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending
+//! commands is the `imap` crate's part, over our wire; reading answers is ours.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -104,8 +105,8 @@ enum Slot {
     Open(Box<Session>, Instant),
 }
 
-/// A session that was idle for this long is asked whether it is still there before anything is done in it: an append
-/// whose last bytes went to a host that is gone would be in doubt.
+/// A session that was idle for this long is asked whether it is still there before anything is done
+/// in it: an append whose last bytes went to a host that is gone would be in doubt.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// A login in the background that has the same time gets this much more to say what it waited for.
@@ -161,7 +162,9 @@ impl ImapStore {
                     Err(RecvTimeoutError::Timeout) => {
                         self.sessions.insert(account.to_owned(), Slot::Opening(opening));
                         let ImapSettings { host, port, .. } = &self.door.settings;
-                        return Err(NoSession::Failed(format!("{host}:{port}: not logged in in time")));
+                        return Err(NoSession::Failed(format!(
+                            "{host}:{port}: not logged in in time"
+                        )));
                     }
                     Err(RecvTimeoutError::Disconnected) => None,
                 }
@@ -243,22 +246,35 @@ impl Store for ImapStore {
         if let [(copy, deadline)] = copies {
             return vec![self.append(destination, copy, deadline)];
         }
-        let parts: Vec<Part<'_>> = copies.iter().map(|(copy, deadline)| Part::new(copy, deadline)).collect();
+        let parts: Vec<Part<'_>> =
+            copies.iter().map(|(copy, deadline)| Part::new(copy, deadline)).collect();
         let together = mailbox(destination).and_then(|mailbox| {
             let appended = self.append_parts(destination, &mailbox, &parts);
             appended.map_err(|trouble| not_appended(destination, trouble))
         });
         match together {
             Ok(receipts) => receipts.into_iter().map(Ok).collect(),
-            Err(StoreError::InDoubt(why)) => copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect(),
+            Err(StoreError::InDoubt(why)) => {
+                copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect()
+            }
             // None was stored, perhaps because of one of them: each by itself.
-            Err(_) => copies.iter().map(|(copy, deadline)| self.append(destination, copy, deadline)).collect(),
+            Err(_) => copies
+                .iter()
+                .map(|(copy, deadline)| self.append(destination, copy, deadline))
+                .collect(),
         }
     }
 
-    fn remove(&mut self, destination: &Destination, receipt: &Receipt, until: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
         let Receipt::Uid { validity, uid } = *receipt else {
-            return Err(StoreError::NotStored(format!("no UID to take the copy out of {destination} by")));
+            return Err(StoreError::NotStored(format!(
+                "no UID to take the copy out of {destination} by"
+            )));
         };
         self.take_out(destination, uid, until, |session, mailbox| {
             removal::remove(session, mailbox, validity, uid, until)
@@ -272,11 +288,17 @@ impl Store for ImapStore {
         keeper: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError> {
-        let (Receipt::Uid { validity, uid }, Receipt::Uid { validity: same, uid: keeper }) = (double, keeper) else {
-            return Err(StoreError::NotStored(format!("no UIDs to tell two copies in {destination} apart by")));
+        let (Receipt::Uid { validity, uid }, Receipt::Uid { validity: same, uid: keeper }) =
+            (double, keeper)
+        else {
+            return Err(StoreError::NotStored(format!(
+                "no UIDs to tell two copies in {destination} apart by"
+            )));
         };
         if validity != same || uid == keeper {
-            return Err(StoreError::NotStored(format!("uid {uid} and uid {keeper} do not stand side by side")));
+            return Err(StoreError::NotStored(format!(
+                "uid {uid} and uid {keeper} do not stand side by side"
+            )));
         }
         self.take_out(destination, *uid, until, |session, mailbox| {
             removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
@@ -312,11 +334,14 @@ impl ImapStore {
         let mailbox = mailbox(destination)?;
         self.with_session(&destination.account, until, |session, _| {
             if !session.capabilities().has("UIDPLUS") {
-                let why = format!("cannot take uid {uid} out of {destination}: the server has no UIDPLUS");
+                let why = format!(
+                    "cannot take uid {uid} out of {destination}: the server has no UIDPLUS"
+                );
                 return Err(StoreError::NotStored(why));
             }
-            work(session, &mailbox)
-                .map_err(|trouble| failed(&format!("taking uid {uid} out of {destination}"), trouble))
+            work(session, &mailbox).map_err(|trouble| {
+                failed(&format!("taking uid {uid} out of {destination}"), trouble)
+            })
         })
     }
 }
@@ -332,8 +357,9 @@ impl From<NoSession> for StoreError {
 }
 
 fn mailbox(destination: &Destination) -> Result<String, StoreError> {
-    syntax::mailbox(&destination.mailbox)
-        .ok_or_else(|| StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox)))
+    syntax::mailbox(&destination.mailbox).ok_or_else(|| {
+        StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox))
+    })
 }
 
 fn failed(doing: &str, trouble: Trouble) -> StoreError {
@@ -345,8 +371,8 @@ fn why(trouble: Trouble) -> String {
     why
 }
 
-/// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501 section 7.1, RFC 5530,
-/// RFC 7889, RFC 9208). Without a code nobody knows whom it concerns.
+/// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501
+/// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code nobody knows whom it concerns.
 fn refused(doing: &str, refusal: Refusal) -> StoreError {
     let text = format!("{doing}: {}", refusal.text);
     match refusal.code.as_str() {
@@ -357,7 +383,12 @@ fn refused(doing: &str, refusal: Refusal) -> StoreError {
     }
 }
 
-fn facts(session: &Session, settings: &ImapSettings, account: &str, inbox: Option<u32>) -> Vec<String> {
+fn facts(
+    session: &Session,
+    settings: &ImapSettings,
+    account: &str,
+    inbox: Option<u32>,
+) -> Vec<String> {
     let ImapSettings { host, port, user, tls, .. } = settings;
     let capabilities = session.capabilities();
     let protection = match tls {
@@ -365,7 +396,8 @@ fn facts(session: &Session, settings: &ImapSettings, account: &str, inbox: Optio
         Tls::StartTls => "STARTTLS",
         Tls::None => "no TLS",
     };
-    let mut facts = vec![format!("imap: logged in to {host}:{port} ({protection}) as {user} for {account}")];
+    let mut facts =
+        vec![format!("imap: logged in to {host}:{port} ({protection}) as {user} for {account}")];
     facts.push(match inbox {
         Some(validity) => format!("imap: INBOX can be opened, uidvalidity={validity}"),
         None => "imap: INBOX does not exist yet".to_owned(),
@@ -376,7 +408,9 @@ fn facts(session: &Session, settings: &ImapSettings, account: &str, inbox: Optio
     });
     facts.push(match (capabilities.has("LITERAL+"), capabilities.has("LITERAL-")) {
         (true, _) => "imap: LITERAL+: yes".to_owned(),
-        (false, true) => "imap: LITERAL-: yes, messages over 4096 bytes cost one more round trip".to_owned(),
+        (false, true) => {
+            "imap: LITERAL-: yes, messages over 4096 bytes cost one more round trip".to_owned()
+        }
         (false, false) => "imap: LITERAL+: no, each message costs one more round trip".to_owned(),
     });
     facts.push(match capabilities.append_limit() {

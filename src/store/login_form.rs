@@ -1,6 +1,6 @@
-//! How a login names the account whose mailboxes it wants (`store.login`): as SASL's authorization identity, or in the name
-//! that it logs in with, for servers that split a name at a separator (Dovecot's `auth_master_user_separator`, Stalwart's
-//! `account%master`). Values only.
+//! How a login names the account whose mailboxes it wants (`store.login`): as SASL's authorization
+//! identity, or in the name that it logs in with, for servers that split a name at a separator
+//! (Dovecot's `auth_master_user_separator`, Stalwart's `account%master`). Values only.
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -37,7 +37,9 @@ impl LoginForm {
             return Err(format!("{missing} is missing: it must be {form}"));
         };
         if text.matches(ACCOUNT).count() > 1 || text.matches(USER).count() > 1 {
-            return Err(format!("{ACCOUNT} and {USER} may stand there once each: it must be {form}"));
+            return Err(format!(
+                "{ACCOUNT} and {USER} may stand there once each: it must be {form}"
+            ));
         }
         let between = match account < user {
             true => account + ACCOUNT.len()..user,
@@ -82,7 +84,8 @@ impl Template {
     /// The name with which `user` logs in for `account`.
     ///
     /// # Errors
-    /// One of them has a character of the separator: nobody knows where the server would split the name.
+    /// One of them has a character of the separator: nobody knows where the server would split the
+    /// name.
     pub fn name(&self, account: &str, user: &str) -> Result<String, String> {
         for (what, name) in [("account", account), ("store.user", user)] {
             if let Some(character) = name.chars().find(|c| self.separator.contains(*c)) {
@@ -120,13 +123,17 @@ mod tests {
             assert_eq!(name(template, "lisa", "mda").as_deref(), Ok(expected));
             assert_eq!(LoginForm::parse(template).unwrap().to_string(), template);
         }
-        assert_eq!(name("{account}*{user}", "{user}", "{account}").as_deref(), Ok("{user}*{account}"));
+        assert_eq!(
+            name("{account}*{user}", "{user}", "{account}").as_deref(),
+            Ok("{user}*{account}")
+        );
         assert_eq!(LoginForm::parse("sasl"), Ok(LoginForm::Sasl));
     }
 
     #[test]
     fn what_would_be_split_elsewhere_is_refused() {
-        for (account, user) in [("li*sa", "mda"), ("lisa*", "mda"), ("*", "mda"), ("lisa", "m*da")] {
+        for (account, user) in [("li*sa", "mda"), ("lisa*", "mda"), ("*", "mda"), ("lisa", "m*da")]
+        {
             let refused = name("{account}*{user}", account, user).unwrap_err();
             assert!(refused.contains("store.login") && refused.contains('*'), "{refused}");
         }

@@ -4,9 +4,10 @@
 //! reader renames the first. So whoever looks for a copy and appends it holds its lock from before
 //! it was read in the ledger until its receipt is on record there.
 //!
-//! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is synced: a crash before
-//! the link leaves nothing at all, one after it a whole message. Where the file system has no unnamed files, a name under
-//! `tmp/` is used and a crash may leave it there (Maildir readers remove such files after 36 hours).
+//! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is
+//! synced: a crash before the link leaves nothing at all, one after it a whole message. Where the
+//! file system has no unnamed files, a name under `tmp/` is used and a crash may leave it there
+//! (Maildir readers remove such files after 36 hours).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -69,8 +70,8 @@ struct Held {
 }
 
 impl MaildirStore {
-    /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or folder, and subscribe to
-    /// the folder.
+    /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or
+    /// folder, and subscribe to the folder.
     pub fn new(place: impl AsRef<Path>, create_mailboxes: bool) -> MaildirStore {
         MaildirStore { place: FolderTemplate::parse(place.as_ref()), create_mailboxes, held: None }
     }
@@ -84,30 +85,39 @@ impl MaildirStore {
         let place = self.place()?;
         let Some(inbox) = place.folder(&destination.account) else {
             let why = if place.needs_domain() { " (store.url needs local@domain)" } else { "" };
-            return Err(StoreError::NotStored(format!("{:?} cannot name a folder{why}", destination.account)));
+            return Err(StoreError::NotStored(format!(
+                "{:?} cannot name a folder{why}",
+                destination.account
+            )));
         };
         if destination.mailbox.eq_ignore_ascii_case("INBOX") {
             return Ok(inbox);
         }
         let name = modified_utf7(&destination.mailbox.replace('/', "."));
         if name.is_empty() || name.starts_with('.') || name.chars().any(char::is_control) {
-            return Err(StoreError::NotStored(format!("{:?} cannot name a mailbox", destination.mailbox)));
+            return Err(StoreError::NotStored(format!(
+                "{:?} cannot name a mailbox",
+                destination.mailbox
+            )));
         }
         Ok(inbox.join(format!(".{name}")))
     }
 
     fn ensure(&self, folder: &Path, destination: &Destination) -> Result<(), StoreError> {
-        // What is made last tells that all of it was: a crash in between must not leave a mailbox unsubscribed.
+        // What is made last tells that all of it was: a crash in between must not leave a mailbox
+        // unsubscribed.
         let is_inbox = destination.mailbox == "INBOX";
         if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
-            // Whoever made it may have died before its name was durable; the lock file is made after that.
+            // Whoever made it may have died before its name was durable; the lock file is made
+            // after that.
             return match folder.join(LOCKS).exists() {
                 true => Ok(()),
                 false => sync_way_to(folder).map_err(|error| at(folder, &error)),
             };
         }
         if !self.create_mailboxes {
-            let text = format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
+            let text =
+                format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
             return Err(StoreError::Refused(text));
         }
         create_maildir(folder).map_err(|error| not_stored(folder, &error))?;
@@ -115,7 +125,9 @@ impl MaildirStore {
             Some(inbox) if !is_inbox => {
                 self.ensure(inbox, &Destination::inbox(&destination.account))?;
                 subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
-                File::create(folder.join(FOLDER_MARK)).map(drop).map_err(|error| at(folder, &error))?;
+                File::create(folder.join(FOLDER_MARK))
+                    .map(drop)
+                    .map_err(|error| at(folder, &error))?;
             }
             Some(_) | None => {}
         }
@@ -159,13 +171,19 @@ impl Store for MaildirStore {
             folder.join("new").join(&name)
         };
         let held = self.held.as_mut().filter(|held| held.key == *copy.key);
-        let begun = held.and_then(|held| held.begun.take()).filter(|begun| begun.recorded_at == copy.recorded_at);
+        let begun = held
+            .and_then(|held| held.begun.take())
+            .filter(|begun| begun.recorded_at == copy.recorded_at);
         let file = match begun {
             Some(begun) => begun.end(),
-            None => Unlinked::write(&folder, &name, copy).and_then(|file| file.sync().map(|()| file)),
+            None => {
+                Unlinked::write(&folder, &name, copy).and_then(|file| file.sync().map(|()| file))
+            }
         };
         let file = file.map_err(|error| not_stored(&folder, &error))?;
-        deadline.pass_point_of_no_return().map_err(|error| StoreError::NotStored(error.to_string()))?;
+        deadline
+            .pass_point_of_no_return()
+            .map_err(|error| StoreError::NotStored(error.to_string()))?;
         match file.link(&target, &folder, &name, copy) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -176,7 +194,8 @@ impl Store for MaildirStore {
             Err(error) => return Err(not_stored(&target, &error)),
         }
         let sub = target.parent().unwrap_or(&folder);
-        sync_folder(sub).map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
+        sync_folder(sub)
+            .map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
         Ok(Receipt::Name(name))
     }
 
@@ -187,8 +206,11 @@ impl Store for MaildirStore {
             && let Some(held) = &mut self.held
         {
             let file = Unlinked::write(&folder, &file_name(copy.key, copy.recorded_at), copy);
-            held.begun =
-                file.ok().map(|file| Begun { recorded_at: copy.recorded_at, syncing: file.begin_sync(), file });
+            held.begun = file.ok().map(|file| Begun {
+                recorded_at: copy.recorded_at,
+                syncing: file.begin_sync(),
+                file,
+            });
         }
     }
 
@@ -196,14 +218,20 @@ impl Store for MaildirStore {
         self.held.as_ref().is_some_and(|held| held.key == *key)
     }
 
-    fn hold(&mut self, destination: &Destination, key: &Hash, _deadline: &Deadline) -> Result<bool, StoreError> {
+    fn hold(
+        &mut self,
+        destination: &Destination,
+        key: &Hash,
+        _deadline: &Deadline,
+    ) -> Result<bool, StoreError> {
         if self.holds(key) {
             return Ok(true);
         }
         self.let_go();
         let folder = self.folder(destination)?;
         self.ensure(&folder, destination)?;
-        let lock = CopyLock::try_take(&folder, key).map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
+        let lock = CopyLock::try_take(&folder, key)
+            .map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
         self.held = lock.map(|lock| Held { key: *key, begun: None, _lock: lock });
         Ok(self.held.is_some())
     }
@@ -212,13 +240,22 @@ impl Store for MaildirStore {
         self.held = None;
     }
 
-    fn remove(&mut self, destination: &Destination, receipt: &Receipt, _until: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        receipt: &Receipt,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
         let Receipt::Name(name) = receipt else {
             return Err(StoreError::NotStored(format!("receipt {receipt} names no file")));
         };
         let folder = self.folder(destination)?;
         if let Some((sub @ ("new" | "cur"), file)) = name.split_once('/') {
-            return if file.contains('/') { Ok(()) } else { remove_file(&folder.join(sub).join(file)) };
+            return if file.contains('/') {
+                Ok(())
+            } else {
+                remove_file(&folder.join(sub).join(file))
+            };
         }
         // As in the look: a reader may rename it meanwhile.
         for sub in ["new", "cur", "cur"] {
@@ -263,18 +300,24 @@ impl Store for MaildirStore {
         let folder = format!("{} {state}; {} is writable", inbox.display(), nearest.display());
         let path = inbox.join(LOCKS);
         match CopyLock::keeps_others_out(&inbox).map_err(|error| at(&path, &error))? {
-            Some(true) => Ok(vec![folder, format!("locks in {} exclude each other", path.display())]),
+            Some(true) => {
+                Ok(vec![folder, format!("locks in {} exclude each other", path.display())])
+            }
             Some(false) => {
-                let text = format!("{}: locks keep nobody out (NFS without locking?)", path.display());
+                let text =
+                    format!("{}: locks keep nobody out (NFS without locking?)", path.display());
                 Err(StoreError::NotStored(text))
             }
-            None if exists => Ok(vec![folder, format!("{} will be made by the next delivery", path.display())]),
+            None if exists => {
+                Ok(vec![folder, format!("{} will be made by the next delivery", path.display())])
+            }
             None => Ok(vec![folder]),
         }
     }
 }
 
-/// The file's name: time of recording, the copy's key, and who wrote it (Maildir's `time.unique.host`).
+/// The file's name: time of recording, the copy's key, and who wrote it (Maildir's
+/// `time.unique.host`).
 fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
@@ -287,8 +330,9 @@ fn create_maildir(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the file has: Dovecot's
-/// version 2 puts a tab between the names of a hierarchy, before it there was a dot.
+/// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the
+/// file has: Dovecot's version 2 puts a tab between the names of a hierarchy, before it there was a
+/// dot.
 fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     let path = inbox.join("subscriptions");
     let known = fs::read_to_string(&path).unwrap_or_default();

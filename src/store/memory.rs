@@ -1,5 +1,6 @@
-//! A store in memory, for tests: it keeps every promise of the port, behaves like an IMAP server or like a Maildir, and
-//! can be told to fail at any call. Clones share the mailboxes. Nothing outlives the process.
+//! A store in memory, for tests: it keeps every promise of the port, behaves like an IMAP server or
+//! like a Maildir, and can be told to fail at any call. Clones share the mailboxes. Nothing
+//! outlives the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,7 +96,11 @@ impl MemoryStore {
 
     /// The copies in `account/mailbox`, oldest first.
     pub fn copies(&self, account: &str, mailbox: &str) -> Vec<Stored> {
-        self.shared().mailboxes.get(&(account.to_owned(), mailbox.to_owned())).cloned().unwrap_or_default()
+        self.shared()
+            .mailboxes
+            .get(&(account.to_owned(), mailbox.to_owned()))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Lets the owner of a mailbox have their way with what is in it, oldest first.
@@ -151,7 +156,8 @@ impl Store for MemoryStore {
         let day_before = sought.recorded_at.checked_sub(DAY);
         let mut left = sought.at_most;
         let is_sought = |stored: &&Stored| {
-            let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
+            let is_equal =
+                stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
             let is_on_record = sought.on_record == Some(&receipt(stored.uid));
             left -= usize::from(is_equal && !is_on_record);
             is_on_record || is_equal
@@ -186,7 +192,9 @@ impl Store for MemoryStore {
             Some(Fault::Panic) => panic!("told to panic"),
             _ => {}
         }
-        deadline.pass_point_of_no_return().map_err(|error| StoreError::NotStored(error.to_string()))?;
+        deadline
+            .pass_point_of_no_return()
+            .map_err(|error| StoreError::NotStored(error.to_string()))?;
         if fault == Some(Fault::LostInDoubt) {
             return Err(StoreError::InDoubt("told to lose the answer".to_owned()));
         }
@@ -212,7 +220,12 @@ impl Store for MemoryStore {
         Ok(receipt(uid))
     }
 
-    fn remove(&mut self, destination: &Destination, wanted: &Receipt, _until: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        destination: &Destination,
+        wanted: &Receipt,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
         let mut shared = self.shared();
         if shared.fault(&[Fault::Remove]).is_some() {
             return Err(StoreError::NotStored("told to fail".to_owned()));
@@ -234,15 +247,20 @@ impl Store for MemoryStore {
         until: Instant,
     ) -> Result<(), StoreError> {
         let copies = self.copies(&destination.account, &destination.mailbox);
-        let stands = |wanted: &Receipt| copies.iter().any(|one| receipt(one.uid) == *wanted && !one.marked_deleted);
+        let stands = |wanted: &Receipt| {
+            copies.iter().any(|one| receipt(one.uid) == *wanted && !one.marked_deleted)
+        };
         if double == keeper || !stands(double) || !stands(keeper) {
-            return Err(StoreError::NotStored(format!("{double} and {keeper} do not stand side by side")));
+            return Err(StoreError::NotStored(format!(
+                "{double} and {keeper} do not stand side by side"
+            )));
         }
         self.remove(destination, double, until)
     }
 
     fn way(&self) -> Option<Way> {
-        let way = || Way { server: "memory:143".into(), login_user: "mda".into(), form: "sasl".into() };
+        let way =
+            || Way { server: "memory:143".into(), login_user: "mda".into(), form: "sasl".into() };
         self.server.map(|_| way())
     }
 
@@ -252,7 +270,9 @@ impl Store for MemoryStore {
             _ if account == "mda" => Err(StoreError::Setup("mda is the user itself".to_owned())),
             Some(Server::TellsNothing) => Err(StoreError::Setup("told to tell nothing".to_owned())),
             Some(Server::IgnoresAccounts) => Ok(Whose::Users(format!("asked for {account}"))),
-            Some(Server::HeedsAccounts) | None => Ok(Whose::Accounts(format!("asked for {account}"))),
+            Some(Server::HeedsAccounts) | None => {
+                Ok(Whose::Accounts(format!("asked for {account}")))
+            }
         }
     }
 

@@ -1,10 +1,12 @@
-//! Mailbox names in modified UTF-7 (RFC 3501 section 5.1.3), as IMAP commands carry them and Maildir++ folders are called
-//! on disk; and the base64 that it shares with SASL.
+//! Mailbox names in modified UTF-7 (RFC 3501 section 5.1.3), as IMAP commands carry them and
+//! Maildir++ folders are called on disk; and the base64 that it shares with SASL.
 
 /// The alphabet of RFC 4648 section 4.
-pub(super) const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+pub(super) const BASE64: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 /// As base64, with a comma in the slash's place.
-const BASE64_MAILBOX: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+,";
+const BASE64_MAILBOX: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+,";
 
 /// `name` in modified UTF-7: printable ASCII but for `&` stands for itself.
 pub(super) fn modified_utf7(name: &str) -> String {
@@ -37,7 +39,8 @@ fn shift_out(wide: &mut Vec<u8>, encoded: &mut String) {
 pub(super) fn encode(bytes: &[u8], alphabet: &[u8; 64]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let bits = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for digit in 0..=chunk.len() {
             encoded.push(char::from(alphabet[(bits >> (18 - 6 * digit) & 63) as usize]));
         }

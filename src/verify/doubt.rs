@@ -4,12 +4,18 @@ use std::time::Duration;
 
 use super::finding::{Level, Topic};
 use super::{Trouble, Verification, copy_key};
-use crate::ledger::{Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Turn};
+use crate::ledger::{
+    Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Turn,
+};
 use crate::store::Found;
 
 impl Verification<'_, '_> {
     /// A copy that may stand in its mailbox, under no lease.
-    pub(super) fn doubt(&mut self, copy: &CopyOnRecord, lease_left_over: bool) -> Result<(), Trouble> {
+    pub(super) fn doubt(
+        &mut self,
+        copy: &CopyOnRecord,
+        lease_left_over: bool,
+    ) -> Result<(), Trouble> {
         let topic = if lease_left_over { Topic::Lease } else { Topic::Doubt };
         let why = if lease_left_over {
             format!("in doubt since the lease of {} ran out", copy.owner)
@@ -25,12 +31,21 @@ impl Verification<'_, '_> {
             return Ok(());
         };
         if !self.plan.repair {
-            let text = format!("{why}, a copy is there as {}: repair, or the next attempt, records it", seen.receipt);
+            let text = format!(
+                "{why}, a copy is there as {}: repair, or the next attempt, records it",
+                seen.receipt
+            );
             self.found(copy, Level::Error, topic, Some(&seen.receipt), text);
             return Ok(());
         }
         let Some(claim) = self.claim(copy)? else {
-            self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
+            self.found(
+                copy,
+                Level::Info,
+                Topic::Busy,
+                None,
+                "leased or placed meanwhile".to_owned(),
+            );
             return Ok(());
         };
         // Looked for again, now that nobody else may write.
@@ -59,7 +74,13 @@ impl Verification<'_, '_> {
                 self.placed(copy, &receipt, Duration::ZERO, &found)
             }
             Confirmed::Superseded { .. } => {
-                self.found(copy, Level::Info, Topic::Busy, None, "leased or placed meanwhile".to_owned());
+                self.found(
+                    copy,
+                    Level::Info,
+                    Topic::Busy,
+                    None,
+                    "leased or placed meanwhile".to_owned(),
+                );
                 Ok(())
             }
         }
@@ -89,8 +110,8 @@ impl Verification<'_, '_> {
     }
 }
 
-/// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's look would take:
-/// the newest, and where several share a name the one that goes by it.
+/// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's
+/// look would take: the newest, and where several share a name the one that goes by it.
 fn to_record(found: &[Found]) -> Option<&Found> {
     let ours = |one: &&Found| one.has_our_date && !one.marked_deleted;
     let lasting = || found.iter().filter(|one| one.receipt.is_lasting());

@@ -1,5 +1,5 @@
-//! Shared copies (Sent) that could not be placed when their message was delivered, and whose bytes the ledger keeps: placed
-//! as a delivery places a copy, by its very code.
+//! Shared copies (Sent) that could not be placed when their message was delivered, and whose bytes
+//! the ledger keeps: placed as a delivery places a copy, by its very code.
 
 use std::time::{Duration, Instant};
 
@@ -30,15 +30,21 @@ impl Verification<'_, '_> {
             return Ok(());
         };
         // dedup.by may have been another when it came in.
-        let kinds = [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
-        let Some(message) = kinds.into_iter().find(|message| *message.identity() == copy.identity) else {
+        let kinds =
+            [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
+        let Some(message) = kinds.into_iter().find(|message| *message.identity() == copy.identity)
+        else {
             let text = "the bytes that are kept are another message's: they stay".to_owned();
             self.found(copy, Level::Error, Topic::Kept, None, text);
             return Ok(());
         };
         let destinations = [copy.destination.clone()];
-        let policy =
-            Policy { lease: self.plan.lease, wait: Duration::ZERO, keep_raw: false, over_quota: OverQuota::Defer };
+        let policy = Policy {
+            lease: self.plan.lease,
+            wait: Duration::ZERO,
+            keep_raw: false,
+            over_quota: OverQuota::Defer,
+        };
         if self.store.is_none() {
             self.store = Some(open_store()?);
         }
@@ -66,12 +72,21 @@ impl Verification<'_, '_> {
         let (total, answer) = self.plan.time;
         let deadline = Deadline::new(total, answer);
         let mut patience = Patience::new(policy.wait, &deadline);
-        let placing = deliver::place(&job, &policy, &recorded, self.ledger, store.as_mut(), &deadline, &mut patience);
+        let placing = deliver::place(
+            &job,
+            &policy,
+            &recorded,
+            self.ledger,
+            store.as_mut(),
+            &deadline,
+            &mut patience,
+        );
         // It may have opened the session anew, for as long as this one copy may take.
         self.ledger.renew(self.ledger_until)?;
         match placing.ends.into_iter().next() {
             Some(Ok(placed)) => {
-                let text = format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
+                let text =
+                    format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
                 self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
             }
             Some(Err(Failure::KeptForLater { why, .. })) => {
@@ -81,9 +96,13 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Error, Topic::Kept, None, text);
             }
             Some(Err(Failure::Ledger(
-                error @ (LedgerError::Unavailable(_) | LedgerError::Login(_) | LedgerError::Version { .. }),
+                error @ (LedgerError::Unavailable(_)
+                | LedgerError::Login(_)
+                | LedgerError::Version { .. }),
             ))) => return Err(error.into()),
-            Some(Err(failure)) => self.found(copy, Level::Info, Topic::Busy, None, failure.to_string()),
+            Some(Err(failure)) => {
+                self.found(copy, Level::Info, Topic::Busy, None, failure.to_string())
+            }
             None => {}
         }
         Ok(())

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 
-/// The point in time that `text` names: a duration back from `now` (`24h`, `7d`), a day or an instant.
+/// The point in time that `text` names: a duration back from `now` (`24h`, `7d`), a day or an
+/// instant.
 pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
     if let Ok(instant) = text.parse::<Timestamp>() {
         return Some(instant.into());
@@ -23,7 +24,8 @@ mod tests {
     #[test]
     fn a_window_begins_a_duration_ago_or_at_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200); // 2026-11-21T00:00:00Z
-        let secs_back = |text: &str| since(text, now).map(|at| now.duration_since(at).unwrap().as_secs());
+        let secs_back =
+            |text: &str| since(text, now).map(|at| now.duration_since(at).unwrap().as_secs());
         assert_eq!(secs_back("24h"), Some(86_400));
         assert_eq!(secs_back("7d"), Some(7 * 86_400));
         assert_eq!(secs_back("2w"), Some(14 * 86_400));

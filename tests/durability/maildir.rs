@@ -1,5 +1,6 @@
-//! A Maildir belongs to others too: they clear files away and rename them at any moment. And its file system may have no
-//! files without names. Deliveries are stopped at an exact call by strace(1) while that happens.
+//! A Maildir belongs to others too: they clear files away and rename them at any moment. And its
+//! file system may have no files without names. Deliveries are stopped at an exact call by
+//! strace(1) while that happens.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -42,19 +43,27 @@ struct Frozen {
 
 impl Frozen {
     /// After the `n`-th call of that name, which a signal may cut short.
-    fn at(site: &Embedded, config: &Path, path: &Path, (call, n): (&str, usize), message: &[u8]) -> Frozen {
+    fn at(
+        site: &Embedded,
+        config: &Path,
+        path: &Path,
+        (call, n): (&str, usize),
+        message: &[u8],
+    ) -> Frozen {
         let log = site.root.join("frozen");
         let mut command = Command::new("strace");
         command.args(["-f", "-P"]).arg(path).args(["-e", &format!("trace={call}"), "-o"]).arg(&log);
         command.args(["-e", &format!("inject={call}:signal=SIGSTOP:when={n}")]);
         command.arg(onedrop_path()).args(DELIVER).arg("--config").arg(config);
         command.stdin(File::open(site.root.write("frozen-message", message)).expect("message"));
-        let mut strace = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace");
+        let mut strace =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace");
         let read = || fs::read_to_string(&log).unwrap_or_default();
         let stopped = wait_until(PATIENCE, || {
             read().contains("--- stopped by SIGSTOP ---") || !matches!(strace.try_wait(), Ok(None))
         });
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id())).unwrap_or_default();
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id()))
+            .unwrap_or_default();
         let pid = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
         let pid = pid.filter(|_| stopped).unwrap_or_else(|| panic!("never stopped: {}", read()));
         Frozen { strace, pid: Pid::from_raw(pid) }
@@ -66,7 +75,8 @@ impl Frozen {
         let ended = wait_until(PATIENCE, || !matches!(self.strace.try_wait(), Ok(None)));
         assert!(ended, "it hangs");
         let mut said = String::new();
-        std::io::Read::read_to_string(self.strace.stdout.as_mut().expect("stdout"), &mut said).expect("stdout");
+        std::io::Read::read_to_string(self.strace.stdout.as_mut().expect("stdout"), &mut said)
+            .expect("stdout");
         (self.strace.wait().expect("end").code(), said)
     }
 }
@@ -81,7 +91,8 @@ impl Drop for Frozen {
     }
 }
 
-/// It has opened the lock file, somebody clears that away, and another locks the same copy in a new one.
+/// It has opened the lock file, somebody clears that away, and another locks the same copy in a new
+/// one.
 #[test]
 fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed() {
     let site = Embedded::new();
@@ -112,8 +123,8 @@ fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed()
     assert_eq!(inbox, [MESSAGE, FROM_ELSEWHERE]);
 }
 
-/// A look at a large `cur/` is stopped in the middle, and a reader renames the copy from the part that is still to be
-/// listed to the part that was.
+/// A look at a large `cur/` is stopped in the middle, and a reader renames the copy from the part
+/// that is still to be listed to the part that was.
 #[test]
 fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     let site = Embedded::new();
@@ -122,7 +133,8 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     let [copy] = &entries(&site.root.join(INBOX).join("new"))[..] else { panic!("one copy") };
     let name = copy.file_name().expect("a name").to_string_lossy().into_owned();
     for n in 0..3000 {
-        File::create(cur.join(format!("1700000000.another-letter-{n:05}.host:2,S"))).expect("a letter");
+        File::create(cur.join(format!("1700000000.another-letter-{n:05}.host:2,S")))
+            .expect("a letter");
     }
     // Which of the names that a reader may give it stand early in a listing, and which late.
     let listing = |name: &str| {
@@ -132,8 +144,10 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
         fs::remove_file(&path).expect("a name to try");
         at.expect("it is listed")
     };
-    let keywords: Vec<String> = ('a'..='z').flat_map(|one| ('a'..='d').map(move |two| format!("{one}{two}"))).collect();
-    let names: Vec<String> = keywords.iter().map(|keywords| format!("{name}:2,S{keywords}")).collect();
+    let keywords: Vec<String> =
+        ('a'..='z').flat_map(|one| ('a'..='d').map(move |two| format!("{one}{two}"))).collect();
+    let names: Vec<String> =
+        keywords.iter().map(|keywords| format!("{name}:2,S{keywords}")).collect();
     let early = names.iter().find(|name| listing(name) < 300);
     let late = names.iter().find(|name| listing(name) > 2500);
     // A file system that lists a renamed file last, and never leaves one out.
@@ -141,7 +155,8 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
         return eprintln!("no name stands early here: nothing to miss");
     };
     fs::rename(copy, cur.join(late)).expect("a reader");
-    let ledger = rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
+    let ledger =
+        rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
     let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = NULL";
     assert_eq!(ledger.execute(forget, []).expect("update"), 1);
     drop(ledger);
@@ -151,11 +166,13 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.starts_with("found "), "{said}");
     let written = [entries(&cur), entries(&site.root.join(INBOX).join("new"))].concat();
-    let ours: Vec<_> = written.iter().filter(|path| path.to_string_lossy().contains(&name)).collect();
+    let ours: Vec<_> =
+        written.iter().filter(|path| path.to_string_lossy().contains(&name)).collect();
     assert_eq!(ours, [&cur.join(early)]);
 }
 
-/// As NFS and older file systems: a file needs a name under `tmp/` before it has one in the mailbox.
+/// As NFS and older file systems: a file needs a name under `tmp/` before it has one in the
+/// mailbox.
 #[test]
 fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
     let new_site = || {
@@ -166,8 +183,11 @@ fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
     let site = new_site();
     let plain = Traced::well(&site.root, &site.config, &DELIVER, Some(FROM_ELSEWHERE));
     let first = plain.calls.first().expect("a call").thread;
-    let opened: Vec<_> = plain.calls.iter().filter(|call| call.name == "openat" && call.thread == first).collect();
-    let at = opened.iter().position(|call| call.args.contains("O_TMPFILE")).expect("an unnamed file") + 1;
+    let opened: Vec<_> =
+        plain.calls.iter().filter(|call| call.name == "openat" && call.thread == first).collect();
+    let at =
+        opened.iter().position(|call| call.args.contains("O_TMPFILE")).expect("an unnamed file")
+            + 1;
     let refuse = format!("inject=openat:error=EOPNOTSUPP:when={at}");
 
     let site = new_site();
@@ -194,13 +214,20 @@ fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
         let count = counts.entry((call.thread, &call.name)).or_default();
         *count += 1;
         let is_of_the_mailbox = call.args.contains(INBOX);
-        let is_worth_it = matches!(&*call.name, "write" | "utimensat" | "fsync" | "linkat" | "unlink" | "exit_group");
-        if n < begins || !is_worth_it || !(is_of_the_mailbox || call.name == "fsync" || call.name == "exit_group") {
+        let is_worth_it = matches!(
+            &*call.name,
+            "write" | "utimensat" | "fsync" | "linkat" | "unlink" | "exit_group"
+        );
+        if n < begins
+            || !is_worth_it
+            || !(is_of_the_mailbox || call.name == "fsync" || call.name == "exit_group")
+        {
             continue;
         }
         let site = new_site();
         let die = format!("inject={}:signal=SIGKILL:when={count}", call.name);
-        let dead = Traced::run(&site.root, &site.config, &DELIVER, Some(FROM_ELSEWHERE), &[&refuse, &die]);
+        let dead =
+            Traced::run(&site.root, &site.config, &DELIVER, Some(FROM_ELSEWHERE), &[&refuse, &die]);
         killed += usize::from(dead.output.status.signal() == Some(9));
         // A copy is there whole, or not at all.
         let inbox = site.inbox();
@@ -212,6 +239,8 @@ fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
         assert!(again.status.success(), "{call:?}: {again:?}");
         assert!(both(&site), "{call:?}: {:?}", site.inbox());
     }
-    eprintln!("killed at {killed} calls without unnamed files, {left_under_tmp} files were left under tmp/");
+    eprintln!(
+        "killed at {killed} calls without unnamed files, {left_under_tmp} files were left under tmp/"
+    );
     assert!(killed >= 6 && left_under_tmp > 0, "{killed} killed, {left_under_tmp} left under tmp/");
 }

@@ -1,4 +1,5 @@
-//! Peers that misbehave on purpose, on loopback: each answers every connection in its way until the test ends.
+//! Peers that misbehave on purpose, on loopback: each answers every connection in its way until the
+//! test ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +14,8 @@ pub enum Peer {
     Closes,
     /// An IMAP server that refuses the login.
     WrongPassword,
-    /// An IMAP server that takes the login and answers an APPEND with this after its literal (no answer when empty).
+    /// An IMAP server that takes the login and answers an APPEND with this after its literal (no
+    /// answer when empty).
     Append(&'static str),
     /// An IMAP server that lets nobody act for the account whose SASL response begins like this.
     NoAccount(&'static str),
@@ -49,9 +51,14 @@ fn serve(peer: Peer, mut stream: &TcpStream) -> std::io::Result<()> {
         Peer::Endless => loop {
             stream.write_all(&[b'x'; 65536])?;
         },
-        Peer::WrongPassword | Peer::NoAccount(_) | Peer::FullFor(_) | Peer::Append(_) | Peer::ClosesInLiteral => {}
+        Peer::WrongPassword
+        | Peer::NoAccount(_)
+        | Peer::FullFor(_)
+        | Peer::Append(_)
+        | Peer::ClosesInLiteral => {}
     }
-    stream.write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+ UIDPLUS] ready\r\n")?;
+    stream
+        .write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+ UIDPLUS] ready\r\n")?;
     let mut input = BufReader::new(stream);
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
@@ -65,15 +72,24 @@ fn serve(peer: Peer, mut stream: &TcpStream) -> std::io::Result<()> {
             }
             let reply = match peer {
                 // Nor is the user an account of its own: base64 of mda, NUL, mda.
-                _ if line.contains(" bWRhAG1kY") => "NO [AUTHENTICATIONFAILED] Authentication failed.",
+                _ if line.contains(" bWRhAG1kY") => {
+                    "NO [AUTHENTICATIONFAILED] Authentication failed."
+                }
                 Peer::NoAccount(start) if !line.contains(&format!(" {start}")) => "OK Logged in",
-                Peer::WrongPassword | Peer::NoAccount(_) => "NO [AUTHENTICATIONFAILED] Authentication failed.",
+                Peer::WrongPassword | Peer::NoAccount(_) => {
+                    "NO [AUTHENTICATIONFAILED] Authentication failed."
+                }
                 _ => "OK [CAPABILITY IMAP4rev1 LITERAL+ UIDPLUS] Logged in",
             };
             write!(stream, "{tag} {reply}\r\n")?;
         } else if upper.contains(" APPEND ") {
-            let size: usize =
-                line.rsplit('{').next().unwrap_or("").trim_end_matches(['}', '+', '\r', '\n']).parse().unwrap_or(0);
+            let size: usize = line
+                .rsplit('{')
+                .next()
+                .unwrap_or("")
+                .trim_end_matches(['}', '+', '\r', '\n'])
+                .parse()
+                .unwrap_or(0);
             if peer_closes(peer) {
                 return Ok(());
             }
@@ -85,7 +101,9 @@ fn serve(peer: Peer, mut stream: &TcpStream) -> std::io::Result<()> {
                 Peer::FullFor(mailbox) if line.contains(mailbox) => {
                     write!(stream, "{tag} NO [OVERQUOTA] full\r\n")?;
                 }
-                Peer::NoAccount(_) | Peer::FullFor(_) => write!(stream, "{tag} OK [APPENDUID 1 7] done\r\n")?,
+                Peer::NoAccount(_) | Peer::FullFor(_) => {
+                    write!(stream, "{tag} OK [APPENDUID 1 7] done\r\n")?
+                }
                 _ => {}
             }
         } else if upper.contains(" CAPABILITY") {

@@ -1,5 +1,5 @@
-//! Which part of a sweep to run: all of it with `tests/run --full`, else what always counts and a sample of the rest that
-//! moves on with every commit.
+//! Which part of a sweep to run: all of it with `tests/run --full`, else what always counts and a
+//! sample of the rest that moves on with every commit.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
@@ -13,10 +13,17 @@ fn offset() -> usize {
     *OFFSET.get_or_init(|| {
         let given = std::env::var("ONEDROP_OFFSET").ok().and_then(|offset| offset.parse().ok());
         let offset = given.unwrap_or_else(|| {
-            let git = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();
+            let git = Command::new("git")
+                .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"])
+                .output();
             let commit = git.ok().filter(|git| git.status.success()).map(|git| git.stdout);
-            let days =
-                || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400;
+            let days = || {
+                SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_secs()
+                    / 86_400
+            };
             let mut hasher = DefaultHasher::new();
             commit.unwrap_or_else(|| days().to_string().into_bytes()).hash(&mut hasher);
             (hasher.finish() % 10_000) as usize
@@ -26,7 +33,8 @@ fn offset() -> usize {
     })
 }
 
-/// All that `always` counts, and `wanted` of the others, evenly spread; everything where that is asked for.
+/// All that `always` counts, and `wanted` of the others, evenly spread; everything where that is
+/// asked for.
 pub fn sample<T>(all: Vec<T>, wanted: usize, always: impl Fn(&T) -> bool) -> Vec<T> {
     let others = all.iter().filter(|one| !always(one)).count();
     if std::env::var_os("ONEDROP_FULL").is_some() || others <= wanted {

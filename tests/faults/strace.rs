@@ -1,5 +1,5 @@
-//! What strace(1) wrote with `-f -y -o FILE`: the calls of all threads, with when each began and ended, and what their
-//! descriptors stand for.
+//! What strace(1) wrote with `-f -y -o FILE`: the calls of all threads, with when each began and
+//! ended, and what their descriptors stand for.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,8 @@ pub struct Call {
     pub name: String,
     /// All that stands between the parentheses.
     pub args: String,
-    /// What follows the equals sign: a number, a descriptor with its path, `-1 EIO (...) (INJECTED)`, `?`.
+    /// What follows the equals sign: a number, a descriptor with its path, `-1 EIO (...)
+    /// (INJECTED)`, `?`.
     pub result: String,
     /// Lines of the trace: a call that began after another ended is later.
     pub began: usize,
@@ -28,7 +29,8 @@ impl Call {
         self.result.contains("(INJECTED)")
     }
 
-    /// What the descriptor is that stands first among the arguments: a path, `TYPE:[...]` of what has none.
+    /// What the descriptor is that stands first among the arguments: a path, `TYPE:[...]` of what
+    /// has none.
     pub fn on(&self) -> &str {
         path_in(&self.args).unwrap_or_default()
     }

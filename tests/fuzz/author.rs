@@ -23,7 +23,10 @@ pub fn check(input: &[u8]) {
     let by_login = who(own, "doug", Trust::Authenticated);
     if let Some(author) = &anyone {
         let address = &author.address;
-        assert!(address.matches('@').count() == 1 && *address == address.to_lowercase(), "{address:?}");
+        assert!(
+            address.matches('@').count() == 1 && *address == address.to_lowercase(),
+            "{address:?}"
+        );
         assert!(!address.contains(char::is_control), "{address:?}");
         assert_eq!(author.if_same_account_as, None);
     }
@@ -32,11 +35,16 @@ pub fn check(input: &[u8]) {
     };
     assert!(same(&anyone, &by_login));
     assert!(by_results.is_none() || by_results == anyone);
-    assert_eq!(by_login.is_some_and(|author| author.if_same_account_as.is_none()), by_results.is_some());
+    assert_eq!(
+        by_login.is_some_and(|author| author.if_same_account_as.is_none()),
+        by_results.is_some()
+    );
 
     // Where our name stands nowhere, nobody's results count.
-    let others: Vec<u8> =
-        input.iter().map(|byte| if byte.eq_ignore_ascii_case(&b'x') { b'y' } else { *byte }).collect();
+    let others: Vec<u8> = input
+        .iter()
+        .map(|byte| if byte.eq_ignore_ascii_case(&b'x') { b'y' } else { *byte })
+        .collect();
     assert_eq!(who(&others, "", Trust::Authenticated), None, "nobody's results");
 
     if takes_fields_on_top(&message) {
@@ -45,12 +53,23 @@ pub fn check(input: &[u8]) {
             who(&[field.as_bytes(), own].concat(), "", Trust::Authenticated)
         };
         assert_eq!(with("dmarc=fail header.from=gmail.com"), None, "the top-most says fail");
-        assert_eq!(with("dmarc=pass header.from=nobody.invalid"), None, "the top-most names another domain");
+        assert_eq!(
+            with("dmarc=pass header.from=nobody.invalid"),
+            None,
+            "the top-most names another domain"
+        );
         if let Some(Author { address, .. }) = &anyone {
             let domain = address.split_once('@').expect("one @").1;
             // Characters that mean something in the field are no domain's.
-            if domain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-')) {
-                assert_eq!(with(&format!("dmarc=pass header.from={domain}")), anyone, "the top-most says pass");
+            if domain
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
+            {
+                assert_eq!(
+                    with(&format!("dmarc=pass header.from={domain}")),
+                    anyone,
+                    "the top-most says pass"
+                );
             }
         }
     }

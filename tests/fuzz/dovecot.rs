@@ -37,7 +37,9 @@ const DICTIONARY: &[&[u8]] = &[
 
 fn seeds() -> Vec<Vec<u8>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/dovecot");
-    let paths = fs::read_dir(folder).expect("fixtures/dovecot").map(|entry| entry.expect("an entry").path());
+    let paths = fs::read_dir(folder)
+        .expect("fixtures/dovecot")
+        .map(|entry| entry.expect("an entry").path());
     let confs = paths.filter(|path| path.extension().is_some_and(|extension| extension == "conf"));
     confs.map(|path| fs::read(path).expect("a fixture")).collect()
 }

@@ -1,5 +1,5 @@
-//! Spoils inputs and runs a target's check on each. By hand because the fuzzers there are need a nightly compiler
-//! (libFuzzer) or another process (AFL); these targets run in every test run.
+//! Spoils inputs and runs a target's check on each. By hand because the fuzzers there are need a
+//! nightly compiler (libFuzzer) or another process (AFL); these targets run in every test run.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -22,9 +22,11 @@ pub struct Target {
 /// Without an environment variable, for each target; and for all together where CI is true.
 const SECS_EACH: f64 = 2.0;
 const SECS_IN_CI: f64 = 60.0;
-/// An input whose check takes longer than this is a fault. Far above what a busy machine needs for [`LONGEST`] bytes.
+/// An input whose check takes longer than this is a fault. Far above what a busy machine needs for
+/// [`LONGEST`] bytes.
 const SLOWEST: Duration = Duration::from_secs(30);
-/// Spoilt inputs grow to this, and a few to more: what takes time with the square of its input shows in them.
+/// Spoilt inputs grow to this, and a few to more: what takes time with the square of its input
+/// shows in them.
 const LONG: usize = 8 * 1024;
 const LONGEST: usize = 128 * 1024;
 /// At least as many, however slow the machine is.
@@ -45,8 +47,11 @@ pub fn run(name: &str, target: &Target, targets: usize) {
     let watched = Arc::new(Mutex::new(None));
     watch(name, &watched);
     let folder = folder(name);
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.expect("entry").path()).collect();
+    let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.expect("entry").path())
+        .collect();
     paths.sort();
     let mut inputs = (target.seeds)();
     for path in &paths {
@@ -67,7 +72,11 @@ pub fn run(name: &str, target: &Target, targets: usize) {
         run.check(&random.input(&inputs, target.dictionary), &watched);
         count += 1;
     }
-    println!("fuzz {name}: {count} inputs in {:.1} s, and {} kept ones", began.elapsed().as_secs_f64(), paths.len());
+    println!(
+        "fuzz {name}: {count} inputs in {:.1} s, and {} kept ones",
+        began.elapsed().as_secs_f64(),
+        paths.len()
+    );
 }
 
 /// So many spoilt inputs, for checks that take them together.

@@ -40,8 +40,9 @@ fn identity(input: &[u8], by: DedupBy) {
     assert_eq!(Message::new(crlf(input), by).identity(), expected, "with CRLF and an mbox line");
     if takes_fields_on_top(&message) {
         assert_eq!(of(&[ADDED_ON_THE_WAY, own].concat()), *expected, "with trace fields");
-        let has_received =
-            message.fields().any(|f| f.is(b"received") && !f.relaxed().windows(9).any(|w| w == b"(Onedrop)"));
+        let has_received = message
+            .fields()
+            .any(|f| f.is(b"received") && !f.relaxed().windows(9).any(|w| w == b"(Onedrop)"));
         if has_received {
             assert_eq!(of(&[RECEIVED, own].concat()), *expected, "sent in again");
         }
@@ -54,7 +55,10 @@ fn identity(input: &[u8], by: DedupBy) {
         let there = Message::new(pieces.concat(), by);
         assert_eq!((there.identity(), there.shared_copy()), (expected, shared), "handed over");
     }
-    assert_eq!(expected.message_id.is_some() && by == DedupBy::MessageId, expected.digest == expected.id_hash);
+    assert_eq!(
+        expected.message_id.is_some() && by == DedupBy::MessageId,
+        expected.digest == expected.id_hash
+    );
 }
 
 fn nul(input: &[u8]) {

@@ -1,5 +1,6 @@
-//! What an IMAP server says, to the real client on a connection of its own: every line of the input that is a single `%`
-//! ends what the server says to one command. Tags are those that the client will use.
+//! What an IMAP server says, to the real client on a connection of its own: every line of the input
+//! that is a single `%` ends what the server says to one command. Tags are those that the client
+//! will use.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -141,8 +142,8 @@ fn with<T>(input: &[u8], work: impl FnOnce(&mut ImapStore) -> T) -> T {
     })
 }
 
-/// Whatever a server says, an append and a look end in time, without the password in an error; a copy counts as stored or
-/// as found only where the server said so.
+/// Whatever a server says, an append and a look end in time, without the password in an error; a
+/// copy counts as stored or as found only where the server said so.
 pub fn check(input: &[u8]) {
     let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
     let copy = Copy {
@@ -153,7 +154,9 @@ pub fn check(input: &[u8]) {
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
     };
     let inbox = Destination::inbox("doug");
-    let says = |text: &str| input.windows(text.len()).any(|window| window.eq_ignore_ascii_case(text.as_bytes()));
+    let says = |text: &str| {
+        input.windows(text.len()).any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
+    };
     let tells = |error: StoreError| {
         let text = error.to_string();
         assert!(!text.contains("hunter2") && !text.chars().any(char::is_control), "{text:?}");
@@ -194,7 +197,8 @@ fn good_answers_reach_the_end() {
         (made, Receipt::Uid { validity: 7, uid: 1 }),
         (waits, Receipt::Unnamed),
     ] {
-        let stored = with(&input, |store| store.append(&inbox, &copy, &Deadline::new(TIME, TIME / 4)));
+        let stored =
+            with(&input, |store| store.append(&inbox, &copy, &Deadline::new(TIME, TIME / 4)));
         assert!(matches!(&stored, Ok(is) if *is == receipt), "{stored:?}");
     }
     let seen = with(&look, |store| store.look(&inbox, &copy, Instant::now() + TIME));

@@ -33,8 +33,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds.map(<[u8]>::to_vec).to_vec()
 }
 
-/// Both readers agree with the simplest ones there are, however `input` is cut; what was read, encoded again, is what
-/// came; and as a message `input` comes back from the wire as it went.
+/// Both readers agree with the simplest ones there are, however `input` is cut; what was read,
+/// encoded again, is what came; and as a message `input` comes back from the wire as it went.
 pub fn check(input: &[u8]) {
     let (message, end) = simplest(input);
     for parts in [vec![input], input.chunks(1).collect(), cut(input)] {
@@ -69,7 +69,10 @@ fn chunks(input: &[u8]) {
     }
     let is_bare = |at: usize| input[at] == b'\n' && (at == 0 || input[at - 1] != b'\r');
     if !(0..input.len()).any(is_bare) {
-        assert_eq!(shown(&message.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(&b"\r\n"[..])), shown(input));
+        assert_eq!(
+            shown(&message.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(&b"\r\n"[..])),
+            shown(input)
+        );
     }
 }
 
@@ -85,8 +88,9 @@ fn dots(parts: Vec<&[u8]>) -> (Vec<u8>, Option<usize>) {
     (read, None)
 }
 
-/// The data up to CRLF `.` CRLF, line by line: without the dot that starts one, with LF at its end; and its length. Where
-/// the end does not come, what may yet become a line's end or a first dot is not in it.
+/// The data up to CRLF `.` CRLF, line by line: without the dot that starts one, with LF at its end;
+/// and its length. Where the end does not come, what may yet become a line's end or a first dot is
+/// not in it.
 pub fn simplest(input: &[u8]) -> (Vec<u8>, Option<usize>) {
     // The data stands after the CRLF of DATA.
     let data = [b"\r\n", input].concat();
@@ -133,7 +137,9 @@ fn dot_stuffed(message: &[u8]) -> Vec<u8> {
 
 /// Whether the data is as a good client sends it: each LF after a CR, each first dot doubled.
 fn is_canonical(data: &[u8]) -> bool {
-    let good = |line: &&[u8]| !line.contains(&b'\n') && (!line.starts_with(b".") || line.starts_with(b".."));
+    let good = |line: &&[u8]| {
+        !line.contains(&b'\n') && (!line.starts_with(b".") || line.starts_with(b".."))
+    };
     lines(data).iter().all(good)
 }
 

@@ -7,12 +7,25 @@ use super::harness::Target;
 
 pub const TARGET: Target = Target { seeds, dictionary: DICTIONARY, check };
 
-const DICTIONARY: &[&[u8]] =
-    &[b"\r\n", b"\n250 2.0.0 stored\r\n", b"\0", b"\xff", b"\xc2\x9b", b"\xe2\x80\xa8", b"4.3.0 ", b"-", b"\x1b[31m"];
+const DICTIONARY: &[&[u8]] = &[
+    b"\r\n",
+    b"\n250 2.0.0 stored\r\n",
+    b"\0",
+    b"\xff",
+    b"\xc2\x9b",
+    b"\xe2\x80\xa8",
+    b"4.3.0 ",
+    b"-",
+    b"\x1b[31m",
+];
 
 fn seeds() -> Vec<Vec<u8>> {
-    let seeds =
-        ["stored account=scuba mailbox=INBOX uid=42", "unknown recipient nobody@mail.axial.net", "\u{fc}ber", ""];
+    let seeds = [
+        "stored account=scuba mailbox=INBOX uid=42",
+        "unknown recipient nobody@mail.axial.net",
+        "\u{fc}ber",
+        "",
+    ];
     seeds.map(|seed| seed.as_bytes().to_vec()).to_vec()
 }
 
@@ -28,9 +41,17 @@ pub fn check(input: &[u8]) {
     ] {
         let line = reply(&outcome);
         let (text, end) = line.split_at(line.len() - 2);
-        assert!(line.len() <= 512 && end == b"\r\n" && text.iter().all(|byte| (b' '..=b'~').contains(byte)));
+        assert!(
+            line.len() <= 512
+                && end == b"\r\n"
+                && text.iter().all(|byte| (b' '..=b'~').contains(byte))
+        );
         let status = outcome.status().to_string();
-        assert!(text[0] == status.as_bytes()[0] && text[3] == b' ' && text[4..].starts_with(status.as_bytes()));
+        assert!(
+            text[0] == status.as_bytes()[0]
+                && text[3] == b' '
+                && text[4..].starts_with(status.as_bytes())
+        );
         // Whoever reads it back hears the same outcome.
         let code = String::from_utf8_lossy(&text[..3]).parse().expect("a code");
         let heard = Outcome::of_reply(code, &String::from_utf8_lossy(&text[4..]));

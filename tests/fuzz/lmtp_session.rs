@@ -1,5 +1,5 @@
-//! What a client of the LMTP server says, from its first byte on, to the server's own connection (`lmtp/script.rs`, which
-//! asserts what holds for each reply).
+//! What a client of the LMTP server says, from its first byte on, to the server's own connection
+//! (`lmtp/script.rs`, which asserts what holds for each reply).
 
 #[path = "../lmtp/dialog.rs"]
 mod dialog;
@@ -66,8 +66,9 @@ fn seeds() -> Vec<Vec<u8>> {
     inputs.into_iter().filter(|input| input.len() < 8192).collect()
 }
 
-/// What a connection that is given `input` does, however that is cut: it panics nowhere, says the same, gives each
-/// command its reply before the next is read, and says no more than so much for each byte.
+/// What a connection that is given `input` does, however that is cut: it panics nowhere, says the
+/// same, gives each command its reply before the next is read, and says no more than so much for
+/// each byte.
 pub fn check(input: &[u8]) {
     let limits = [(1, 0), (3, 100), (0, 0)];
     for (recipients, bytes) in limits {
@@ -79,7 +80,8 @@ pub fn check(input: &[u8]) {
         }
         assert_eq!(whole, transcript(&settings, says(cut(input))), "in pieces");
         assert_eq!(whole, transcript(&settings, Lockstep::new(input)), "command by command");
-        let said: usize = whole.iter().filter(|line| line.starts_with("S: ")).map(String::len).sum();
+        let said: usize =
+            whole.iter().filter(|line| line.starts_with("S: ")).map(String::len).sum();
         assert!(said <= 1024 + 32 * input.len(), "{said} bytes for {}", input.len());
     }
 }
@@ -120,8 +122,8 @@ enum Said {
     Part,
 }
 
-/// A client that waits for its replies: it says one command, or all of a message or of a chunk, and sees that this has been
-/// answered as it should be before it says the next.
+/// A client that waits for its replies: it says one command, or all of a message or of a chunk, and
+/// sees that this has been answered as it should be before it says the next.
 struct Lockstep<'a> {
     rest: &'a [u8],
     said: Said,
@@ -154,7 +156,9 @@ impl<'a> Lockstep<'a> {
             (Said::Data, None) => panic!("data came to nothing: {new:?}"),
             // Its chunk comes first.
             (Said::Command { is_bdat: true }, None) if replies.is_empty() => {}
-            (Said::Nothing | Said::Command { .. } | Said::Chunk, None) => assert_eq!(replies.len(), 1, "{new:?}"),
+            (Said::Nothing | Said::Command { .. } | Said::Chunk, None) => {
+                assert_eq!(replies.len(), 1, "{new:?}")
+            }
             (Said::Part, _) => assert!(replies.is_empty() && envelope.is_none(), "{new:?}"),
             (Said::Nothing, Some(_)) => panic!("a message without a word: {new:?}"),
         }
@@ -186,7 +190,8 @@ impl Script for Lockstep<'_> {
         let (now, rest) = self.rest.split_at(length.unwrap_or(self.rest.len()));
         self.rest = rest;
         self.said = if length.is_some() { said } else { Said::Part };
-        let is_over = now.is_empty() || transcript.last().is_some_and(|line| line.starts_with("X:"));
+        let is_over =
+            now.is_empty() || transcript.last().is_some_and(|line| line.starts_with("X:"));
         (!is_over).then(|| Event::Says(now.to_vec()))
     }
 }

@@ -1,4 +1,5 @@
-//! What the targets that read messages share: good messages, words that matter in them, and changes that mean nothing.
+//! What the targets that read messages share: good messages, words that matter in them, and changes
+//! that mean nothing.
 
 use std::path::Path;
 
@@ -23,8 +24,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     for folder in ["fixtures/mail", "fixtures/identity"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        let mut paths: Vec<_> =
-            std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("entry").path()).collect();
+        let mut paths: Vec<_> = std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.expect("entry").path())
+            .collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "eml"));
         paths.sort();
         let files = paths.iter().map(|path| std::fs::read(path).expect("fixture"));
@@ -126,8 +130,8 @@ pub fn folded(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether fields can be put on top of it: its first line continues nothing, and is no mbox line, which only counts as one
-/// at the top.
+/// Whether fields can be put on top of it: its first line continues nothing, and is no mbox line,
+/// which only counts as one at the top.
 pub fn takes_fields_on_top(message: &Message) -> bool {
     let own = message.own_copy();
     let has_mbox_line = Message::new(own.to_vec(), message.dedup_by()).own_copy().len() < own.len();

@@ -1,5 +1,5 @@
-//! What `onedrop check` reads of Postfix: what `postconf` prints of main.cf and, behind a line `--`, of
-//! master.cf.
+//! What `onedrop check` reads of Postfix: what `postconf` prints of main.cf and, behind a line
+//! `--`, of master.cf.
 
 use std::fs;
 
@@ -39,7 +39,9 @@ const DICTIONARY: &[&[u8]] = &[
 
 fn seeds() -> Vec<Vec<u8>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/postfix");
-    let folders = fs::read_dir(folder).expect("fixtures/postfix").map(|entry| entry.expect("an entry").path());
+    let folders = fs::read_dir(folder)
+        .expect("fixtures/postfix")
+        .map(|entry| entry.expect("an entry").path());
     let seed = |folder: std::path::PathBuf| {
         let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a fixture");
         // As postconf -M prints it: each service on one line.
@@ -56,5 +58,9 @@ pub fn check(input: &[u8]) {
     for text in &told {
         assert!(text.len() <= 5000 && !text.contains(char::is_control), "{text:?}");
     }
-    assert_eq!(foreign::postfix(main, &format!("\n{master}\n\n")), told, "blank lines mean nothing");
+    assert_eq!(
+        foreign::postfix(main, &format!("\n{master}\n\n")),
+        told,
+        "blank lines mean nothing"
+    );
 }

@@ -49,8 +49,8 @@ pub fn check(input: &[u8]) {
     as_a_value(input);
 }
 
-/// Whatever stands behind the verb: it is taken or refused, no word of it is told that could mean something in a header
-/// field or in a log, and the message that follows comes through.
+/// Whatever stands behind the verb: it is taken or refused, no word of it is told that could mean
+/// something in a header field or in a log, and the message that follows comes through.
 fn as_arguments(input: &[u8]) {
     let line: Vec<u8> = input.iter().copied().filter(|byte| *byte != b'\n').take(8000).collect();
     let (replies, envelope) = said(&line);
@@ -64,39 +64,54 @@ fn as_arguments(input: &[u8]) {
     assert!(envelope.contains(" addr=") || !envelope.contains(" helo="), "{envelope}");
 }
 
-/// A value of any bytes as Postfix says it (xtext, RFC 3461 section 4): told as it is, but for what is not harmless.
+/// A value of any bytes as Postfix says it (xtext, RFC 3461 section 4): told as it is, but for what
+/// is not harmless.
 fn as_a_value(input: &[u8]) {
     let bytes = &input[..input.len().min(LONGEST / 3)];
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'+' && *byte != b'=';
-    let xtext: String = bytes
-        .iter()
-        .map(|byte| if is_plain(byte) { char::from(*byte).to_string() } else { format!("+{byte:02X}") })
-        .collect();
+    let xtext: String =
+        bytes
+            .iter()
+            .map(|byte| {
+                if is_plain(byte) { char::from(*byte).to_string() } else { format!("+{byte:02X}") }
+            })
+            .collect();
     if xtext.is_empty() {
         return;
     }
-    let (replies, envelope) = said(format!(" ADDR=192.0.2.1 HELO={xtext} IDENT={xtext}").as_bytes());
+    let (replies, envelope) =
+        said(format!(" ADDR=192.0.2.1 HELO={xtext} IDENT={xtext}").as_bytes());
     assert!(replies[0].starts_with("250 2.0.0"), "{}", replies[0]);
     // What is no UTF-8 is told as it came.
     let decoded = String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| xtext.clone());
     let special = |c: char| !c.is_ascii_graphic() || "<>()\\\";@".contains(c);
     let expected: String = decoded.chars().map(|c| if special(c) { '?' } else { c }).collect();
-    let expected = if expected.eq_ignore_ascii_case("[UNAVAILABLE]") { String::new() } else { expected };
-    let heard =
-        |name: &str| envelope.split(' ').find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
+    let expected =
+        if expected.eq_ignore_ascii_case("[UNAVAILABLE]") { String::new() } else { expected };
+    let heard = |name: &str| {
+        envelope.split(' ').find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned()
+    };
     assert_eq!((heard("helo="), heard("id=")), (expected.clone(), expected), "{xtext}");
 }
 
-/// The replies to XFORWARD with these arguments, and to a message that follows; and that message's envelope.
+/// The replies to XFORWARD with these arguments, and to a message that follows; and that message's
+/// envelope.
 fn said(arguments: &[u8]) -> (Vec<String>, String) {
     let rest = b"\r\nMAIL FROM:<>\r\nRCPT TO:<scuba@mail.axial.net>\r\nDATA\r\n.\r\n";
     let words = [b"LHLO mx\r\nXFORWARD ", arguments, rest].concat();
-    let directory = Directory { known: vec!["scuba@mail.axial.net".to_owned()], ..Directory::default() };
+    let directory =
+        Directory { known: vec!["scuba@mail.axial.net".to_owned()], ..Directory::default() };
     let told = transcript(settings("mx", 0, 0), directory, [Event::Says(words)].into_iter());
-    let replies = told.iter().filter_map(|line| line.strip_prefix("S: ")).filter(|line| line.as_bytes()[3] == b' ');
+    let replies = told
+        .iter()
+        .filter_map(|line| line.strip_prefix("S: "))
+        .filter(|line| line.as_bytes()[3] == b' ');
     // Not the greeting, nor what LHLO is told.
     let replies: Vec<String> = replies.skip(2).map(str::to_owned).collect();
-    assert!(replies.len() == 5 && replies[1..].iter().all(|reply| !reply.starts_with('5')), "{told:?}");
+    assert!(
+        replies.len() == 5 && replies[1..].iter().all(|reply| !reply.starts_with('5')),
+        "{told:?}"
+    );
     let envelope = told.iter().find_map(|line| line.strip_prefix("E: ")).expect("a message");
     (replies, envelope.to_owned())
 }

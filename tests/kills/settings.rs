@@ -1,4 +1,5 @@
-//! What is killed: a delivery, a repair, a migration, the LMTP server; what brings it to an end, and what must hold then.
+//! What is killed: a delivery, a repair, a migration, the LMTP server; what brings it to an end,
+//! and what must hold then.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -24,7 +25,8 @@ pub trait Setting: Sync {
     fn name(&self) -> String;
     /// Makes all that run `id` finds.
     fn prepare(&self, id: &str);
-    /// Runs it to its end, or its death, by `strace`: a command to which the program and its arguments are added.
+    /// Runs it to its end, or its death, by `strace`: a command to which the program and its
+    /// arguments are added.
     fn run(&self, id: &str, strace: Command) -> Output;
     /// What there is after a kill.
     fn standing(&self, id: &str) -> Standing;
@@ -56,7 +58,9 @@ impl Setting for Delivery<'_> {
 
     fn run(&self, id: &str, mut strace: Command) -> Output {
         strace.arg(onedrop_path()).args(["deliver", "--config"]).arg(self.site.config(id));
-        strace.args(self.kind.arguments(id)).stdin(File::open(self.message_file(id)).expect("message"));
+        strace
+            .args(self.kind.arguments(id))
+            .stdin(File::open(self.message_file(id)).expect("message"));
         strace.output().expect("strace")
     }
 
@@ -65,7 +69,8 @@ impl Setting for Delivery<'_> {
     }
 
     fn bring_to_an_end(&self, id: &str) -> Result<usize, String> {
-        let (config, message, arguments) = (self.site.config(id), self.kind.message(id), self.kind.arguments(id));
+        let (config, message, arguments) =
+            (self.site.config(id), self.kind.message(id), self.kind.arguments(id));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (mut tries, mut last) = (0, None);
         let done = wait_until(RETRY_LIMIT, || {
@@ -81,7 +86,10 @@ impl Setting for Delivery<'_> {
         // A delivery of what is delivered changes nothing.
         let again = deliver(&config, &arguments, &message);
         let said = String::from_utf8_lossy(&again.stdout).into_owned();
-        if again.status.code() != Some(0) || !said.contains("already there ") || said.contains("stored ") {
+        if again.status.code() != Some(0)
+            || !said.contains("already there ")
+            || said.contains("stored ")
+        {
             return Err(format!("delivered once more: {again:?}"));
         }
         Ok(tries)
@@ -92,7 +100,8 @@ impl Setting for Delivery<'_> {
     }
 }
 
-/// `onedrop verify --repair` of an account with one copy that has a double and another that is in doubt.
+/// `onedrop verify --repair` of an account with one copy that has a double and another that is in
+/// doubt.
 pub struct Repair<'a>(pub &'a Site);
 
 impl Repair<'_> {
@@ -101,7 +110,8 @@ impl Repair<'_> {
     }
 
     fn letter(name: &str, id: &str) -> Vec<u8> {
-        format!("From: ann@elsewhere.example\nMessage-ID: <{name}-{id}@x>\n\nA letter, {name}.\n").into_bytes()
+        format!("From: ann@elsewhere.example\nMessage-ID: <{name}-{id}@x>\n\nA letter, {name}.\n")
+            .into_bytes()
     }
 }
 
@@ -111,7 +121,8 @@ impl Setting for Repair<'_> {
     }
 
     fn prepare(&self, id: &str) {
-        let (config, account, double) = (self.0.config(id), Repair::account(id), Repair::letter("double", id));
+        let (config, account, double) =
+            (self.0.config(id), Repair::account(id), Repair::letter("double", id));
         let recipient = format!("{account}@mail.axial.net");
         delivered(&config, &["-d", &recipient], &double);
         if let Some(dovecot) = &self.0.dovecot {
@@ -124,24 +135,33 @@ impl Setting for Repair<'_> {
             );
             let date = date.expect("a date");
             let options = format!("\"{}\"", date.trim());
-            let appended = dovecot.session(&account).append("INBOX", &options, &self.0.stored(&double));
+            let appended =
+                dovecot.session(&account).append("INBOX", &options, &self.0.stored(&double));
             assert!(appended.is_ok_and(|answer| answer.is_ok()), "{id}: no double");
         } else {
             // A reader has renamed the first, and a late delivery has linked its own.
             let maildir = self.0.mail_root(id).join(&account).join("Maildir");
             let name = files(&maildir.join("new")).concat();
-            let (copy, read) = (maildir.join("new").join(&name), maildir.join("cur").join(format!("{name}:2,S")));
+            let (copy, read) =
+                (maildir.join("new").join(&name), maildir.join("cur").join(format!("{name}:2,S")));
             fs::copy(&copy, &read).expect("a double");
             let date = fs::metadata(&copy).and_then(|copy| copy.modified()).expect("a date");
             File::open(&read).and_then(|read| read.set_modified(date)).expect("a date");
         }
-        self.0.execute(id, &format!("UPDATE onedrop_copy SET epoch = 2 WHERE account = '{account}'"));
+        self.0
+            .execute(id, &format!("UPDATE onedrop_copy SET epoch = 2 WHERE account = '{account}'"));
         delivered(&config, &["-d", &recipient], &Repair::letter("doubt", id));
         self.0.forget_receipts(id, &format!("account = '{account}' AND epoch = 1"));
     }
 
     fn run(&self, id: &str, mut strace: Command) -> Output {
-        strace.arg(onedrop_path()).args(["verify", "--repair", "--account", &Repair::account(id), "--config"]);
+        strace.arg(onedrop_path()).args([
+            "verify",
+            "--repair",
+            "--account",
+            &Repair::account(id),
+            "--config",
+        ]);
         strace.arg(self.0.config(id)).stdin(Stdio::null()).output().expect("strace")
     }
 
@@ -153,10 +173,14 @@ impl Setting for Repair<'_> {
         let (mut tries, mut last) = (0, None);
         let done = wait_until(RETRY_LIMIT, || {
             tries += 1;
-            let output = run(&self.0.config(id), &["verify", "--repair", "--account", &Repair::account(id)]);
-            // A run leaves alone what the killed one still has its lease of, and a double that it only came to mark.
+            let output =
+                run(&self.0.config(id), &["verify", "--repair", "--account", &Repair::account(id)]);
+            // A run leaves alone what the killed one still has its lease of, and a double that it
+            // only came to mark.
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let is_quiet = said.lines().all(|line| line.starts_with("info ") && line.contains("is marked as deleted"));
+            let is_quiet = said
+                .lines()
+                .all(|line| line.starts_with("info ") && line.contains("is marked as deleted"));
             let is_done = output.status.success() && is_quiet && self.standing(id).in_doubt == 0;
             last = Some(output);
             is_done
@@ -168,9 +192,12 @@ impl Setting for Repair<'_> {
         let account = Repair::account(id);
         let mut there = self.0.mailbox(id, &account, "INBOX");
         if let Some(dovecot) = &self.0.dovecot {
-            // Killed between the two commands of a removal: the owner sees it struck out, and it goes with the next EXPUNGE.
+            // Killed between the two commands of a removal: the owner sees it struck out, and it
+            // goes with the next EXPUNGE.
             let mut flags = dovecot.flags(&account, "INBOX").into_iter();
-            there.retain(|_| flags.next().is_some_and(|flags| !flags.contains(&"\\Deleted".to_owned())));
+            there.retain(|_| {
+                flags.next().is_some_and(|flags| !flags.contains(&"\\Deleted".to_owned()))
+            });
         }
         let mut wanted = ["double", "doubt"].map(|name| self.0.stored(&Repair::letter(name, id)));
         there.sort();
@@ -179,7 +206,11 @@ impl Setting for Repair<'_> {
             return Err(format!("{} copies, or other bytes", there.len()));
         }
         let standing = self.standing(id);
-        if (standing.placed, standing.in_doubt) == (2, 0) { Ok(()) } else { Err(format!("{standing:?}")) }
+        if (standing.placed, standing.in_doubt) == (2, 0) {
+            Ok(())
+        } else {
+            Err(format!("{standing:?}"))
+        }
     }
 }
 
@@ -191,15 +222,18 @@ impl Migration<'_> {
     fn config(&self, id: &str) -> PathBuf {
         let config = self.0.config(id);
         let text = fs::read_to_string(&config).expect("configuration");
-        self.0.root.write(&format!("{id}/onedrop.toml"), text.replace("/onedrop?", &format!("/{id}?")))
+        self.0
+            .root
+            .write(&format!("{id}/onedrop.toml"), text.replace("/onedrop?", &format!("/{id}?")))
     }
 
     /// The schema in a text.
     fn schema(&self, id: &str) -> String {
         let Some(postgres) = &self.0.postgres else {
             let ledger = self.0.sqlite(id);
-            let mut query =
-                ledger.prepare("SELECT type || name || coalesce(sql, '') FROM sqlite_schema ORDER BY 1").expect("SQL");
+            let mut query = ledger
+                .prepare("SELECT type || name || coalesce(sql, '') FROM sqlite_schema ORDER BY 1")
+                .expect("SQL");
             let rows = query.query_map([], |row| row.get::<_, String>(0)).expect("rows");
             return rows.map(|row| row.expect("row") + "\n").collect();
         };
@@ -227,7 +261,11 @@ impl Setting for Migration<'_> {
     }
 
     fn run(&self, id: &str, mut strace: Command) -> Output {
-        strace.arg(onedrop_path()).args(["migrate", "--config"]).arg(self.config(id)).stdin(Stdio::null());
+        strace
+            .arg(onedrop_path())
+            .args(["migrate", "--config"])
+            .arg(self.config(id))
+            .stdin(Stdio::null());
         strace.output().expect("strace")
     }
 
@@ -250,7 +288,8 @@ impl Setting for Migration<'_> {
         let schema = self.schema(id);
         let mut whole = WHOLE.lock().expect("schema");
         // The first that is judged was not killed.
-        let known = whole.iter().find(|(name, _)| *name == self.name()).map(|(_, schema)| schema.clone());
+        let known =
+            whole.iter().find(|(name, _)| *name == self.name()).map(|(_, schema)| schema.clone());
         match known {
             None => whole.push((self.name(), schema)),
             Some(known) if known == schema => {}
@@ -279,8 +318,13 @@ impl LmtpServer<'_> {
         (server, socket)
     }
 
-    /// Delivers to those of `recipients` that are not delivered to yet, as far as the server goes along.
-    fn deliver(socket: &std::path::Path, id: &str, recipients: &mut Vec<String>) -> std::io::Result<()> {
+    /// Delivers to those of `recipients` that are not delivered to yet, as far as the server goes
+    /// along.
+    fn deliver(
+        socket: &std::path::Path,
+        id: &str,
+        recipients: &mut Vec<String>,
+    ) -> std::io::Result<()> {
         let mut client = LmtpClient::unix(socket, PATIENCE)?;
         client.command("LHLO test.example")?;
         let sender = format!("from-{id}@mail.axial.net");
@@ -342,7 +386,11 @@ impl Setting for LmtpServer<'_> {
             }
             left.is_empty()
         });
-        if done { Ok(tries) } else { Err(format!("not delivered to {left:?} after {tries} tries: {last:?}")) }
+        if done {
+            Ok(tries)
+        } else {
+            Err(format!("not delivered to {left:?} after {tries} tries: {last:?}"))
+        }
     }
 
     fn judge(&self, id: &str) -> Result<(), String> {
@@ -351,10 +399,15 @@ impl Setting for LmtpServer<'_> {
         let wanted = self.0.stored(&Self::KIND.message(id));
         for (account, mailbox) in &copies {
             let there = self.0.mailbox(id, account, mailbox);
-            let crlf = |copy: &[u8]| String::from_utf8_lossy(copy).replace("\r\n", "\n").into_bytes();
-            let [copy] = &there[..] else { return Err(format!("{account}/{mailbox}: {} copies", there.len())) };
+            let crlf =
+                |copy: &[u8]| String::from_utf8_lossy(copy).replace("\r\n", "\n").into_bytes();
+            let [copy] = &there[..] else {
+                return Err(format!("{account}/{mailbox}: {} copies", there.len()));
+            };
             let (copy, wanted) = (crlf(copy), crlf(&wanted));
-            let own = *mailbox == "INBOX" && copy.starts_with(b"Return-Path: <from-") && copy.ends_with(&wanted);
+            let own = *mailbox == "INBOX"
+                && copy.starts_with(b"Return-Path: <from-")
+                && copy.ends_with(&wanted);
             if copy != wanted && !own {
                 return Err(format!(
                     "{account}/{mailbox}: not the message's bytes: {}",

@@ -1,4 +1,5 @@
-//! Where deliveries go: a ledger in a file or on a Postgres, Maildirs or a Dovecot; and what must be there afterwards.
+//! Where deliveries go: a ledger in a file or on a Postgres, Maildirs or a Dovecot; and what must
+//! be there afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use crate::support::postgres::Postgres;
 use crate::support::world::{deliver, run};
 use crate::support::{TempRoot, fixture_text, maildir_copies, set_mode, wait_until};
 
-/// The lease outlives the deadline by more than Dovecot needs for an append.
-/// One copy after the other: calls of threads side by side cannot be told apart, and so not be killed one by one.
+/// The lease outlives the deadline by more than Dovecot needs for an append. One copy after the
+/// other: calls of threads side by side cannot be told apart, and so not be killed one by one.
 const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n\
                      [lmtp]\nside_by_side = 1\n";
 const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
@@ -55,7 +56,8 @@ impl Kind {
     }
 
     pub fn recipients(self, id: &str) -> Vec<String> {
-        let names: &[&str] = if self == Kind::ThreeRecipients { &["to", "second", "third"] } else { &["to"] };
+        let names: &[&str] =
+            if self == Kind::ThreeRecipients { &["to", "second", "third"] } else { &["to"] };
         names.iter().map(|name| format!("{name}-{id}@mail.axial.net")).collect()
     }
 
@@ -80,7 +82,8 @@ pub struct Standing {
     pub found_by_look: usize,
 }
 
-/// Without a Postgres or a Dovecot each delivery has a ledger or a store of its own: making them is among the steps.
+/// Without a Postgres or a Dovecot each delivery has a ledger or a store of its own: making them is
+/// among the steps.
 pub struct Site {
     pub root: TempRoot,
     pub postgres: Option<Postgres>,
@@ -107,10 +110,14 @@ impl Site {
         if let Some(dovecot) = &dovecot {
             set_mode(&root.write("password", dovecot.password()), 0o600);
         }
-        let session =
-            format!("host={} port={} user=postgres dbname=onedrop", postgres.socket_dir().display(), postgres.port());
+        let session = format!(
+            "host={} port={} user=postgres dbname=onedrop",
+            postgres.socket_dir().display(),
+            postgres.port()
+        );
         let session = Client::connect(&session, NoTls).expect("a session");
-        let site = Site { root, postgres: Some(postgres), dovecot, session: Some(Mutex::new(session)) };
+        let site =
+            Site { root, postgres: Some(postgres), dovecot, session: Some(Mutex::new(session)) };
         let output = run(&site.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         site
@@ -142,8 +149,8 @@ impl Site {
     fn imap(&self, dovecot: &Dovecot, port: u16) -> String {
         let password = self.root.join("password");
         let user = dovecot.master_user();
-        // That the server heeds for whom we log in is on record: the first delivery of all finds it out, which is not what is
-        // looked at here.
+        // That the server heeds for whom we log in is on record: the first delivery of all finds it
+        // out, which is not what is looked at here.
         self.execute(
             "",
             &format!(
@@ -175,7 +182,9 @@ impl Site {
         }
         // A store that nobody serves, or none: what is written there is gone.
         let (config, status) = match (&self.dovecot, kind) {
-            (Some(dovecot), Kind::InDoubt) => (self.config_with("nobody.toml", id, &self.imap(dovecot, 1)), 75),
+            (Some(dovecot), Kind::InDoubt) => {
+                (self.config_with("nobody.toml", id, &self.imap(dovecot, 1)), 75)
+            }
             _ => (self.config(id), 0),
         };
         let arguments = kind.arguments(id);
@@ -188,9 +197,11 @@ impl Site {
         self.forget_receipts(id, &format!("account IN ({})", accounts(&kind.copies(id))));
     }
 
-    /// Makes the copies (an SQL condition) as they are after a crash before the receipt, with the lease run out.
+    /// Makes the copies (an SQL condition) as they are after a crash before the receipt, with the
+    /// lease run out.
     pub fn forget_receipts(&self, id: &str, which: &str) {
-        let past = if self.postgres.is_some() { "clock_timestamp() - interval '1 second'" } else { "1" };
+        let past =
+            if self.postgres.is_some() { "clock_timestamp() - interval '1 second'" } else { "1" };
         let truth = if self.postgres.is_some() { "true" } else { "1" };
         self.execute(
             id,
@@ -218,7 +229,11 @@ impl Site {
     pub fn value(&self, id: &str, sql: &str) -> Option<String> {
         let Some(session) = &self.session else {
             let is_there = self.at(id).join("ledger/ledger.db").exists();
-            return if is_there { self.sqlite(id).query_row(sql, [], |row| row.get(0)).ok() } else { None };
+            return if is_there {
+                self.sqlite(id).query_row(sql, [], |row| row.get(0)).ok()
+            } else {
+                None
+            };
         };
         let answer = session.lock().expect("session").simple_query(sql).expect("SQL");
         answer.iter().find_map(|message| match message {
@@ -228,7 +243,8 @@ impl Site {
     }
 
     fn number(&self, id: &str, what: &str, of: &str) -> usize {
-        let value = self.value(id, &format!("SELECT CAST({what} AS text) FROM onedrop_copy WHERE {of}"));
+        let value =
+            self.value(id, &format!("SELECT CAST({what} AS text) FROM onedrop_copy WHERE {of}"));
         value.map_or(0, |value| value.parse().expect("a number"))
     }
 
@@ -244,7 +260,9 @@ impl Site {
 
     pub fn standing(&self, id: &str, copies: &[(String, &'static str)]) -> Standing {
         let accounts = accounts(copies);
-        let count = |what: &str| self.number(id, "count(*)", &format!("account IN ({accounts}) AND {what}"));
+        let count = |what: &str| {
+            self.number(id, "count(*)", &format!("account IN ({accounts}) AND {what}"))
+        };
         Standing {
             placed: count("placed_at IS NOT NULL"),
             in_doubt: count("placed_at IS NULL AND in_doubt"),
@@ -277,7 +295,12 @@ impl Site {
     }
 
     /// Nothing but one copy of `message` in each of `copies`, as the ledger says.
-    pub fn judge(&self, id: &str, copies: &[(String, &'static str)], message: &[u8]) -> Result<(), String> {
+    pub fn judge(
+        &self,
+        id: &str,
+        copies: &[(String, &'static str)],
+        message: &[u8],
+    ) -> Result<(), String> {
         let wanted = self.stored(message);
         for (account, mailbox) in copies {
             let there = self.mailbox(id, account, mailbox);
@@ -287,13 +310,17 @@ impl Site {
             if there[0] != wanted {
                 return Err(format!("{account}/{mailbox}: not the message's bytes"));
             }
-            let receipt = self.receipt(id, account, mailbox).ok_or(format!("{account}/{mailbox}: not on record"))?;
+            let receipt = self
+                .receipt(id, account, mailbox)
+                .ok_or(format!("{account}/{mailbox}: not on record"))?;
             let name = match &self.dovecot {
                 Some(dovecot) => dovecot.uids(account, mailbox)[0].to_string(),
                 None => self.file_name(id, account, mailbox),
             };
             if name != receipt {
-                return Err(format!("{account}/{mailbox}: the ledger names {receipt}, there is {name}"));
+                return Err(format!(
+                    "{account}/{mailbox}: the ledger names {receipt}, there is {name}"
+                ));
             }
             // Dovecot clears away what a cut connection left when it notices.
             let tmp = || litter(&self.mail_root(id).join(account));
@@ -302,12 +329,16 @@ impl Site {
             }
         }
         let of = format!("account IN ({})", accounts(copies));
-        let (rows, messages) = (self.number(id, "count(*)", &of), self.number(id, "count(DISTINCT message_id)", &of));
+        let (rows, messages) =
+            (self.number(id, "count(*)", &of), self.number(id, "count(DISTINCT message_id)", &of));
         if (rows, messages) != (copies.len(), 1) {
             return Err(format!("{rows} copies of {messages} messages on record"));
         }
-        let mut beside = if self.postgres.is_some() { Vec::new() } else { files(&self.at(id).join("ledger")) };
-        beside.retain(|file| !["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"].contains(&&**file));
+        let mut beside =
+            if self.postgres.is_some() { Vec::new() } else { files(&self.at(id).join("ledger")) };
+        beside.retain(|file| {
+            !["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"].contains(&&**file)
+        });
         if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
     }
 
@@ -315,7 +346,8 @@ impl Site {
     fn file_name(&self, id: &str, account: &str, mailbox: &str) -> String {
         let maildir = self.mail_root(id).join(account).join("Maildir");
         let folder = if mailbox == "INBOX" { maildir } else { maildir.join(format!(".{mailbox}")) };
-        let names: Vec<String> = ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
+        let names: Vec<String> =
+            ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
         names.concat().split(':').next().unwrap_or_default().to_owned()
     }
 }

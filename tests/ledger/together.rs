@@ -1,4 +1,5 @@
-//! Several records or receipts in one call come to what each would have come to alone, one after the other.
+//! Several records or receipts in one call come to what each would have come to alone, one after
+//! the other.
 
 use onedrop::ledger::{TOGETHER, ToConfirm, ToRecord};
 
@@ -20,8 +21,14 @@ fn one(mail: Message, destinations: &[Destination]) -> One {
 
 fn to_record(one: &One) -> ToRecord<'_> {
     let size_bytes = one.mail.own_copy().len() as u64;
-    let entry =
-        Entry { identity: one.mail.identity(), facts: &one.facts, size_bytes, raw: one.raw, nul_runs: None, at: None };
+    let entry = Entry {
+        identity: one.mail.identity(),
+        facts: &one.facts,
+        size_bytes,
+        raw: one.raw,
+        nul_runs: None,
+        at: None,
+    };
     ToRecord { entry, attempt: &one.attempt, destinations: &one.destinations, terms: LEASE }
 }
 
@@ -33,12 +40,22 @@ fn record_all(session: &mut Session, all: &[One]) -> Vec<Result<Recorded, Ledger
 }
 
 /// Records messages of these names for one mailbox.
-pub fn record_names(session: &mut Session, names: &[&str]) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
+pub fn record_names(
+    session: &mut Session,
+    names: &[&str],
+) -> Result<Vec<Result<Recorded, LedgerError>>, LedgerError> {
     let all: Vec<One> = names.iter().map(|name| one(mail(name), &[inbox()])).collect();
-    session.0.together(&all.iter().map(to_record).collect::<Vec<_>>(), &[]).map(|made| made.recorded)
+    session
+        .0
+        .together(&all.iter().map(to_record).collect::<Vec<_>>(), &[])
+        .map(|made| made.recorded)
 }
 
-fn to_confirm<'a>(state: &CopyState, receipt: &'a Receipt, end: Option<(i64, &'a AttemptEnd)>) -> ToConfirm<'a> {
+fn to_confirm<'a>(
+    state: &CopyState,
+    receipt: &'a Receipt,
+    end: Option<(i64, &'a AttemptEnd)>,
+) -> ToConfirm<'a> {
     ToConfirm { claim: claimed(state), receipt, facts: CopyFacts::default(), end }
 }
 
@@ -55,12 +72,16 @@ pub fn several_messages_are_recorded_at_once(rig: &dyn Rig) {
     ];
     let recorded: Vec<Recorded> =
         record_all(&mut session, &all).into_iter().map(|one| one.expect("recorded")).collect();
-    let facts: Vec<_> = recorded.iter().map(|one| (one.is_new, one.collision, one.copies.len())).collect();
+    let facts: Vec<_> =
+        recorded.iter().map(|one| (one.is_new, one.collision, one.copies.len())).collect();
     let new = |copies| (true, false, copies);
     assert_eq!(facts, [new(2), new(1), (true, true, 1), (false, false, 2), new(0), new(2)]);
     assert_eq!(recorded[3].message, recorded[0].message);
     assert_eq!(recorded[3].copies[0], CopyState::Busy, "leased by the one before");
-    let leased = recorded.iter().flat_map(|one| &one.copies).filter(|state| matches!(state, CopyState::Claimed(_)));
+    let leased = recorded
+        .iter()
+        .flat_map(|one| &one.copies)
+        .filter(|state| matches!(state, CopyState::Claimed(_)));
     assert_eq!(leased.count(), 7);
     for (name, attempts) in [("first", 2), ("nobody's", 1), ("kept", 1)] {
         let trace = session.trace_one(&format!("{name}@example.org"));
@@ -68,11 +89,19 @@ pub fn several_messages_are_recorded_at_once(rig: &dyn Rig) {
         assert_eq!(trace.raw_kept, name == "kept");
         assert_eq!(trace.addresses.len(), 1);
     }
-    assert!(session.trace("pair@example.org").iter().all(|trace| trace.collision), "both are marked");
+    assert!(
+        session.trace("pair@example.org").iter().all(|trace| trace.collision),
+        "both are marked"
+    );
     let account = |one: &Recorded, at: usize| claimed(&one.copies[at]).copy;
     let copies = session.copies(&ALL);
-    let of = |copy: i64| copies.iter().find(|one| one.copy == copy).map(|one| one.destination.account.as_str());
-    assert_eq!((of(account(&recorded[5], 0)), of(account(&recorded[5], 1))), (Some("zoe"), Some("doug")));
+    let of = |copy: i64| {
+        copies.iter().find(|one| one.copy == copy).map(|one| one.destination.account.as_str())
+    };
+    assert_eq!(
+        (of(account(&recorded[5], 0)), of(account(&recorded[5], 1))),
+        (Some("zoe"), Some("doug"))
+    );
 }
 
 pub fn one_that_is_contended_keeps_the_others_from_nothing(rig: &dyn Rig) {
@@ -80,11 +109,13 @@ pub fn one_that_is_contended_keeps_the_others_from_nothing(rig: &dyn Rig) {
     let wanted = mail("wanted");
     let other = a.claim(&mail("other"), &inbox());
     assert_eq!(a.turn(&other, &wanted.identity().id_hash), OURS);
-    let all = [one(mail("before"), &[inbox()]), one(wanted, &[inbox()]), one(mail("after"), &[inbox()])];
+    let all =
+        [one(mail("before"), &[inbox()]), one(wanted, &[inbox()]), one(mail("after"), &[inbox()])];
     let recorded = record_all(&mut b, &all);
     assert!(matches!(&recorded[..], [Ok(_), Err(LedgerError::Contended), Ok(_)]), "{recorded:?}");
     assert!(b.trace("wanted@example.org").is_empty());
-    let again: Vec<_> = ["before", "after"].map(|name| a.record(&mail(name), &[inbox()]).copies.remove(0)).into();
+    let again: Vec<_> =
+        ["before", "after"].map(|name| a.record(&mail(name), &[inbox()]).copies.remove(0)).into();
     assert_eq!(again, [CopyState::Busy, CopyState::Busy], "on record");
 }
 
@@ -93,7 +124,8 @@ pub fn as_many_as_may_go_together_do(rig: &dyn Rig) {
     let all: Vec<One> = (0..TOGETHER).map(|n| one(mail(&format!("many{n}")), &[inbox()])).collect();
     let recorded: Vec<Recorded> =
         record_all(&mut session, &all).into_iter().map(|one| one.expect("recorded")).collect();
-    let (receipts, end): (Vec<Receipt>, _) = ((1..=TOGETHER as u32).map(uid).collect(), delivered());
+    let (receipts, end): (Vec<Receipt>, _) =
+        ((1..=TOGETHER as u32).map(uid).collect(), delivered());
     let confirms: Vec<ToConfirm<'_>> = recorded
         .iter()
         .zip(&receipts)
@@ -103,9 +135,15 @@ pub fn as_many_as_may_go_together_do(rig: &dyn Rig) {
     assert_eq!(confirmed.len(), TOGETHER);
     for (n, (one, receipt)) in all.iter().zip(&receipts).enumerate() {
         assert!(matches!(confirmed[n], Ok(Confirmed::Recorded)), "{:?}", confirmed[n]);
-        assert_eq!(session.record(&one.mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
+        assert_eq!(
+            session.record(&one.mail, &[inbox()]).copies,
+            [CopyState::Placed(receipt.clone())]
+        );
         let trace = session.trace_one(&format!("many{n}@example.org"));
-        assert_eq!(trace.attempts.iter().filter(|one| one.outcome.as_deref() == Some("delivered")).count(), 1);
+        assert_eq!(
+            trace.attempts.iter().filter(|one| one.outcome.as_deref() == Some("delivered")).count(),
+            1
+        );
     }
 }
 
@@ -133,7 +171,8 @@ pub fn each_receipt_has_an_outcome_of_its_own(rig: &dyn Rig) {
     let late = Confirmed::Superseded { by: uid(11) };
     assert_eq!(confirmed, [Confirmed::Recorded, late, Confirmed::Recorded, Confirmed::Recorded]);
     let ended = mails.map(|mail| {
-        let id = String::from_utf8(mail.identity().message_id.clone().expect("an id")).expect("text");
+        let id =
+            String::from_utf8(mail.identity().message_id.clone().expect("an id")).expect("text");
         a.trace_one(&id).attempts.iter().filter(|one| one.outcome.is_some()).count()
     });
     assert_eq!(ended, [1, 0, 1, 1], "an end is on record only with the receipt");
@@ -142,7 +181,11 @@ pub fn each_receipt_has_an_outcome_of_its_own(rig: &dyn Rig) {
 pub fn records_and_receipts_go_in_one_call(rig: &dyn Rig) {
     let (mut a, mut b) = (Session::of(rig), Session::of(rig));
     let [first, second] = ["first", "second"].map(|name| a.record(&mail(name), &[inbox()]));
-    let all = [one(mail("third"), &[inbox(), sent()]), one(mail("nobody's"), &[]), one(mail("first"), &[inbox()])];
+    let all = [
+        one(mail("third"), &[inbox(), sent()]),
+        one(mail("nobody's"), &[]),
+        one(mail("first"), &[inbox()]),
+    ];
     let (receipts, end) = ([1, 2].map(uid), delivered());
     assert_eq!(a.confirm(&claimed(&second.copies[0]), &uid(9)), Confirmed::Recorded);
     let lost = claimed(&second.copies[0]);
@@ -155,13 +198,24 @@ pub fn records_and_receipts_go_in_one_call(rig: &dyn Rig) {
             end: Some((second.attempt, &end)),
         },
     ];
-    let made = b.0.together(&all.iter().map(to_record).collect::<Vec<_>>(), &confirms).expect("a transaction");
-    let recorded: Vec<Recorded> = made.recorded.into_iter().map(|one| one.expect("recorded")).collect();
+    let made =
+        b.0.together(&all.iter().map(to_record).collect::<Vec<_>>(), &confirms)
+            .expect("a transaction");
+    let recorded: Vec<Recorded> =
+        made.recorded.into_iter().map(|one| one.expect("recorded")).collect();
     let [third, none, again] = &recorded[..] else { panic!("{recorded:?}") };
     assert!(third.is_new && none.is_new && none.copies.is_empty());
-    assert!(third.copies.iter().all(|state| matches!(state, CopyState::Claimed(_))) && third.copies.len() == 2);
-    assert_eq!((again.is_new, &again.copies[..]), (false, &[CopyState::Busy][..]), "recorded before the receipt");
-    let confirmed: Vec<Confirmed> = made.confirmed.into_iter().map(|one| one.expect("an outcome")).collect();
+    assert!(
+        third.copies.iter().all(|state| matches!(state, CopyState::Claimed(_)))
+            && third.copies.len() == 2
+    );
+    assert_eq!(
+        (again.is_new, &again.copies[..]),
+        (false, &[CopyState::Busy][..]),
+        "recorded before the receipt"
+    );
+    let confirmed: Vec<Confirmed> =
+        made.confirmed.into_iter().map(|one| one.expect("an outcome")).collect();
     assert_eq!(confirmed, [Confirmed::Recorded, Confirmed::Superseded { by: uid(9) }]);
     assert_eq!(a.record(&mail("first"), &[inbox()]).copies, [CopyState::Placed(uid(1))]);
     assert_eq!(a.record(&mail("second"), &[inbox()]).copies, [CopyState::Placed(uid(9))]);

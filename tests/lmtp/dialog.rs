@@ -1,9 +1,11 @@
-//! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients the directory knows, cannot look up
-//! now, or not as it is set up), `recipients:` and `bytes:` (the limits), `idle:` (seconds). Then what is said, from the
-//! greeting on:
+//! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients the
+//! directory knows, cannot look up now, or not as it is set up), `recipients:` and `bytes:` (the
+//! limits), `idle:` (seconds). Then what is said, from the greeting on:
 //!
-//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes: `escapes.rs`.
-//! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such lines in a row.
+//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes:
+//!   `escapes.rs`.
+//! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such
+//!   lines in a row.
 //! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
 //! - `F: ` why there is no message in place of one.
 //! - `X:` the connection is closed.
@@ -41,7 +43,9 @@ impl Dialog {
     pub fn input(&self) -> Vec<u8> {
         let events = self.steps.iter().flat_map(|step| &step.events);
         events
-            .filter_map(|event| if let Event::Says(bytes) = event { Some(&bytes[..]) } else { None })
+            .filter_map(
+                |event| if let Event::Says(bytes) = event { Some(&bytes[..]) } else { None },
+            )
             .collect::<Vec<_>>()
             .concat()
     }
@@ -56,7 +60,8 @@ impl Dialog {
 /// All dialogs in `fixtures/dialogs`, by name.
 pub fn all() -> Vec<Dialog> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dialogs");
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| parse(path)).collect()
 }
@@ -70,9 +75,11 @@ fn parse(path: &Path) -> Dialog {
     };
     let text = fs::read_to_string(path).unwrap();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (word, rest) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line}", dialog.name));
+        let (word, rest) =
+            line.split_once(':').unwrap_or_else(|| panic!("{}: {line}", dialog.name));
         let rest = rest.strip_prefix(' ').unwrap_or(rest);
-        let (word, times) = word.split_once('*').map_or((word, 1), |(word, times)| (word, times.parse().unwrap()));
+        let (word, times) =
+            word.split_once('*').map_or((word, 1), |(word, times)| (word, times.parse().unwrap()));
         let words = || rest.split(' ').map(str::to_owned).collect();
         let number = || rest.parse().unwrap_or_else(|_| panic!("{}: {line}", dialog.name));
         let event = match word {
@@ -101,7 +108,8 @@ fn parse(path: &Path) -> Dialog {
                 continue;
             }
             "S" | "E" | "B" | "F" | "X" => {
-                let line = if rest.is_empty() { format!("{word}:") } else { format!("{word}: {rest}") };
+                let line =
+                    if rest.is_empty() { format!("{word}:") } else { format!("{word}: {rest}") };
                 dialog.steps.last_mut().unwrap().expected.extend(std::iter::repeat_n(line, times));
                 continue;
             }
@@ -127,7 +135,9 @@ fn parse(path: &Path) -> Dialog {
 pub fn difference(expected: &[String], transcript: &[String]) -> Option<String> {
     let mut heard = transcript.iter().peekable();
     for (number, line) in expected.iter().enumerate() {
-        let Some(first) = heard.next() else { return Some(format!("{}: {line}\nbut nothing came", number + 1)) };
+        let Some(first) = heard.next() else {
+            return Some(format!("{}: {line}\nbut nothing came", number + 1));
+        };
         let fits = |said: &String| match line.strip_suffix("...") {
             Some(start) => said.starts_with(start),
             None => said == line,

@@ -1,5 +1,6 @@
-//! Reads Prometheus' text exposition format (version 0.0.4) strictly: what a line may be, that a family is told once and
-//! stands together, that a histogram's buckets add up. Panics with the line that is wrong.
+//! Reads Prometheus' text exposition format (version 0.0.4) strictly: what a line may be, that a
+//! family is told once and stands together, that a histogram's buckets add up. Panics with the line
+//! that is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +18,28 @@ impl Exposition {
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let (name, help) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
-                assert!(is_name(name) && !help.is_empty() && helped.insert(name.to_owned()), "{line}");
+                assert!(
+                    is_name(name) && !help.is_empty() && helped.insert(name.to_owned()),
+                    "{line}"
+                );
                 name.clone_into(&mut current);
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
-                assert!(name == current && ["counter", "gauge", "histogram"].contains(&kind), "{line}");
-                assert!(exposition.kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{line}");
+                assert!(
+                    name == current && ["counter", "gauge", "histogram"].contains(&kind),
+                    "{line}"
+                );
+                assert!(
+                    exposition.kinds.insert(name.to_owned(), kind.to_owned()).is_none(),
+                    "{line}"
+                );
             } else {
                 exposition.sample(line, &current);
             }
         }
-        for name in exposition.kinds.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name) {
+        for name in
+            exposition.kinds.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name)
+        {
             exposition.adds_up(name);
         }
         exposition
@@ -37,9 +49,16 @@ impl Exposition {
         let (sample, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
         let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
         let name = sample.split('{').next().unwrap_or_default();
-        let kind = self.kinds.get(family).unwrap_or_else(|| panic!("a sample before its family's TYPE: {line}"));
-        let endings: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-        assert!(endings.iter().any(|ending| name == format!("{family}{ending}")), "not of {family}: {line}");
+        let kind = self
+            .kinds
+            .get(family)
+            .unwrap_or_else(|| panic!("a sample before its family's TYPE: {line}"));
+        let endings: &[&str] =
+            if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        assert!(
+            endings.iter().any(|ending| name == format!("{family}{ending}")),
+            "not of {family}: {line}"
+        );
         assert!(kind != "counter" || name.ends_with("_total"), "{line}");
         assert!(value >= 0.0 && value.is_finite(), "{line}");
         assert!(labels(sample).iter().all(|(label, _)| is_name(label)), "{line}");
@@ -49,10 +68,15 @@ impl Exposition {
     /// Buckets come in order, grow, and end in `+Inf`, which is `_count`; a `_sum` is there.
     fn adds_up(&self, name: &str) {
         let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-        for (sample, value) in self.samples.iter().filter(|(sample, _)| sample.starts_with(&format!("{name}_bucket"))) {
-            let (bound, others): (Vec<_>, Vec<_>) = labels(sample).into_iter().partition(|(label, _)| label == "le");
-            let bound = bound[0].1.replace("+Inf", "inf").parse().unwrap_or_else(|_| panic!("{sample}"));
-            let others: Vec<String> = others.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        for (sample, value) in
+            self.samples.iter().filter(|(sample, _)| sample.starts_with(&format!("{name}_bucket")))
+        {
+            let (bound, others): (Vec<_>, Vec<_>) =
+                labels(sample).into_iter().partition(|(label, _)| label == "le");
+            let bound =
+                bound[0].1.replace("+Inf", "inf").parse().unwrap_or_else(|_| panic!("{sample}"));
+            let others: Vec<String> =
+                others.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
             series.entry(others.join(",")).or_default().push((bound, *value));
         }
         assert!(!series.is_empty(), "{name} has no buckets");
@@ -77,7 +101,10 @@ impl Exposition {
 
     /// All samples whose name starts so, as `rest of the name and labels value`, in order.
     pub fn with_prefix(&self, prefix: &str) -> Vec<String> {
-        let found = self.samples.iter().filter_map(|(sample, value)| Some((sample.strip_prefix(prefix)?, value)));
+        let found = self
+            .samples
+            .iter()
+            .filter_map(|(sample, value)| Some((sample.strip_prefix(prefix)?, value)));
         found.map(|(rest, value)| format!("{rest} {value}")).collect()
     }
 }
@@ -95,7 +122,9 @@ fn labels(sample: &str) -> Vec<(String, String)> {
     let label = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or_else(|| panic!("{sample}"));
         let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-        let value = value.filter(|value| !value.contains(['"', '\\'])).unwrap_or_else(|| panic!("{sample}"));
+        let value = value
+            .filter(|value| !value.contains(['"', '\\']))
+            .unwrap_or_else(|| panic!("{sample}"));
         (name.to_owned(), value.to_owned())
     };
     inside.split(',').map(label).collect()

@@ -1,6 +1,6 @@
-//! The server's own connection ([`Connection`]) without a socket, a ledger or a store: a script says what the client
-//! sends and when, the time is the script's, and what comes of it is written down. Whatever is said, it is asserted what
-//! holds for every reply.
+//! The server's own connection ([`Connection`]) without a socket, a ledger or a store: a script
+//! says what the client sends and when, the time is the script's, and what comes of it is written
+//! down. Whatever is said, it is asserted what holds for every reply.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -24,7 +24,8 @@ pub struct Directory {
     pub broken: Vec<String>,
 }
 
-/// A host `host` with a limit of recipients and of bytes for a message (0: none), and the other defaults.
+/// A host `host` with a limit of recipients and of bytes for a message (0: none), and the other
+/// defaults.
 pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Settings {
     Settings {
         protocol: protocol::Settings { host: host.to_owned(), recipients },
@@ -47,7 +48,8 @@ pub enum Event {
     Step,
 }
 
-/// Where the events come from; it sees what has come of those before. `None`: the client has closed its end.
+/// Where the events come from; it sees what has come of those before. `None`: the client has closed
+/// its end.
 pub trait Script {
     fn next(&mut self, transcript: &[String]) -> Option<Event>;
 }
@@ -58,8 +60,8 @@ impl<I: Iterator<Item = Event>> Script for I {
     }
 }
 
-/// What came of a script: `S: reply`, `E: envelope`, `B: message` or `F: why there is none`, and `X:` where the server
-/// closed the connection, in order.
+/// What came of a script: `S: reply`, `E: envelope`, `B: message` or `F: why there is none`, and
+/// `X:` where the server closed the connection, in order.
 pub type Transcript = Vec<String>;
 
 /// Runs a connection to its end; gives what came of each step.
@@ -107,8 +109,8 @@ struct World<S> {
 }
 
 impl<S: Script> World<S> {
-    /// Lets things happen until there is something to read, or the end of it; with `heeds_stop` until the server is told
-    /// to stop: then false.
+    /// Lets things happen until there is something to read, or the end of it; with `heeds_stop`
+    /// until the server is told to stop: then false.
     fn pass(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool> {
         loop {
             if !self.unread.is_empty() || self.is_over {
@@ -136,13 +138,29 @@ impl<S: Script> World<S> {
     /// Writes the reply lines in `bytes` down.
     fn hear(&mut self, bytes: &[u8]) {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            assert!(line.len() <= 512 && line.ends_with(b"\r\n"), "{:?}", line.escape_ascii().to_string());
+            assert!(
+                line.len() <= 512 && line.ends_with(b"\r\n"),
+                "{:?}",
+                line.escape_ascii().to_string()
+            );
             let text = &line[..line.len() - 2];
             let shown = String::from_utf8_lossy(text);
-            assert!(text.iter().all(|byte| (b' '..=b'~').contains(byte)), "{:?}", text.escape_ascii().to_string());
-            assert!(text.len() > 4 && text[..3].iter().all(u8::is_ascii_digit) && b" -".contains(&text[3]), "{shown}");
+            assert!(
+                text.iter().all(|byte| (b' '..=b'~').contains(byte)),
+                "{:?}",
+                text.escape_ascii().to_string()
+            );
+            assert!(
+                text.len() > 4
+                    && text[..3].iter().all(u8::is_ascii_digit)
+                    && b" -".contains(&text[3]),
+                "{shown}"
+            );
             // The status of a reply that has one is of the same class.
-            if text[4..].starts_with(b"2.") || text[4..].starts_with(b"4.") || text[4..].starts_with(b"5.") {
+            if text[4..].starts_with(b"2.")
+                || text[4..].starts_with(b"4.")
+                || text[4..].starts_with(b"5.")
+            {
                 assert_eq!(text[0], text[4], "{shown}");
             }
             self.transcript.push(format!("S: {shown}"));
@@ -203,8 +221,12 @@ impl<S> Admit for Recorder<S> {
         let is_in = |list: &[String]| list.iter().any(|one| one == recipient);
         let failure = match recipient {
             _ if is_in(&self.directory.known) => return Ok(()),
-            _ if is_in(&self.directory.later) => Failure::Server("the directory is away".to_owned()),
-            _ if is_in(&self.directory.broken) => Failure::Setup("the directory is not set up".to_owned()),
+            _ if is_in(&self.directory.later) => {
+                Failure::Server("the directory is away".to_owned())
+            }
+            _ if is_in(&self.directory.broken) => {
+                Failure::Setup("the directory is not set up".to_owned())
+            }
             nobody => Failure::UnknownRecipient(nobody.to_owned()),
         };
         Err(Outcome::of(&failure, OverQuota::Defer))
@@ -253,7 +275,8 @@ fn outcome(recipient: &str) -> Outcome {
 /// What is set in `transaction`, one word each; control characters as in Rust.
 fn envelope(transaction: &Transaction) -> String {
     let client = &transaction.client;
-    let mut words = vec![format!("from=<{}> to={}", transaction.sender, transaction.recipients.join(","))];
+    let mut words =
+        vec![format!("from=<{}> to={}", transaction.sender, transaction.recipients.join(","))];
     let pairs = [
         ("id", &transaction.queue_id),
         ("auth", &transaction.sasl_username),
@@ -265,9 +288,15 @@ fn envelope(transaction: &Transaction) -> String {
         ("helo", &client.helo),
         ("source", &client.source),
     ];
-    words.extend(pairs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}={value}")));
+    words.extend(
+        pairs
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| format!("{name}={value}")),
+    );
     words.extend(transaction.smtputf8.then(|| "smtputf8".into()));
     words.extend(transaction.eight_bit.then(|| "8bit".into()));
-    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let shown =
+        |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     words.join(" ").chars().map(shown).collect()
 }

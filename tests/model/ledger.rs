@@ -1,5 +1,5 @@
-//! What one call of the ledger's port does to rows, each in one transaction: deliveries, verify and calls
-//! that are executed late make the same ones.
+//! What one call of the ledger's port does to rows, each in one transaction: deliveries, verify and
+//! calls that are executed late make the same ones.
 
 use crate::state::{Call, Claim, Copy, GONE, LEASE, State, Step, UNNAMED};
 use crate::{Protocol, Wrong};
@@ -17,14 +17,17 @@ pub enum Confirmed {
 }
 
 impl Protocol {
-    /// `Ledger::record` or `Ledger::claim`, for those copies of the process's job whose bits are set.
+    /// `Ledger::record` or `Ledger::claim`, for those copies of the process's job whose bits are
+    /// set.
     pub fn claim_all(&self, state: &mut State, process: u8, copies: u8, lives: bool) -> Vec<Step> {
         let by = (lives || self.wrong == Some(Wrong::LeaseByProcess)).then_some(process);
-        let of_bits = self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
+        let of_bits =
+            self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
         of_bits.map(|copy| self.claim(state, *copy, by)).collect()
     }
 
-    /// Leases one copy, if it is free; what `by` has leased already, by a call whose answer was lost, is its own.
+    /// Leases one copy, if it is free; what `by` has leased already, by a call whose answer was
+    /// lost, is its own.
     pub fn claim(&self, state: &mut State, number: u8, by: Option<u8>) -> Step {
         if state.copies[usize::from(number)].row == GONE {
             let row = self.new_row(state, number);
@@ -36,7 +39,11 @@ impl Protocol {
         }
         let live = copy.leased > 0 && self.layers.lease;
         if live && by.is_some() && copy.holder == by && self.keeps_holders() {
-            return Step::Claimed(Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt });
+            return Step::Claimed(Claim {
+                row: copy.row,
+                epoch: copy.epoch,
+                in_doubt: copy.prior_doubt,
+            });
         }
         if live && !self.join {
             return Step::Busy;
@@ -69,8 +76,8 @@ impl Protocol {
         }
     }
 
-    /// `Ledger::confirm`: the first receipt on record wins, whatever its epoch. Where another one is on record, a copy
-    /// that was written (not `found`) leaves a doubt: it may be a second one.
+    /// `Ledger::confirm`: the first receipt on record wins, whatever its epoch. Where another one
+    /// is on record, a copy that was written (not `found`) leaves a doubt: it may be a second one.
     pub fn confirm(
         &self,
         state: &mut State,
@@ -85,7 +92,9 @@ impl Protocol {
         let own_epoch = !self.layers.epoch || claim.epoch == row.epoch;
         match row.receipt {
             None if !own_epoch && self.wrong == Some(Wrong::OwnEpoch) => Confirmed::EpochGone,
-            None if !own_epoch && self.wrong == Some(Wrong::UndoUnrecorded) && !found => Confirmed::EpochGone,
+            None if !own_epoch && self.wrong == Some(Wrong::UndoUnrecorded) && !found => {
+                Confirmed::EpochGone
+            }
             None => {
                 (row.receipt, row.since, row.kept) = (Some(receipt), 0, false);
                 row.placed_by = by.filter(|_| receipt == UNNAMED);
@@ -110,7 +119,8 @@ impl Protocol {
         }
     }
 
-    /// A second look has to come; one that is under way must not settle the row, so it is no longer as it was read.
+    /// A second look has to come; one that is under way must not settle the row, so it is no longer
+    /// as it was read.
     fn doubt(&self, row: &mut Copy, found: bool) {
         if self.layers.doubt && !found {
             (row.prior_doubt, row.settled) = (true, false);
@@ -128,9 +138,9 @@ impl Protocol {
         }
     }
 
-    /// `onedrop purge` or `forget`, or a ledger put back from a backup: the row is gone. Claims keep its value,
-    /// which no other row will have. Whoever records the copy anew finds it in doubt, as the ledger knows since when
-    /// it remembers.
+    /// `onedrop purge` or `forget`, or a ledger put back from a backup: the row is gone. Claims
+    /// keep its value, which no other row will have. Whoever records the copy anew finds it in
+    /// doubt, as the ledger knows since when it remembers.
     pub fn forget(&self, state: &mut State, number: u8) {
         state.forgets -= 1;
         if self.wrong != Some(Wrong::RowsByNumber) {
@@ -167,7 +177,8 @@ impl Protocol {
         row.kept = row.receipt.is_none();
     }
 
-    /// Whether leases know their attempt: it costs states, and matters only where calls are made again.
+    /// Whether leases know their attempt: it costs states, and matters only where calls are made
+    /// again.
     fn keeps_holders(&self) -> bool {
         self.faults.lost_answers > 0
     }

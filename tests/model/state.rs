@@ -1,18 +1,19 @@
-//! What the model's world consists of: rows, locks and mailboxes, one of each per copy; the processes
-//! that deliver, those that verify, and the calls that the ledger may still execute.
-//! Only what can still matter is kept: time is what is left of leases and waits, an epoch is "the row's"
-//! or "gone", a row's random value is "the row's" or "gone", and UIDs are numbered anew. So time has no
-//! bound in the model, only the number of tries has.
+//! What the model's world consists of: rows, locks and mailboxes, one of each per copy; the
+//! processes that deliver, those that verify, and the calls that the ledger may still execute. Only
+//! what can still matter is kept: time is what is left of leases and waits, an epoch is "the row's"
+//! or "gone", a row's random value is "the row's" or "gone", and UIDs are numbered anew. So time
+//! has no bound in the model, only the number of tries has.
 
-/// The part of the deadline in which last bytes may be sent, in ticks. It runs from the record here; the
-/// real one begins earlier, with the process, and so leaves more time.
+/// The part of the deadline in which last bytes may be sent, in ticks. It runs from the record
+/// here; the real one begins earlier, with the process, and so leaves more time.
 pub const DEADLINE: u8 = 1;
 /// How long a lease lasts from the claim.
 pub const LEASE: u8 = 3;
 /// How long the answer to an append is waited for.
 pub const ANSWER: u8 = 1;
 
-/// What is no longer the row's: an epoch, a random value. Also the number of a row that is not there.
+/// What is no longer the row's: an epoch, a random value. Also the number of a row that is not
+/// there.
 pub const GONE: u8 = 0;
 /// The receipt of a copy that the server did not name (no UIDPLUS).
 pub const UNNAMED: u8 = 0;
@@ -156,7 +157,8 @@ pub enum At {
     Confirm {
         found: bool,
     },
-    /// The store has not taken the copy, or there is no answer (`in_doubt`): its bytes go on record.
+    /// The store has not taken the copy, or there is no answer (`in_doubt`): its bytes go on
+    /// record.
     Keep {
         in_doubt: bool,
     },
@@ -176,7 +178,8 @@ pub enum Step {
     Busy,
     Claimed(Claim),
     Placed,
-    /// A shared copy that is not placed, and whose bytes are on record: as good as placed for the recipient.
+    /// A shared copy that is not placed, and whose bytes are on record: as good as placed for the
+    /// recipient.
     Kept,
     Failed,
 }
@@ -273,7 +276,10 @@ impl Copy {
     }
 
     pub fn mark(&mut self, name: u8, mark: Option<Mark>) {
-        self.mailbox.iter_mut().filter(|stored| stored.name == name).for_each(|stored| stored.mark = mark);
+        self.mailbox
+            .iter_mut()
+            .filter(|stored| stored.name == name)
+            .for_each(|stored| stored.mark = mark);
     }
 
     /// UID EXPUNGE: what is marked, and nothing else.
@@ -295,7 +301,8 @@ impl State {
         self.processes.iter().all(|process| process.at == At::Delivered)
     }
 
-    /// The next UID of a copy's mailbox: none is ever given twice. `jobs` are each process's copies.
+    /// The next UID of a copy's mailbox: none is ever given twice. `jobs` are each process's
+    /// copies.
     pub fn next_name(&mut self, number: u8, jobs: &[Vec<u8>]) -> u8 {
         self.names(number, jobs).into_iter().map(|name| *name).max().unwrap_or(UNNAMED) + 1
     }
@@ -303,7 +310,8 @@ impl State {
     /// Wherever a UID of that mailbox is known.
     fn names(&mut self, number: u8, jobs: &[Vec<u8>]) -> Vec<&mut u8> {
         let copy = &mut self.copies[usize::from(number)];
-        let mut names: Vec<&mut u8> = copy.mailbox.iter_mut().map(|stored| &mut stored.name).collect();
+        let mut names: Vec<&mut u8> =
+            copy.mailbox.iter_mut().map(|stored| &mut stored.name).collect();
         names.extend(&mut copy.receipt);
         for (process, job) in self.processes.iter_mut().zip(jobs) {
             if job.get(usize::from(process.place)) == Some(&number) {
@@ -357,7 +365,8 @@ impl State {
             }
             // UIDs: their order is what the look sees of them.
             let names = self.names(number, jobs);
-            let mut order: Vec<u8> = names.iter().map(|name| **name).filter(|name| *name != UNNAMED).collect();
+            let mut order: Vec<u8> =
+                names.iter().map(|name| **name).filter(|name| *name != UNNAMED).collect();
             order.sort_unstable();
             order.dedup();
             for name in names {
@@ -369,15 +378,28 @@ impl State {
         self.calls.sort_unstable();
     }
 
-    /// Processes with the same job are interchangeable: they are put in an order, and locks and appends follow
-    /// them. Not for worlds in which calls or leases know their process.
+    /// Processes with the same job are interchangeable: they are put in an order, and locks and
+    /// appends follow them. Not for worlds in which calls or leases know their process.
     pub fn sort_processes(&mut self) {
         let mut order: Vec<u8> = (0..self.processes.len() as u8).collect();
         let rank = |index: &u8| {
             let p = &self.processes[usize::from(*index)];
-            let waits = self.copies[0].on_the_way.iter().find(|append| append.sender == Some(*index));
-            let locks = [self.copies[0].lock, self.copies[0].guard].map(|holder| holder == Some(*index));
-            (p.at, p.steps, p.age, p.waited, p.session, p.patience, p.tries, p.receipt, waits.copied(), locks)
+            let waits =
+                self.copies[0].on_the_way.iter().find(|append| append.sender == Some(*index));
+            let locks =
+                [self.copies[0].lock, self.copies[0].guard].map(|holder| holder == Some(*index));
+            (
+                p.at,
+                p.steps,
+                p.age,
+                p.waited,
+                p.session,
+                p.patience,
+                p.tries,
+                p.receipt,
+                waits.copied(),
+                locks,
+            )
         };
         order.sort_by_cached_key(rank);
         let place = |index: u8| order.iter().position(|old| *old == index).unwrap_or(0) as u8;
@@ -389,6 +411,7 @@ impl State {
             }
             copy.on_the_way.sort_unstable();
         }
-        self.processes = order.iter().map(|index| self.processes[usize::from(*index)].clone()).collect();
+        self.processes =
+            order.iter().map(|index| self.processes[usize::from(*index)].clone()).collect();
     }
 }

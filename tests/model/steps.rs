@@ -1,8 +1,11 @@
-//! A delivery's steps, one function for each, as `src/deliver.rs` and the ledger's port take them; and what others do:
-//! time, the mail server, a reader, crashes. Whoever changes a step there changes it here.
+//! A delivery's steps, one function for each, as `src/deliver.rs` and the ledger's port take them;
+//! and what others do: time, the mail server, a reader, crashes. Whoever changes a step there
+//! changes it here.
 
 use crate::ledger::Confirmed;
-use crate::state::{ANSWER, Append, At, Call, Copy, DEADLINE, Mark, Process, State, Step, Stored, UNNAMED, Verify};
+use crate::state::{
+    ANSWER, Append, At, Call, Copy, DEADLINE, Mark, Process, State, Step, Stored, UNNAMED, Verify,
+};
 use crate::{Protocol, Wrong};
 
 /// Something that can happen.
@@ -92,7 +95,8 @@ impl Protocol {
         let process = &state.processes[usize::from(index)];
         let mut may = |doing| actions.push(Action::Does(index, doing));
         let (faults, noisy) = (self.faults, !state.calm);
-        let may_lose_answer = noisy && process.session && state.calls.len() < usize::from(faults.lost_answers);
+        let may_lose_answer =
+            noisy && process.session && state.calls.len() < usize::from(faults.lost_answers);
         match process.at {
             At::Delivered => return,
             At::Record if process.tries == 0 => return,
@@ -129,7 +133,8 @@ impl Protocol {
                 if process.receipt.is_some() {
                     may(Doing::SeeOk);
                 }
-                if noisy && (faults.crash || process.receipt.is_none() && process.waited >= ANSWER) {
+                if noisy && (faults.crash || process.receipt.is_none() && process.waited >= ANSWER)
+                {
                     may(Doing::InDoubt);
                 }
             }
@@ -205,9 +210,12 @@ impl Protocol {
             Doing::Look => {
                 // The newest, as `Store::look` of the adapters.
                 process.receipt = copy.mailbox.last().map(|stored| stored.name);
-                process.at = if process.receipt.is_some() { At::Confirm { found: true } } else { At::Check };
+                process.at =
+                    if process.receipt.is_some() { At::Confirm { found: true } } else { At::Check };
             }
-            Doing::Check if self.layers.check && process.age > DEADLINE => self.not_stored(state, index),
+            Doing::Check if self.layers.check && process.age > DEADLINE => {
+                self.not_stored(state, index)
+            }
             Doing::NotStored => self.not_stored(state, index),
             Doing::Check => {
                 process.at = At::LastBytes;
@@ -251,7 +259,9 @@ impl Protocol {
                     Confirmed::Superseded if !found && has_name && self.layers.undo => {
                         state.processes[me].at = At::Undo;
                     }
-                    Confirmed::EpochGone if has_name && self.wrong == Some(Wrong::UndoUnrecorded) => {
+                    Confirmed::EpochGone
+                        if has_name && self.wrong == Some(Wrong::UndoUnrecorded) =>
+                    {
                         state.processes[me].at = At::Undo;
                     }
                     _ => self.end_step(state, index, Step::Failed),
@@ -259,7 +269,8 @@ impl Protocol {
             }
             Doing::ConfirmUnanswered => {
                 let (process, copy) = (index, number);
-                let call = Call::Confirm { process, lives: true, copy, claim, receipt: mine, found };
+                let call =
+                    Call::Confirm { process, lives: true, copy, claim, receipt: mine, found };
                 state.calls.push(call);
                 lose_session(state, index);
             }
@@ -277,8 +288,8 @@ impl Protocol {
         }
     }
 
-    /// One transaction: a lease on every copy of the job that is free. The second call, on a new session, where the
-    /// first one's answer was lost.
+    /// One transaction: a lease on every copy of the job that is free. The second call, on a new
+    /// session, where the first one's answer was lost.
     fn record(&self, state: &mut State, index: u8) {
         let process = &mut state.processes[usize::from(index)];
         if process.at == At::RecordAgain {
@@ -319,7 +330,9 @@ impl Protocol {
             unguard(copy, index);
             return self.next_place(state, index, place + 1);
         }
-        let Some(row) = self.named(state, number, claim) else { return self.end_step(state, index, Step::Failed) };
+        let Some(row) = self.named(state, number, claim) else {
+            return self.end_step(state, index, Step::Failed);
+        };
         let row = &state.copies[row];
         if row.receipt.is_some() {
             return self.end_step(state, index, Step::Placed);
@@ -343,7 +356,9 @@ impl Protocol {
     fn release_claim(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let place = usize::from(state.processes[me].place);
-        if let (true, Step::Claimed(claim)) = (state.processes[me].session, state.processes[me].steps[place]) {
+        if let (true, Step::Claimed(claim)) =
+            (state.processes[me].session, state.processes[me].steps[place])
+        {
             self.release(state, self.jobs[me][place], claim);
         }
     }
@@ -369,13 +384,18 @@ impl Protocol {
         }
     }
 
-    /// A shared copy that another has, or whose turn another has, is not waited for where its bytes are on record.
+    /// A shared copy that another has, or whose turn another has, is not waited for where its bytes
+    /// are on record.
     fn leave_what_is_kept(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         for (place, copy) in self.jobs[me].iter().enumerate() {
             let step = state.processes[me].steps[place];
             let is_open = matches!(step, Step::Busy | Step::Claimed(_));
-            if self.shared && state.processes[me].session && is_open && state.copies[usize::from(*copy)].kept {
+            if self.shared
+                && state.processes[me].session
+                && is_open
+                && state.copies[usize::from(*copy)].kept
+            {
                 if let Step::Claimed(claim) = step {
                     self.release(state, *copy, claim);
                 }
@@ -411,7 +431,9 @@ impl Protocol {
         let steps = &process.steps[..job.len()];
         if steps.iter().all(|step| matches!(step, Step::Placed | Step::Kept)) {
             self.end(state, index, true);
-        } else if process.patience > 0 && steps.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_))) {
+        } else if process.patience > 0
+            && steps.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))
+        {
             (process.at, process.place) = (At::Wait, 0);
         } else {
             let (session, steps) = (process.session, process.steps);
@@ -424,7 +446,8 @@ impl Protocol {
         }
     }
 
-    /// A lease without doubt that nobody may join is a turn already, and so is one of a copy that `is_ours` in the store.
+    /// A lease without doubt that nobody may join is a turn already, and so is one of a copy that
+    /// `is_ours` in the store.
     fn begins_with(&self, claimed: Step, is_ours: bool) -> At {
         match claimed {
             Step::Claimed(claim) if !claim.in_doubt && (!self.join || is_ours) => At::Check,
@@ -434,8 +457,13 @@ impl Protocol {
 
     /// The busy copies of a process, as bits.
     fn busy(&self, state: &State, index: u8) -> u8 {
-        let (job, steps) = (&self.jobs[usize::from(index)], state.processes[usize::from(index)].steps);
-        job.iter().zip(steps).filter(|(_, step)| *step == Step::Busy).map(|(copy, _)| 1 << copy).sum()
+        let (job, steps) =
+            (&self.jobs[usize::from(index)], state.processes[usize::from(index)].steps);
+        job.iter()
+            .zip(steps)
+            .filter(|(_, step)| *step == Step::Busy)
+            .map(|(copy, _)| 1 << copy)
+            .sum()
     }
 
     /// After the wait: claims the busy copies again, then goes on with every claimed one.
@@ -450,13 +478,17 @@ impl Protocol {
         let copies = self.busy(state, index);
         let claimed = if session { self.claim_all(state, index, copies, true) } else { Vec::new() };
         let mut claimed = claimed.into_iter();
-        for step in state.processes[me].steps[..self.jobs[me].len()].iter_mut().filter(|step| **step == Step::Busy) {
+        for step in state.processes[me].steps[..self.jobs[me].len()]
+            .iter_mut()
+            .filter(|step| **step == Step::Busy)
+        {
             *step = claimed.next().unwrap_or(Step::Failed);
         }
         self.next_place(state, index, 0);
     }
 
-    /// The process is gone, and with it its sessions and locks, its connection to the store and all it knew.
+    /// The process is gone, and with it its sessions and locks, its connection to the store and all
+    /// it knew.
     fn end(&self, state: &mut State, index: u8, delivered: bool) {
         for copy in &self.jobs[usize::from(index)] {
             let copy = &mut state.copies[usize::from(*copy)];
@@ -464,7 +496,8 @@ impl Protocol {
             unguard(copy, index);
             hang_up(copy, index);
             copy.placed_by = copy.placed_by.filter(|by| *by != index);
-            let is_forgotten = copy.holder == Some(index) && self.wrong != Some(Wrong::LeaseByProcess);
+            let is_forgotten =
+                copy.holder == Some(index) && self.wrong != Some(Wrong::LeaseByProcess);
             copy.holder = copy.holder.filter(|_| !is_forgotten);
         }
         for call in &mut state.calls {
@@ -475,7 +508,10 @@ impl Protocol {
             }
         }
         let process = &mut state.processes[usize::from(index)];
-        *process = Process { at: if delivered { At::Delivered } else { At::Record }, ..Process::new(process.tries) };
+        *process = Process {
+            at: if delivered { At::Delivered } else { At::Record },
+            ..Process::new(process.tries)
+        };
     }
 }
 

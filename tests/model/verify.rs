@@ -1,8 +1,9 @@
-//! `onedrop verify --repair` at the first copy, step by step as `src/verify.rs` and `Store::remove_double`
-//! take them: it reads the row, finds the copies, records one where the row is in doubt (under a lease and
-//! the copy's lock), takes out what is too many, and settles the row once a look after the last lease saw
-//! one copy alone. A removal has two phases: the double is marked, and it is expunged only if the copy that
-//! stays is seen to stand after that; else it is put back.
+//! `onedrop verify --repair` at the first copy, step by step as `src/verify.rs` and
+//! `Store::remove_double` take them: it reads the row, finds the copies, records one where the row
+//! is in doubt (under a lease and the copy's lock), takes out what is too many, and settles the row
+//! once a look after the last lease saw one copy alone. A removal has two phases: the double is
+//! marked, and it is expunged only if the copy that stays is seen to stand after that; else it is
+//! put back.
 
 use crate::ledger::Confirmed;
 use crate::state::{Claim, Copy, GONE, LEASE, Mark, State, Step, UNNAMED, Verifier, Verify};
@@ -55,7 +56,10 @@ impl Protocol {
                 if copy.lock.is_some() {
                     self.release(state, 0, claim);
                     gone(verifier_of(state, me));
-                } else if copy.row != claim.row || copy.receipt.is_some() || copy.epoch != claim.epoch {
+                } else if copy.row != claim.row
+                    || copy.receipt.is_some()
+                    || copy.epoch != claim.epoch
+                {
                     gone(verifier);
                 } else {
                     copy.lock = Some(number);
@@ -80,7 +84,9 @@ impl Protocol {
                 let confirmed = self.confirm(state, 0, claim, receipt, true, None);
                 let verifier = verifier_of(state, me);
                 match confirmed {
-                    Confirmed::Recorded if !verifier.doubles.is_empty() => verifier.at = Verify::Stands,
+                    Confirmed::Recorded if !verifier.doubles.is_empty() => {
+                        verifier.at = Verify::Stands
+                    }
                     _ => gone(verifier),
                 }
             }
@@ -88,7 +94,9 @@ impl Protocol {
                 self.remove_double(copy, verifier);
             }
             Verify::Settle => {
-                let as_read = copy.row == claim.row && copy.epoch == claim.epoch && copy.receipt == verifier.receipt;
+                let as_read = copy.row == claim.row
+                    && copy.epoch == claim.epoch
+                    && copy.receipt == verifier.receipt;
                 if as_read {
                     copy.settled = true;
                     copy.receipt = verifier.keeper.or(copy.receipt);
@@ -100,12 +108,15 @@ impl Protocol {
 
     /// What one look sees: which copy stays, and which are too many.
     fn compare(&self, copy: &Copy, verifier: &mut Verifier, on_record: u8) {
-        let standing = || copy.mailbox.iter().filter(|stored| stored.mark.is_none()).map(|stored| stored.name);
+        let standing =
+            || copy.mailbox.iter().filter(|stored| stored.mark.is_none()).map(|stored| stored.name);
         let named = standing().find(|name| *name == on_record);
         verifier.keeper = named.or_else(|| standing().next());
-        let doubles = standing().filter(|name| verifier.may_be_double && Some(*name) != verifier.keeper);
+        let doubles =
+            standing().filter(|name| verifier.may_be_double && Some(*name) != verifier.keeper);
         verifier.doubles = doubles.collect();
-        // Where the look saw nothing, the mailbox may be out of sight today; after a week that counts as deleted.
+        // Where the look saw nothing, the mailbox may be out of sight today; after a week that
+        // counts as deleted.
         let is_marked = copy.mailbox.iter().any(|stored| stored.mark.is_some());
         verifier.is_seen = verifier.keeper.is_some() && !is_marked || self.after_a_week;
         let has_new_name = verifier.keeper.is_some_and(|keeper| keeper != on_record);
@@ -124,7 +135,9 @@ impl Protocol {
         let keeper = verifier.keeper.unwrap_or(UNNAMED);
         let looks_first = self.wrong == Some(Wrong::LookThenMark);
         verifier.at = match verifier.at {
-            Verify::Stands if !self.uid_plus || !copy.stands(double) => return next_double(verifier),
+            Verify::Stands if !self.uid_plus || !copy.stands(double) => {
+                return next_double(verifier);
+            }
             Verify::Stands if looks_first => Verify::Keeper,
             Verify::Stands => Verify::Mark,
             Verify::Mark => {

@@ -1,8 +1,12 @@
-//! The model as the checker sees it: which actions there are in a state, what they lead to, and what must hold.
+//! The model as the checker sees it: which actions there are in a state, what they lead to, and
+//! what must hold.
 
 use stateright::{Model, Property};
 
-use crate::state::{ANSWER, At, Copy, DEADLINE, GONE, LEASE, Mark, Process, State, Stored, UNNAMED, Verifier, Verify};
+use crate::state::{
+    ANSWER, At, Copy, DEADLINE, GONE, LEASE, Mark, Process, State, Stored, UNNAMED, Verifier,
+    Verify,
+};
 use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
 use crate::{Protocol, Start, Wrong};
@@ -43,7 +47,15 @@ impl Model for Protocol {
             }
             Start::Placed { copies } => {
                 let mailbox = (1..=copies).map(stored).collect();
-                Copy { row: 1, receipt: Some(1), epoch: 2, prior_doubt: true, since: LEASE, mailbox, ..Copy::default() }
+                Copy {
+                    row: 1,
+                    receipt: Some(1),
+                    epoch: 2,
+                    prior_doubt: true,
+                    since: LEASE,
+                    mailbox,
+                    ..Copy::default()
+                }
             }
         };
         let mut copies = vec![copy; copies];
@@ -79,7 +91,8 @@ impl Model for Protocol {
         }
         if state.calm {
             let running = state.processes.iter().position(Process::is_running);
-            let next = running.or_else(|| state.processes.iter().position(|process| process.tries > 0));
+            let next =
+                running.or_else(|| state.processes.iter().position(|process| process.tries > 0));
             if let Some(index) = next {
                 self.doings(state, index as u8, actions);
             }
@@ -101,7 +114,8 @@ impl Model for Protocol {
             actions.push(Action::ClockSteps);
         }
         if state.forgets > 0 {
-            let may = |copy: &Copy| copy.row != GONE && (self.faults.forgets_leases || copy.leased == 0);
+            let may =
+                |copy: &Copy| copy.row != GONE && (self.faults.forgets_leases || copy.leased == 0);
             let numbers = (0..state.copies.len()).filter(|number| may(&state.copies[*number]));
             actions.extend(numbers.map(|number| Action::Forgets { copy: number as u8 }));
         }
@@ -110,7 +124,8 @@ impl Model for Protocol {
         if state.owner > 0 && !is_instant {
             self.owner(state, actions);
         }
-        // Also with tries left: from every state in which nobody runs, a try without faults has to deliver.
+        // Also with tries left: from every state in which nobody runs, a try without faults has to
+        // deliver.
         if state.is_quiet() {
             actions.push(Action::Calm);
         }
@@ -125,7 +140,10 @@ impl Model for Protocol {
                 state.copies[usize::from(copy)].on_the_way.remove(usize::from(append));
             }
             Action::Moves { copy } => {
-                state.copies[usize::from(copy)].mailbox.iter_mut().for_each(|stored| stored.moved = true);
+                state.copies[usize::from(copy)]
+                    .mailbox
+                    .iter_mut()
+                    .for_each(|stored| stored.moved = true);
             }
             Action::Executes { call } => self.execute(&mut state, call),
             Action::Drops { call } => {
@@ -161,12 +179,19 @@ impl Model for Protocol {
     fn properties(&self) -> Vec<Property<Protocol>> {
         let all = vec![
             Property::always(TRUTH, |protocol: &Protocol, state: &State| {
-                let delivered = protocol.jobs.iter().zip(&state.processes).filter(|(_, p)| p.at == At::Delivered);
+                let delivered = protocol
+                    .jobs
+                    .iter()
+                    .zip(&state.processes)
+                    .filter(|(_, p)| p.at == At::Delivered);
                 let has_one = |copy: &Copy| !copy.mailbox.is_empty() || copy.taken || copy.kept;
-                delivered.flat_map(|(job, _)| job).all(|copy| has_one(&state.copies[usize::from(*copy)]))
+                delivered
+                    .flat_map(|(job, _)| job)
+                    .all(|copy| has_one(&state.copies[usize::from(*copy)]))
             }),
             Property::always(RECEIPT, |_, state: &State| {
-                let names = |copy: &Copy, name| copy.mailbox.iter().any(|stored| stored.name == name);
+                let names =
+                    |copy: &Copy, name| copy.mailbox.iter().any(|stored| stored.name == name);
                 let is_true = |copy: &Copy| match copy.receipt {
                     _ if copy.taken => true,
                     None => true,
@@ -175,57 +200,78 @@ impl Model for Protocol {
                 };
                 state.copies.iter().all(is_true)
             }),
-            Property::always(ONE_EVER, |_, state: &State| state.copies.iter().all(|copy| copy.mailbox.len() <= 1)),
+            Property::always(ONE_EVER, |_, state: &State| {
+                state.copies.iter().all(|copy| copy.mailbox.len() <= 1)
+            }),
             Property::always(ONE_AT_END, |_, state: &State| {
                 !state.is_quiet() || state.copies.iter().all(|copy| copy.mailbox.len() <= 1)
             }),
             Property::always(SETTLED, |protocol: &Protocol, state: &State| {
-                let second_look = |copy: &Copy| copy.mailbox.len() > 1 && protocol.has_second_look(copy);
-                let settled = |copy: &Copy| copy.mailbox.len() == 1 || copy.taken || copy.kept || second_look(copy);
-                !(state.calm && state.is_quiet() && state.is_delivered()) || state.copies.iter().all(settled)
+                let second_look =
+                    |copy: &Copy| copy.mailbox.len() > 1 && protocol.has_second_look(copy);
+                let settled = |copy: &Copy| {
+                    copy.mailbox.len() == 1 || copy.taken || copy.kept || second_look(copy)
+                };
+                !(state.calm && state.is_quiet() && state.is_delivered())
+                    || state.copies.iter().all(settled)
             }),
             Property::always(KEPT, |_, state: &State| {
-                let stays = |copy: &Copy| copy.mailbox.iter().any(|stored| stored.mark != Some(Mark::Ours));
+                let stays =
+                    |copy: &Copy| copy.mailbox.iter().any(|stored| stored.mark != Some(Mark::Ours));
                 let is_kept = |copy: &Copy| copy.receipt.is_none() || copy.taken || stays(copy);
                 !state.is_quiet() || state.copies.iter().all(is_kept)
             }),
             Property::always(LAST, |_, state: &State| !state.copies.iter().any(|copy| copy.bared)),
-            // Every state without a next step must be such a one. The only cycle is a session lost again each time it was
-            // opened anew; nobody promises an end of that.
+            // Every state without a next step must be such a one. The only cycle is a session lost
+            // again each time it was opened anew; nobody promises an end of that.
             Property::eventually(DELIVERED, |_, state: &State| state.calm && state.is_delivered()),
-            Property::sometimes(FOUND, |_, state: &State| is_at(state, At::Confirm { found: true })),
+            Property::sometimes(FOUND, |_, state: &State| {
+                is_at(state, At::Confirm { found: true })
+            }),
             Property::sometimes(UNDONE, |_, state: &State| is_at(state, At::Undo)),
             Property::sometimes(WAITS, |_, state: &State| is_at(state, At::Wait)),
             Property::sometimes(OUTLIVES, |_, state: &State| {
-                let lone = |copy: &Copy| copy.on_the_way.iter().any(|append| append.sender.is_none());
+                let lone =
+                    |copy: &Copy| copy.on_the_way.iter().any(|append| append.sender.is_none());
                 state.copies.iter().any(lone)
             }),
             Property::sometimes(ZOMBIE, |_, state: &State| {
                 let is_zombie = |p: &Process| p.at == At::Answer && !p.session;
                 state.processes.iter().any(is_zombie)
             }),
-            Property::sometimes(AGAIN, |_, state: &State| is_at(state, At::RecordAgain) && !state.calls.is_empty()),
-            Property::sometimes(KEEPS, |_, state: &State| state.copies.iter().any(|copy| copy.kept)),
-            Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| is_verified(state, Verify::Confirm)),
+            Property::sometimes(AGAIN, |_, state: &State| {
+                is_at(state, At::RecordAgain) && !state.calls.is_empty()
+            }),
+            Property::sometimes(KEEPS, |_, state: &State| {
+                state.copies.iter().any(|copy| copy.kept)
+            }),
+            Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| {
+                is_verified(state, Verify::Confirm)
+            }),
             Property::sometimes(REMOVED, |_, state: &State| is_verified(state, Verify::Expunge)),
             Property::sometimes(PUT_BACK, |_, state: &State| is_verified(state, Verify::PutBack)),
             Property::sometimes(SETTLES, |_, state: &State| is_verified(state, Verify::Settle)),
         ];
-        all.into_iter().filter(|property| self.only.is_none_or(|only| only == property.name)).collect()
+        all.into_iter()
+            .filter(|property| self.only.is_none_or(|only| only == property.name))
+            .collect()
     }
 }
 
 impl Protocol {
-    /// Time waits for what has to happen before it passes: an append that the server will not keep longer, last bytes
-    /// of a process that is not frozen any longer.
+    /// Time waits for what has to happen before it passes: an append that the server will not keep
+    /// longer, last bytes of a process that is not frozen any longer.
     fn may_tick(&self, state: &State) -> bool {
-        let due = state.copies.iter().any(|copy| copy.on_the_way.iter().any(|append| append.within == 0));
-        let thawed =
-            |process: &Process| process.at == At::LastBytes && self.freeze.is_some_and(|bound| process.waited >= bound);
+        let due =
+            state.copies.iter().any(|copy| copy.on_the_way.iter().any(|append| append.within == 0));
+        let thawed = |process: &Process| {
+            process.at == At::LastBytes && self.freeze.is_some_and(|bound| process.waited >= bound)
+        };
         !state.calm && !due && !state.processes.iter().any(thawed)
     }
 
-    /// Whether `onedrop verify` will look at a placed copy again: more than one process may have written it.
+    /// Whether `onedrop verify` will look at a placed copy again: more than one process may have
+    /// written it.
     fn has_second_look(&self, copy: &Copy) -> bool {
         let is_known = match self.wrong {
             Some(Wrong::SecondLookByEpoch) => copy.epoch > 1,
@@ -259,14 +305,19 @@ impl Protocol {
         let append = copy.on_the_way.remove(usize::from(append));
         copy.mailbox.push(Stored { name, moved: false, mark: None });
         if let Some(sender) = append.sender {
-            state.processes[usize::from(sender)].receipt = Some(if self.uid_plus { name } else { UNNAMED });
+            state.processes[usize::from(sender)].receipt =
+                Some(if self.uid_plus { name } else { UNNAMED });
         }
     }
 
     fn owner(&self, state: &State, actions: &mut Vec<Action>) {
         let mailbox = &state.copies[0].mailbox;
         for stored in mailbox {
-            let mark = if stored.mark.is_none() { Owner::Marks(stored.name) } else { Owner::Unmarks(stored.name) };
+            let mark = if stored.mark.is_none() {
+                Owner::Marks(stored.name)
+            } else {
+                Owner::Unmarks(stored.name)
+            };
             actions.extend([Owner::Takes(stored.name), mark].map(Action::Owner));
         }
         if mailbox.iter().any(|stored| stored.mark.is_some()) {

@@ -22,7 +22,9 @@ pub fn mail(name: &str) -> Message {
 }
 
 pub fn mail_with_body(name: &str, body: &str) -> Message {
-    message(format!("From: lisa@gmail.com\r\nMessage-ID: <{name}@example.org>\r\nSubject: {name}\r\n\r\n{body}"))
+    message(format!(
+        "From: lisa@gmail.com\r\nMessage-ID: <{name}@example.org>\r\nSubject: {name}\r\n\r\n{body}"
+    ))
 }
 
 pub fn message(bytes: impl Into<Vec<u8>>) -> Message {

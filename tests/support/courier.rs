@@ -1,5 +1,6 @@
-//! A Courier per test: an IMAP server that takes SASL's authorization identity and ignores it. Its paths are compiled in,
-//! so it runs in a mount namespace of its own. Users: `mda` and the test's accounts.
+//! A Courier per test: an IMAP server that takes SASL's authorization identity and ignores it. Its
+//! paths are compiled in, so it runs in a mount namespace of its own. Users: `mda` and the test's
+//! accounts.
 //!
 //! Its package cannot stand beside Dovecot's; `tests/run` unpacks what is only in there.
 
@@ -30,14 +31,17 @@ impl Courier {
         fs::create_dir_all(root.join("run/courier/authdaemon")).expect("folder");
         let mut users = String::new();
         for user in accounts.iter().chain(&["mda"]) {
-            let (home, maildir) = (root.join("mail").join(user), root.join("mail").join(user).join("Maildir"));
+            let (home, maildir) =
+                (root.join("mail").join(user), root.join("mail").join(user).join("Maildir"));
             for folder in ["new", "cur", "tmp"] {
                 fs::create_dir_all(maildir.join(folder)).expect("Maildir");
             }
             let password = if *user == "mda" { PASSWORD } else { "user-secret" };
             let hash = run(Command::new("openssl").args(["passwd", "-6", password]));
             let (home, maildir, hash) = (home.display(), maildir.display(), hash.trim());
-            users += &format!("{user}\tuid=65534|gid=65534|home={home}|mail={maildir}|systempw={hash}|imappw={hash}\n");
+            users += &format!(
+                "{user}\tuid=65534|gid=65534|home={home}|mail={maildir}|systempw={hash}|imappw={hash}\n"
+            );
         }
         chown_recursive(&root.join("mail"), "nobody");
         fs::create_dir(root.join("etc")).expect("folder");
@@ -46,7 +50,8 @@ impl Courier {
         root.write("etc/authdaemonrc", AUTHDAEMONRC);
         root.write("etc/imapd", fs::read(unpacked.join("etc/courier/imapd")).expect("imapd"));
         let at = root.display().to_string();
-        let script = SCRIPT.replace("@ROOT@", &at).replace("@COURIER@", &unpacked.display().to_string());
+        let script =
+            SCRIPT.replace("@ROOT@", &at).replace("@COURIER@", &unpacked.display().to_string());
         root.write("start", script.replace("@PORT@", &port.to_string()));
         let log_path = root.join("log");
         let log = fs::File::create(&log_path).expect("log");
@@ -66,7 +71,10 @@ impl Courier {
     pub fn messages(&self, account: &str) -> Vec<Vec<u8>> {
         let files = |folder: &str| -> Vec<PathBuf> {
             let folder = self.root.join("mail").join(account).join("Maildir").join(folder);
-            fs::read_dir(folder).expect("Maildir").map(|entry| entry.expect("entry").path()).collect()
+            fs::read_dir(folder)
+                .expect("Maildir")
+                .map(|entry| entry.expect("entry").path())
+                .collect()
         };
         let mut files: Vec<_> = files("new").into_iter().chain(files("cur")).collect();
         files.sort();
@@ -76,8 +84,12 @@ impl Courier {
     /// The names of the account's mailboxes but INBOX, as Maildir++ has them.
     pub fn folders(&self, account: &str) -> Vec<String> {
         let maildir = self.root.join("mail").join(account).join("Maildir");
-        let names = fs::read_dir(maildir).expect("Maildir").map(|entry| entry.expect("entry").file_name());
-        names.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.starts_with('.')).collect()
+        let names =
+            fs::read_dir(maildir).expect("Maildir").map(|entry| entry.expect("entry").file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .filter(|name| name.starts_with('.'))
+            .collect()
     }
 }
 

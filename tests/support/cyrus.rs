@@ -1,6 +1,8 @@
-//! A Cyrus per test, as IMAP store: `mda` may act for every account (`proxyservers`), and has no mailbox of its own.
+//! A Cyrus per test, as IMAP store: `mda` may act for every account (`proxyservers`), and has no
+//! mailbox of its own.
 //!
-//! Its package cannot stand beside Dovecot's; `tests/run` unpacks the one program that is only in there.
+//! Its package cannot stand beside Dovecot's; `tests/run` unpacks the one program that is only in
+//! there.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +38,8 @@ impl Cyrus {
         fs::create_dir(root.join("part")).expect("folder");
         let at = root.display().to_string();
         root.write("imapd.conf", IMAPD_CONF.replace("@ROOT@", &at));
-        let conf = CYRUS_CONF.replace("@ROOT@", &at).replace("@IMAPD@", &imapd.display().to_string());
+        let conf =
+            CYRUS_CONF.replace("@ROOT@", &at).replace("@IMAPD@", &imapd.display().to_string());
         root.write("cyrus.conf", conf.replace("@PORT@", &port.to_string()));
         root.write("password", PASSWORD);
         for user in ["mda", ADMIN] {
@@ -48,7 +51,12 @@ impl Cyrus {
         let log_path = root.join("log");
         let log = fs::File::create(&log_path).expect("log");
         let mut command = guarded("/usr/lib/cyrus/bin/master", None, Signal::SIGKILL);
-        command.arg("-D").arg("-C").arg(root.join("imapd.conf")).arg("-M").arg(root.join("cyrus.conf"));
+        command
+            .arg("-D")
+            .arg("-C")
+            .arg(root.join("imapd.conf"))
+            .arg("-M")
+            .arg(root.join("cyrus.conf"));
         command.arg("-p").arg(root.join("pid")).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
         let mut server = Server::start("cyrus", command, Signal::SIGKILL, &log_path);

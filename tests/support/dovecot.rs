@@ -1,4 +1,5 @@
-//! A Dovecot per test, as IMAP and LMTP store: any user name is an account, and the master user `mda` acts for it.
+//! A Dovecot per test, as IMAP and LMTP store: any user name is an account, and the master user
+//! `mda` acts for it.
 //!
 //! What concerns Onedrop comes from `conf/dovecot/onedrop.conf`, the file that is shipped.
 
@@ -21,7 +22,8 @@ const PASSWORD: &str = "store-secret";
 /// What any account's own user logs in with (without the master user).
 const USER_PASSWORD: &str = "user-secret";
 
-/// Undoes the shipped file's process settings: Dovecot's defaults, a fresh process per connection and per session.
+/// Undoes the shipped file's process settings: Dovecot's defaults, a fresh process per connection
+/// and per session.
 const DEFAULT_PROCESSES: &str = "service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
      service imap {\n  service_count = 1\n  process_min_avail = 0\n}\n";
 
@@ -63,7 +65,8 @@ impl Dovecot {
         Self::configure(extra_conf)
     }
 
-    /// As `start_high_performance`, with another time to wait for a mailbox's lock; 0: Dovecot's own two minutes and more.
+    /// As `start_high_performance`, with another time to wait for a mailbox's lock; 0: Dovecot's
+    /// own two minutes and more.
     pub fn start_that_waits_for_locks(secs: u32) -> Self {
         Self::configure(&format!("protocol imap {{\n  mail_max_lock_timeout = {secs} s\n}}\n"))
     }
@@ -73,8 +76,9 @@ impl Dovecot {
         Self::configure(&format!("listen = 127.0.0.1, {}\n", addresses.join(", ")))
     }
 
-    /// As `start`, with `users` in place of the passdb and userdb for which any name is an account. `@ROOT@` in it is the
-    /// server's folder, `@USER@` the Unix user of all mail. The account `rig-probe` must exist.
+    /// As `start`, with `users` in place of the passdb and userdb for which any name is an account.
+    /// `@ROOT@` in it is the server's folder, `@USER@` the Unix user of all mail. The account
+    /// `rig-probe` must exist.
     pub fn start_with_users(users: &str) -> Self {
         Self::configure_with(users, DEFAULT_PROCESSES)
     }
@@ -92,7 +96,10 @@ impl Dovecot {
         root.write("master-users", format!("{MASTER}:{{PLAIN}}{PASSWORD}\n"));
         let shipped = fixture_text("conf/dovecot/onedrop.conf");
         let path = "/etc/dovecot/onedrop.master-users";
-        assert!(shipped.contains(&format!("args = {path}")), "conf/dovecot/onedrop.conf names {path}");
+        assert!(
+            shipped.contains(&format!("args = {path}")),
+            "conf/dovecot/onedrop.conf names {path}"
+        );
         let at = root.display().to_string();
         root.write("onedrop.conf", shipped.replace(path, &format!("{at}/master-users")));
         let conf = CONF
@@ -100,7 +107,9 @@ impl Dovecot {
             .replace("@ROOT@", &at)
             .replace("@USER@", MAIL_USER)
             .replace("@USER_PASSWORD@", USER_PASSWORD);
-        let conf = conf.replace("@IMAP@", &imap_port.to_string()).replace("@IMAPS@", &tls_port.to_string());
+        let conf = conf
+            .replace("@IMAP@", &imap_port.to_string())
+            .replace("@IMAPS@", &tls_port.to_string());
         let conf = conf.replace("@LMTP@", &lmtp_port.to_string());
         root.write("dovecot.conf", format!("{conf}{extra_conf}\n"));
         let server = Self::launch(&root, ports);
@@ -113,7 +122,12 @@ impl Dovecot {
         // dovecot-lda and imap processes write it as the mail user.
         set_mode(&log_path, 0o666);
         let mut command = guarded("/usr/sbin/dovecot", None, Signal::SIGTERM);
-        command.arg("-F").arg("-c").arg(root.join("dovecot.conf")).current_dir("/").stdin(Stdio::null());
+        command
+            .arg("-F")
+            .arg("-c")
+            .arg(root.join("dovecot.conf"))
+            .current_dir("/")
+            .stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
         // A clean stop takes Dovecot a second, which nobody needs on Drop.
         let mut server = Server::start("dovecot", command, Signal::SIGKILL, &log_path);
@@ -165,12 +179,13 @@ impl Dovecot {
         self.root.join("dovecot.conf")
     }
 
-    /// Holds the account's INBOX as somebody's mail program would, until the guard is dropped: Dovecot waits for its lock,
-    /// whose holder lives. The mailbox must be there.
+    /// Holds the account's INBOX as somebody's mail program would, until the guard is dropped:
+    /// Dovecot waits for its lock, whose holder lives. The mailbox must be there.
     pub fn lock_mailbox(&self, account: &str) -> MailboxLock {
         let lock = self.maildir(account).join("dovecot-uidlist.lock");
         let host = nix::unistd::gethostname().expect("our name");
-        fs::write(&lock, format!("{}:{}", std::process::id(), host.to_string_lossy())).expect("a lock");
+        fs::write(&lock, format!("{}:{}", std::process::id(), host.to_string_lossy()))
+            .expect("a lock");
         MailboxLock(lock)
     }
 
@@ -189,7 +204,11 @@ impl Dovecot {
     }
 
     pub fn doveadm(&self, args: &[&str]) -> String {
-        run(Command::new("/usr/bin/doveadm").arg("-c").arg(self.config_file()).args(args).current_dir("/"))
+        run(Command::new("/usr/bin/doveadm")
+            .arg("-c")
+            .arg(self.config_file())
+            .args(args)
+            .current_dir("/"))
     }
 
     /// A session as `account`, logged in by the master user.
@@ -198,21 +217,28 @@ impl Dovecot {
             .unwrap_or_else(|error| panic!("login as {account}: {error}\n{}", self.log()))
     }
 
-    /// Every message of a mailbox in order of UID, byte for byte as the server gives it (line ends are CRLF).
+    /// Every message of a mailbox in order of UID, byte for byte as the server gives it (line ends
+    /// are CRLF).
     ///
-    /// `mailbox` is a name as it goes over the wire: modified UTF-7. A mailbox that does not exist has no messages.
+    /// `mailbox` is a name as it goes over the wire: modified UTF-7. A mailbox that does not exist
+    /// has no messages.
     pub fn messages(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
         let fetched = self.fetch(account, mailbox, "UID BODY.PEEK[]");
-        fetched.into_iter().map(|line| line.literals.into_iter().next().unwrap_or_default()).collect()
+        fetched
+            .into_iter()
+            .map(|line| line.literals.into_iter().next().unwrap_or_default())
+            .collect()
     }
 
     /// Flags and keywords of every message in order of UID, without `\Recent`, sorted.
     pub fn flags(&self, account: &str, mailbox: &str) -> Vec<Vec<String>> {
         let fetched = self.fetch(account, mailbox, "UID FLAGS");
         let flags = fetched.iter().map(|line| {
-            let (_, rest) = line.text.split_once("FLAGS (").unwrap_or_else(|| panic!("{}", line.text));
+            let (_, rest) =
+                line.text.split_once("FLAGS (").unwrap_or_else(|| panic!("{}", line.text));
             let (inside, _) = rest.split_once(')').unwrap_or_else(|| panic!("{}", line.text));
-            let mut flags: Vec<String> = inside.split_ascii_whitespace().map(str::to_owned).collect();
+            let mut flags: Vec<String> =
+                inside.split_ascii_whitespace().map(str::to_owned).collect();
             flags.retain(|flag| flag != "\\Recent");
             flags.sort();
             flags
@@ -223,8 +249,13 @@ impl Dovecot {
     /// UIDs in order.
     pub fn uids(&self, account: &str, mailbox: &str) -> Vec<u32> {
         let fetched = self.fetch(account, mailbox, "UID");
-        let uid = |text: &str| text.split_once("UID ")?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
-        fetched.iter().map(|line| uid(&line.text).unwrap_or_else(|| panic!("{}", line.text))).collect()
+        let uid = |text: &str| {
+            text.split_once("UID ")?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        fetched
+            .iter()
+            .map(|line| uid(&line.text).unwrap_or_else(|| panic!("{}", line.text)))
+            .collect()
     }
 
     /// How many messages there are; 0 if the mailbox does not exist.
@@ -237,14 +268,20 @@ impl Dovecot {
         let selected = imap.command(&format!("EXAMINE {}", quoted(mailbox))).expect("EXAMINE");
         let mut lines = Vec::new();
         if selected.is_ok() {
-            // Sequence numbers, which are in order of UID; an empty mailbox has no "1:*" that Dovecot accepts.
+            // Sequence numbers, which are in order of UID; an empty mailbox has no "1:*" that
+            // Dovecot accepts.
             if !selected.untagged.iter().any(|line| line.text == "* 0 EXISTS") {
                 let fetched = imap.command(&format!("FETCH 1:* ({items})")).expect("FETCH");
                 assert!(fetched.is_ok(), "FETCH {account}/{mailbox}: {}", fetched.tagged);
-                lines = fetched.untagged.into_iter().filter(|line| line.text.contains(" FETCH (")).collect();
+                lines = fetched
+                    .untagged
+                    .into_iter()
+                    .filter(|line| line.text.contains(" FETCH ("))
+                    .collect();
             }
         } else {
-            let missing = selected.tagged.contains("doesn't exist") || selected.tagged.contains("[NONEXISTENT]");
+            let missing = selected.tagged.contains("doesn't exist")
+                || selected.tagged.contains("[NONEXISTENT]");
             assert!(missing, "EXAMINE {account}/{mailbox}: {}", selected.tagged);
         }
         let _ = imap.command("LOGOUT");
@@ -291,13 +328,29 @@ impl Dovecot {
 /// `cert.pem`, for `localhost` and 127.0.0.1, and `key.pem`.
 pub fn certificate(root: &Path) {
     let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]);
+    openssl.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]);
+    openssl.args([
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=DNS:localhost,IP:127.0.0.1",
+    ]);
     // No authority, or rustls would not take it as a server's certificate.
     openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
     openssl.arg("-keyout").arg(root.join("key.pem")).arg("-out").arg(root.join("cert.pem"));
     run(&mut openssl);
-    // dovecot-lda reads the whole configuration as the mail user; the key is worth nothing outside of this test.
+    // dovecot-lda reads the whole configuration as the mail user; the key is worth nothing outside
+    // of this test.
     set_mode(&root.join("key.pem"), 0o644);
 }
 

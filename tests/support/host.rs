@@ -1,5 +1,5 @@
-//! Hosts beside each other: network, host name, mounts and temporary folder are each one's own, a cable leads to the servers'
-//! host, which is this one.
+//! Hosts beside each other: network, host name, mounts and temporary folder are each one's own, a
+//! cable leads to the servers' host, which is this one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use super::server::{Server, guarded};
 use super::world::{World, run as onedrop_run};
 use super::{TempRoot, run};
 
-/// A process that holds a host's namespaces; with its end they go, and the cable with them, also when we are killed.
+/// A process that holds a host's namespaces; with its end they go, and the cable with them, also
+/// when we are killed.
 pub struct Host {
     holder: Server,
     cable: String,
@@ -36,14 +37,19 @@ impl Host {
         let log = folder.join("log");
         let mut command = guarded("unshare", None, Signal::SIGKILL);
         command.args(["--net", "--uts", "--mount", "sh", "-c", &script]).stdin(Stdio::null());
-        command.stdout(fs::File::create(&log).expect("log")).stderr(fs::File::create(&log).expect("log"));
+        command
+            .stdout(fs::File::create(&log).expect("log"))
+            .stderr(fs::File::create(&log).expect("log"));
         let mut holder = Server::start("host", command, Signal::SIGKILL, &log);
         holder.wait_ready(|| folder.join("ready").exists());
         let (pid, cable) = (holder.pid().to_string(), format!("od{}h{n}", std::process::id()));
         // RFC 2544's range for benchmarks: in use nowhere else.
-        let (server, own) = (format!("198.18.{net}.{}", 4 * n + 1), format!("198.18.{net}.{}", 4 * n + 2));
+        let (server, own) =
+            (format!("198.18.{net}.{}", 4 * n + 1), format!("198.18.{net}.{}", 4 * n + 2));
         let ip = |args: &[&str]| run(Command::new("ip").args(args));
-        let inside = |args: &[&str]| run(Command::new("nsenter").args(["-t", &pid, "--net", "ip"]).args(args));
+        let inside = |args: &[&str]| {
+            run(Command::new("nsenter").args(["-t", &pid, "--net", "ip"]).args(args))
+        };
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &pid]);
         let host = Host { holder, cable, server, own, folder };
         ip(&["addr", "add", &format!("{}/30", host.server), "dev", &host.cable]);
@@ -57,21 +63,32 @@ impl Host {
     /// `program` with this host's namespaces, to be completed and started.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"]).arg(program);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_")) {
+        command
+            .args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"])
+            .arg(program);
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
+        {
             command.env_remove(name);
         }
         command
     }
 
-    /// Drops every packet of this host's present TCP connections, both ways and without a word, as a firewall does that
-    /// has forgotten them; new ones are let through.
+    /// Drops every packet of this host's present TCP connections, both ways and without a word, as
+    /// a firewall does that has forgotten them; new ones are let through.
     pub fn forget_connections(&self) -> Forgotten {
-        // What cannot be answered by where it came in is not let in (rp_filter in the kernel's ip-sysctl.rst).
-        fs::write(format!("/proc/sys/net/ipv4/conf/{}/rp_filter", self.cable), "1").expect("sysctl");
-        let connections = run(Command::new("ss").args(["-Htn", "state", "established", "dst", &self.own]));
-        let port = |line: &str| Some(line.split_ascii_whitespace().nth(3)?.rsplit_once(':')?.1.to_owned());
-        let forgotten = Forgotten { host: self.own.clone(), ports: connections.lines().filter_map(port).collect() };
+        // What cannot be answered by where it came in is not let in (rp_filter in the kernel's
+        // ip-sysctl.rst).
+        fs::write(format!("/proc/sys/net/ipv4/conf/{}/rp_filter", self.cable), "1")
+            .expect("sysctl");
+        let connections =
+            run(Command::new("ss").args(["-Htn", "state", "established", "dst", &self.own]));
+        let port =
+            |line: &str| Some(line.split_ascii_whitespace().nth(3)?.rsplit_once(':')?.1.to_owned());
+        let forgotten = Forgotten {
+            host: self.own.clone(),
+            ports: connections.lines().filter_map(port).collect(),
+        };
         for port in &forgotten.ports {
             run(forgotten.rule("add", port).args(["priority", "1"]));
         }
@@ -89,7 +106,17 @@ pub struct Forgotten {
 impl Forgotten {
     fn rule(&self, what: &str, port: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["rule", what, "to", &self.host, "ipproto", "tcp", "dport", port, "blackhole"]);
+        command.args([
+            "rule",
+            what,
+            "to",
+            &self.host,
+            "ipproto",
+            "tcp",
+            "dport",
+            port,
+            "blackhole",
+        ]);
         command
     }
 }
@@ -104,30 +131,43 @@ impl Drop for Forgotten {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "del", &self.cable]).stderr(Stdio::null()).status();
+        let _ =
+            Command::new("ip").args(["link", "del", &self.cable]).stderr(Stdio::null()).status();
     }
 }
 
-/// A /24 of which no address is on this machine yet, and for which no rule was left behind by a test that was killed.
+/// A /24 of which no address is on this machine yet, and for which no rule was left behind by a
+/// test that was killed.
 pub fn free_net() -> u8 {
-    let taken = run(Command::new("ip").args(["-4", "-o", "addr"])) + &run(Command::new("ip").args(["-4", "rule"]));
+    let taken = run(Command::new("ip").args(["-4", "-o", "addr"]))
+        + &run(Command::new("ip").args(["-4", "rule"]));
     let first = std::process::id() % 250;
     let nets = (0..250).map(|step| u8::try_from((first + step) % 250).expect("below 250"));
-    nets.into_iter().find(|net| !taken.contains(&format!(" 198.18.{net}."))).expect("a free network")
+    nets.into_iter()
+        .find(|net| !taken.contains(&format!(" 198.18.{net}.")))
+        .expect("a free network")
 }
 
-/// One Postgres and one Dovecot on loopback and on the hosts' cables, and each host's configuration, with `more` at its end.
+/// One Postgres and one Dovecot on loopback and on the hosts' cables, and each host's
+/// configuration, with `more` at its end.
 pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> World {
     let addresses: Vec<&str> = hosts.iter().map(|host| &*host.server).collect();
     let access = format!("local all all trust\nhost all onedrop 198.18.{net}.0/24 scram-sha-256\n");
     let hba = root.write("pg_hba.conf", access);
-    let settings = format!("listen_addresses = '127.0.0.1,{}'\nhba_file = '{}'", addresses.join(","), hba.display());
+    let settings = format!(
+        "listen_addresses = '127.0.0.1,{}'\nhba_file = '{}'",
+        addresses.join(","),
+        hba.display()
+    );
     let world = World {
         postgres: Postgres::start_with(&settings),
         dovecot: Dovecot::start_high_performance_on(&addresses),
         root,
     };
-    let migrated = onedrop_run(&world.config("migrate", "[directory]\ndomains = [\"axial.net\"]\n"), &["migrate"]);
+    let migrated = onedrop_run(
+        &world.config("migrate", "[directory]\ndomains = [\"axial.net\"]\n"),
+        &["migrate"],
+    );
     assert!(migrated.status.success(), "{migrated:?}");
     for (n, host) in hosts.iter().enumerate() {
         let url = world.postgres.url_tcp().replace("127.0.0.1", &host.server);

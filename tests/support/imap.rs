@@ -11,7 +11,8 @@ pub struct Line {
     pub literals: Vec<Vec<u8>>,
 }
 
-/// The answer to one command: the untagged lines, and the tagged one without its tag (`OK ...`, `NO ...`, `BAD ...`).
+/// The answer to one command: the untagged lines, and the tagged one without its tag (`OK ...`, `NO
+/// ...`, `BAD ...`).
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub untagged: Vec<Line>,
@@ -57,12 +58,19 @@ impl Imap {
         self.answer(&tag)
     }
 
-    /// APPEND with a non-synchronising literal. `options` stands between mailbox and literal, e.g. `(\Seen)`.
-    pub fn append(&mut self, mailbox: &str, options: &str, message: &[u8]) -> std::io::Result<Answer> {
+    /// APPEND with a non-synchronising literal. `options` stands between mailbox and literal, e.g.
+    /// `(\Seen)`.
+    pub fn append(
+        &mut self,
+        mailbox: &str,
+        options: &str,
+        message: &[u8],
+    ) -> std::io::Result<Answer> {
         let tag = self.next_tag();
         let mailbox = quoted(mailbox);
         let options = if options.is_empty() { String::new() } else { format!("{options} ") };
-        let mut bytes = format!("{tag} APPEND {mailbox} {options}{{{}+}}\r\n", message.len()).into_bytes();
+        let mut bytes =
+            format!("{tag} APPEND {mailbox} {options}{{{}+}}\r\n", message.len()).into_bytes();
         bytes.extend_from_slice(message);
         bytes.extend_from_slice(b"\r\n");
         self.stream.get_mut().write_all(&bytes)?;
@@ -78,7 +86,9 @@ impl Imap {
         let mut untagged = Vec::new();
         loop {
             let line = self.line()?;
-            if let Some(tagged) = line.text.strip_prefix(tag).and_then(|rest| rest.strip_prefix(' ')) {
+            if let Some(tagged) =
+                line.text.strip_prefix(tag).and_then(|rest| rest.strip_prefix(' '))
+            {
                 return Ok(Answer { tagged: tagged.to_owned(), untagged });
             }
             untagged.push(line);
@@ -93,7 +103,11 @@ impl Imap {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
             line.text.push_str(String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']));
-            let size = line.text.strip_suffix('}').and_then(|text| text.rsplit_once('{')).map(|(_, size)| size.parse());
+            let size = line
+                .text
+                .strip_suffix('}')
+                .and_then(|text| text.rsplit_once('{'))
+                .map(|(_, size)| size.parse());
             let Some(Ok(size)) = size else { return Ok(line) };
             let mut literal = vec![0; size];
             self.stream.read_exact(&mut literal)?;
@@ -110,10 +124,15 @@ pub fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for index in 0..4 {
             let sextet = (group >> (18 - 6 * index)) & 63;
-            text.push(if index <= chunk.len() { char::from(ALPHABET[sextet as usize]) } else { '=' });
+            text.push(if index <= chunk.len() {
+                char::from(ALPHABET[sextet as usize])
+            } else {
+                '='
+            });
         }
     }
     text

@@ -1,4 +1,5 @@
-//! A stand-in for journald, or none: another socket in its place, in a mount namespace of the command's own.
+//! A stand-in for journald, or none: another socket in its place, in a mount namespace of the
+//! command's own.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -7,8 +8,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use super::{TempRoot, is_root};
 
-/// `program` where there is no journal, so that a server logs to standard error, whatever host this is. Only root can hide
-/// one: for others it is as it is.
+/// `program` where there is no journal, so that a server logs to standard error, whatever host this
+/// is. Only root can hide one: for others it is as it is.
 pub fn without_journal(program: impl AsRef<OsStr>) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -27,7 +28,11 @@ pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<
     let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$0\" /run/systemd/journal && \
                   exec \"$@\"";
     let mut inside = Command::new("unshare");
-    inside.args(["--mount", "sh", "-c", script]).arg(&*folder).arg(command.get_program()).args(command.get_args());
+    inside
+        .args(["--mount", "sh", "-c", script])
+        .arg(&*folder)
+        .arg(command.get_program())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => inside.env(name, value),

@@ -1,5 +1,5 @@
-//! Whole mailboxes beside what was sent: every byte of every message, not how many there are. A message that is lost and
-//! another that is there twice make the same number.
+//! Whole mailboxes beside what was sent: every byte of every message, not how many there are. A
+//! message that is lost and another that is there twice make the same number.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,9 @@ pub fn letter(copy: &[u8]) -> Vec<u8> {
     let lines: Vec<&[u8]> = copy.split_inclusive(|byte| *byte == b'\n').collect();
     let mut from = 0;
     while let Some(line) = lines.get(from) {
-        let is_trace = TRACE.iter().any(|name| line.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name)));
+        let is_trace = TRACE
+            .iter()
+            .any(|name| line.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name)));
         let continues = from > 0 && (line.starts_with(b" ") || line.starts_with(b"\t"));
         if !is_trace && !continues {
             break;
@@ -34,23 +36,36 @@ fn with_lf(text: &[u8]) -> Vec<u8> {
 
 /// The copies in `place` are these messages, each as often as it is named, and nothing else.
 #[track_caller]
-pub fn are_these<E: AsRef<[u8]>>(place: &str, copies: &[Vec<u8>], expected: impl IntoIterator<Item = E>) {
+pub fn are_these<E: AsRef<[u8]>>(
+    place: &str,
+    copies: &[Vec<u8>],
+    expected: impl IntoIterator<Item = E>,
+) {
     let mut counts: BTreeMap<Vec<u8>, (usize, usize)> = BTreeMap::new();
     for copy in copies {
         counts.entry(letter(copy)).or_default().0 += 1;
     }
-    let expected: Vec<Vec<u8>> = expected.into_iter().map(|message| with_lf(message.as_ref())).collect();
+    let expected: Vec<Vec<u8>> =
+        expected.into_iter().map(|message| with_lf(message.as_ref())).collect();
     for message in &expected {
         counts.entry(letter(message)).or_default().1 += 1;
     }
     let wrong = counts.iter().filter(|(_, (there, sent))| there != sent);
     let shown = |text: &[u8]| text[..text.len().min(300)].escape_ascii().to_string();
-    let wrong: Vec<String> =
-        wrong.map(|(text, (there, sent))| format!("{there} in place of {sent}: {}", shown(text))).collect();
-    assert!(wrong.is_empty(), "{place}: {} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(10)]);
+    let wrong: Vec<String> = wrong
+        .map(|(text, (there, sent))| format!("{there} in place of {sent}: {}", shown(text)))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{place}: {} wrong: {:#?}",
+        wrong.len(),
+        &wrong[..wrong.len().min(10)]
+    );
     // A message's own trace fields are there as well.
-    let is_whole = |copy: &&Vec<u8>| expected.iter().any(|message| with_lf(copy).ends_with(message));
-    let cut: Vec<String> = copies.iter().filter(|copy| !is_whole(copy)).map(|copy| shown(copy)).collect();
+    let is_whole =
+        |copy: &&Vec<u8>| expected.iter().any(|message| with_lf(copy).ends_with(message));
+    let cut: Vec<String> =
+        copies.iter().filter(|copy| !is_whole(copy)).map(|copy| shown(copy)).collect();
     assert!(cut.is_empty(), "{place}: {cut:#?}");
 }
 

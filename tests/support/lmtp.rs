@@ -1,8 +1,9 @@
-//! `onedrop lmtp` as a child: as the mail's user, on a Unix socket and a TCP port of its own, with its metrics on
-//! another.
+//! `onedrop lmtp` as a child: as the mail's user, on a Unix socket and a TCP port of its own, with
+//! its metrics on another.
 //!
-//! Like a service manager, the rig may hold the listening sockets itself and pass them on (sd_listen_fds(3)): then a
-//! client that connects between two lives of the server waits instead of being refused.
+//! Like a service manager, the rig may hold the listening sockets itself and pass them on
+//! (sd_listen_fds(3)): then a client that connects between two lives of the server waits instead of
+//! being refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -20,7 +21,8 @@ use super::lmtp_client::LmtpClient;
 use super::server::{Server, guarded_without_journal};
 use super::{TempRoot, free_port, onedrop_path, run, set_mode, wait_until};
 
-/// No drain may take longer than the longest delivery (the deadline and its answer), with what a busy machine adds.
+/// No drain may take longer than the longest delivery (the deadline and its answer), with what a
+/// busy machine adds.
 const LONGEST_DRAIN: Duration = Duration::from_secs(90);
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 
@@ -40,7 +42,8 @@ pub struct Ended {
     pub took: Duration,
 }
 
-/// Resident memory in kB (proc(5)): what the process allocated, and the files it has mapped, its program first of all.
+/// Resident memory in kB (proc(5)): what the process allocated, and the files it has mapped, its
+/// program first of all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resident {
     pub anon_kb: u64,
@@ -89,7 +92,8 @@ impl Lmtp {
             (unix, TcpListener::bind(("127.0.0.1", port)).expect("port"))
         });
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let env: Vec<_> =
+            env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let config = config.to_path_buf();
         let server = Self::launch(&root, &config, &args, &env, (port, metrics_port), held.as_ref());
         Self { server, root, config, args, env, port, metrics_port, held }
@@ -111,7 +115,12 @@ impl Lmtp {
             None => "exec \"$@\"",
             Some(_) => "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"",
         };
-        command.args(["-c", script, "sh"]).arg(root.join("onedrop")).arg("lmtp").arg("--config").arg(config);
+        command
+            .args(["-c", script, "sh"])
+            .arg(root.join("onedrop"))
+            .arg("lmtp")
+            .arg("--config")
+            .arg(config);
         command.args(["--metrics", &format!("127.0.0.1:{metrics_port}")]).args(args);
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
@@ -128,7 +137,8 @@ impl Lmtp {
                 command.stdin(Stdio::null()).stdout(log.try_clone().expect("log"));
             }
             Some((unix, tcp)) => {
-                let (unix, tcp) = (unix.try_clone().expect("socket"), tcp.try_clone().expect("socket"));
+                let (unix, tcp) =
+                    (unix.try_clone().expect("socket"), tcp.try_clone().expect("socket"));
                 command.stdin(OwnedFd::from(unix)).stdout(OwnedFd::from(tcp));
             }
         }
@@ -139,8 +149,10 @@ impl Lmtp {
     pub fn wait_ready(&mut self) {
         let (socket, port) = (self.socket(), self.port);
         self.server.wait_ready(|| {
-            let answers = |client: std::io::Result<LmtpClient>| client.map(LmtpClient::quit).is_ok();
-            answers(LmtpClient::unix(&socket, LONGEST_PROBE)) && answers(LmtpClient::tcp(port, LONGEST_PROBE))
+            let answers =
+                |client: std::io::Result<LmtpClient>| client.map(LmtpClient::quit).is_ok();
+            answers(LmtpClient::unix(&socket, LONGEST_PROBE))
+                && answers(LmtpClient::tcp(port, LONGEST_PROBE))
         });
     }
 
@@ -169,7 +181,8 @@ impl Lmtp {
 
     /// What it wrote to its standard output and error.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.root.join("lmtp.log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.root.join("lmtp.log")).unwrap_or_default())
+            .into_owned()
     }
 
     /// Its log records: where there is a journal they go there, else to its standard error.
@@ -177,7 +190,12 @@ impl Lmtp {
         let mut records = self.log();
         if Path::new("/run/systemd/journal/socket").exists() {
             let of_it = format!("_PID={}", self.pid());
-            records.push_str(&run(Command::new("journalctl").args(["--no-pager", "-o", "export", &of_it])));
+            records.push_str(&run(Command::new("journalctl").args([
+                "--no-pager",
+                "-o",
+                "export",
+                &of_it,
+            ])));
         }
         records
     }
@@ -225,7 +243,14 @@ impl Lmtp {
     pub fn start_again(&mut self) {
         assert!(self.server.ended(), "it still runs");
         let ports = (self.port, self.metrics_port);
-        self.server = Self::launch(&self.root, &self.config, &self.args, &self.env, ports, self.held.as_ref());
+        self.server = Self::launch(
+            &self.root,
+            &self.config,
+            &self.args,
+            &self.env,
+            ports,
+            self.held.as_ref(),
+        );
         self.wait_ready();
     }
 
@@ -239,7 +264,8 @@ impl Lmtp {
 
     /// What the metrics address says, without the HTTP header.
     pub fn metrics(&self) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics_port)).expect("a metrics address");
+        let mut stream =
+            TcpStream::connect(("127.0.0.1", self.metrics_port)).expect("a metrics address");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("socket");
         stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("a question");
         let mut text = String::new();
@@ -247,7 +273,8 @@ impl Lmtp {
         text.split_once("\r\n\r\n").map_or(text.clone(), |(_, body)| body.to_owned())
     }
 
-    /// The value of the metric with exactly this name and these labels, e.g. `a_seconds_sum{phase="lock"}`.
+    /// The value of the metric with exactly this name and these labels, e.g.
+    /// `a_seconds_sum{phase="lock"}`.
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics().lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }

@@ -1,4 +1,5 @@
-//! An LMTP client for tests (RFC 2033): as small as it can be, and free to say what no good client says.
+//! An LMTP client for tests (RFC 2033): as small as it can be, and free to say what no good client
+//! says.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -99,9 +100,15 @@ impl LmtpClient {
         }
     }
 
-    /// One message, pipelined as Postfix does: one reply per recipient, in their order. A recipient that is refused has
-    /// its reply to RCPT. `message` is sent with CRLF line ends and doubled dots.
-    pub fn deliver(&mut self, from: &str, recipients: &[&str], message: &[u8]) -> std::io::Result<Vec<Reply>> {
+    /// One message, pipelined as Postfix does: one reply per recipient, in their order. A recipient
+    /// that is refused has its reply to RCPT. `message` is sent with CRLF line ends and doubled
+    /// dots.
+    pub fn deliver(
+        &mut self,
+        from: &str,
+        recipients: &[&str],
+        message: &[u8],
+    ) -> std::io::Result<Vec<Reply>> {
         let accepted = self.begin(from, recipients)?;
         if accepted.iter().any(Reply::is_ok) {
             self.send(&dot_stuffed(message))?;
@@ -110,7 +117,8 @@ impl LmtpClient {
         self.finish(accepted)
     }
 
-    /// MAIL, RCPT and DATA in one write; the replies to RCPT. With one that is positive, the message comes next.
+    /// MAIL, RCPT and DATA in one write; the replies to RCPT. With one that is positive, the
+    /// message comes next.
     pub fn begin(&mut self, from: &str, recipients: &[&str]) -> std::io::Result<Vec<Reply>> {
         let mut envelope = format!("MAIL FROM:<{from}>\r\n");
         for recipient in recipients {
@@ -119,11 +127,14 @@ impl LmtpClient {
         envelope.push_str("DATA\r\n");
         self.send(envelope.as_bytes())?;
         let mail = self.reply()?;
-        let accepted = recipients.iter().map(|_| self.reply()).collect::<std::io::Result<Vec<_>>>()?;
+        let accepted =
+            recipients.iter().map(|_| self.reply()).collect::<std::io::Result<Vec<_>>>()?;
         let data = self.reply()?;
         let expected = if accepted.iter().any(Reply::is_ok) { 354 } else { 503 };
         if !mail.is_ok() || data.code / 100 != expected / 100 {
-            return Err(std::io::Error::other(format!("MAIL: {mail:?}, RCPT: {accepted:?}, DATA: {data:?}")));
+            return Err(std::io::Error::other(format!(
+                "MAIL: {mail:?}, RCPT: {accepted:?}, DATA: {data:?}"
+            )));
         }
         Ok(accepted)
     }

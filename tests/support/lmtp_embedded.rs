@@ -1,4 +1,5 @@
-//! A site without servers of others: a ledger in a file and Maildirs, both the mail user's, for `onedrop lmtp`.
+//! A site without servers of others: a ledger in a file and Maildirs, both the mail user's, for
+//! `onedrop lmtp`.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
@@ -31,8 +32,9 @@ impl Embedded {
     pub fn config(&self, more: &str) -> PathBuf {
         let at = self.root.join("var");
         let at = at.display();
-        let text =
-            format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}\n");
+        let text = format!(
+            "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}\n"
+        );
         self.root.write("etc/onedrop.toml", text)
     }
 
@@ -54,14 +56,19 @@ impl Embedded {
     /// A file stands where the account's Maildir should be: nothing can be stored for it.
     pub fn block(&self, account: &str) {
         self.root.dir_for("var/mail", MAIL_USER, 0o700);
-        let path = self.root.dir_for(&format!("var/mail/{account}"), MAIL_USER, 0o700).join("Maildir");
+        let path =
+            self.root.dir_for(&format!("var/mail/{account}"), MAIL_USER, 0o700).join("Maildir");
         fs::write(&path, "no folder").expect("file");
         set_mode(&path, 0o600);
     }
 
-    /// Takes a message's lock, as another delivery of it would (`ledger/sqlite.rs`); there must have been a delivery.
+    /// Takes a message's lock, as another delivery of it would (`ledger/sqlite.rs`); there must
+    /// have been a delivery.
     pub fn hold(&self, message: &[u8]) -> Held {
-        let locks = OpenOptions::new().write(true).open(self.root.join("var/ledger.db-locks")).expect("locks");
+        let locks = OpenOptions::new()
+            .write(true)
+            .open(self.root.join("var/ledger.db-locks"))
+            .expect("locks");
         let message = Message::new(Bytes::Memory(message.to_vec()), DedupBy::Content);
         let key = advisory_key(&message.identity().id_hash);
         let range = libc::flock {

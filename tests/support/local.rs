@@ -1,4 +1,5 @@
-//! A site without servers of others: a ledger in a file, Maildirs, and a place for our own server's socket.
+//! A site without servers of others: a ledger in a file, Maildirs, and a place for our own server's
+//! socket.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -40,7 +41,8 @@ impl Local {
         self.config("server.toml", &self.root.join("ledger.db"), &self.root.join("mail"), more)
     }
 
-    /// The server's command line, to be started by [`launch`](Local::launch). It logs to standard error, also where there is a journal.
+    /// The server's command line, to be started by [`launch`](Local::launch). It logs to standard
+    /// error, also where there is a journal.
     pub fn server(&self, more: &str) -> Command {
         self.server_by(&[], onedrop_path(), more)
     }
@@ -72,7 +74,8 @@ impl Local {
     /// As [`server`](Local::server), started by the command `before`.
     pub fn server_by(&self, before: &[&str], program: &Path, more: &str) -> Command {
         let mut words = before.iter().map(OsStr::new).chain([program.as_os_str()]);
-        let mut command = guarded_without_journal(words.next().expect("a program"), None, Signal::SIGKILL);
+        let mut command =
+            guarded_without_journal(words.next().expect("a program"), None, Signal::SIGKILL);
         command.args(words);
         command.arg("lmtp").arg("--config").arg(self.server_config(more));
         command.arg("--listen").arg(format!("unix:{}", self.socket().display()));
@@ -85,7 +88,8 @@ impl Local {
         self.launch_logged(self.server(more))
     }
 
-    /// Starts `command`, and waits until the server takes clients; what it logs is in [`log`](Local::log).
+    /// Starts `command`, and waits until the server takes clients; what it logs is in
+    /// [`log`](Local::log).
     pub fn launch_logged(&self, mut command: Command) -> Server {
         command.stderr(fs::File::create(self.root.join("server.log")).expect("log"));
         self.launch(command)
@@ -93,7 +97,8 @@ impl Local {
 
     /// Starts `command`, and waits until the server takes clients.
     pub fn launch(&self, command: Command) -> Server {
-        let mut server = Server::start("onedrop lmtp", command, Signal::SIGTERM, &self.root.join("server.log"));
+        let mut server =
+            Server::start("onedrop lmtp", command, Signal::SIGTERM, &self.root.join("server.log"));
         server.wait_ready(|| UnixStream::connect(self.socket()).is_ok());
         server
     }

@@ -1,7 +1,7 @@
-//! A machine of its own for what only a booted system shows: Debian's systemd as init in a container
-//! (systemd-nspawn), on a throw-away copy of this host's files, with its own processes, network and
-//! /run. Nothing that happens in it reaches the host; all of it is gone with the process that holds
-//! it. Needs root, overlayfs and the Debian package systemd-container.
+//! A machine of its own for what only a booted system shows: Debian's systemd as init in a
+//! container (systemd-nspawn), on a throw-away copy of this host's files, with its own processes,
+//! network and /run. Nothing that happens in it reaches the host; all of it is gone with the
+//! process that holds it. Needs root, overlayfs and the Debian package systemd-container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use super::{TempRoot, wait_until};
 /// How long a boot or a command may take on a busy host.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Makes the copy in a mount namespace of its own, takes out what the host would start at boot, adds
-/// what the test has prepared, and becomes the container.
+/// Makes the copy in a mount namespace of its own, takes out what the host would start at boot,
+/// adds what the test has prepared, and becomes the container.
 const BOOT: &str = r#"
 set -eu
 at=$1 name=$2
@@ -68,7 +68,9 @@ impl Machine {
         let machine = Machine { _container: container, root, init: init.expect("an init") };
         let mut state = String::new();
         let booted = wait_until(LONG, || {
-            state = machine.try_run("systemctl is-system-running").map_or(String::new(), |output| told(&output));
+            state = machine
+                .try_run("systemctl is-system-running")
+                .map_or(String::new(), |output| told(&output));
             matches!(state.trim(), "running" | "degraded")
         });
         assert!(booted, "not booted: {state}\n{}", machine.console());
@@ -87,7 +89,16 @@ impl Machine {
         let mut nsenter = Command::new("timeout");
         nsenter.args([&LONG.as_secs().to_string(), "nsenter", "-t", &self.init.to_string()]);
         nsenter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]);
-        nsenter.args(["--", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "sh", "-euc", command]);
+        nsenter.args([
+            "--",
+            "env",
+            "-i",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL=C",
+            "sh",
+            "-euc",
+            command,
+        ]);
         nsenter.stdin(Stdio::null()).output()
     }
 
@@ -99,7 +110,8 @@ impl Machine {
 
     /// The machine's journal, for a test that fails.
     pub fn journal(&self) -> String {
-        self.try_run("journalctl --no-pager --boot -n 200").map_or(String::new(), |output| told(&output))
+        self.try_run("journalctl --no-pager --boot -n 200")
+            .map_or(String::new(), |output| told(&output))
     }
 
     fn console(&self) -> String {
@@ -110,8 +122,9 @@ impl Machine {
 /// The container's first process: systemd-nspawn's child that has become init.
 fn init_of(nspawn: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
-    let is_init =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd");
+    let is_init = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd")
+    };
     children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).find(is_init)
 }
 

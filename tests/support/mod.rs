@@ -1,11 +1,14 @@
-//! The test rig: real servers (Postgres, PgBouncer, Dovecot, Postfix) as children of the test process.
+//! The test rig: real servers (Postgres, PgBouncer, Dovecot, Postfix) as children of the test
+//! process.
 //!
-//! Promises: every server lives in its own folder under the system's temporary directory and on ports of its own, so
-//! tests may run in parallel; it ends on `Drop`, also when the test panics (its log is then printed), and, by the
-//! kernel's parent-death signal or a guard, when the test process is killed. It never touches the system's own instances.
-//! Relies on the Debian paths of the servers and, for other users than our own, on running as root.
+//! Promises: every server lives in its own folder under the system's temporary directory and on
+//! ports of its own, so tests may run in parallel; it ends on `Drop`, also when the test panics
+//! (its log is then printed), and, by the kernel's parent-death signal or a guard, when the test
+//! process is killed. It never touches the system's own instances. Relies on the Debian paths of
+//! the servers and, for other users than our own, on running as root.
 
-// Each test binary uses a part. Facts that are constants today are methods so that a server may choose them.
+// Each test binary uses a part. Facts that are constants today are methods so that a server may
+// choose them.
 #![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
 
 pub mod courier;
@@ -43,13 +46,17 @@ use std::time::{Duration, Instant};
 /// Where `tests/run` unpacks packages that cannot be installed beside others.
 pub const UNPACKED: &str = "/var/cache/onedrop-tests";
 
-/// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may have 107 bytes) and
-/// every user may traverse it, whatever the umask.
+/// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
+/// have 107 bytes) and every user may traverse it, whatever the umask.
 pub struct TempRoot(tempfile::TempDir);
 
 impl TempRoot {
     pub fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("od-").rand_bytes(6).tempdir().expect("temporary folder");
+        let dir = tempfile::Builder::new()
+            .prefix("od-")
+            .rand_bytes(6)
+            .tempdir()
+            .expect("temporary folder");
         set_mode(dir.path(), 0o755);
         Self(dir)
     }
@@ -106,7 +113,8 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Gives `path` and all below it to `user` and the user's main group. Does nothing when we are not root.
+/// Gives `path` and all below it to `user` and the user's main group. Does nothing when we are not
+/// root.
 pub fn chown_recursive(path: &Path, user: &str) {
     if !is_root() {
         return;
@@ -117,14 +125,17 @@ pub fn chown_recursive(path: &Path, user: &str) {
         std::os::unix::fs::lchown(&path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .unwrap_or_else(|error| panic!("chown {}: {error}", path.display()));
         if fs::symlink_metadata(&path).is_ok_and(|entry| entry.is_dir()) {
-            let entries = fs::read_dir(&path).expect("folder").map(|entry| entry.expect("entry").path());
+            let entries =
+                fs::read_dir(&path).expect("folder").map(|entry| entry.expect("entry").path());
             pending.extend(entries);
         }
     }
 }
 
 pub fn unix_user(name: &str) -> nix::unistd::User {
-    nix::unistd::User::from_name(name).expect("passwd").unwrap_or_else(|| panic!("no Unix user {name}"))
+    nix::unistd::User::from_name(name)
+        .expect("passwd")
+        .unwrap_or_else(|| panic!("no Unix user {name}"))
 }
 
 /// Polls every 10 ms; false when `condition` did not come true within `timeout`.
@@ -144,8 +155,9 @@ pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> boo
 
 /// A port on 127.0.0.1 that no other test process of this user gets while we live.
 ///
-/// Ports come from below the kernel's ephemeral range and each is held by a lock file until this process ends: a bind
-/// to port 0 and close would let a parallel test, or any outgoing connection, take it before the server does.
+/// Ports come from below the kernel's ephemeral range and each is held by a lock file until this
+/// process ends: a bind to port 0 and close would let a parallel test, or any outgoing connection,
+/// take it before the server does.
 pub fn free_port() -> u16 {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     const FIRST: u16 = 20_000;
@@ -153,11 +165,17 @@ pub fn free_port() -> u16 {
     let mut held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = cache_dir().join("ports");
     fs::create_dir_all(&dir).expect("port locks");
-    let start = u16::try_from((std::process::id().wrapping_mul(97)) % u32::from(COUNT)).expect("below COUNT");
+    let start = u16::try_from((std::process::id().wrapping_mul(97)) % u32::from(COUNT))
+        .expect("below COUNT");
     for step in 0..COUNT {
         let port = FIRST + (start + step) % COUNT;
         let path = dir.join(port.to_string());
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).expect("port lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .expect("port lock");
         if file.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             held.push(file);
             return port;
@@ -187,7 +205,8 @@ pub fn fixture_text(path: impl AsRef<Path>) -> String {
     String::from_utf8(fixture(path)).expect("UTF-8")
 }
 
-/// The copies in a mailbox (its name in Maildir++: empty, or `.Sent`) of a Maildir under `root`, byte for byte.
+/// The copies in a mailbox (its name in Maildir++: empty, or `.Sent`) of a Maildir under `root`,
+/// byte for byte.
 pub fn maildir_copies(root: &Path, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
     let maildir = root.join(account).join("Maildir").join(mailbox);
     let folders = ["new", "cur"].map(|name| maildir.join(name));

@@ -1,4 +1,5 @@
-//! PgBouncer in front of a test's Postgres, in transaction pooling: the hardest case for session state.
+//! PgBouncer in front of a test's Postgres, in transaction pooling: the hardest case for session
+//! state.
 
 use std::fs::OpenOptions;
 use std::net::TcpStream;
@@ -57,13 +58,19 @@ impl PgBouncer {
         command.stdout(log.try_clone().expect("log")).stderr(log);
         let mut server = Server::start("pgbouncer", command, Signal::SIGTERM, &log_path);
         let socket = root.join("s").join(format!(".s.PGSQL.{port}"));
-        server.wait_ready(|| UnixStream::connect(&socket).is_ok() && TcpStream::connect(("127.0.0.1", port)).is_ok());
+        server.wait_ready(|| {
+            UnixStream::connect(&socket).is_ok() && TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         server
     }
 
     /// As `onedrop` over the Unix socket; needs no password.
     pub fn url(&self) -> String {
-        format!("postgres://onedrop@/onedrop?host={}&port={}", self.socket_dir().display(), self.port)
+        format!(
+            "postgres://onedrop@/onedrop?host={}&port={}",
+            self.socket_dir().display(),
+            self.port
+        )
     }
 
     /// As `onedrop` over TCP, without its password.

@@ -1,7 +1,9 @@
-//! A Postfix per test, in front of the program under test, with the transport of `conf/postfix/*.onedrop`.
+//! A Postfix per test, in front of the program under test, with the transport of
+//! `conf/postfix/*.onedrop`.
 //!
-//! master(8) runs in the foreground as our child with its own configuration, queue and data folders. Nothing leaves the
-//! machine: what is not for a local domain (bounces to outside senders, too) goes to discard(8), which logs it.
+//! master(8) runs in the foreground as our child with its own configuration, queue and data
+//! folders. Nothing leaves the machine: what is not for a local domain (bounces to outside senders,
+//! too) goes to discard(8), which logs it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +17,9 @@ use nix::sys::signal::Signal;
 
 use super::lmtp_client::dot_stuffed;
 use super::server::{Server, guarded, tail};
-use super::{TempRoot, chown_recursive, fixture_text, free_port, is_root, run, set_mode, wait_until};
+use super::{
+    TempRoot, chown_recursive, fixture_text, free_port, is_root, run, set_mode, wait_until,
+};
 
 /// The virtual mailbox domain; every address in it is accepted.
 pub const DOMAIN: &str = "mail.axial.net";
@@ -28,7 +32,8 @@ pub enum Delivery {
     Pipe,
     /// `mailbox_command` with this text, for Unix users at [`UNIX_DOMAIN`].
     MailboxCommand(String),
-    /// `virtual_transport = onedrop-lmtp:NEXTHOP`: Postfix's LMTP client, to `unix:/path` or `inet:127.0.0.1:port`.
+    /// `virtual_transport = onedrop-lmtp:NEXTHOP`: Postfix's LMTP client, to `unix:/path` or
+    /// `inet:127.0.0.1:port`.
     Lmtp(String),
 }
 
@@ -40,7 +45,8 @@ pub struct PostfixSpec {
     /// The `user=` of the transport.
     pub user: String,
     pub delivery: Delivery,
-    /// `Some(n)`: both back-off times and the queue's run delay are n seconds. `None`: Postfix's defaults (300 s).
+    /// `Some(n)`: both back-off times and the queue's run delay are n seconds. `None`: Postfix's
+    /// defaults (300 s).
     pub retry_secs: Option<u32>,
     /// Adds `-o soft_bounce=yes` to the transport.
     pub soft_bounce: bool,
@@ -83,7 +89,8 @@ impl Postfix {
         root.dir_for("data", "postfix", 0o755);
         let program = root.join("onedrop");
         if fs::hard_link(&spec.program, &program).is_err() {
-            fs::copy(&spec.program, &program).unwrap_or_else(|error| panic!("{}: {error}", spec.program.display()));
+            fs::copy(&spec.program, &program)
+                .unwrap_or_else(|error| panic!("{}: {error}", spec.program.display()));
             set_mode(&program, 0o755);
         }
         root.write("etc/main.cf", main_cf(&root, spec));
@@ -91,9 +98,11 @@ impl Postfix {
         for line in spec.master_cf.lines().filter(|line| !line.trim().is_empty()) {
             run(postconf(&root).args(["-M", "-e"]).arg(service_assignment(line)));
         }
-        // Postfix re-reads a configuration file every 300 ms until it is two seconds old: make it look older.
+        // Postfix re-reads a configuration file every 300 ms until it is two seconds old: make it
+        // look older.
         for name in ["etc/main.cf", "etc/master.cf"] {
-            let file = fs::OpenOptions::new().append(true).open(root.join(name)).expect("configuration");
+            let file =
+                fs::OpenOptions::new().append(true).open(root.join(name)).expect("configuration");
             file.set_modified(SystemTime::now() - Duration::from_mins(1)).expect("touch");
         }
         let server = Self::launch(&root, port);
@@ -104,9 +113,14 @@ impl Postfix {
     fn launch(root: &TempRoot, port: u16) -> Server {
         let log = root.join("maillog");
         let mut command = guarded("/usr/lib/postfix/sbin/master", None, Signal::SIGTERM);
-        // -s keeps it in the foreground; a session of its own makes "kill the process group" ours alone.
+        // -s keeps it in the foreground; a session of its own makes "kill the process group" ours
+        // alone.
         command.arg("-c").arg(root.join("etc")).arg("-s").env("MAIL_CONFIG", root.join("etc"));
-        command.current_dir(root.join("queue")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .current_dir(root.join("queue"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let mut server = Server::start("postfix", command, Signal::SIGKILL, &log);
         server.wait_ready(|| Smtp::connect(port).is_ok());
         server
@@ -128,12 +142,20 @@ impl Postfix {
     ///
     /// Line ends may be LF or CRLF; an empty `from` is the null sender.
     pub fn send(&self, from: &str, recipients: &[&str], message: &[u8]) -> String {
-        self.try_send(None, from, recipients, message).unwrap_or_else(|reply| panic!("{reply}\n{}", self.log()))
+        self.try_send(None, from, recipients, message)
+            .unwrap_or_else(|reply| panic!("{reply}\n{}", self.log()))
     }
 
     /// As `send`, from a session that authenticated as `user` (said by XCLIENT).
-    pub fn send_authenticated(&self, user: &str, from: &str, recipients: &[&str], message: &[u8]) -> String {
-        self.try_send(Some(user), from, recipients, message).unwrap_or_else(|reply| panic!("{reply}\n{}", self.log()))
+    pub fn send_authenticated(
+        &self,
+        user: &str,
+        from: &str,
+        recipients: &[&str],
+        message: &[u8],
+    ) -> String {
+        self.try_send(Some(user), from, recipients, message)
+            .unwrap_or_else(|reply| panic!("{reply}\n{}", self.log()))
     }
 
     /// The queue id, or the first reply that was not positive.
@@ -152,7 +174,11 @@ impl Postfix {
             smtp.command(&format!("XCLIENT LOGIN={user}"), '2')?;
             smtp.command("EHLO test.example", '2')?;
         }
-        let utf8 = if recipients.iter().chain([&from]).all(|address| address.is_ascii()) { "" } else { " SMTPUTF8" };
+        let utf8 = if recipients.iter().chain([&from]).all(|address| address.is_ascii()) {
+            ""
+        } else {
+            " SMTPUTF8"
+        };
         smtp.command(&format!("MAIL FROM:<{from}>{utf8}"), '2')?;
         for recipient in recipients {
             smtp.command(&format!("RCPT TO:<{recipient}>"), '2')?;
@@ -180,7 +206,8 @@ impl Postfix {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The log lines of pipe(8) or local(8) about the recipients of one message, each attempt one line.
+    /// The log lines of pipe(8) or local(8) about the recipients of one message, each attempt one
+    /// line.
     pub fn attempts(&self, queue_id: &str) -> Vec<String> {
         let of_message = format!(" {queue_id}: to=<");
         self.log().lines().filter(|line| line.contains(&of_message)).map(str::to_owned).collect()
@@ -191,14 +218,19 @@ impl Postfix {
         self.log().matches(" status=sent ").count()
     }
 
-    /// Waits for a log line that contains `text` and returns it; panics with the log after `timeout`.
+    /// Waits for a log line that contains `text` and returns it; panics with the log after
+    /// `timeout`.
     pub fn wait_for_log(&self, text: &str, timeout: Duration) -> String {
         let mut found = None;
         let seen = wait_until(timeout, || {
             found = self.log().lines().find(|line| line.contains(text)).map(str::to_owned);
             found.is_some()
         });
-        assert!(seen, "no {text:?} in Postfix's log within {timeout:?}:\n{}", tail(&self.root.join("maillog")));
+        assert!(
+            seen,
+            "no {text:?} in Postfix's log within {timeout:?}:\n{}",
+            tail(&self.root.join("maillog"))
+        );
         found.unwrap_or_default()
     }
 
@@ -227,7 +259,9 @@ impl Postfix {
         let runs = |pid: &u32| {
             let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let program = self.root.join("onedrop");
-            bytes.split(|byte| *byte == 0).any(|argument| argument == program.as_os_str().as_encoded_bytes())
+            bytes
+                .split(|byte| *byte == 0)
+                .any(|argument| argument == program.as_os_str().as_encoded_bytes())
         };
         self.server.descendants().into_keys().filter(runs).collect()
     }
@@ -242,7 +276,8 @@ impl Postfix {
         self.server.descendants().into_keys().collect()
     }
 
-    /// "postfix abort": SIGTERM to master(8), which passes it on to its daemons. Programs that deliver run on.
+    /// "postfix abort": SIGTERM to master(8), which passes it on to its daemons. Programs that
+    /// deliver run on.
     pub fn stop(&mut self) {
         self.server.stop_main(Signal::SIGTERM);
         self.guard = None;
@@ -256,8 +291,9 @@ impl Postfix {
     }
 }
 
-/// Ends master(8) when this test process dies. The parent-death signal alone does not: the kernel forgets it when a
-/// process changes its effective user, as master does. The shell waits for the end of a pipe that only we hold.
+/// Ends master(8) when this test process dies. The parent-death signal alone does not: the kernel
+/// forgets it when a process changes its effective user, as master does. The shell waits for the
+/// end of a pipe that only we hold.
 struct Guard(Child);
 
 impl Guard {
@@ -290,16 +326,21 @@ fn service_assignment(line: &str) -> String {
     format!("{name}/{kind}={line}")
 }
 
-/// As "postfix check" makes them, which takes two seconds because it logs before there is a postlogd.
+/// As "postfix check" makes them, which takes two seconds because it logs before there is a
+/// postlogd.
 fn queue_folders(root: &TempRoot) {
     let queue = root.join("queue");
     fs::create_dir(&queue).expect("queue");
     set_mode(&queue, 0o755);
-    let private = ["active", "bounce", "corrupt", "defer", "deferred", "flush", "hold", "incoming", "private", "saved"];
+    let private = [
+        "active", "bounce", "corrupt", "defer", "deferred", "flush", "hold", "incoming", "private",
+        "saved",
+    ];
     for name in private.into_iter().chain(["trace"]) {
         root.dir_for(&format!("queue/{name}"), "postfix", 0o700);
     }
-    let postdrop = nix::unistd::Group::from_name("postdrop").expect("group").expect("group postdrop").gid;
+    let postdrop =
+        nix::unistd::Group::from_name("postdrop").expect("group").expect("group postdrop").gid;
     for (name, mode) in [("maildrop", 0o730), ("public", 0o710)] {
         let path = root.dir_for(&format!("queue/{name}"), "postfix", mode);
         std::os::unix::fs::chown(&path, None, Some(postdrop.as_raw())).expect("chgrp postdrop");
@@ -338,8 +379,12 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
     }
     match &spec.delivery {
         Delivery::Pipe => text.push_str("virtual_transport = onedrop\n"),
-        Delivery::Lmtp(nexthop) => writeln!(text, "virtual_transport = onedrop-lmtp:{nexthop}").expect("text"),
-        Delivery::MailboxCommand(command) => writeln!(text, "mailbox_command = {command}").expect("text"),
+        Delivery::Lmtp(nexthop) => {
+            writeln!(text, "virtual_transport = onedrop-lmtp:{nexthop}").expect("text")
+        }
+        Delivery::MailboxCommand(command) => {
+            writeln!(text, "mailbox_command = {command}").expect("text")
+        }
     }
     if let Some(secs) = spec.retry_secs {
         writeln!(text, "minimal_backoff_time = {secs}s\nmaximal_backoff_time = {secs}s\nqueue_run_delay = {secs}s")
@@ -354,11 +399,21 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
 fn transport(program: &Path, spec: &PostfixSpec) -> String {
     let mut text = active_lines("conf/postfix/master.cf.onedrop").join("\n");
     let mut replace = |from: &str, to: &str| {
-        assert_eq!(text.matches(from).count(), 1, "conf/postfix/master.cf.onedrop has {from:?} once");
+        assert_eq!(
+            text.matches(from).count(),
+            1,
+            "conf/postfix/master.cf.onedrop has {from:?} once"
+        );
         text = text.replace(from, to);
     };
-    let config = spec.config.as_ref().map_or_else(String::new, |path| format!(" --config {}", path.display()));
-    replace("argv=/usr/bin/onedrop deliver", &format!("argv={} deliver{config}", program.display()));
+    let config = spec
+        .config
+        .as_ref()
+        .map_or_else(String::new, |path| format!(" --config {}", path.display()));
+    replace(
+        "argv=/usr/bin/onedrop deliver",
+        &format!("argv={} deliver{config}", program.display()),
+    );
     replace("user=onedrop", &format!("user={}", spec.user));
     if spec.soft_bounce {
         replace(" pipe\n", " pipe\n  -o soft_bounce=yes\n");
@@ -370,18 +425,23 @@ fn transport(program: &Path, spec: &PostfixSpec) -> String {
     text
 }
 
-/// Postfix's client with what Onedrop needs of it: lines of any length as they are, and the queue id.
+/// Postfix's client with what Onedrop needs of it: lines of any length as they are, and the queue
+/// id.
 const LMTP_SERVICE: &str = "\nonedrop-lmtp unix - - n - - lmtp\n  -o lmtp_line_length_limit=0\n  \
                             -o lmtp_send_xforward_command=yes";
 
 fn active_lines(path: &str) -> Vec<String> {
     let text = fixture_text(path);
-    text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
-/// A message that qmgr(8) would retry in the moment between the last recipient's status and pipe(8)'s closing of the
-/// queue file is "skipped, still being delivered": it goes back to incoming, is hidden for a minute, and is seen again
-/// at qmgr's next wake-up, by default after 300 s. Tests that retry each second do meet that moment: wake it sooner.
+/// A message that qmgr(8) would retry in the moment between the last recipient's status and
+/// pipe(8)'s closing of the queue file is "skipped, still being delivered": it goes back to
+/// incoming, is hidden for a minute, and is seen again at qmgr's next wake-up, by default after 300
+/// s. Tests that retry each second do meet that moment: wake it sooner.
 fn master_cf(port: u16) -> String {
     format!(
         "127.0.0.1:{port} inet n - n - - smtpd\n\
@@ -397,7 +457,9 @@ fn master_cf(port: u16) -> String {
 
 fn no_file(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries.into_iter().all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && no_file(&entry.path()))
+    entries
+        .into_iter()
+        .all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && no_file(&entry.path()))
 }
 
 struct Smtp(BufReader<TcpStream>);

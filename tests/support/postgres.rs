@@ -1,4 +1,5 @@
-//! A Postgres server per test: its own data folder (copied from a cached template), socket and port.
+//! A Postgres server per test: its own data folder (copied from a cached template), socket and
+//! port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -19,8 +20,8 @@ const TEMPLATE: &str = "template-1";
 
 /// A running Postgres with a database `onedrop` that belongs to the role `onedrop`.
 ///
-/// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs its password (SCRAM).
-/// Data is as durable as by default: fsync and `synchronous_commit` are on.
+/// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs
+/// its password (SCRAM). Data is as durable as by default: fsync and `synchronous_commit` are on.
 pub struct Postgres {
     // Declared first: dropped before its folder goes.
     server: Server,
@@ -40,7 +41,10 @@ impl Postgres {
         let port = free_port();
         let data = root.join("data");
         run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(Template::path()).arg(&data));
-        let mut conf = OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
+        let mut conf = OpenOptions::new()
+            .append(true)
+            .open(data.join("postgresql.conf"))
+            .expect("postgresql.conf");
         write!(
             conf,
             "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
@@ -59,20 +63,28 @@ impl Postgres {
         let mut command = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
         command.arg("-D").arg(data).current_dir("/").stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
-        // SIGQUIT is Postgres' immediate shutdown: what a crash leaves is what the next start recovers from.
+        // SIGQUIT is Postgres' immediate shutdown: what a crash leaves is what the next start
+        // recovers from.
         let mut server = Server::start("postgres", command, Signal::SIGQUIT, &log_path);
         let pid = server.pid().to_string();
         server.wait_ready(|| {
             let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
             status.lines().next() == Some(&*pid)
-                && status.lines().nth(7).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
+                && status
+                    .lines()
+                    .nth(7)
+                    .is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
         });
         server
     }
 
     /// As `onedrop` over the Unix socket; needs no password.
     pub fn url_socket(&self) -> String {
-        format!("postgres://onedrop@/onedrop?host={}&port={}", self.socket_dir().display(), self.port)
+        format!(
+            "postgres://onedrop@/onedrop?host={}&port={}",
+            self.socket_dir().display(),
+            self.port
+        )
     }
 
     /// As `onedrop` over TCP, without its password.
@@ -92,7 +104,8 @@ impl Postgres {
         self.root.join("s")
     }
 
-    /// Runs SQL as the superuser in the database `onedrop`; returns unaligned rows without headings.
+    /// Runs SQL as the superuser in the database `onedrop`; returns unaligned rows without
+    /// headings.
     pub fn psql(&self, sql: &str) -> String {
         self.psql_in("onedrop", sql)
     }
@@ -100,7 +113,17 @@ impl Postgres {
     /// As [`Postgres::psql`], in another database.
     pub fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(bin("psql"));
-        command.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", database, "-p", &self.port.to_string()]);
+        command.args([
+            "-XqAt",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-U",
+            USER,
+            "-d",
+            database,
+            "-p",
+            &self.port.to_string(),
+        ]);
         command.arg("-h").arg(self.socket_dir()).args(["-c", sql]).env_remove("PGOPTIONS");
         run(&mut command).trim_end_matches('\n').to_owned()
     }
@@ -125,7 +148,8 @@ impl Postgres {
         self.server = Self::launch(&self.root, &self.root.join("data"));
     }
 
-    /// A synchronous streaming standby on a port of its own: from here on every commit here waits until it is there too.
+    /// A synchronous streaming standby on a port of its own: from here on every commit here waits
+    /// until it is there too.
     pub fn standby(&self) -> Postgres {
         let access = self.root.join("data/pg_hba.conf");
         let mut file = OpenOptions::new().append(true).open(access).expect("pg_hba.conf");
@@ -135,8 +159,20 @@ impl Postgres {
         let sockets = root.dir_for("s", USER, 0o755);
         let (port, data) = (free_port(), root.dir_for("data", USER, 0o700));
         let mut copy = guarded(bin("pg_basebackup"), Some(USER), Signal::SIGKILL);
-        copy.args(["--no-sync", "--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "-U", USER]);
-        copy.arg("-p").arg(self.port.to_string()).arg("-h").arg(self.socket_dir()).arg("-D").arg(&data);
+        copy.args([
+            "--no-sync",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--write-recovery-conf",
+            "-U",
+            USER,
+        ]);
+        copy.arg("-p")
+            .arg(self.port.to_string())
+            .arg("-h")
+            .arg(self.socket_dir())
+            .arg("-D")
+            .arg(&data);
         // The configuration above is read by whoever connects later than the reload.
         let mut copied = false;
         let copied = wait_until(Duration::from_secs(10), || {
@@ -144,14 +180,24 @@ impl Postgres {
             copied
         });
         assert!(copied, "no base backup");
-        let mut conf = OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
-        writeln!(conf, "port = {port}\nunix_socket_directories = '{}'", sockets.display()).expect("postgresql.conf");
+        let mut conf = OpenOptions::new()
+            .append(true)
+            .open(data.join("postgresql.conf"))
+            .expect("postgresql.conf");
+        writeln!(conf, "port = {port}\nunix_socket_directories = '{}'", sockets.display())
+            .expect("postgresql.conf");
         let server = Self::launch(&root, &data);
         let standby = Self { server, root, port };
         self.psql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.psql("SELECT pg_reload_conf()");
-        let sync = || self.psql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1";
-        assert!(wait_until(Duration::from_secs(10), sync), "the standby does not follow:\n{}", standby.log());
+        let sync = || {
+            self.psql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1"
+        };
+        assert!(
+            wait_until(Duration::from_secs(10), sync),
+            "the standby does not follow:\n{}",
+            standby.log()
+        );
         standby
     }
 
@@ -205,25 +251,38 @@ impl Template {
         set_mode(data, 0o700);
         super::chown_recursive(data, USER);
         let mut initdb = guarded(bin("initdb"), Some(USER), Signal::SIGKILL);
-        initdb.args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username", USER]);
+        initdb.args([
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--auth=trust",
+            "--username",
+            USER,
+        ]);
         run(initdb.arg("-D").arg(data).current_dir("/"));
         for sql in [
             format!("CREATE ROLE onedrop LOGIN PASSWORD '{PASSWORD}'"),
             "CREATE DATABASE onedrop OWNER onedrop".to_owned(),
         ] {
             let mut single = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
-            single.args(["--single", "-j", "-c", "fsync=off", "-D"]).arg(data).arg("postgres").current_dir("/");
+            single
+                .args(["--single", "-j", "-c", "fsync=off", "-D"])
+                .arg(data)
+                .arg("postgres")
+                .current_dir("/");
             let input = home.join("input.sql");
             fs::write(&input, format!("{sql};\n\n")).expect("template SQL");
             run(single.stdin(File::open(&input).expect("template SQL")));
         }
         let access = "local all all trust\nhost all onedrop 127.0.0.1/32 scram-sha-256\n";
         fs::write(data.join("pg_hba.conf"), access).expect("pg_hba.conf");
-        // The copies are synced by their own servers' checkpoints only; the template itself is worth nothing.
+        // The copies are synced by their own servers' checkpoints only; the template itself is
+        // worth nothing.
     }
 }
 
-/// A program of the newest installed Postgres; Debian's wrappers in /usr/bin are slower and pick a cluster of their own.
+/// A program of the newest installed Postgres; Debian's wrappers in /usr/bin are slower and pick a
+/// cluster of their own.
 pub fn bin(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().filter_map(Result::ok);
     let newest = versions

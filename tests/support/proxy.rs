@@ -1,8 +1,10 @@
-//! A proxy on loopback between a delivery and a real server, which fails at one chosen point of the conversation.
+//! A proxy on loopback between a delivery and a real server, which fails at one chosen point of the
+//! conversation.
 //!
-//! It knows just enough of both protocols: where an IMAP APPEND's literal begins and ends, and where a Postgres answer
-//! ends (ReadyForQuery). Whatever the fault, what the server has got by then it really executes. Connections that a
-//! fault has frozen stay open until [`Proxy::heal`] or `Drop`.
+//! It knows just enough of both protocols: where an IMAP APPEND's literal begins and ends, and
+//! where a Postgres answer ends (ReadyForQuery). Whatever the fault, what the server has got by
+//! then it really executes. Connections that a fault has frozen stay open until [`Proxy::heal`] or
+//! `Drop`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -94,7 +96,9 @@ impl Proxy {
                     return;
                 }
                 let server = match &upstream {
-                    Upstream::Imap(port) => TcpStream::connect(("127.0.0.1", *port)).map(Stream::Tcp),
+                    Upstream::Imap(port) => {
+                        TcpStream::connect(("127.0.0.1", *port)).map(Stream::Tcp)
+                    }
                     Upstream::Postgres(socket) => UnixStream::connect(socket).map(Stream::Unix),
                 };
                 // A server that is away: the client sees its connection closed.
@@ -131,7 +135,10 @@ impl Proxy {
     /// Waits until a connection has come to the fault.
     #[track_caller]
     pub fn wait_reached(&self) {
-        assert!(wait_until(Duration::from_secs(20), || self.reached() > 0), "nobody came to the fault");
+        assert!(
+            wait_until(Duration::from_secs(20), || self.reached() > 0),
+            "nobody came to the fault"
+        );
     }
 
     /// Lets those go on that a [`Fault::Hold`] holds.
@@ -196,7 +203,8 @@ impl Conversation {
         });
     }
 
-    /// A direction that ended by itself takes the other one with it; a frozen one (`Ok(false)`) leaves all open.
+    /// A direction that ended by itself takes the other one with it; a frozen one (`Ok(false)`)
+    /// leaves all open.
     fn end(&self, flow: &Flow) {
         if !matches!(flow, Ok(false)) {
             self.client.shut();
@@ -295,7 +303,8 @@ impl Conversation {
             if !self.fail_here(Stage::Append)? {
                 return Ok(false);
             }
-            let size = text.trim_end().rsplit('{').next().unwrap_or("").trim_end_matches(['}', '+']);
+            let size =
+                text.trim_end().rsplit('{').next().unwrap_or("").trim_end_matches(['}', '+']);
             let size: u64 = size.parse().expect("the size of a literal");
             server.write_all(&line)?;
             std::io::copy(&mut input.by_ref().take(size / 2), &mut server)?;
@@ -329,7 +338,9 @@ impl Conversation {
             }
             if !self.has_begun() {
                 client.write_all(&buffer[..count])?;
-            } else if self.plan.is_some_and(|(stage, _)| is_clients(stage)) || !self.fail(&buffer[..count])? {
+            } else if self.plan.is_some_and(|(stage, _)| is_clients(stage))
+                || !self.fail(&buffer[..count])?
+            {
                 return Ok(false);
             }
         }
@@ -344,7 +355,8 @@ impl Conversation {
                 return Ok(true);
             }
             // Terminate is a goodbye.
-            let stops = self.plan.is_some_and(|(stage, _)| matches!(stage, Stage::Request(_))) && buffer[0] != b'X';
+            let stops = self.plan.is_some_and(|(stage, _)| matches!(stage, Stage::Request(_)))
+                && buffer[0] != b'X';
             if stops && self.has_begun() && !self.fail(b"")? {
                 return Ok(false);
             }

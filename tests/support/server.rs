@@ -16,29 +16,46 @@ use super::{is_root, unix_user, wait_until};
 /// How long a server may take to end by itself before it gets SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// A command that runs `program` as `user` (as ourselves without one, or when we are not root) and gets `on_death` when
-/// this test process dies. setpriv(1) does both without `unsafe` here, and execs, so the pid is the server's.
+/// A command that runs `program` as `user` (as ourselves without one, or when we are not root) and
+/// gets `on_death` when this test process dies. setpriv(1) does both without `unsafe` here, and
+/// execs, so the pid is the server's.
 pub fn guarded(program: impl AsRef<Path>, user: Option<&str>, on_death: Signal) -> Command {
     guard(Command::new("setpriv"), program, user, on_death)
 }
 
 /// As [`guarded`], without a journal to log to.
-pub fn guarded_without_journal(program: impl AsRef<Path>, user: Option<&str>, on_death: Signal) -> Command {
+pub fn guarded_without_journal(
+    program: impl AsRef<Path>,
+    user: Option<&str>,
+    on_death: Signal,
+) -> Command {
     guard(without_journal("setpriv"), program, user, on_death)
 }
 
-fn guard(mut command: Command, program: impl AsRef<Path>, user: Option<&str>, on_death: Signal) -> Command {
+fn guard(
+    mut command: Command,
+    program: impl AsRef<Path>,
+    user: Option<&str>,
+    on_death: Signal,
+) -> Command {
     command.args(["--pdeathsig", on_death.as_str().trim_start_matches("SIG")]);
     if let Some(user) = user.filter(|_| is_root()) {
         let user = unix_user(user);
-        command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--init-groups"]);
+        command.args([
+            "--reuid",
+            &user.uid.to_string(),
+            "--regid",
+            &user.gid.to_string(),
+            "--init-groups",
+        ]);
     }
     command.arg("--").arg(program.as_ref());
     command
 }
 
-/// Spawns from a thread that lives as long as this process: the parent-death signal is tied to the thread that forked,
-/// and a test's own thread ends before a server that is shared through a static.
+/// Spawns from a thread that lives as long as this process: the parent-death signal is tied to the
+/// thread that forked, and a test's own thread ends before a server that is shared through a
+/// static.
 fn spawn(command: Command) -> std::io::Result<Child> {
     type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
@@ -52,11 +69,16 @@ fn spawn(command: Command) -> std::io::Result<Child> {
         Mutex::new(jobs)
     });
     let (reply, answer) = mpsc::channel();
-    spawner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).send((command, reply)).expect("spawner thread");
+    spawner
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .send((command, reply))
+        .expect("spawner thread");
     answer.recv().expect("spawner thread")
 }
 
-/// A running server. `Drop` ends it with SIGKILL after [`STOP_LIMIT`], and prints its log if the test is panicking.
+/// A running server. `Drop` ends it with SIGKILL after [`STOP_LIMIT`], and prints its log if the
+/// test is panicking.
 pub struct Server {
     name: &'static str,
     child: Child,
@@ -71,7 +93,14 @@ impl Server {
     /// Starts `command`; `stop_signal` is what `Drop` sends first (SIGKILL: to all its processes).
     pub fn start(name: &'static str, command: Command, stop_signal: Signal, log: &Path) -> Self {
         let child = spawn(command).unwrap_or_else(|error| panic!("{name}: {error}"));
-        Self { name, child, stop_signal, log: log.to_path_buf(), ended: None, left_running: HashMap::new() }
+        Self {
+            name,
+            child,
+            stop_signal,
+            log: log.to_path_buf(),
+            ended: None,
+            left_running: HashMap::new(),
+        }
     }
 
     /// Waits until the server answers; panics with its log if it ends or takes longer than 20 s.
@@ -138,7 +167,8 @@ impl Server {
             self.signal(Signal::SIGKILL);
             self.ended = Some(self.child.wait().expect("wait for our child"));
         }
-        // Orphans are no longer our children: their pid is theirs only while the start time is the same.
+        // Orphans are no longer our children: their pid is theirs only while the start time is the
+        // same.
         let left = || family.iter().filter(|(pid, started)| start_time(**pid) == Some(**started));
         if !wait_until(STOP_LIMIT, || left().next().is_none()) {
             for (pid, _) in left() {
@@ -147,8 +177,8 @@ impl Server {
         }
     }
 
-    /// Sends `signal` to the main process and waits for it alone (SIGKILL after the bound). Descendants that outlive it
-    /// are left to themselves until `Drop`.
+    /// Sends `signal` to the main process and waits for it alone (SIGKILL after the bound).
+    /// Descendants that outlive it are left to themselves until `Drop`.
     pub fn stop_main(&mut self, signal: Signal) {
         self.left_running.extend(self.descendants());
         self.signal(signal);
@@ -173,7 +203,8 @@ impl Server {
         assert!(wait_until(STOP_LIMIT, gone), "{} does not die", self.name);
     }
 
-    /// Processor time that it and its descendants have used, also those that have ended and were waited for.
+    /// Processor time that it and its descendants have used, also those that have ended and were
+    /// waited for.
     pub fn cpu(&self) -> Duration {
         let family = self.descendants();
         std::iter::once(self.child.id()).chain(family.keys().copied()).filter_map(cpu_of).sum()
@@ -225,7 +256,8 @@ fn start_time(pid: u32) -> Option<u64> {
     stat(pid).map(|(_, started)| started)
 }
 
-/// Parent and start time of a process that is not a zombie. Fields after the last ")" (proc(5)): state is the first.
+/// Parent and start time of a process that is not a zombie. Fields after the last ")" (proc(5)):
+/// state is the first.
 fn stat(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -235,8 +267,9 @@ fn stat(pid: u32) -> Option<(u32, u64)> {
     Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
 }
 
-/// Processor time of a process, also of threads that have ended, and of those children that it has waited for. The kernel
-/// tells it in ticks of 10 ms, too rough for hundreds of processes that each do little, and that of living threads exactly.
+/// Processor time of a process, also of threads that have ended, and of those children that it has
+/// waited for. The kernel tells it in ticks of 10 ms, too rough for hundreds of processes that each
+/// do little, and that of living threads exactly.
 fn cpu_of(pid: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();

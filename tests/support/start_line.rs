@@ -1,5 +1,5 @@
-//! Deliveries that begin at one moment: each has read its whole message and waits for the end of its standard input, which
-//! comes to all of them together.
+//! Deliveries that begin at one moment: each has read its whole message and waits for the end of
+//! its standard input, which comes to all of them together.
 
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -27,23 +27,31 @@ struct Waiting {
 }
 
 impl StartLine {
-    /// Starts a delivery and feeds it all but the end of its standard input. A message is smaller than a pipe.
+    /// Starts a delivery and feeds it all but the end of its standard input. A message is smaller
+    /// than a pipe.
     pub fn add(&mut self, config: &Path, args: &[&str], message: &[u8]) {
         let (rest, mut end) = std::io::pipe().expect("pipe");
         let mut command = onedrop();
         command.arg("deliver").arg("--config").arg(config).args(args);
         command.current_dir(config.parent().expect("folder"));
-        command.stdin(rest.try_clone().expect("pipe")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(rest.try_clone().expect("pipe"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let child = command.spawn().expect("binary");
         assert!(message.len() < 60_000, "more than a pipe holds would wait for its reader here");
         end.write_all(message).expect("message");
         self.0.push(Waiting { child, end, rest });
     }
 
-    /// Waits until all have read what they were fed, ends all their messages at once, and waits for all.
+    /// Waits until all have read what they were fed, ends all their messages at once, and waits for
+    /// all.
     pub fn go(self) -> Vec<Output> {
         for waiting in &self.0 {
-            assert!(wait_until(ALL_FED, || waiting.has_read_all()), "a delivery does not read its message");
+            assert!(
+                wait_until(ALL_FED, || waiting.has_read_all()),
+                "a delivery does not read its message"
+            );
         }
         let (children, ends): (Vec<Child>, Vec<PipeWriter>) =
             self.0.into_iter().map(|waiting| (waiting.child, waiting.end)).unzip();

@@ -34,8 +34,12 @@ impl Stream {
     /// What any single read or write may take.
     pub fn limit(&self, limit: Duration) -> std::io::Result<()> {
         match self {
-            Stream::Tcp(tcp) => tcp.set_read_timeout(Some(limit)).and_then(|()| tcp.set_write_timeout(Some(limit))),
-            Stream::Unix(unix) => unix.set_read_timeout(Some(limit)).and_then(|()| unix.set_write_timeout(Some(limit))),
+            Stream::Tcp(tcp) => {
+                tcp.set_read_timeout(Some(limit)).and_then(|()| tcp.set_write_timeout(Some(limit)))
+            }
+            Stream::Unix(unix) => unix
+                .set_read_timeout(Some(limit))
+                .and_then(|()| unix.set_write_timeout(Some(limit))),
         }
     }
 }

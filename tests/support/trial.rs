@@ -1,5 +1,6 @@
-//! One run of the binary, measured: how it ended, what it said, how long it lived and how much memory it took at most.
-//! And a message with the two copies it must leave, however often its delivery is tried.
+//! One run of the binary, measured: how it ended, what it said, how long it lived and how much
+//! memory it took at most. And a message with the two copies it must leave, however often its
+//! delivery is tried.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,7 +13,8 @@ use super::{onedrop, wait_until};
 
 /// No process of ours may live longer, whatever happens to it.
 const LONGEST_LIFE: Duration = Duration::from_secs(30);
-/// How long a message may need to be delivered once its peers are well again: a lease, and a busy machine.
+/// How long a message may need to be delivered once its peers are well again: a lease, and a busy
+/// machine.
 const LONGEST_CURE: Duration = Duration::from_secs(40);
 
 /// How a run ended.
@@ -38,10 +40,14 @@ impl End {
         self
     }
 
-    /// Ended by its deadline, with what a busy machine adds: a wait without a bound would take much longer.
+    /// Ended by its deadline, with what a busy machine adds: a wait without a bound would take much
+    /// longer.
     #[track_caller]
     pub fn within(&self, deadline_secs: u64) -> &End {
-        assert!(self.took < Duration::from_secs(deadline_secs + 4), "later than its deadline: {self:?}");
+        assert!(
+            self.took < Duration::from_secs(deadline_secs + 4),
+            "later than its deadline: {self:?}"
+        );
         assert!(self.peak_kib < 60 * 1024, "too much memory: {self:?}");
         self
     }
@@ -97,15 +103,16 @@ impl Run {
     }
 }
 
-/// The most memory a process ever had resident (proc(5)); 0 once it has ended. What wait4(2) tells afterwards begins
-/// with the size of the process that forked.
+/// The most memory a process ever had resident (proc(5)); 0 once it has ended. What wait4(2) tells
+/// afterwards begins with the size of the process that forked.
 fn high_water_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// A message from one account here to another: one copy belongs into the INBOX of `to-NAME`, one into `by-NAME`'s Sent.
+/// A message from one account here to another: one copy belongs into the INBOX of `to-NAME`, one
+/// into `by-NAME`'s Sent.
 #[derive(Debug)]
 pub struct Letter {
     name: String,
@@ -115,7 +122,8 @@ pub struct Letter {
 }
 
 /// Accounts for [`Letter`]s.
-pub const LETTERS: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"header\"\n";
+pub const LETTERS: &str =
+    "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"header\"\n";
 
 impl Letter {
     /// `name`: letters, digits and hyphens.
@@ -129,7 +137,13 @@ impl Letter {
 
     /// The `number`-th message of a test; says so in its subject.
     pub fn between(author: &str, recipient: &str, number: usize) -> Letter {
-        Letter::of(author, recipient, &format!("n-{number}-"), &format!("number {number}"), b"body\n")
+        Letter::of(
+            author,
+            recipient,
+            &format!("n-{number}-"),
+            &format!("number {number}"),
+            b"body\n",
+        )
     }
 
     fn of(author: &str, recipient: &str, name: &str, subject: &str, body: &[u8]) -> Letter {
@@ -173,8 +187,8 @@ impl Letter {
         self.start(config).end()
     }
 
-    /// Tries until all of it is placed, as Postfix would, and the next recipient's delivery; nothing but 75, or a Sent that
-    /// is kept for later, may come before.
+    /// Tries until all of it is placed, as Postfix would, and the next recipient's delivery;
+    /// nothing but 75, or a Sent that is kept for later, may come before.
     #[track_caller]
     pub fn deliver_in_the_end(&self, config: &Path) -> End {
         let mut last = None;
@@ -205,13 +219,18 @@ impl Letter {
                  AND mailbox = '{mailbox}' AND placed_at IS NOT NULL AND message_id_text LIKE '%{}@x%'",
                 self.name
             ));
-            assert_eq!(receipts, uids[0].to_string(), "the ledger's receipt of {account}/{mailbox}");
+            assert_eq!(
+                receipts,
+                uids[0].to_string(),
+                "the ledger's receipt of {account}/{mailbox}"
+            );
         }
     }
 }
 
 impl Letter {
-    /// As if an earlier delivery of it had died between its record and the append, and its lease had run out.
+    /// As if an earlier delivery of it had died between its record and the append, and its lease
+    /// had run out.
     pub fn leave_in_doubt(&self, world: &World) {
         let ledger = format!("url = \"{}\"", world.postgres.url_socket());
         let nobody = "url = \"imap://127.0.0.1:1\"\nstarttls = false";
@@ -222,20 +241,27 @@ impl Letter {
 
     /// Whether the copy in the INBOX came on record by a look.
     pub fn was_found(&self, world: &World) -> bool {
-        world.postgres.psql(&format!("SELECT found_by_look FROM onedrop_copy WHERE account = '{}'", self.recipient()))
-            == "t"
+        world.postgres.psql(&format!(
+            "SELECT found_by_look FROM onedrop_copy WHERE account = '{}'",
+            self.recipient()
+        )) == "t"
     }
 }
 
-/// Runs `work` for every item, `at_once` of them at a time; whatever panics is told with its item, after all are done.
+/// Runs `work` for every item, `at_once` of them at a time; whatever panics is told with its item,
+/// after all are done.
 pub fn for_each<T: Sync + std::fmt::Debug>(items: &[T], at_once: usize, work: impl Fn(&T) + Sync) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let failed = std::sync::Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, std::sync::atomic::Ordering::SeqCst)) {
-                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(item))).is_err() {
+                while let Some(item) =
+                    items.get(next.fetch_add(1, std::sync::atomic::Ordering::SeqCst))
+                {
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(item)))
+                        .is_err()
+                    {
                         failed.lock().expect("no panic holds it").push(format!("{item:?}"));
                     }
                 }

@@ -1,4 +1,5 @@
-//! A site: one Postgres, one Dovecot, and configurations of Onedrop that share nothing but these two.
+//! A site: one Postgres, one Dovecot, and configurations of Onedrop that share nothing but these
+//! two.
 
 use std::fs;
 use std::io::Write;
@@ -40,8 +41,13 @@ impl World {
     pub fn of(postgres: Postgres, dovecot: Dovecot) -> World {
         let world = World { postgres, dovecot, root: TempRoot::new() };
         let config = world.config("migrate", STORY);
-        let output =
-            onedrop().arg("migrate").arg("--config").arg(config).stdin(Stdio::null()).output().expect("binary");
+        let output = onedrop()
+            .arg("migrate")
+            .arg("--config")
+            .arg(config)
+            .stdin(Stdio::null())
+            .output()
+            .expect("binary");
         assert!(output.status.success(), "migrate: {output:?}");
         world
     }
@@ -53,7 +59,8 @@ impl World {
 
     /// As [`World::config`], with another way to the ledger.
     pub fn config_with(&self, name: &str, ledger: &str, more: &str) -> PathBuf {
-        let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", self.dovecot.imap_port());
+        let store =
+            format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", self.dovecot.imap_port());
         self.config_by(name, ledger, &store, more)
     }
 
@@ -77,10 +84,14 @@ impl World {
         dir.join("onedrop.toml")
     }
 
-    /// Puts on record that the mail server heeds for whom we log in, as it does: deliveries by way of a proxy that counts what
-    /// they do are not to find that out. `tests/imap_proof.rs` is about it.
+    /// Puts on record that the mail server heeds for whom we log in, as it does: deliveries by way
+    /// of a proxy that counts what they do are not to find that out. `tests/imap_proof.rs` is about
+    /// it.
     fn note_the_proof(&self, store: &str) {
-        let place = store.split_once("imap://").or_else(|| store.split_once("imaps://")).map(|(_, place)| place);
+        let place = store
+            .split_once("imap://")
+            .or_else(|| store.split_once("imaps://"))
+            .map(|(_, place)| place);
         if let Some((server, _)) = place.and_then(|place| place.split_once('"')) {
             let user = self.dovecot.master_user();
             self.postgres.psql(&format!(
@@ -90,7 +101,8 @@ impl World {
         }
     }
 
-    /// What the ledger says of the only message with this text in its Message-ID: copies placed, copies in all.
+    /// What the ledger says of the only message with this text in its Message-ID: copies placed,
+    /// copies in all.
     pub fn ledger_copies(&self, message_id: &str) -> String {
         self.postgres.psql(&format!(
             "SELECT count(c.placed_at) || ' of ' || count(*) FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id \
@@ -98,7 +110,8 @@ impl World {
         ))
     }
 
-    /// Lisa has written to Scuba and Doug: one copy each, as it should be, and one in her Sent that names no recipient.
+    /// Lisa has written to Scuba and Doug: one copy each, as it should be, and one in her Sent that
+    /// names no recipient.
     pub fn story_is_told(&self, message_id: &str) {
         for account in ["scuba", "doug"] {
             let mails = self.dovecot.messages(account, "INBOX");
@@ -119,8 +132,8 @@ impl World {
         assert_eq!(self.ledger_copies(message_id), "3 of 3");
     }
 
-    /// Makes the copies (an SQL condition) as they are after a crash between the append and its record, with the lease run
-    /// out.
+    /// Makes the copies (an SQL condition) as they are after a crash between the append and its
+    /// record, with the lease run out.
     pub fn forget_receipts(&self, which: &str) {
         self.postgres.psql(&format!(
             "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true, \
@@ -134,7 +147,12 @@ pub fn start_delivery(config: &Path, args: &[&str]) -> Child {
     let mut command = onedrop();
     command.arg("deliver").arg("--config").arg(config).args(args);
     command.current_dir(config.parent().expect("folder"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("binary")
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("binary")
 }
 
 /// Feeds a started delivery and waits for its end.

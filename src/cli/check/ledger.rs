@@ -1,7 +1,8 @@
-//! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions through the configured
-//! path exclude each other. The proof: A takes a lock, B is told that it is contended, A leaves, B gets it. A pool or
-//! balancer that leads the two sessions to different servers fails it. A ledger in a file is opened only when it is
-//! there, because opening makes what is missing. The latest copies on record tell of hosts that write another way.
+//! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions
+//! through the configured path exclude each other. The proof: A takes a lock, B is told that it is
+//! contended, A leaves, B gets it. A pool or balancer that leads the two sessions to different
+//! servers fails it. A ledger in a file is opened only when it is there, because opening makes what
+//! is missing. The latest copies on record tell of hosts that write another way.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +19,8 @@ use crate::directory::Asked;
 use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION};
 use crate::store::Receipt;
 
-/// Sessions end their calls by themselves at the time given; a step gets this much more before it is given up.
+/// Sessions end their calls by themselves at the time given; a step gets this much more before it
+/// is given up.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// How many copies are looked at for how they were written.
@@ -39,22 +41,33 @@ pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration)
     if let LedgerUrl::Sqlite { path } = url {
         match bounded(time, move || not_to_be_opened(&path)) {
             Ok(None) => {}
-            Ok(Some((level, why))) => return vec![Finding::new(level, "ledger", format!("{place}: {why}"))],
-            Err(why) => return vec![Finding::new(Level::Error, "ledger", format!("{place}: {why}"))],
+            Ok(Some((level, why))) => {
+                return vec![Finding::new(level, "ledger", format!("{place}: {why}"))];
+            }
+            Err(why) => {
+                return vec![Finding::new(Level::Error, "ledger", format!("{place}: {why}"))];
+            }
         }
     }
-    let ends = Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
+    let ends =
+        Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
     ends.findings(&place)
 }
 
-/// An account that has a copy on record, the latest one; `None` where the ledger knows none or cannot be asked.
-pub(super) fn account_on_record(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration) -> Option<String> {
+/// An account that has a copy on record, the latest one; `None` where the ledger knows none or
+/// cannot be asked.
+pub(super) fn account_on_record(
+    loaded: &Arc<Loaded>,
+    adapters: Adapters,
+    time: Duration,
+) -> Option<String> {
     if let LedgerUrl::Sqlite { path } = loaded.config.ledger.engine()
         && bounded(time, move || not_to_be_opened(&path)) != Ok(None)
     {
         return None;
     }
-    let ends = Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
+    let ends =
+        Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
     let mut session = ends.open().ok()?;
     let copies = ends.bounded(move || session.latest_copies(1)).ok()?.ok()?;
     copies.into_iter().next().map(|(destination, _)| destination.account)
@@ -77,14 +90,18 @@ impl Ends {
         if let Some(session) = session {
             findings.push(self.exclusion(place, session));
             findings.extend(is_readable.then(|| self.written_otherwise()).flatten());
-            findings.extend(self.loaded.config.directory.query.clone().map(|query| self.query(query)));
+            findings
+                .extend(self.loaded.config.directory.query.clone().map(|query| self.query(query)));
         }
         findings
     }
 
-    /// Under one ledger all must write by IMAP or all into Maildirs: nothing keeps one way from the other.
+    /// Under one ledger all must write by IMAP or all into Maildirs: nothing keeps one way from the
+    /// other.
     fn written_otherwise(&self) -> Option<Finding> {
-        let read = self.open().and_then(|mut session| self.bounded(move || session.latest_copies(LATEST))?);
+        let read = self
+            .open()
+            .and_then(|mut session| self.bounded(move || session.latest_copies(LATEST))?);
         let copies = match read {
             Ok(copies) => copies,
             Err(error) => {
@@ -106,7 +123,8 @@ impl Ends {
         Some(Finding::new(Level::Warning, "ledger", text))
     }
 
-    /// Asks the administrator's query for an address that nobody has: a query that fails would defer all mail.
+    /// Asks the administrator's query for an address that nobody has: a query that fails would
+    /// defer all mail.
     fn query(&self, query: String) -> Finding {
         let asked = self.open().and_then(|mut session| {
             let nobody = Asked::plain("nobody@onedrop-check.invalid");
@@ -115,7 +133,9 @@ impl Ends {
         match asked {
             Ok(None) => Finding::new(Level::Ok, "ledger", "directory.query answers"),
             Ok(Some(account)) => {
-                let text = format!("directory.query knows an address that nobody has, as account {account:?}");
+                let text = format!(
+                    "directory.query knows an address that nobody has, as account {account:?}"
+                );
                 Finding::new(Level::Warning, "ledger", text)
             }
             Err(error) => Finding::new(Level::Error, "ledger", format!("directory.query: {error}")),
@@ -127,15 +147,19 @@ impl Ends {
         self.bounded(move || open(&loaded, until))?
     }
 
-    fn bounded<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T, LedgerError> {
+    fn bounded<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, LedgerError> {
         bounded(self.time, f).map_err(LedgerError::Unavailable)
     }
 
     fn exclusion(&self, place: &str, first: Box<dyn Ledger>) -> Finding {
-        let proof = self.open().map_err(|error| format!("no second session: {error}")).and_then(|second| {
-            let proof = self.bounded(move || prove_exclusion(first, second, &lock_name()));
-            proof.unwrap_or_else(|error| Err(error.to_string()))
-        });
+        let proof =
+            self.open().map_err(|error| format!("no second session: {error}")).and_then(|second| {
+                let proof = self.bounded(move || prove_exclusion(first, second, &lock_name()));
+                proof.unwrap_or_else(|error| Err(error.to_string()))
+            });
         match proof {
             Ok(()) => Finding::new(Level::Ok, "lock", "two sessions exclude each other"),
             Err(why) => {
@@ -148,18 +172,28 @@ impl Ends {
 
 fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
     match version {
-        Ok(SCHEMA_VERSION) => Finding::new(Level::Ok, "ledger", format!("{place}, schema version {SCHEMA_VERSION}")),
-        Ok(found) | Err(LedgerError::Version { found }) => {
-            Finding::new(Level::Error, "schema", format!("{place} {}", LedgerError::Version { found }))
+        Ok(SCHEMA_VERSION) => {
+            Finding::new(Level::Ok, "ledger", format!("{place}, schema version {SCHEMA_VERSION}"))
         }
+        Ok(found) | Err(LedgerError::Version { found }) => Finding::new(
+            Level::Error,
+            "schema",
+            format!("{place} {}", LedgerError::Version { found }),
+        ),
         Err(error) => Finding::new(Level::Error, "ledger", format!("{place}: {error}")),
     }
 }
 
 /// # Errors
 /// Where the two sessions did not behave as two deliveries of one message must.
-fn prove_exclusion(mut first: Box<dyn Ledger>, mut second: Box<dyn Ledger>, name: &str) -> Result<(), String> {
-    first.try_lock(name).map_err(|error| format!("a session cannot take a lock that nobody holds: {error}"))?;
+fn prove_exclusion(
+    mut first: Box<dyn Ledger>,
+    mut second: Box<dyn Ledger>,
+    name: &str,
+) -> Result<(), String> {
+    first
+        .try_lock(name)
+        .map_err(|error| format!("a session cannot take a lock that nobody holds: {error}"))?;
     match second.try_lock(name) {
         Err(LedgerError::Contended) => {}
         Ok(()) => {
@@ -167,10 +201,14 @@ fn prove_exclusion(mut first: Box<dyn Ledger>, mut second: Box<dyn Ledger>, name
                        ledger.url lead to different servers, as behind a balancer?)";
             return Err(why.to_owned());
         }
-        Err(error) => return Err(format!("a session cannot try a lock that another holds: {error}")),
+        Err(error) => {
+            return Err(format!("a session cannot try a lock that another holds: {error}"));
+        }
     }
     first.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))?;
-    second.try_lock(name).map_err(|error| format!("a lock that was given back cannot be taken: {error}"))?;
+    second
+        .try_lock(name)
+        .map_err(|error| format!("a lock that was given back cannot be taken: {error}"))?;
     second.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))
 }
 
@@ -193,7 +231,9 @@ fn shown(url: &LedgerUrl) -> String {
 fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
     const LATER: &str = "lock and schema can be tested then";
     let found = match fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(to_be_made(path, LATER)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Some(to_be_made(path, LATER));
+        }
         Err(error) => return Some((Level::Error, error.to_string())),
         Ok(found) => found,
     };
@@ -212,26 +252,36 @@ fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
     let mut locks = path.as_os_str().to_owned();
     locks.push("-locks");
     let locks = PathBuf::from(locks);
-    (!locks.exists())
-        .then(|| (Level::Ok, format!("its lock file {} will be made by the next delivery; {LATER}", locks.display())))
+    (!locks.exists()).then(|| {
+        (
+            Level::Ok,
+            format!("its lock file {} will be made by the next delivery; {LATER}", locks.display()),
+        )
+    })
 }
 
 fn to_be_made(path: &Path, later: &str) -> (Level, String) {
     let folders = path.ancestors().skip(1);
     let here = Path::new(".");
-    let nearest = folders.map(|folder| if folder.as_os_str().is_empty() { here } else { folder }).find(|f| f.exists());
+    let nearest = folders
+        .map(|folder| if folder.as_os_str().is_empty() { here } else { folder })
+        .find(|f| f.exists());
     let nearest = nearest.unwrap_or(Path::new("/"));
     match access(nearest, AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) => (Level::Ok, format!("not there yet, the first delivery makes it; {later}")),
         Err(error) => {
             let user = nix::unistd::geteuid();
-            let text = format!("not there yet, and user {user} cannot make it: {}: {error}", nearest.display());
+            let text = format!(
+                "not there yet, and user {user} cannot make it: {}: {error}",
+                nearest.display()
+            );
             (Level::Error, text)
         }
     }
 }
 
-/// Whether the header says SQLite without WAL (<https://www.sqlite.org/fileformat.html>: magic, then at 18 the version).
+/// Whether the header says SQLite without WAL (<https://www.sqlite.org/fileformat.html>: magic,
+/// then at 18 the version).
 fn is_in_rollback_mode(path: &Path) -> bool {
     let mut header = [0; 19];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
@@ -247,7 +297,10 @@ mod tests {
         let urls = [
             ("postgres://onedrop@db.example.net/onedrop", "postgres://db.example.net/onedrop"),
             ("postgresql://db/onedrop?user=me&sslmode=require", "postgres://db/onedrop"),
-            ("postgres://u@h1:5432,h2/db?target_session_attrs=read-write", "postgres://h1:5432,h2/db"),
+            (
+                "postgres://u@h1:5432,h2/db?target_session_attrs=read-write",
+                "postgres://h1:5432,h2/db",
+            ),
             ("sqlite:///var/lib/onedrop/ledger.db", "sqlite:///var/lib/onedrop/ledger.db"),
         ];
         for (url, expected) in urls {

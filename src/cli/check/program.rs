@@ -14,20 +14,24 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access};
 
 /// Where distributions put them, which is in few users' PATH.
-const FOLDERS: [&str; 5] = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/postfix/sbin"];
+const FOLDERS: [&str; 5] =
+    ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/postfix/sbin"];
 
 /// Much more than a large master.cf.
 const LONGEST: u64 = 4 << 20;
 
 /// The program `name` in `path` or one of the usual folders.
 pub(in crate::cli) fn find(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
-    let in_path = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
+    let in_path =
+        path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
     find_in(name, in_path.into_iter().chain(FOLDERS.map(PathBuf::from)))
 }
 
 fn find_in(name: &str, folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     let programs = folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
-    programs.into_iter().find(|program| program.is_file() && access(program, AccessFlags::X_OK).is_ok())
+    programs
+        .into_iter()
+        .find(|program| program.is_file() && access(program, AccessFlags::X_OK).is_ok())
 }
 
 /// What `command` prints, which ends well before `until`.
@@ -42,7 +46,8 @@ pub(in crate::cli) fn output(mut command: Command, until: Instant) -> Result<Str
     let group = Pid::from_raw(child.id().cast_signed());
     let (output, errors) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let left = || until.saturating_duration_since(Instant::now());
-    let (Ok(output), Ok(errors)) = (output.recv_timeout(left()), errors.recv_timeout(left())) else {
+    let (Ok(output), Ok(errors)) = (output.recv_timeout(left()), errors.recv_timeout(left()))
+    else {
         // It has not been waited for, so its id is still its own.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = child.wait();
@@ -50,7 +55,8 @@ pub(in crate::cli) fn output(mut command: Command, until: Instant) -> Result<Str
     };
     let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
     if !status.success() {
-        let said = errors.lines().rfind(|line| !line.is_empty()).unwrap_or("it failed without a word");
+        let said =
+            errors.lines().rfind(|line| !line.is_empty()).unwrap_or("it failed without a word");
         return Err(format!("{program} cannot read the configuration: {said}"));
     }
     Ok(output)
@@ -88,7 +94,8 @@ mod tests {
     #[test]
     fn a_program_is_an_executable_file_in_an_absolute_folder() {
         let (folder, path) = program("");
-        let folders = [PathBuf::from("relative"), PathBuf::from("/nonexistent"), folder.path().to_owned()];
+        let folders =
+            [PathBuf::from("relative"), PathBuf::from("/nonexistent"), folder.path().to_owned()];
         assert_eq!(find_in("postconf", folders.clone().into_iter()), Some(path.clone()));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
         assert_eq!(find_in("postconf", folders.into_iter()), None);
@@ -98,7 +105,8 @@ mod tests {
     fn a_program_that_hangs_is_killed_with_what_it_started() {
         let (folder, path) = program(r#"sleep 600 & echo $! >"$0.pid"; wait"#);
         // Long enough for a script to start on a busy host; the test is over once the kill is seen.
-        let error = output(Command::new(path), Instant::now() + Duration::from_secs(2)).expect_err("it hangs");
+        let error = output(Command::new(path), Instant::now() + Duration::from_secs(2))
+            .expect_err("it hangs");
         assert!(error.ends_with("did not answer in time"), "{error}");
         let pid = fs::read_to_string(folder.path().join("postconf.pid")).expect("it was started");
         let state = || {
@@ -115,7 +123,8 @@ mod tests {
     #[test]
     fn what_a_program_complains_about_is_told() {
         let (_folder, path) = program("echo 'postconf: fatal: no master.cf' >&2; exit 1");
-        let error = output(Command::new(path), Instant::now() + Duration::from_secs(60)).expect_err("it fails");
+        let error = output(Command::new(path), Instant::now() + Duration::from_secs(60))
+            .expect_err("it fails");
         assert!(error.ends_with("postconf: fatal: no master.cf"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! The part of `onedrop check` about "onedrop lmtp": whether somebody listens where `deliver.via` sends messages.
+//! The part of `onedrop check` about "onedrop lmtp": whether somebody listens where `deliver.via`
+//! sends messages.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,9 @@ pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
     let via = loaded.config.deliver.via.as_deref()?;
     let shown = via.display();
     Some(match reach(via) {
-        Ok(()) => Finding::new(Level::Ok, "lmtp", format!("deliver.via: somebody listens at {shown}")),
+        Ok(()) => {
+            Finding::new(Level::Ok, "lmtp", format!("deliver.via: somebody listens at {shown}"))
+        }
         Err(error) => {
             let text = format!(
                 "deliver.via: nobody can be reached at {shown} ({}): each delivery opens connections of its own; start \
@@ -30,7 +33,8 @@ pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
 /// Whether somebody listens at a Unix socket.
 ///
 /// # Errors
-/// Why not, as connect(2) says it; [`io::ErrorKind::TimedOut`] where the listener takes no more clients.
+/// Why not, as connect(2) says it; [`io::ErrorKind::TimedOut`] where the listener takes no more
+/// clients.
 pub(in crate::cli) fn reach(path: &Path) -> io::Result<()> {
     let path = path.to_owned();
     let connected = bounded(TIME, move || UnixStream::connect(path).map(drop));

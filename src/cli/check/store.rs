@@ -25,7 +25,8 @@ pub(super) fn findings(
     let place = settings.kind().to_string();
     let named = || loaded.config.directory.accounts.values().next().cloned();
     let account = account.map(str::to_owned).or_else(named);
-    let Some(account) = account.or_else(|| ledger::account_on_record(loaded, adapters, time)) else {
+    let Some(account) = account.or_else(|| ledger::account_on_record(loaded, adapters, time))
+    else {
         let text = format!(
             "{place}: nothing was tested: directory.accounts names no account and no copy is on record; pass --account NAME"
         );
@@ -46,9 +47,13 @@ pub(super) fn findings(
     };
     match checked {
         Ok(Ok(lines)) => {
-            let told = |line: &String| Finding::new(Level::Ok, "store", format!("{place}, account {account}: {line}"));
+            let told = |line: &String| {
+                Finding::new(Level::Ok, "store", format!("{place}, account {account}: {line}"))
+            };
             let mut findings: Vec<_> = match lines.is_empty() {
-                true => vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))],
+                true => {
+                    vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))]
+                }
                 false => lines.iter().map(told).collect(),
             };
             findings.extend(of_the_way(loaded, &account, adapters, time));
@@ -60,7 +65,12 @@ pub(super) fn findings(
 }
 
 /// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.
-fn of_the_way(loaded: &Arc<Loaded>, account: &str, adapters: Adapters, time: Duration) -> Option<Finding> {
+fn of_the_way(
+    loaded: &Arc<Loaded>,
+    account: &str,
+    adapters: Adapters,
+    time: Duration,
+) -> Option<Finding> {
     let (loaded, account) = (loaded.clone(), account.to_owned());
     let renewed = bounded(time + SLACK, move || -> Result<Option<String>, Failure> {
         let until = Instant::now() + time;
@@ -76,8 +86,16 @@ fn of_the_way(loaded: &Arc<Loaded>, account: &str, adapters: Adapters, time: Dur
         Ok(Err(failure)) => {
             let why = failure.to_string();
             let why = why.strip_prefix("store: ").unwrap_or(&why);
-            Some(Finding::new(Level::Error, "store", format!("{why}; without a proof on record nothing is written")))
+            Some(Finding::new(
+                Level::Error,
+                "store",
+                format!("{why}; without a proof on record nothing is written"),
+            ))
         }
-        Err(why) => Some(Finding::new(Level::Error, "store", format!("for whom the server lets us act: {why}"))),
+        Err(why) => Some(Finding::new(
+            Level::Error,
+            "store",
+            format!("for whom the server lets us act: {why}"),
+        )),
     }
 }

@@ -11,8 +11,8 @@ use crate::deadline::Deadline;
 use crate::directory::{Asked, Destination};
 use crate::ledger::memory::MemoryLedger;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    Recorded, SCHEMA_VERSION, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    Ledger, LedgerError, Recorded, SCHEMA_VERSION, Trace, TraceFilter, Turn, Window,
 };
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -33,7 +33,8 @@ fn a_good_set_up_has_no_errors_and_a_line_per_end() {
 
 #[test]
 fn sessions_of_different_servers_are_an_error() {
-    let findings = check(adapters(|_, _| Ok(Box::new(MemoryLedger::default()))), Some("lisa"), AMPLE);
+    let findings =
+        check(adapters(|_, _| Ok(Box::new(MemoryLedger::default()))), Some("lisa"), AMPLE);
     let lock = only(&findings, "lock");
     assert_eq!(lock.level, Level::Error);
     assert!(lock.text.contains("deliveries would not exclude each other"), "{}", lock.text);
@@ -45,15 +46,24 @@ fn a_lock_that_is_never_given_back_is_an_error() {
     let findings = check(adapters(|_, _| fake(|ledger| ledger.keeps = true)), Some("lisa"), AMPLE);
     let lock = only(&findings, "lock");
     assert_eq!(lock.level, Level::Error);
-    assert!(lock.text.ends_with("a lock that was given back cannot be taken: contended"), "{}", lock.text);
+    assert!(
+        lock.text.ends_with("a lock that was given back cannot be taken: contended"),
+        "{}",
+        lock.text
+    );
 }
 
 #[test]
 fn a_lock_that_cannot_be_tried_is_an_error() {
-    let findings = check(adapters(|_, _| fake(|ledger| ledger.refuses = true)), Some("lisa"), AMPLE);
+    let findings =
+        check(adapters(|_, _| fake(|ledger| ledger.refuses = true)), Some("lisa"), AMPLE);
     let lock = only(&findings, "lock");
     assert_eq!(lock.level, Level::Error);
-    assert!(lock.text.contains("cannot take a lock that nobody holds: not allowed"), "{}", lock.text);
+    assert!(
+        lock.text.contains("cannot take a lock that nobody holds: not allowed"),
+        "{}",
+        lock.text
+    );
 }
 
 #[test]
@@ -73,7 +83,11 @@ fn another_schema_version_is_an_error_and_the_lock_is_still_tested() {
 
 #[test]
 fn a_ledger_out_of_reach_does_not_keep_the_store_from_being_checked() {
-    let findings = check(adapters(|_, _| Err(LedgerError::Unavailable("no route\nto host".into()))), None, AMPLE);
+    let findings = check(
+        adapters(|_, _| Err(LedgerError::Unavailable("no route\nto host".into()))),
+        None,
+        AMPLE,
+    );
     let ledger = only(&findings, "ledger");
     assert_eq!(ledger.level, Level::Error);
     assert_eq!(ledger.text, "postgres://db/onedrop: cannot be reached: no route to host");
@@ -102,7 +116,10 @@ fn a_store_that_refuses_the_login_is_an_error() {
     let mut adapters = adapters(|_, _| fake(|_| {}));
     adapters.open_store = |_| Err(StoreError::NotStored("AUTHENTICATIONFAILED".to_owned()));
     let store = check(adapters, Some("lisa"), AMPLE);
-    assert_eq!(only(&store, "store").text, "maildir:///nowhere, account lisa: AUTHENTICATIONFAILED");
+    assert_eq!(
+        only(&store, "store").text,
+        "maildir:///nowhere, account lisa: AUTHENTICATIONFAILED"
+    );
     assert_eq!(only(&store, "store").level, Level::Error);
 }
 
@@ -111,10 +128,17 @@ fn an_account_is_asked_for_when_the_directory_names_none() {
     let loaded = Arc::new(loaded("domains = [\"a.example\"]"));
     let findings = store::findings(&loaded, None, adapters(|_, _| fake(|_| {})), AMPLE);
     assert_eq!(findings[0].level, Level::Untested);
-    assert!(findings[0].text.contains("nothing was tested") && findings[0].text.ends_with("pass --account NAME"));
-    let on_record: OpenLedger = |_, _| fake(|fake| fake.placed = vec![Receipt::Name("1.onedrop".to_owned())]);
+    assert!(
+        findings[0].text.contains("nothing was tested")
+            && findings[0].text.ends_with("pass --account NAME")
+    );
+    let on_record: OpenLedger =
+        |_, _| fake(|fake| fake.placed = vec![Receipt::Name("1.onedrop".to_owned())]);
     let findings = store::findings(&loaded, None, adapters(on_record), AMPLE);
-    assert_eq!(findings[0].text, "maildir:///nowhere, account lisa: in memory", "the account of a copy on record");
+    assert_eq!(
+        findings[0].text, "maildir:///nowhere, account lisa: in memory",
+        "the account of a copy on record"
+    );
     let findings = store::findings(&loaded, Some("../x"), adapters(|_, _| fake(|_| {})), AMPLE);
     assert_eq!(findings[0].level, Level::Error);
 }
@@ -125,9 +149,12 @@ fn a_copy_that_was_written_another_way_is_told() {
     fn name() -> Receipt {
         Receipt::Name("1.onedrop".to_owned())
     }
-    let other: OpenLedger = |_, _| fake(|fake| fake.placed = vec![name(), Receipt::Uid { validity: 7, uid: 42 }]);
+    let other: OpenLedger =
+        |_, _| fake(|fake| fake.placed = vec![name(), Receipt::Uid { validity: 7, uid: 42 }]);
     let findings = check(adapters(other), None, AMPLE);
-    let [_, other] = findings.iter().filter(|finding| finding.topic == "ledger").collect::<Vec<_>>()[..] else {
+    let [_, other] =
+        findings.iter().filter(|finding| finding.topic == "ledger").collect::<Vec<_>>()[..]
+    else {
         panic!("{findings:?}")
     };
     assert_eq!(other.level, Level::Warning);
@@ -138,13 +165,20 @@ fn a_copy_that_was_written_another_way_is_told() {
 #[test]
 fn the_verdict_counts() {
     let of = |levels: &[Level]| {
-        let findings: Vec<_> = levels.iter().map(|level| Finding::new(*level, "store", "x")).collect();
+        let findings: Vec<_> =
+            levels.iter().map(|level| Finding::new(*level, "store", "x")).collect();
         let report = Report::of(&findings, false);
         (report.said, report.verdict)
     };
     assert_eq!(of(&[Level::Ok, Level::Warning]), (None, Verdict::Done));
-    assert_eq!(of(&[Level::Untested, Level::Warning]), (Some("1 gap, 1 warning".to_owned()), Verdict::No));
-    assert_eq!(of(&[Level::Error, Level::Untested]), (Some("1 error, 1 gap".to_owned()), Verdict::Failed));
+    assert_eq!(
+        of(&[Level::Untested, Level::Warning]),
+        (Some("1 gap, 1 warning".to_owned()), Verdict::No)
+    );
+    assert_eq!(
+        of(&[Level::Error, Level::Untested]),
+        (Some("1 error, 1 gap".to_owned()), Verdict::Failed)
+    );
     let three = of(&[Level::Error, Level::Warning, Level::Error]);
     assert_eq!(three, (Some("2 errors, 1 warning".to_owned()), Verdict::Failed));
 }
@@ -200,7 +234,13 @@ struct Fake {
 }
 
 fn fake(change: fn(&mut Fake)) -> Result<Box<dyn Ledger>, LedgerError> {
-    let mut fake = Fake { version: SCHEMA_VERSION, keeps: false, refuses: false, holds: None, placed: Vec::new() };
+    let mut fake = Fake {
+        version: SCHEMA_VERSION,
+        keeps: false,
+        refuses: false,
+        holds: None,
+        placed: Vec::new(),
+    };
     change(&mut fake);
     Ok(Box::new(fake))
 }
@@ -218,7 +258,13 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn claim(&mut self, _: i64, _: &[Destination], _: &Attempt, _: LeaseTerms) -> Result<Vec<CopyState>, LedgerError> {
+    fn claim(
+        &mut self,
+        _: i64,
+        _: &[Destination],
+        _: &Attempt,
+        _: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -263,7 +309,11 @@ impl Ledger for Fake {
         unimplemented!("{UNUSED}")
     }
 
-    fn note_attempts(&mut self, _: &Identity, _: &[(Attempt, AttemptEnd)]) -> Result<(), LedgerError> {
+    fn note_attempts(
+        &mut self,
+        _: &Identity,
+        _: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -293,7 +343,11 @@ impl Ledger for Fake {
     }
 
     fn latest_copies(&mut self, _: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        Ok(self.placed.iter().map(|receipt| (Destination::inbox("lisa"), receipt.clone())).collect())
+        Ok(self
+            .placed
+            .iter()
+            .map(|receipt| (Destination::inbox("lisa"), receipt.clone()))
+            .collect())
     }
 
     fn settle(&mut self, _: &CopyOnRecord, _: &Receipt) -> Result<bool, LedgerError> {
@@ -342,11 +396,21 @@ impl Store for StuckStore {
         unimplemented!("{UNUSED}")
     }
 
-    fn find(&mut self, _: &Destination, _: &Sought<'_>, _: Instant) -> Result<Vec<Found>, StoreError> {
+    fn find(
+        &mut self,
+        _: &Destination,
+        _: &Sought<'_>,
+        _: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
         unimplemented!("{UNUSED}")
     }
 
-    fn append(&mut self, _: &Destination, _: &Copy<'_>, _: &Deadline) -> Result<Receipt, StoreError> {
+    fn append(
+        &mut self,
+        _: &Destination,
+        _: &Copy<'_>,
+        _: &Deadline,
+    ) -> Result<Receipt, StoreError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -354,7 +418,13 @@ impl Store for StuckStore {
         unimplemented!("{UNUSED}")
     }
 
-    fn remove_double(&mut self, _: &Destination, _: &Receipt, _: &Receipt, _: Instant) -> Result<(), StoreError> {
+    fn remove_double(
+        &mut self,
+        _: &Destination,
+        _: &Receipt,
+        _: &Receipt,
+        _: Instant,
+    ) -> Result<(), StoreError> {
         unimplemented!("{UNUSED}")
     }
 

@@ -1,11 +1,12 @@
-//! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open already. The call is
-//! made before the message is read.
+//! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open
+//! already. The call is made before the message is read.
 //!
-//! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server is busy, drains, goes
-//! away or does not understand, the process delivers by itself ([`NotTaken`](Trouble::NotTaken)). After the dot the server
-//! may be at it, whatever becomes of the connection: then a lost answer is a temporary failure, never a second delivery in
-//! the same run, and the next try finds by lease and look what this one left. Only that it is too large for the server is
-//! said before anything is done with it, and then this process' own limit decides.
+//! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server
+//! is busy, drains, goes away or does not understand, the process delivers by itself
+//! ([`NotTaken`](Trouble::NotTaken)). After the dot the server may be at it, whatever becomes of
+//! the connection: then a lost answer is a temporary failure, never a second delivery in the same
+//! run, and the next try finds by lease and look what this one left. Only that it is too large for
+//! the server is said before anything is done with it, and then this process' own limit decides.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -24,8 +25,9 @@ use crate::envelope::Envelope;
 use crate::message::Message;
 use crate::outcome::{Failure, Outcome, OverQuota, Status};
 
-/// How long to stand in the queue of a server that accepts nobody, and how long to wait for its first words, before the
-/// process delivers by itself: a socket that systemd keeps takes calls for a server that cannot start.
+/// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
+/// first words, before the process delivers by itself: a socket that systemd keeps takes calls for
+/// a server that cannot start.
 const CONNECT_SECS: u64 = 2;
 /// A reply line has 512 bytes at most (RFC 5321 section 4.5.3.1.5); more is no reply.
 const LONGEST_LINE: usize = 4096;
@@ -47,24 +49,41 @@ pub(super) enum Trouble {
 pub(super) struct Call(Conversation);
 
 impl Call {
-    /// Calls the server at `path` and says hello without waiting for its greeting, which any server of ours lets pass: by
-    /// the time the message has been read it has answered. What is said there ends by the `deadline` of `deadline_secs`.
+    /// Calls the server at `path` and says hello without waiting for its greeting, which any server
+    /// of ours lets pass: by the time the message has been read it has answered. What is said there
+    /// ends by the `deadline` of `deadline_secs`.
     ///
     /// # Errors
     /// Nobody is there, in words.
-    pub(super) fn start(path: &Path, host: &str, deadline: &Deadline, deadline_secs: u64) -> Result<Call, String> {
+    pub(super) fn start(
+        path: &Path,
+        host: &str,
+        deadline: &Deadline,
+        deadline_secs: u64,
+    ) -> Result<Call, String> {
         let name = path.display().to_string();
         let mut stream = call(path).map_err(|error| format!("{name}: {error}"))?;
         // A server that has gone again has said why, which is read instead of a greeting.
         let _ = stream.write_all(format!("LHLO {host}\r\n").as_bytes());
-        Ok(Call(Conversation { stream, read: Vec::new(), deadline: deadline.clone(), deadline_secs, name }))
+        Ok(Call(Conversation {
+            stream,
+            read: Vec::new(),
+            deadline: deadline.clone(),
+            deadline_secs,
+            name,
+        }))
     }
 
-    /// Hands the message over and waits for the replies: how it ended for each of the envelope's recipients.
+    /// Hands the message over and waits for the replies: how it ended for each of the envelope's
+    /// recipients.
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub(super) fn hand_over(self, message: &Message, envelope: &Envelope) -> Result<Vec<Outcome>, Trouble> {
+    pub(super) fn hand_over(
+        self,
+        message: &Message,
+        envelope: &Envelope,
+    ) -> Result<Vec<Outcome>, Trouble> {
         let Call(mut conversation) = self;
         conversation.greeted()?;
         let recipients: Vec<&str> = envelope.recipients.iter().map(String::as_str).collect();
@@ -78,7 +97,8 @@ impl Call {
     }
 }
 
-/// connect(2) waits while the server's queue is full, as long as a send would (unix_stream_connect in net/unix/af_unix.c).
+/// connect(2) waits while the server's queue is full, as long as a send would (unix_stream_connect
+/// in net/unix/af_unix.c).
 fn call(path: &Path) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -143,15 +163,15 @@ impl Conversation {
         self.expect(&offer, 250)?;
         self.deadline = whole;
         let offers = |keyword: &str| {
-            offer
-                .lines
-                .iter()
-                .skip(1)
-                .any(|line| line.split(' ').next().is_some_and(|word| word.eq_ignore_ascii_case(keyword)))
+            offer.lines.iter().skip(1).any(|line| {
+                line.split(' ').next().is_some_and(|word| word.eq_ignore_ascii_case(keyword))
+            })
         };
         match NEEDED.into_iter().find(|keyword| !offers(keyword)) {
             None => Ok(()),
-            Some(missing) => Err(Trouble::NotTaken(format!("{} is no server of ours: no {missing}", self.name))),
+            Some(missing) => {
+                Err(Trouble::NotTaken(format!("{} is no server of ours: no {missing}", self.name)))
+            }
         }
     }
 
@@ -178,7 +198,10 @@ impl Conversation {
             replies = self.replies(accepted);
             // Nobody waits for what it says to that.
             let _ = self.write_all(b"QUIT\r\n");
-            if replies.iter().any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _))) {
+            if replies
+                .iter()
+                .any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _)))
+            {
                 return Err(Trouble::NotTaken(format!("too large for {}", self.name)));
             }
         }
@@ -186,7 +209,8 @@ impl Conversation {
         Ok(refused.into_iter().filter_map(|refused| refused.or_else(|| replies.next())).collect())
     }
 
-    /// The replies to RCPT: how it ended for those that are refused, `None` for those that are accepted.
+    /// The replies to RCPT: how it ended for those that are refused, `None` for those that are
+    /// accepted.
     fn recipients(&mut self, recipients: &[&str]) -> Result<Vec<Option<Outcome>>, Trouble> {
         let mut refused = Vec::new();
         for _ in recipients {
@@ -195,19 +219,22 @@ impl Conversation {
                 Outcome::Delivered(_) => None,
                 // Not that it does not understand us, leaves, or wants fewer at a time.
                 outcome @ Outcome::TempFail(status, _)
-                    if reply.code / 100 == 4 && !status.is_about_the_protocol() && reply.code != 421 =>
+                    if reply.code / 100 == 4
+                        && !status.is_about_the_protocol()
+                        && reply.code != 421 =>
                 {
                     Some(outcome)
                 }
-                // Nor that it knows nobody of that name: its configuration may be older than what we have just read.
+                // Nor that it knows nobody of that name: its configuration may be older than what
+                // we have just read.
                 Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
             });
         }
         Ok(refused)
     }
 
-    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2). Those that do not come are not
-    /// waited for one by one.
+    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2). Those that
+    /// do not come are not waited for one by one.
     fn replies(&mut self, accepted: usize) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for left in (1..=accepted).rev() {
@@ -219,9 +246,10 @@ impl Conversation {
                 Err(broken) => broken,
             };
             let failure = match broken {
-                Broken::Lost(error) => {
-                    Failure::Server(format!("{} has the message and did not answer: {error}", self.name))
-                }
+                Broken::Lost(error) => Failure::Server(format!(
+                    "{} has the message and did not answer: {error}",
+                    self.name
+                )),
                 Broken::Late => self.late(),
                 Broken::NotUnderstood(said) => self.not_understood(&said),
             };
@@ -234,7 +262,9 @@ impl Conversation {
     /// What it means that the conversation broke before it began.
     fn before_hello(&self, broken: Broken) -> Trouble {
         match broken {
-            Broken::Late => Trouble::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name)),
+            Broken::Late => {
+                Trouble::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name))
+            }
             broken => self.before(broken),
         }
     }
@@ -273,7 +303,9 @@ impl Conversation {
         let mut reply = Reply { code: 0, lines: Vec::new() };
         loop {
             let line = self.line()?;
-            let Some((code, is_last, text)) = parse(&line) else { return Err(Broken::NotUnderstood(line)) };
+            let Some((code, is_last, text)) = parse(&line) else {
+                return Err(Broken::NotUnderstood(line));
+            };
             let is_first = reply.lines.is_empty();
             if !is_first && reply.code != code || reply.lines.len() >= MOST_LINES {
                 return Err(Broken::NotUnderstood(line));
@@ -330,7 +362,11 @@ impl Write for Conversation {
 
 /// A reply line's code, whether it is the reply's last, and its text (RFC 5321 section 4.2).
 fn parse(line: &str) -> Option<(u16, bool, &str)> {
-    let code = line.get(..3).filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
+    let code = line
+        .get(..3)
+        .filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?
+        .parse()
+        .ok()?;
     match line[3..].chars().next() {
         _ if !(200..600).contains(&code) => None,
         None => Some((code, true, "")),

@@ -1,5 +1,6 @@
-//! What goes to an LMTP server as bytes: an envelope as commands, a message as what follows DATA. The server reads back
-//! exactly what was meant, or the envelope cannot be said and there are no commands.
+//! What goes to an LMTP server as bytes: an envelope as commands, a message as what follows DATA.
+//! The server reads back exactly what was meant, or the envelope cannot be said and there are no
+//! commands.
 
 use std::io::{self, Write};
 
@@ -12,13 +13,20 @@ const LONGEST_IDENT: usize = 255;
 /// Written at once.
 const BLOCK: usize = 64 * 1024;
 
-/// What `${sender}` is for the null sender where pipe(8) was not told otherwise (its attribute `null_sender`).
+/// What `${sender}` is for the null sender where pipe(8) was not told otherwise (its attribute
+/// `null_sender`).
 const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
 
-/// The commands from the queue id to DATA, for all `recipients`; `None` for an envelope that LMTP cannot say, or not so
-/// that the server understands the same. XFORWARD is left out without a queue id. Each has one reply.
-pub(super) fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<Commands> {
-    let ident = Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
+/// The commands from the queue id to DATA, for all `recipients`; `None` for an envelope that LMTP
+/// cannot say, or not so that the server understands the same. XFORWARD is left out without a queue
+/// id. Each has one reply.
+pub(super) fn commands(
+    envelope: &Envelope,
+    recipients: &[&str],
+    pieces: &[&[u8]],
+) -> Option<Commands> {
+    let ident =
+        Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
     let mut lines = Vec::new();
     lines.extend(ident.as_ref().map(|ident| format!("XFORWARD IDENT={ident}")));
     lines.push(mail(envelope, recipients, pieces)?);
@@ -26,7 +34,9 @@ pub(super) fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]
         lines.push(format!("RCPT TO:{}", path(recipient)?));
     }
     lines.push("DATA".to_owned());
-    let says_all = lines.iter().all(|line| line.len() + 2 <= LONGEST_COMMAND && !line.contains(char::is_control));
+    let says_all = lines
+        .iter()
+        .all(|line| line.len() + 2 <= LONGEST_COMMAND && !line.contains(char::is_control));
     let bytes = says_all.then(|| lines.join("\r\n") + "\r\n")?.into_bytes();
     Some(Commands { bytes, has_xforward: ident.is_some() })
 }
@@ -44,8 +54,8 @@ fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<St
         sender if sender.eq_ignore_ascii_case(PIPES_NULL_SENDER) => "<>".to_owned(),
         sender => path(sender)?,
     };
-    // An estimate by RFC 1870 (section 6.1). With LF alone for a line's end it is what limits.message_bytes counts, so a
-    // message that passed the limit here passes it there.
+    // An estimate by RFC 1870 (section 6.1). With LF alone for a line's end it is what
+    // limits.message_bytes counts, so a message that passed the limit here passes it there.
     let size: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut line = format!("MAIL FROM:{sender} SIZE={size}");
     if !pieces.iter().all(|piece| piece.is_ascii()) {
@@ -60,7 +70,8 @@ fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<St
     Some(line)
 }
 
-/// `address` as a path (RFC 5321 section 4.1.2): the local part is quoted where it has to be, as pipe(8) gives it unquoted.
+/// `address` as a path (RFC 5321 section 4.1.2): the local part is quoted where it has to be, as
+/// pipe(8) gives it unquoted.
 fn path(address: &str) -> Option<String> {
     if address.eq_ignore_ascii_case("postmaster") {
         return Some(format!("<{address}>"));
@@ -69,11 +80,13 @@ fn path(address: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || !c.is_ascii();
     let literal = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
     let is_literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let says_domain = is_literal.map_or_else(|| domain.chars().all(plain), |inside| inside.chars().all(literal));
+    let says_domain =
+        is_literal.map_or_else(|| domain.chars().all(plain), |inside| inside.chars().all(literal));
     if domain.is_empty() || local.is_empty() || !says_domain {
         return None;
     }
-    let atom = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || !c.is_ascii();
+    let atom =
+        |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || !c.is_ascii();
     if local.split('.').all(|word| !word.is_empty() && word.chars().all(atom)) {
         return Some(format!("<{address}>"));
     }
@@ -86,20 +99,25 @@ fn xtext(value: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'+' && byte != b'=';
     value
         .bytes()
-        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("+{byte:02X}") })
+        .map(
+            |byte| {
+                if is_plain(byte) { char::from(byte).to_string() } else { format!("+{byte:02X}") }
+            },
+        )
         .collect()
 }
 
-/// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start are doubled (RFC 5321
-/// section 4.5.2), a CR within a line stays what it is. The last write holds the final dot: where it fails, the dot's
-/// line end was not sent.
+/// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start
+/// are doubled (RFC 5321 section 4.5.2), a CR within a line stays what it is. The last write holds
+/// the final dot: where it fails, the dot's line end was not sent.
 pub(super) fn write_data(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
     let mut block = Vec::with_capacity(BLOCK);
     for line in pieces.iter().flat_map(|piece| piece.split_inclusive(|byte| *byte == b'\n')) {
         if line.starts_with(b".") {
             block.push(b'.');
         }
-        let text = line.strip_suffix(b"\n").map_or(line, |text| text.strip_suffix(b"\r").unwrap_or(text));
+        let text =
+            line.strip_suffix(b"\n").map_or(line, |text| text.strip_suffix(b"\r").unwrap_or(text));
         block.extend_from_slice(text);
         block.extend_from_slice(b"\r\n");
         if block.len() >= BLOCK {
@@ -131,7 +149,12 @@ mod tests {
         for (message, expected) in cases {
             let (mut wire, mut read) = (Vec::new(), Vec::new());
             write_data(&[message], &mut wire).expect("memory");
-            assert_eq!(DotReader::new().feed(&wire, &mut read), Some(wire.len()), "{}", message.escape_ascii());
+            assert_eq!(
+                DotReader::new().feed(&wire, &mut read),
+                Some(wire.len()),
+                "{}",
+                message.escape_ascii()
+            );
             assert_eq!(read.escape_ascii().to_string(), expected.escape_ascii().to_string());
         }
     }
@@ -153,12 +176,16 @@ mod tests {
             sasl_username: "do ug+x@b".into(),
             ..Envelope::default()
         };
-        let said = commands(&envelope, &["doug@b.org", "a b@c.org"], &[b"X: y\n", b"\n\xe9\n"]).expect("commands");
+        let said = commands(&envelope, &["doug@b.org", "a b@c.org"], &[b"X: y\n", b"\n\xe9\n"])
+            .expect("commands");
         let expected = "XFORWARD IDENT=4Q+3D\r\nMAIL FROM:<lé+sa@gmail.com> SIZE=8 BODY=8BITMIME SMTPUTF8 AUTH=do+20ug+2Bx@b\r\n\
                         RCPT TO:<doug@b.org>\r\nRCPT TO:<\"a b\"@c.org>\r\nDATA\r\n";
         assert_eq!(String::from_utf8_lossy(&said.bytes), expected);
         let bounce = commands(&Envelope::default(), &["doug@b.org"], &[b"\n"]).expect("commands");
-        assert_eq!(String::from_utf8_lossy(&bounce.bytes), "MAIL FROM:<> SIZE=1\r\nRCPT TO:<doug@b.org>\r\nDATA\r\n");
+        assert_eq!(
+            String::from_utf8_lossy(&bounce.bytes),
+            "MAIL FROM:<> SIZE=1\r\nRCPT TO:<doug@b.org>\r\nDATA\r\n"
+        );
     }
 
     #[test]

@@ -60,7 +60,8 @@ impl Conf {
         const NAME: &str = "mail_plugins";
         let words = self.value(protocol, NAME).unwrap_or_default().split([' ', ',', '\t']);
         let own = self.sections.get(&format!("protocol {protocol}"));
-        let switches = [Some(self), own].into_iter().flatten().filter_map(|conf| conf.sections.get(NAME));
+        let switches =
+            [Some(self), own].into_iter().flatten().filter_map(|conf| conf.sections.get(NAME));
         let mut on: BTreeMap<&str, bool> = BTreeMap::new();
         for (name, value) in switches.flat_map(|section| &section.settings) {
             on.insert(name, value == "yes");
@@ -121,7 +122,10 @@ mod tests {
         assert_eq!(conf.plugins("imap").collect::<Vec<_>>(), ["quota", "imap_quota"]);
         assert_eq!(conf.plugins("lmtp").collect::<Vec<_>>(), ["quota", "sieve"]);
         assert_eq!(conf.plugins("lda").collect::<Vec<_>>(), ["quota"]);
-        assert_eq!(conf.setting(&["namespace inbox", "mailbox Sent Messages"], "special_use"), Some("\\Sent"));
+        assert_eq!(
+            conf.setting(&["namespace inbox", "mailbox Sent Messages"], "special_use"),
+            Some("\\Sent")
+        );
         assert_eq!(conf.setting(&["namespace inbox"], "location"), Some(""));
         assert_eq!(conf.setting(&["namespace inbox"], "special_use"), None);
     }
@@ -138,10 +142,17 @@ mod tests {
 
     #[test]
     fn what_is_no_configuration_is_passed_over() {
-        for text in ["}\n}\nmail_fsync = never", "{{{\n= x\n\"a = b\nmail_fsync = never\n}\0", "\u{feff}\r\n"] {
+        for text in [
+            "}\n}\nmail_fsync = never",
+            "{{{\n= x\n\"a = b\nmail_fsync = never\n}\0",
+            "\u{feff}\r\n",
+        ] {
             Conf::read(text);
         }
-        assert_eq!(Conf::read("}\n}\nmail_fsync = never").value("imap", "mail_fsync"), Some("never"));
+        assert_eq!(
+            Conf::read("}\n}\nmail_fsync = never").value("imap", "mail_fsync"),
+            Some("never")
+        );
         let deep = "a {\n".repeat(100_000) + "b = c\n" + &"}\n".repeat(100_000) + "d = e\n";
         assert_eq!(Conf::read(&deep).setting(&[], "d"), Some("e"));
     }

@@ -47,7 +47,8 @@ pub(super) struct Wanted {
 }
 
 impl Identity {
-    /// As pipe(8) runs its command by `user=USER[:GROUP]`: one group. `None`: there is no such user.
+    /// As pipe(8) runs its command by `user=USER[:GROUP]`: one group. `None`: there is no such
+    /// user.
     pub(super) fn of_pipe(user: &str) -> Option<Identity> {
         let (name, group) = user.split_once(':').unwrap_or((user, ""));
         let known = User::from_name(name).ok()??;
@@ -56,7 +57,13 @@ impl Identity {
             group => Group::from_name(group).ok()??.gid,
         };
         let name = user.to_owned();
-        Some(Identity { name, uid: known.uid.as_raw(), gid: gid.as_raw(), groups: Vec::new(), takes_group: true })
+        Some(Identity {
+            name,
+            uid: known.uid.as_raw(),
+            gid: gid.as_raw(),
+            groups: Vec::new(),
+            takes_group: true,
+        })
     }
 
     /// As Postfix's own unprivileged programs run: with all groups of the user.
@@ -64,7 +71,8 @@ impl Identity {
         let one = Identity::of_pipe(user)?;
         let name = std::ffi::CString::new(user).ok()?;
         let groups = nix::unistd::getgrouplist(&name, one.gid.into()).unwrap_or_default();
-        let groups = groups.into_iter().map(nix::unistd::Gid::as_raw).filter(|group| *group != one.gid);
+        let groups =
+            groups.into_iter().map(nix::unistd::Gid::as_raw).filter(|group| *group != one.gid);
         Some(Identity { groups: groups.collect(), takes_group: false, ..one })
     }
 
@@ -94,7 +102,11 @@ impl Identity {
         };
         let at = wanted.path.display();
         let text = format!("{} cannot {verb} {} {at}", self.name, wanted.what);
-        let where_it_ends = if path == wanted.path { String::new() } else { format!(": {} is closed", path.display()) };
+        let where_it_ends = if path == wanted.path {
+            String::new()
+        } else {
+            format!(": {} is closed", path.display())
+        };
         let hint = self.helpful_group(path, need).map_or(String::new(), |group| {
             let user = self.name.split(':').next().unwrap_or_default();
             format!(" (its group may: user={user}:{group})")
@@ -106,8 +118,13 @@ impl Identity {
     fn helpful_group(&self, path: &Path, need: Need) -> Option<String> {
         let found = path.metadata().ok()?;
         let with = Identity { gid: found.gid(), ..self.clone() };
-        let helps = self.takes_group && found.gid() != 0 && found.uid() != self.uid && with.may(&found, need);
-        helps.then(|| Group::from_gid(found.gid().into()).ok().flatten().map(|group| group.name)).flatten()
+        let helps = self.takes_group
+            && found.gid() != 0
+            && found.uid() != self.uid
+            && with.may(&found, need);
+        helps
+            .then(|| Group::from_gid(found.gid().into()).ok().flatten().map(|group| group.name))
+            .flatten()
     }
 
     /// By the mode bits (path_resolution(7)): the first class that fits decides.
@@ -128,11 +145,18 @@ impl Identity {
     }
 
     /// What a child with these ids is refused; `None`: it could not be asked.
-    fn refused_by_the_kernel(&self, wanted: &[Wanted], until: Instant) -> Option<BTreeSet<(Need, PathBuf)>> {
-        const ASK: &str = r#"for one; do test "-${one%%:*}" "${one#*:}" || printf '%s\0' "$one"; done"#;
-        let steps: BTreeSet<_> = wanted.iter().flat_map(|wanted| steps(&wanted.path, wanted.need)).collect();
+    fn refused_by_the_kernel(
+        &self,
+        wanted: &[Wanted],
+        until: Instant,
+    ) -> Option<BTreeSet<(Need, PathBuf)>> {
+        const ASK: &str =
+            r#"for one; do test "-${one%%:*}" "${one#*:}" || printf '%s\0' "$one"; done"#;
+        let steps: BTreeSet<_> =
+            wanted.iter().flat_map(|wanted| steps(&wanted.path, wanted.need)).collect();
         let flags = [(Need::Search, "x"), (Need::Read, "r"), (Need::Write, "w")];
-        let flag = |need: Need| flags.iter().find(|(one, _)| *one == need).map_or("", |(_, flag)| flag);
+        let flag =
+            |need: Need| flags.iter().find(|(one, _)| *one == need).map_or("", |(_, flag)| flag);
         let mut command = Command::new("/bin/sh");
         command.args(["-c", ASK, "sh"]);
         for (need, path) in &steps {
@@ -145,7 +169,8 @@ impl Identity {
         let refused = program::output(command, until).ok()?;
         let refused: BTreeSet<&str> = refused.split('\0').collect();
         let is_refused = |(need, path): &(Need, PathBuf)| {
-            path.to_str().is_some_and(|path| refused.contains(format!("{}:{path}", flag(*need)).as_str()))
+            path.to_str()
+                .is_some_and(|path| refused.contains(format!("{}:{path}", flag(*need)).as_str()))
         };
         Some(steps.into_iter().filter(is_refused).collect())
     }
@@ -153,7 +178,8 @@ impl Identity {
 
 /// Every step on the way to `path`, from the root on: folders to be entered, then itself.
 fn steps(path: &Path, need: Need) -> Vec<(Need, PathBuf)> {
-    let mut steps: Vec<_> = path.ancestors().skip(1).map(|folder| (Need::Search, folder.to_owned())).collect();
+    let mut steps: Vec<_> =
+        path.ancestors().skip(1).map(|folder| (Need::Search, folder.to_owned())).collect();
     steps.reverse();
     steps.push((need, path.to_owned()));
     steps
@@ -166,7 +192,11 @@ pub(super) fn wanted(file: &Path, config: Option<&Config>) -> Vec<Wanted> {
     let fragments = file.with_file_name("conf.d");
     if fragments.is_dir() {
         wanted.push(read("the configuration's folder", &fragments));
-        wanted.push(Wanted { what: "the configuration's folder", path: resolved(&fragments), need: Need::Search });
+        wanted.push(Wanted {
+            what: "the configuration's folder",
+            path: resolved(&fragments),
+            need: Need::Search,
+        });
         let mut files: Vec<_> = std::fs::read_dir(&fragments)
             .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
             .unwrap_or_default();
@@ -175,7 +205,8 @@ pub(super) fn wanted(file: &Path, config: Option<&Config>) -> Vec<Wanted> {
     }
     wanted.extend(config.map(named_by).unwrap_or_default());
     // What is missing is told elsewhere.
-    let is_there = |path: &Path| !matches!(path.metadata(), Err(error) if error.kind() == ErrorKind::NotFound);
+    let is_there =
+        |path: &Path| !matches!(path.metadata(), Err(error) if error.kind() == ErrorKind::NotFound);
     wanted.retain(|wanted| wanted.path.is_absolute() && is_there(&wanted.path));
     wanted
 }
@@ -188,19 +219,31 @@ fn named_by(config: &Config) -> Vec<Wanted> {
         ("store.password_file", &config.store.password_file),
         ("store.ca_file", &config.store.ca_file),
     ] {
-        wanted.extend(path.as_deref().map(|path| Wanted { what, path: resolved(path), need: Need::Read }));
+        wanted.extend(path.as_deref().map(|path| Wanted {
+            what,
+            path: resolved(path),
+            need: Need::Read,
+        }));
     }
     if let LedgerUrl::Sqlite { path } = config.ledger.engine() {
         // SQLite makes files beside it.
         let folder = path.parent().map(Path::to_owned).unwrap_or_default();
-        wanted.push(Wanted { what: "the ledger's folder", path: nearest(&folder), need: Need::Write });
+        wanted.push(Wanted {
+            what: "the ledger's folder",
+            path: nearest(&folder),
+            need: Need::Write,
+        });
         wanted.push(Wanted { what: "the ledger", path: resolved(&path), need: Need::Write });
     }
     if let StoreUrl::Maildir { root } = config.store.kind()
         && config.store.create_mailboxes
         && let Ok(place) = FolderTemplate::parse(&root)
     {
-        wanted.push(Wanted { what: "the Maildirs' folder", path: nearest(place.root()), need: Need::Write });
+        wanted.push(Wanted {
+            what: "the Maildirs' folder",
+            path: nearest(place.root()),
+            need: Need::Write,
+        });
     }
     wanted.extend(config.deliver.via.as_deref().map(socket));
     wanted
@@ -233,7 +276,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let found = file.path().metadata().expect("metadata");
         let (owner, group) = (found.uid(), found.gid());
-        let one = |uid, gid, groups| Identity { name: "x".to_owned(), uid, gid, groups, takes_group: true };
+        let one = |uid, gid, groups| Identity {
+            name: "x".to_owned(),
+            uid,
+            gid,
+            groups,
+            takes_group: true,
+        };
         for (mode, identity, need, may) in [
             (0o400, one(owner, group, vec![]), Need::Read, true),
             (0o040, one(owner + 1, group, vec![]), Need::Read, true),
@@ -254,7 +303,11 @@ mod tests {
     #[test]
     fn the_way_to_a_file_is_part_of_it() {
         let steps = steps(Path::new("/etc/onedrop/onedrop.toml"), Need::Read);
-        let shown: Vec<_> = steps.iter().map(|(need, path)| format!("{need:?} {}", path.display())).collect();
-        assert_eq!(shown, ["Search /", "Search /etc", "Search /etc/onedrop", "Read /etc/onedrop/onedrop.toml"]);
+        let shown: Vec<_> =
+            steps.iter().map(|(need, path)| format!("{need:?} {}", path.display())).collect();
+        assert_eq!(
+            shown,
+            ["Search /", "Search /etc", "Search /etc/onedrop", "Read /etc/onedrop/onedrop.toml"]
+        );
     }
 }

@@ -66,6 +66,8 @@ impl Postconf {
 }
 
 pub(super) fn pairs(output: &str) -> BTreeMap<String, String> {
-    let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+    let pair = |line: &str| {
+        line.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+    };
     output.lines().filter_map(pair).collect()
 }

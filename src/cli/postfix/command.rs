@@ -1,6 +1,6 @@
-//! The command line that runs onedrop, in Postfix' words: which program, how it is reached, and what this version of
-//! onedrop makes of its arguments. The arguments go through the parser that a delivery uses, so what it would refuse
-//! shows up here.
+//! The command line that runs onedrop, in Postfix' words: which program, how it is reached, and
+//! what this version of onedrop makes of its arguments. The arguments go through the parser that a
+//! delivery uses, so what it would refuse shows up here.
 
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,10 @@ impl Command {
     /// `None` where no word is a program called onedrop, alone or inside a shell's command line.
     pub(super) fn find(argv: &[String]) -> Option<Command> {
         let words: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
-        let at =
-            words.iter().position(|word| is_onedrop(word)).or_else(|| words.iter().position(|w| runs_onedrop(w)))?;
+        let at = words
+            .iter()
+            .position(|word| is_onedrop(word))
+            .or_else(|| words.iter().position(|w| runs_onedrop(w)))?;
         let (before, words) = words.split_at(at);
         Some(Command { before: before.to_vec(), words: words.to_vec() })
     }
@@ -53,7 +55,9 @@ impl Command {
         // A delivery's size is a number; all other macros may be any text.
         let words = self.words.iter().map(|word| word.replace("${size}", "0"));
         match Cli::try_parse_from(words) {
-            Ok(Cli { config, command: cli::Command::Deliver(args) }) => Understood::Deliver { args, config },
+            Ok(Cli { config, command: cli::Command::Deliver(args) }) => {
+                Understood::Deliver { args, config }
+            }
             Ok(_) => Understood::Other,
             Err(error) => Understood::Not(cli::usage_problem(&error)),
         }
@@ -88,7 +92,9 @@ fn with_braces(word: &str) -> String {
         let (name, length) = match after.chars().next() {
             Some('(') => after.find(')').map_or((None, 0), |end| (Some(&after[1..end]), end + 1)),
             Some(c) if c.is_ascii_alphabetic() => {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(after.len());
                 (Some(&after[..end]), end)
             }
             Some('$') => (None, 1),

@@ -1,5 +1,5 @@
-//! Whether the directory knows the domains whose mail Postfix leads to onedrop. What it does not know is returned.
-//! Only domains that are written out in main.cf are seen; tables are not read.
+//! Whether the directory knows the domains whose mail Postfix leads to onedrop. What it does not
+//! know is returned. Only domains that are written out in main.cf are seen; tables are not read.
 
 use super::site::{self, Route};
 use super::{Level, Ours, Setup, Told};
@@ -19,13 +19,16 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     let Some(config) = &ours.config else { return Vec::new() };
     let of_ours = routes_to_us(setup);
     let lists = LISTS.iter().filter(|(name, _)| of_ours.contains(name));
-    lists.filter_map(|(name, list)| unknown(name, list, setup.value(list), &config.directory)).collect()
+    lists
+        .filter_map(|(name, list)| unknown(name, list, setup.value(list), &config.directory))
+        .collect()
 }
 
 /// The parameters that lead mail to onedrop.
 pub(super) fn routes_to_us(setup: &Setup) -> Vec<&str> {
     let leads_to_us = |route: &Route<'_>| {
-        let pipe = setup.transports.iter().any(|transport| transport.service.name == route.transport);
+        let pipe =
+            setup.transports.iter().any(|transport| transport.service.name == route.transport);
         pipe || setup.lmtp.iter().any(|lmtp| lmtp.routes.contains(&route.shown))
     };
     site::routes(setup).into_iter().filter(leads_to_us).map(|route| route.name).collect()
@@ -49,15 +52,19 @@ fn unknown(route: &str, list: &str, domains: &str, directory: &DirectorySettings
 
 /// The domains in a list; not its tables, files, exceptions, and this host's name for itself.
 fn written_out(list: &str) -> impl Iterator<Item = &str> {
-    let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty() && !word.contains([':', '/', '!']));
+    let words = list
+        .split([',', ' ', '\t'])
+        .filter(|word| !word.is_empty() && !word.contains([':', '/', '!']));
     words.filter(|word| *word != "localhost" && !word.starts_with("localhost."))
 }
 
 fn knows(directory: &DirectorySettings, domain: &str) -> bool {
     let is_domain = |other: &str| other.eq_ignore_ascii_case(domain);
     let by_domain = directory.domains.iter().any(|ours| is_domain(ours));
-    let by_account =
-        directory.accounts.keys().any(|address| address.rsplit_once('@').is_some_and(|(_, d)| is_domain(d)));
+    let by_account = directory
+        .accounts
+        .keys()
+        .any(|address| address.rsplit_once('@').is_some_and(|(_, d)| is_domain(d)));
     // With domains, a query is asked for these only.
     by_domain || by_account || (directory.query.is_some() && directory.domains.is_empty())
 }
@@ -68,9 +75,16 @@ mod tests {
 
     #[test]
     fn a_domain_is_known_by_the_list_an_account_or_a_query() {
-        let mut directory = DirectorySettings { domains: vec!["a.example".to_owned()], ..DirectorySettings::default() };
+        let mut directory = DirectorySettings {
+            domains: vec!["a.example".to_owned()],
+            ..DirectorySettings::default()
+        };
         directory.accounts.insert("lisa@b.example".to_owned(), "lisa".to_owned());
-        assert!(knows(&directory, "A.example") && knows(&directory, "b.example") && !knows(&directory, "c.example"));
+        assert!(
+            knows(&directory, "A.example")
+                && knows(&directory, "b.example")
+                && !knows(&directory, "c.example")
+        );
         directory.query = Some("SELECT $1".to_owned());
         assert!(!knows(&directory, "c.example"), "a query is for the domains");
         directory.domains.clear();

@@ -1,4 +1,5 @@
-//! Gathering a [`Setup`]: what postconf says, which users there are, which programs and files exist.
+//! Gathering a [`Setup`]: what postconf says, which users there are, which programs and files
+//! exist.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +29,8 @@ pub(super) const ROUTES: [&str; 7] = [
 ];
 
 /// Tables that may say so.
-pub(super) const ROUTE_MAPS: [&str; 3] = ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
+pub(super) const ROUTE_MAPS: [&str; 3] =
+    ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
 
 /// What else is needed of main.cf.
 const MAIN: [&str; 9] = [
@@ -52,20 +54,28 @@ const LMTP: [&str; 3] = [lmtp::LINE_LENGTH, lmtp::XFORWARD, lmtp::DATA_DONE];
 /// Postfix' configuration cannot be read; why.
 pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> {
     let places = ours.places();
-    let names: Vec<String> =
-        MAIN.iter().chain(&recipients::MAIN).chain(&ROUTES).chain(&ROUTE_MAPS).map(|name| (*name).to_owned()).collect();
+    let names: Vec<String> = MAIN
+        .iter()
+        .chain(&recipients::MAIN)
+        .chain(&ROUTES)
+        .chain(&ROUTE_MAPS)
+        .map(|name| (*name).to_owned())
+        .collect();
     let mut main = postconf.values(&[], &names)?;
     // This one is not expanded: its $names are for a shell.
     main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);
     let services = master::services(&postconf.services()?);
     let mailbox_commands = mailbox_commands(postconf, &main, &services)?;
     let folder = main.get("config_directory").map(PathBuf::from).unwrap_or_default();
-    let mut setup = Setup { folder, main, mailbox_commands, services: services.clone(), ..Setup::default() };
-    let queue_manager = services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
+    let mut setup =
+        Setup { folder, main, mailbox_commands, services: services.clone(), ..Setup::default() };
+    let queue_manager =
+        services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
     for service in services.iter().filter(|service| service.command == "pipe") {
         let attributes = Attributes::read(&service.arguments);
         if let Some(command) = Command::find(&attributes.argv) {
-            let transport = transport(postconf, &setup, service, queue_manager, attributes, command, ours)?;
+            let transport =
+                transport(postconf, &setup, service, queue_manager, attributes, command, ours)?;
             setup.transports.push(transport);
         }
     }
@@ -89,13 +99,18 @@ fn transport(
     let value = |reader, name, default| own_or_default(postconf, service, reader, name, default);
     let rights = rights(attributes.user.as_deref(), setup.value("mail_owner"));
     let config_file = config_file(&command, &attributes, setup);
-    let identity = attributes.user.as_deref().filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
+    let identity =
+        attributes.user.as_deref().filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
     // What another configuration file says is not known here.
     let config = ours.config.as_ref().filter(|_| config_file == ours.config_file);
     let wanted = access::wanted(&config_file, config);
     Ok(Transport {
         lacks: identity.map_or(Vec::new(), |identity| identity.lacks(&wanted, postconf.until())),
-        recipient_limit: value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?,
+        recipient_limit: value(
+            queue_manager,
+            "destination_recipient_limit",
+            "default_destination_recipient_limit",
+        )?,
         time_limit: value(Some(service), "time_limit", "command_time_limit")?,
         rights,
         config_file,
@@ -120,7 +135,8 @@ fn own_or_default(
     Ok(value.cloned().unwrap_or_default())
 }
 
-/// The service, if it takes mail to one of `places`, or is named as ours and a table may lead mail to it.
+/// The service, if it takes mail to one of `places`, or is named as ours and a table may lead mail
+/// to it.
 fn lmtp_service(
     postconf: &Postconf,
     setup: &Setup,
@@ -129,9 +145,11 @@ fn lmtp_service(
     places: &[Listen],
 ) -> Result<Option<Lmtp>, String> {
     let is_named_ours = service.name.starts_with("onedrop");
-    let next_hop =
-        |route: &Route<'_>, is_chrooted| lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
-    let leads_to_us = |place: &Option<Listen>| place.as_ref().is_some_and(|place| lmtp::leads_to(place, places));
+    let next_hop = |route: &Route<'_>, is_chrooted| {
+        lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted)
+    };
+    let leads_to_us =
+        |place: &Option<Listen>| place.as_ref().is_some_and(|place| lmtp::leads_to(place, places));
     let (mut routes, mut deaf, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for route in site::routes(setup).into_iter().filter(|route| route.transport == service.name) {
         let (written, seen) = (next_hop(&route, false), next_hop(&route, service.chroot == "y"));
@@ -180,7 +198,11 @@ fn rights(user: Option<&str>, mail_owner: &str) -> Rights {
     let Some(name) = user else { return Rights::NotSet };
     let (name, group) = name.split_once(':').unwrap_or((name, ""));
     let Ok(Some(user)) = User::from_name(name) else { return Rights::Unknown };
-    let gid = if group.is_empty() { Some(user.gid) } else { Group::from_name(group).ok().flatten().map(|g| g.gid) };
+    let gid = if group.is_empty() {
+        Some(user.gid)
+    } else {
+        Group::from_name(group).ok().flatten().map(|g| g.gid)
+    };
     let Some(gid) = gid else { return Rights::Unknown };
     let owner = User::from_name(mail_owner).ok().flatten();
     if user.uid.is_root() || gid.as_raw() == 0 {
@@ -192,11 +214,15 @@ fn rights(user: Option<&str>, mail_owner: &str) -> Rights {
     }
 }
 
-/// The configuration file of a delivery, which has Postfix' environment and working folder, not ours.
+/// The configuration file of a delivery, which has Postfix' environment and working folder, not
+/// ours.
 fn config_file(command: &Command, attributes: &Attributes, setup: &Setup) -> PathBuf {
     let exported = || {
         let settings = setup.value("export_environment").split([',', ' ', '\t']);
-        settings.filter_map(|setting| setting.strip_prefix("ONEDROP_CONFIG=")).next().map(PathBuf::from)
+        settings
+            .filter_map(|setting| setting.strip_prefix("ONEDROP_CONFIG="))
+            .next()
+            .map(PathBuf::from)
     };
     let file = command.config().or_else(exported).unwrap_or_else(|| DEFAULT_FILE.into());
     let folder = attributes.directory.as_deref().unwrap_or(setup.value("queue_directory"));
@@ -235,7 +261,9 @@ fn mailbox_commands(
         ("mailbox_command".to_owned(), text.as_str(), reader)
     });
     let mut found = Vec::new();
-    for (place, text, reader) in everyones.into_iter().chain(own).filter(|(_, text, _)| runs_onedrop(text)) {
+    for (place, text, reader) in
+        everyones.into_iter().chain(own).filter(|(_, text, _)| runs_onedrop(text))
+    {
         let names = ["command_time_limit".to_owned(), "local_command_shell".to_owned()];
         let mut values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
         let mut value = |name: &str| values.remove(name).unwrap_or_default();

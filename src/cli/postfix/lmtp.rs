@@ -1,5 +1,6 @@
-//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp", and where such a service takes mail. A rule sees
-//! facts only and says what is so, what comes of it, and what to write instead.
+//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp", and where such a service
+//! takes mail. A rule sees facts only and says what is so, what comes of it, and what to write
+//! instead.
 //!
 //! Sources: lmtp(8), postconf(5).
 
@@ -19,11 +20,18 @@ const PORT: u16 = 24;
 
 type Rule = fn(&Lmtp, &Setup, &Ours) -> Option<Told>;
 
-const RULES: [Rule; 7] =
-    [socket, line_length, xforward, double_fields, one_recipient_each, answer_time, more_than_the_server_takes];
+const RULES: [Rule; 7] = [
+    socket,
+    line_length,
+    xforward,
+    double_fields,
+    one_recipient_each,
+    answer_time,
+    more_than_the_server_takes,
+];
 
-/// Findings about `lmtp`, at the end what leads mail to it; at the start a line that says what it does if there is
-/// nothing to mend.
+/// Findings about `lmtp`, at the end what leads mail to it; at the start a line that says what it
+/// does if there is nothing to mend.
 pub(super) fn judged(lmtp: &Lmtp, setup: &Setup, ours: &Ours) -> Vec<Told> {
     let mut told: Vec<Told> = RULES.iter().filter_map(|rule| rule(lmtp, setup, ours)).collect();
     let by = if lmtp.routes.is_empty() {
@@ -55,11 +63,16 @@ fn socket(lmtp: &Lmtp, setup: &Setup, _: &Ours) -> Option<Told> {
     let (path, why) = lmtp.deaf.first()?;
     let chroot = if lmtp.service.chroot == "y" {
         let folder = setup.value("queue_directory");
-        format!("the column \"chroot\" of master.cf is y, so the socket is looked for inside {folder}; set it to n")
+        format!(
+            "the column \"chroot\" of master.cf is y, so the socket is looked for inside {folder}; set it to n"
+        )
     } else {
         "start onedrop-lmtp.socket, or name the socket where it listens".to_owned()
     };
-    Some((Level::Error, format!("nobody listens at {} ({why}), and every message waits; {chroot}", path.display())))
+    Some((
+        Level::Error,
+        format!("nobody listens at {} ({why}), and every message waits; {chroot}", path.display()),
+    ))
 }
 
 fn line_length(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
@@ -81,8 +94,11 @@ fn xforward(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
 
 fn double_fields(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
     let fields = [('D', "Delivered-To"), ('O', "X-Original-To"), ('R', "Return-Path")];
-    let double: Vec<_> =
-        fields.iter().filter(|(flag, _)| lmtp.flags.contains(*flag)).map(|(_, field)| *field).collect();
+    let double: Vec<_> = fields
+        .iter()
+        .filter(|(flag, _)| lmtp.flags.contains(*flag))
+        .map(|(_, field)| *field)
+        .collect();
     if double.is_empty() {
         return None;
     }
@@ -93,7 +109,9 @@ fn double_fields(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
     );
     if flags.contains(['D', 'O']) && lmtp.recipient_limit != "1" {
         let (name, limit) = (&lmtp.service.name, &lmtp.recipient_limit);
-        let needs = format!("; D and O also need {name}_destination_recipient_limit = 1 (lmtp(8)), and it is {limit}");
+        let needs = format!(
+            "; D and O also need {name}_destination_recipient_limit = 1 (lmtp(8)), and it is {limit}"
+        );
         return Some((Level::Warning, text + &needs));
     }
     Some((Level::Ok, text))
@@ -107,7 +125,8 @@ fn one_recipient_each(lmtp: &Lmtp, _: &Setup, _: &Ours) -> Option<Told> {
     (lmtp.recipient_limit == "1").then_some((Level::Ok, text))
 }
 
-/// Unlike a pipe(8) command, a server goes on after Postfix has lost patience; Postfix then delivers again.
+/// Unlike a pipe(8) command, a server goes on after Postfix has lost patience; Postfix then
+/// delivers again.
 fn answer_time(lmtp: &Lmtp, _: &Setup, ours: &Ours) -> Option<Told> {
     let limit = value(lmtp, DATA_DONE);
     let Some(secs) = seconds(limit) else {
@@ -138,8 +157,8 @@ fn value<'a>(lmtp: &'a Lmtp, name: &str) -> &'a str {
     lmtp.values.get(name).map_or("", String::as_str)
 }
 
-/// The place that a next hop names, as lmtp(8) reads it; `None`: a name for the DNS, or nothing. A relative path is one in
-/// the queue directory, and with chroot every path is.
+/// The place that a next hop names, as lmtp(8) reads it; `None`: a name for the DNS, or nothing. A
+/// relative path is one in the queue directory, and with chroot every path is.
 pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> Option<Listen> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = if is_chrooted { path.trim_start_matches('/') } else { path };
@@ -152,7 +171,8 @@ pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> 
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let host = host.strip_prefix("ipv6:").unwrap_or(host);
-    let address = if host == "localhost" { Ipv4Addr::LOCALHOST.into() } else { host.parse().ok()? };
+    let address =
+        if host == "localhost" { Ipv4Addr::LOCALHOST.into() } else { host.parse().ok()? };
     Some(Listen::Tcp(SocketAddr::new(address, port)))
 }
 
@@ -160,7 +180,8 @@ pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> 
 pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
     places.iter().any(|ours| match (place, ours) {
         (Listen::Tcp(place), Listen::Tcp(ours)) => {
-            place.port() == ours.port() && (place.ip() == ours.ip() || takes_all(ours.ip(), place.ip()))
+            place.port() == ours.port()
+                && (place.ip() == ours.ip() || takes_all(ours.ip(), place.ip()))
         }
         _ => place == ours,
     })
@@ -190,14 +211,21 @@ mod tests {
             ("127.0.0.1:lmtp", None),
             ("", None),
         ] {
-            assert_eq!(next_hop(text, "/queue", false).map(|place| place.to_string()).as_deref(), expected, "{text}");
+            assert_eq!(
+                next_hop(text, "/queue", false).map(|place| place.to_string()).as_deref(),
+                expected,
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn with_chroot_a_path_begins_in_the_queue_directory() {
         for text in ["unix:/run/a.sock", "unix:run/a.sock"] {
-            assert_eq!(next_hop(text, "/queue", true), Some(Listen::Unix("/queue/run/a.sock".into())));
+            assert_eq!(
+                next_hop(text, "/queue", true),
+                Some(Listen::Unix("/queue/run/a.sock".into()))
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! Reading what `postconf -M` prints: a line per service, eight columns, then the daemon's arguments, where braces hold a
-//! word together (master(5); Postfix' mystrtokq and extpar).
+//! Reading what `postconf -M` prints: a line per service, eight columns, then the daemon's
+//! arguments, where braces hold a word together (master(5); Postfix' mystrtokq and extpar).
 
 /// One service of master.cf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// As pipe(8) reads them: names in any case, the last of each counts, flags add up, argv ends them.
+    /// As pipe(8) reads them: names in any case, the last of each counts, flags add up, argv ends
+    /// them.
     pub(super) fn read(arguments: &[String]) -> Attributes {
         let mut read = Attributes::default();
         for (at, argument) in arguments.iter().enumerate() {
@@ -69,13 +70,15 @@ pub(super) fn services(listing: &str) -> Vec<Service> {
 fn service(line: &str) -> Option<Service> {
     let mut words = words(line).into_iter();
     let mut column = || words.next();
-    let (name, _kind, _private, unprivileged, chroot) = (column()?, column()?, column()?, column()?, column()?);
+    let (name, _kind, _private, unprivileged, chroot) =
+        (column()?, column()?, column()?, column()?, column()?);
     let (_wakeup, _processes, command) = (column()?, column()?, column()?);
     let mut service = Service { name, unprivileged, chroot, command, ..Service::default() };
     let mut words = words.peekable();
     while let Some(option) = words.next_if(|word| word.starts_with('-')) {
         if option == "-o"
-            && let Some((name, value)) = words.next().as_deref().and_then(|setting| setting.split_once('='))
+            && let Some((name, value)) =
+                words.next().as_deref().and_then(|setting| setting.split_once('='))
         {
             service.overrides.push((name.trim().to_owned(), value.trim().to_owned()));
         }
@@ -129,7 +132,10 @@ mod tests {
         let attributes = Attributes::read(&service.arguments);
         assert_eq!(attributes.flags, "DRX");
         assert_eq!(attributes.null_sender.as_deref(), Some(""));
-        assert_eq!(attributes.argv, ["/usr/bin/onedrop", "deliver", "-d", "${recipient}", "-f ${sender} x"]);
+        assert_eq!(
+            attributes.argv,
+            ["/usr/bin/onedrop", "deliver", "-d", "${recipient}", "-f ${sender} x"]
+        );
     }
 
     #[test]

@@ -27,14 +27,15 @@ pub(super) const MAIN: [&str; 6] = [
 
 pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     let Some(config) = &ours.config else { return Vec::new() };
-    let asks_first = setup.value("smtpd_recipient_restrictions").contains("reject_unverified_recipient");
+    let asks_first =
+        setup.value("smtpd_recipient_restrictions").contains("reject_unverified_recipient");
     if asks_first {
         return Vec::new();
     }
     let routes = domains::routes_to_us(setup);
-    let of_ours = TABLES
-        .iter()
-        .filter(|(route, domains, _)| routes.iter().any(|ours| ours == route) && !setup.value(domains).is_empty());
+    let of_ours = TABLES.iter().filter(|(route, domains, _)| {
+        routes.iter().any(|ours| ours == route) && !setup.value(domains).is_empty()
+    });
     of_ours.filter_map(|(_, domains, table)| anybody(setup, config, domains, table)).collect()
 }
 

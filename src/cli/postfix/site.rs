@@ -1,11 +1,12 @@
-//! The rules for what concerns a Postfix as a whole: whether anything runs onedrop, by which parameters, mailbox_command
-//! and its ways, queue ids. Facts in, findings out.
+//! The rules for what concerns a Postfix as a whole: whether anything runs onedrop, by which
+//! parameters, mailbox_command and its ways, queue ids. Facts in, findings out.
 
 use super::command::{Command, Understood, runs_onedrop};
 use super::facts::{ROUTE_MAPS, ROUTES};
 use super::{Level, MailboxCommand, Ours, Setup, Told, time_limit};
 
-/// The characters of a command that local(8) runs without a shell (Postfix' src/util/exec_command.c).
+/// The characters of a command that local(8) runs without a shell (Postfix'
+/// src/util/exec_command.c).
 const NO_SHELL: &str = "!@%-_=+:,./ \t";
 
 pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
@@ -15,11 +16,14 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     }
     let maps = setup.value("mailbox_command_maps");
     if runs_onedrop(maps) {
-        let text = format!("mailbox_command_maps = {maps} runs onedrop; what holds for mailbox_command holds for it");
+        let text = format!(
+            "mailbox_command_maps = {maps} runs onedrop; what holds for mailbox_command holds for it"
+        );
         told.push((Level::Warning, text));
     }
     told.extend(missing_transport(setup));
-    let nothing = setup.transports.is_empty() && setup.lmtp.is_empty() && setup.mailbox_commands.is_empty();
+    let nothing =
+        setup.transports.is_empty() && setup.lmtp.is_empty() && setup.mailbox_commands.is_empty();
     if nothing && !runs_onedrop(maps) {
         let text = "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv does, no lmtp(8) \
                     service gets mail for its socket, and mailbox_command does not run it";
@@ -61,7 +65,10 @@ fn not_understood(command: &MailboxCommand) -> Option<Told> {
         Understood::Other => "it runs another command than \"onedrop deliver\"".to_owned(),
         Understood::Not(why) => format!("it is refused: {why}"),
     };
-    Some((Level::Error, format!("{}: {why}; nothing is delivered, and every message waits", command.place)))
+    Some((
+        Level::Error,
+        format!("{}: {why}; nothing is delivered, and every message waits", command.place),
+    ))
 }
 
 fn needs_shell(text: &str) -> bool {
@@ -108,8 +115,9 @@ pub(super) fn routes(setup: &Setup) -> Vec<Route<'_>> {
     });
     let own = setup.services.iter().flat_map(|service| {
         let named = service.overrides.iter().filter(|(name, _)| ROUTES.contains(&name.as_str()));
-        named
-            .map(|(name, value)| Route::new(name, value, format!("-o {name}={value} of {} in master.cf", service.name)))
+        named.map(|(name, value)| {
+            Route::new(name, value, format!("-o {name}={value} of {} in master.cf", service.name))
+        })
     });
     everyones.chain(own).collect()
 }
@@ -132,7 +140,8 @@ fn queue_ids(setup: &Setup) -> Option<Told> {
 }
 
 fn soft_bounce(setup: &Setup) -> Option<Told> {
-    let text = "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going back";
+    let text =
+        "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going back";
     (setup.value("soft_bounce") == "yes").then(|| (Level::Ok, text.to_owned()))
 }
 
@@ -143,7 +152,15 @@ mod tests {
     #[test]
     fn a_shell_is_for_what_is_not_plain() {
         assert!(!needs_shell("/usr/bin/onedrop deliver --config /etc/onedrop/a_b-c.toml"));
-        for text in ["onedrop \"x\"", "onedrop -d $RECIPIENT", "onedrop; true", "onedrop | x", "ónedrop", "a*", "a?"] {
+        for text in [
+            "onedrop \"x\"",
+            "onedrop -d $RECIPIENT",
+            "onedrop; true",
+            "onedrop | x",
+            "ónedrop",
+            "a*",
+            "a?",
+        ] {
             assert!(needs_shell(text), "{text}");
         }
     }

@@ -1,5 +1,5 @@
-//! The rules for a pipe(8) service that runs onedrop, in the order of their table. A rule sees facts only and says what
-//! is so, what comes of it, and what to write instead.
+//! The rules for a pipe(8) service that runs onedrop, in the order of their table. A rule sees
+//! facts only and says what is so, what comes of it, and what to write instead.
 
 use super::command::Understood;
 use super::{Level, Ours, Rights, Setup, Told, Transport, site, time_limit};
@@ -43,20 +43,27 @@ const FLAGS: [(char, Level, &str); 5] = [
 /// What pipe(8) knows.
 const KNOWN_FLAGS: &str = "BDFORXhqu.>";
 
-/// Findings about `transport`, at the end what leads mail to it; at the start a line that says what it does if there is nothing to mend.
+/// Findings about `transport`, at the end what leads mail to it; at the start a line that says what
+/// it does if there is nothing to mend.
 pub(super) fn judged(transport: &Transport, setup: &Setup, ours: &Ours) -> Vec<Told> {
-    let flags =
-        FLAGS.iter().filter(|(flag, ..)| transport.attributes.flags.contains(*flag)).map(|(flag, level, what)| {
+    let flags = FLAGS.iter().filter(|(flag, ..)| transport.attributes.flags.contains(*flag)).map(
+        |(flag, level, what)| {
             (*level, format!("flags={}: {flag} {what}; leave it out", transport.attributes.flags))
-        });
-    let mut told: Vec<Told> = RULES.iter().filter_map(|rule| rule(transport, setup, ours)).chain(flags).collect();
+        },
+    );
+    let mut told: Vec<Told> =
+        RULES.iter().filter_map(|rule| rule(transport, setup, ours)).chain(flags).collect();
     let lacks = transport.lacks.iter();
-    told.extend(lacks.map(|lack| (Level::Error, format!("user={lack}; every message waits until it can"))));
+    told.extend(
+        lacks.map(|lack| (Level::Error, format!("user={lack}; every message waits until it can"))),
+    );
     told.push(route(transport, setup));
     if told.iter().all(|(level, _)| *level == Level::Ok) {
         let user = transport.attributes.user.as_deref().unwrap_or_default();
         let (program, limit) = (transport.command.program(), &transport.time_limit);
-        let text = format!("runs {program} deliver as {user}, one recipient at a time, time limit {limit}");
+        let text = format!(
+            "runs {program} deliver as {user}, one recipient at a time, time limit {limit}"
+        );
         told.insert(0, (Level::Ok, text));
     }
     told
@@ -85,10 +92,17 @@ fn user(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
         Rights::Fine => return None,
         Rights::NotSet => "no user=; pipe(8) needs one".to_owned(),
         Rights::Unknown => format!("user={name}: there is no such user or group on this host"),
-        Rights::Root => format!("user={name}: pipe(8) runs nothing with the rights of root or group 0"),
-        Rights::MailOwner => format!("user={name}: pipe(8) runs nothing with the rights of the mail system's owner"),
+        Rights::Root => {
+            format!("user={name}: pipe(8) runs nothing with the rights of root or group 0")
+        }
+        Rights::MailOwner => {
+            format!("user={name}: pipe(8) runs nothing with the rights of the mail system's owner")
+        }
     };
-    Some((Level::Error, format!("{what}, and every message waits; set user= to a user of Onedrop's own")))
+    Some((
+        Level::Error,
+        format!("{what}, and every message waits; set user= to a user of Onedrop's own"),
+    ))
 }
 
 fn program(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
@@ -121,11 +135,12 @@ fn arguments(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     match transport.command.understood() {
         Understood::Deliver { .. } => None,
         Understood::Other => {
-            let text =
-                "argv runs another command than \"onedrop deliver\": nothing is delivered, and every message waits";
+            let text = "argv runs another command than \"onedrop deliver\": nothing is delivered, and every message waits";
             Some((Level::Error, text.to_owned()))
         }
-        Understood::Not(why) => Some((Level::Error, format!("argv is refused, and every message waits: {why}"))),
+        Understood::Not(why) => {
+            Some((Level::Error, format!("argv is refused, and every message waits: {why}")))
+        }
     }
 }
 
@@ -142,18 +157,17 @@ fn recipient(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
         return None;
     }
     if transport.attributes.flags.contains('D') {
-        let text =
-            "argv lacks -d ${recipient}: it is taken from the Delivered-To field of flags=D; write -d ${recipient}";
+        let text = "argv lacks -d ${recipient}: it is taken from the Delivered-To field of flags=D; write -d ${recipient}";
         return Some((Level::Warning, text.to_owned()));
     }
-    let text =
-        "argv lacks -d ${recipient}: the recipient would be read from the message, where its sender can write one";
+    let text = "argv lacks -d ${recipient}: the recipient would be read from the message, where its sender can write one";
     Some((Level::Error, text.to_owned()))
 }
 
 fn recipient_form(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let recipients = delivery(transport)?.recipients;
-    let recipients: Vec<_> = recipients.iter().map(|recipient| recipient.to_string_lossy()).collect();
+    let recipients: Vec<_> =
+        recipients.iter().map(|recipient| recipient.to_string_lossy()).collect();
     let given = recipients.first()?;
     let has = |name: &str| recipients.iter().any(|recipient| recipient.contains(name));
     let why = if has("${recipient}") || has("${user}@${domain}") || has("${mailbox}@${domain}") {
@@ -170,14 +184,16 @@ fn recipient_form(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
 
 fn joined_sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let joined = transport.command.words.iter().find(|word| word.starts_with("-f${sender}"))?;
-    let text =
-        format!("argv has {joined}: for a bounce that is -f alone, which takes the next word; write -f ${{sender}}");
+    let text = format!(
+        "argv has {joined}: for a bounce that is -f alone, which takes the next word; write -f ${{sender}}"
+    );
     Some((Level::Error, text))
 }
 
 fn sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let known = delivery(transport)?.sender.is_some() || transport.attributes.flags.contains('R');
-    let text = "argv lacks -f ${sender}: the sender would be read from the message; write -f ${sender}";
+    let text =
+        "argv lacks -f ${sender}: the sender would be read from the message; write -f ${sender}";
     (!known).then(|| (Level::Warning, text.to_owned()))
 }
 
@@ -204,8 +220,11 @@ fn recipient_limit(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let name = format!("{}_destination_recipient_limit", transport.service.name);
     let flags = &transport.attributes.flags;
     let mend = format!("add {name} = 1 to main.cf");
-    let lost =
-        if transport.service.own(&name).is_some() { " (-o in master.cf does not reach the queue manager)" } else { "" };
+    let lost = if transport.service.own(&name).is_some() {
+        " (-o in master.cf does not reach the queue manager)"
+    } else {
+        ""
+    };
     if flags.contains(['D', 'O']) {
         let text = format!(
             "flags={flags} and {name} is {limit}{lost}: Postfix defers every message with several recipients (4.3.5), \
@@ -227,14 +246,19 @@ fn time(transport: &Transport, _: &Setup, ours: &Ours) -> Option<Told> {
 
 fn return_path_flag(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let flags = &transport.attributes.flags;
-    let text = format!("flags={flags} lacks R: the message has no Return-Path field; write flags={flags}R");
+    let text = format!(
+        "flags={flags} lacks R: the message has no Return-Path field; write flags={flags}R"
+    );
     (!flags.contains('R')).then_some((Level::Warning, text))
 }
 
 fn unknown_flag(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let flags = &transport.attributes.flags;
     let unknown = flags.chars().find(|flag| !KNOWN_FLAGS.contains(*flag))?;
-    Some((Level::Error, format!("flags={flags}: pipe(8) does not know {unknown}, and every message waits")))
+    Some((
+        Level::Error,
+        format!("flags={flags}: pipe(8) does not know {unknown}, and every message waits"),
+    ))
 }
 
 fn null_sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
@@ -243,7 +267,10 @@ fn null_sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
         None => "no null_sender=: bounces come with the sender MAILER-DAEMON".to_owned(),
         Some(other) => format!("null_sender={other}: bounces come with that sender"),
     };
-    Some((Level::Warning, format!("{what} instead of the null sender; write null_sender= with nothing behind it")))
+    Some((
+        Level::Warning,
+        format!("{what} instead of the null sender; write null_sender= with nothing behind it"),
+    ))
 }
 
 fn size_attribute(transport: &Transport, setup: &Setup, _: &Ours) -> Option<Told> {
@@ -261,7 +288,8 @@ fn size_attribute(transport: &Transport, setup: &Setup, _: &Ours) -> Option<Told
 fn end_of_line(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     let eol = transport.attributes.eol.as_deref()?;
     let known = matches!(eol, "\\n" | "\\r\\n" | "\\012" | "\\015\\012");
-    let text = format!("eol={eol} changes the message: its lines end in something else; leave eol= out");
+    let text =
+        format!("eol={eol} changes the message: its lines end in something else; leave eol= out");
     (!known).then_some((Level::Error, text))
 }
 
@@ -279,7 +307,8 @@ fn config_file(transport: &Transport, _: &Setup, ours: &Ours) -> Option<Told> {
 fn variables(_: &Transport, setup: &Setup, ours: &Ours) -> Option<Told> {
     let exported: Vec<_> = setup.value("export_environment").split([',', ' ', '\t']).collect();
     let is_exported = |name: &str| exported.iter().any(|word| word.split('=').next() == Some(name));
-    let here: Vec<_> = ours.variables.iter().filter(|name| !is_exported(name)).map(String::as_str).collect();
+    let here: Vec<_> =
+        ours.variables.iter().filter(|name| !is_exported(name)).map(String::as_str).collect();
     let text = format!(
         "{} set for this check, and Postfix gives deliveries only what export_environment names",
         here.join(", ") + if here.len() == 1 { " is" } else { " are" }
@@ -300,6 +329,8 @@ fn route(transport: &Transport, setup: &Setup) -> Told {
     if let Some(other) = setup.lmtp.iter().find(|lmtp| !lmtp.routes.is_empty()) {
         return (Level::Ok, format!("nothing leads mail to it; {} gets it", other.service.name));
     }
-    let text = format!("nothing leads mail to it; set virtual_transport = {name}, or name it in transport_maps");
+    let text = format!(
+        "nothing leads mail to it; set virtual_transport = {name}, or name it in transport_maps"
+    );
     (Level::Warning, text)
 }

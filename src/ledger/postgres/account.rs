@@ -1,6 +1,6 @@
-//! The administrator's query for an account. It runs in a transaction that can change nothing, and only one column of
-//! text comes back from it, whatever types the site's tables have (a type of its own would need a look into the
-//! catalogue, and that a prepared statement).
+//! The administrator's query for an account. It runs in a transaction that can change nothing, and
+//! only one column of text comes back from it, whatever types the site's tables have (a type of its
+//! own would need a look into the catalogue, and that a prepared statement).
 
 use postgres::types::Type;
 
@@ -11,14 +11,19 @@ use crate::directory::Asked;
 use crate::ledger::LedgerError;
 
 /// [`Ledger::account_by_query`](crate::ledger::Ledger::account_by_query).
-pub(super) fn by_query(session: &mut Session, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+pub(super) fn by_query(
+    session: &mut Session,
+    query: &str,
+    asked: &Asked,
+) -> Result<Option<String>, LedgerError> {
     if asked.given.contains('\0') {
         return Ok(None); // no text in Postgres holds it
     }
     // The line end keeps a comment at the query's end from swallowing ours.
     let query = query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
     let sql = format!("SELECT ARRAY({query}\n)::text[]");
-    // Postgres counts the parameters that it is given, so the second goes along only where it is used.
+    // Postgres counts the parameters that it is given, so the second goes along only where it is
+    // used.
     let (address, given) = (asked.address.as_str(), asked.given.as_str());
     let mut statement = Statement::new(&sql).with(&address, Type::TEXT);
     if query.contains("$2") {
@@ -33,21 +38,28 @@ pub(super) fn by_query(session: &mut Session, query: &str, asked: &Asked) -> Res
     let Some(account) = accounts.next() else { return Ok(None) };
     match accounts.all(|other| other == account) {
         true => Ok(Some(account)),
-        false => Err(LedgerError::Refused("the directory's query names more than one account".to_owned())),
+        false => Err(LedgerError::Refused(
+            "the directory's query names more than one account".to_owned(),
+        )),
     }
 }
 
 fn explained(error: LedgerError) -> LedgerError {
     match error {
         LedgerError::Refused(text) if text.contains("must return only one column") => {
-            LedgerError::Refused("the directory's query must return one column, the account".to_owned())
+            LedgerError::Refused(
+                "the directory's query must return one column, the account".to_owned(),
+            )
         }
         late if is_late(&late) => LedgerError::TookTooLong("directory.query".to_owned()),
-        // A standby says the same of every writing statement; here the transaction is read-only by our own will.
+        // A standby says the same of every writing statement; here the transaction is read-only by
+        // our own will.
         LedgerError::Unavailable(text) if text.starts_with("25006") => {
             LedgerError::Refused(format!("the directory's query must not write: {text}"))
         }
-        LedgerError::Refused(text) => LedgerError::Refused(format!("the directory's query: {text}")),
+        LedgerError::Refused(text) => {
+            LedgerError::Refused(format!("the directory's query: {text}"))
+        }
         other => other,
     }
 }

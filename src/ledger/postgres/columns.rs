@@ -1,5 +1,6 @@
-//! The port's values as columns and back. Texts that came from a command line or a header are cleaned on their way in,
-//! so that no message is refused for them; what comes back and makes no sense is an error, never a guess.
+//! The port's values as columns and back. Texts that came from a command line or a header are
+//! cleaned on their way in, so that no message is refused for them; what comes back and makes no
+//! sense is an error, never a guess.
 
 use std::time::UNIX_EPOCH;
 
@@ -35,8 +36,12 @@ pub(super) struct MessageColumns<'a> {
 impl<'a> MessageColumns<'a> {
     pub fn of(entry: &Entry<'a>, attempt: &Attempt) -> MessageColumns<'a> {
         let facts = entry.facts;
-        let plain = |value: &Option<String>| value.as_deref().map(|value| clean(value, LONGEST).into_owned());
-        let indexed = |value: &Option<String>| value.as_deref().map(|value| clean(value, INDEXED).into_owned());
+        let plain = |value: &Option<String>| {
+            value.as_deref().map(|value| clean(value, LONGEST).into_owned())
+        };
+        let indexed = |value: &Option<String>| {
+            value.as_deref().map(|value| clean(value, INDEXED).into_owned())
+        };
         MessageColumns {
             message_id: entry.identity.message_id.as_deref(),
             message_id_text: entry.identity.message_id.as_deref().map(text::of_bytes),
@@ -46,20 +51,31 @@ impl<'a> MessageColumns<'a> {
             in_reply_to: indexed(&facts.in_reply_to),
             references: plain(&facts.references),
             size_bytes: clamped(entry.size_bytes),
-            recorded_at: entry.at.and_then(|at| i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()),
+            recorded_at: entry
+                .at
+                .and_then(|at| i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()),
             nul_runs: entry.nul_runs,
             roles: facts.addresses.iter().map(|one| one.role).collect(),
             names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
             addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
             paths: facts.parts.iter().map(|one| clean(&one.path, INDEXED).into_owned()).collect(),
-            content_types: facts.parts.iter().map(|one| clean(&one.content_type, LONGEST).into_owned()).collect(),
+            content_types: facts
+                .parts
+                .iter()
+                .map(|one| clean(&one.content_type, LONGEST).into_owned())
+                .collect(),
             part_names: facts.parts.iter().map(|one| plain(&one.name)).collect(),
             part_sizes: facts.parts.iter().map(|one| clamped(one.size_bytes)).collect(),
         }
     }
 
     /// With whether the message's bytes are kept, and those, as they stand among the others.
-    pub fn bind<'s>(&'s self, statement: Statement<'s>, keeps_raw: &'s bool, raw: &'s Option<&[u8]>) -> Statement<'s> {
+    pub fn bind<'s>(
+        &'s self,
+        statement: Statement<'s>,
+        keeps_raw: &'s bool,
+        raw: &'s Option<&[u8]>,
+    ) -> Statement<'s> {
         statement
             .with(&self.message_id, Type::BYTEA)
             .with(&self.message_id_text, Type::TEXT)
@@ -92,7 +108,8 @@ fn clamped(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// Who tries, as five columns. Command-line arguments and environment variables hold what they like.
+/// Who tries, as five columns. Command-line arguments and environment variables hold what they
+/// like.
 pub(super) struct AttemptColumns {
     texts: [String; 4],
     pid: i64,
@@ -101,11 +118,15 @@ pub(super) struct AttemptColumns {
 impl AttemptColumns {
     pub fn of(attempt: &Attempt) -> AttemptColumns {
         let texts = [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host];
-        AttemptColumns { texts: texts.map(|value| clean(value, INDEXED).into_owned()), pid: i64::from(attempt.pid) }
+        AttemptColumns {
+            texts: texts.map(|value| clean(value, INDEXED).into_owned()),
+            pid: i64::from(attempt.pid),
+        }
     }
 
     pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
-        let statement = self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT));
+        let statement =
+            self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT));
         statement.with(&self.pid, Type::INT8)
     }
 }
@@ -121,7 +142,8 @@ impl EndColumns {
     pub fn of(end: &AttemptEnd) -> EndColumns {
         EndColumns {
             duration_ms: i64::try_from(end.duration.as_millis()).unwrap_or(i64::MAX),
-            texts: [end.outcome, &end.status, &end.text].map(|value| clean(value, LONGEST).into_owned()),
+            texts: [end.outcome, &end.status, &end.text]
+                .map(|value| clean(value, LONGEST).into_owned()),
         }
     }
 

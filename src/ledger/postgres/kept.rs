@@ -10,7 +10,8 @@ use crate::ledger::LedgerError;
 /// The bytes travel once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
 
-/// With the copy's row locked: a receipt that comes to be on record at the same moment finds what it has to take out.
+/// With the copy's row locked: a receipt that comes to be on record at the same moment finds what
+/// it has to take out.
 const KEEP: &str = "
 WITH unplaced AS (
     SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL FOR UPDATE
@@ -20,7 +21,12 @@ ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
 RETURNING message_id";
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
-pub(super) fn keep(session: &mut Session, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+pub(super) fn keep(
+    session: &mut Session,
+    message: i64,
+    bytes: &[u8],
+    why: &str,
+) -> Result<bool, LedgerError> {
     let why = clean(why, LONGEST);
     let statement = |sql| Statement::new(sql).with(&message, Type::INT8).with(&why, Type::TEXT);
     session.rollback()?;

@@ -30,11 +30,10 @@ pub(super) struct Link {
 impl Link {
     /// Connects to the first host that answers; each gets its share of the time.
     pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|error| LedgerError::Unavailable(format!("cannot wait for a socket: {error}")))?;
+        let runtime =
+            Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
+                LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
+            })?;
         let runtime = Background(Some(runtime));
         let (mut failures, mut refusals) = (Vec::new(), 0);
         for (at, host) in target.hosts.iter().enumerate() {
@@ -47,28 +46,42 @@ impl Link {
             let connecting = connect(host, tls, budget.clone());
             match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
                 Ok(Ok((client, connection))) => {
-                    return Ok(Link { client, budget, prepared: HashMap::new(), connection, runtime });
+                    return Ok(Link {
+                        client,
+                        budget,
+                        prepared: HashMap::new(),
+                        connection,
+                        runtime,
+                    });
                 }
                 Ok(Err(error)) => {
                     refusals += usize::from(refuses_login(&error));
                     failures.push(format!("{}: {}", host.name, text_of(&error)));
                 }
-                Err(_) => failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed()))),
+                Err(_) => {
+                    failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed())))
+                }
             }
         }
         let all = failures.join("; ");
         // One that does not answer may be the one that would let us in.
-        Err(if refusals == failures.len() { LedgerError::Login(all) } else { LedgerError::Unavailable(all) })
+        Err(if refusals == failures.len() {
+            LedgerError::Login(all)
+        } else {
+            LedgerError::Unavailable(all)
+        })
     }
 
     /// Why the connection ended by itself.
     pub fn end_cause(&mut self) -> Option<Error> {
         let soon = Instant::now() + Duration::from_millis(50);
-        let ended = self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
+        let ended =
+            self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
         ended.ok()?.ok()?.err()
     }
 
-    /// Whether the connection stands, as far as this end of it knows: what came in since the last call is read first.
+    /// Whether the connection stands, as far as this end of it knows: what came in since the last
+    /// call is read first.
     pub fn is_alive(&self) -> bool {
         // Two turns: one sees what the socket has, the other handles it.
         self.runtime.block_on(async {

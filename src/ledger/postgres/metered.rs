@@ -1,10 +1,11 @@
-//! A bound on what a server may send for one call. tokio-postgres collects a message until it is whole, and how long it
-//! is the server says: up to 2 GiB, also before anybody has logged in. Bytes are counted below TLS; one too many ends
-//! the connection.
+//! A bound on what a server may send for one call. tokio-postgres collects a message until it is
+//! whole, and how long it is the server says: up to 2 GiB, also before anybody has logged in. Bytes
+//! are counted below TLS; one too many ends the connection.
 //!
-//! tokio-postgres opens its sockets itself and hands them out at one place only, where TLS is made of them. So a TCP
-//! connection without TLS comes by here too, as "direct" TLS that adds nothing. Not counted are Unix sockets, whose
-//! server is this machine's own, and what `sslmode=prefer` falls back to.
+//! tokio-postgres opens its sockets itself and hands them out at one place only, where TLS is made
+//! of them. So a TCP connection without TLS comes by here too, as "direct" TLS that adds nothing.
+//! Not counted are Unix sockets, whose server is this machine's own, and what `sslmode=prefer`
+//! falls back to.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,8 +35,11 @@ impl Budget {
     }
 
     fn spend(&self, bytes: usize) -> io::Result<()> {
-        let spent = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        let too_much = |_| io::Error::new(io::ErrorKind::InvalidData, "the server sends more than it should");
+        let spent = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let too_much =
+            |_| io::Error::new(io::ErrorKind::InvalidData, "the server sends more than it should");
         spent.map(drop).map_err(too_much)
     }
 }
@@ -49,7 +53,9 @@ pub(super) fn by_gate(config: &Config) -> Option<Config> {
     if config.get_ssl_mode() == SslMode::Disable {
         config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
         // There is no TLS without a name, not even this one.
-        if let (true, Some(address)) = (config.get_hosts().is_empty(), config.get_hostaddrs().first().copied()) {
+        if let (true, Some(address)) =
+            (config.get_hosts().is_empty(), config.get_hostaddrs().first().copied())
+        {
             config.host(address.to_string());
         }
     }
@@ -88,7 +94,11 @@ impl MakeTlsConnect<Socket> for Gate {
     type Error = Infallible;
 
     fn make_tls_connect(&mut self, name: &str) -> Result<Connector, Infallible> {
-        let tls = self.tls.as_mut().map(|tls| MakeTlsConnect::<Metered>::make_tls_connect(tls, name)).transpose()?;
+        let tls = self
+            .tls
+            .as_mut()
+            .map(|tls| MakeTlsConnect::<Metered>::make_tls_connect(tls, name))
+            .transpose()?;
         Ok(Connector { tls, budget: self.budget.clone() })
     }
 }
@@ -119,7 +129,11 @@ impl TlsStream for Passed {
 }
 
 impl AsyncRead for Metered {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let had = into.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, into))?;
         Poll::Ready(self.budget.spend(into.filled().len() - had))
@@ -127,7 +141,11 @@ impl AsyncRead for Metered {
 }
 
 impl AsyncWrite for Metered {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
 
@@ -141,7 +159,11 @@ impl AsyncWrite for Metered {
 }
 
 impl AsyncRead for Passed {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Passed::Plain(plain) => Pin::new(plain).poll_read(cx, into),
             Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, into),
@@ -150,7 +172,11 @@ impl AsyncRead for Passed {
 }
 
 impl AsyncWrite for Passed {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Passed::Plain(plain) => Pin::new(plain).poll_write(cx, bytes),
             Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, bytes),
@@ -191,11 +217,17 @@ mod tests {
     #[test]
     fn every_tcp_connection_comes_by_and_tls_stays_as_it_was() {
         let plain = by_gate(&config("postgres://127.0.0.1/x?sslmode=disable")).unwrap();
-        assert_eq!((plain.get_ssl_mode(), plain.get_ssl_negotiation()), (SslMode::Require, SslNegotiation::Direct));
+        assert_eq!(
+            (plain.get_ssl_mode(), plain.get_ssl_negotiation()),
+            (SslMode::Require, SslNegotiation::Direct)
+        );
         let address = by_gate(&config("postgres:///x?hostaddr=127.0.0.1&sslmode=disable")).unwrap();
         assert_eq!(address.get_hosts(), [Host::Tcp("127.0.0.1".to_owned())]);
         let tls = by_gate(&config("postgres://h/x?sslmode=require")).unwrap();
-        assert_eq!((tls.get_ssl_mode(), tls.get_ssl_negotiation()), (SslMode::Require, SslNegotiation::Postgres));
+        assert_eq!(
+            (tls.get_ssl_mode(), tls.get_ssl_negotiation()),
+            (SslMode::Require, SslNegotiation::Postgres)
+        );
         assert!(by_gate(&config("postgres:///x?host=/run/postgresql")).is_none());
     }
 }

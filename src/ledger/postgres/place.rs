@@ -1,6 +1,7 @@
-//! Placing one copy: the turn, the receipt, the lease given back. The turn, where one is taken, is a transaction that holds
-//! the copy's lock and no row lock, however long the store takes; the receipt and COMMIT end it in one round trip. Without a
-//! turn no transaction is open meanwhile, and the receipt has its own. A crash leaves the lease, and whatever the store has.
+//! Placing one copy: the turn, the receipt, the lease given back. The turn, where one is taken, is
+//! a transaction that holds the copy's lock and no row lock, however long the store takes; the
+//! receipt and COMMIT end it in one round trip. Without a turn no transaction is open meanwhile,
+//! and the receipt has its own. A crash leaves the lease, and whatever the store has.
 
 use postgres::Row;
 use postgres::types::Type;
@@ -12,7 +13,8 @@ use crate::lock_key::{Hash, advisory_key, name_hash};
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
 
-/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (3), the receipt (3), the facts (2), the end (5).
+/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (3), the receipt (3), the facts
+/// (2), the end (5).
 pub(super) const PARAMETERS: usize = 14;
 
 /// What `onedrop_confirm` says, among the columns of `onedrop_record`.
@@ -33,7 +35,11 @@ FROM (
 WHERE c.id = ours.id"#;
 
 /// [`Ledger::take_turn`](crate::ledger::Ledger::take_turn).
-pub(super) fn take_turn(session: &mut Session, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+pub(super) fn take_turn(
+    session: &mut Session,
+    claim: &Claim,
+    copy_key: &Hash,
+) -> Result<Turn, LedgerError> {
     let (patience, idle, lock) = (session.patience_ms(), session.idle_ms(), advisory_key(copy_key));
     let value = claim.value.bytes();
     let statement = Statement::kept(TURN)
@@ -81,7 +87,15 @@ impl<'a> ConfirmColumns<'a> {
         let (validity, uid, name) = one.receipt.columns();
         let attempt = one.end.map(|(attempt, _)| attempt);
         let ended = one.end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
-        ConfirmColumns { of: one, value: one.claim.value.bytes(), validity, uid, name, attempt, ended }
+        ConfirmColumns {
+            of: one,
+            value: one.claim.value.bytes(),
+            validity,
+            uid,
+            name,
+            attempt,
+            ended,
+        }
     }
 
     pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
@@ -100,7 +114,11 @@ impl<'a> ConfirmColumns<'a> {
 }
 
 /// What `onedrop_confirm` says of one receipt, and what is left to do.
-pub(super) fn confirmed(session: &mut Session, one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
+pub(super) fn confirmed(
+    session: &mut Session,
+    one: &ToConfirm<'_>,
+    rows: &[Row],
+) -> Result<Confirmed, LedgerError> {
     let claim = &one.claim;
     let row = rows.first().ok_or_else(|| no_copy(claim))?;
     if !cell(row, 2)? {
@@ -135,7 +153,10 @@ pub(super) fn release(session: &mut Session, claims: &[Claim]) -> Result<(), Led
 
 /// [`Ledger::try_lock`](crate::ledger::Ledger::try_lock).
 pub(super) fn try_lock(session: &mut Session, name: &str) -> Result<(), LedgerError> {
-    let sets = session.begin(&format!("SELECT pg_try_advisory_xact_lock({});", advisory_key(&name_hash(name))), 1)?;
+    let sets = session.begin(
+        &format!("SELECT pg_try_advisory_xact_lock({});", advisory_key(&name_hash(name))),
+        1,
+    )?;
     if sets[0].first().and_then(|row| row.get(0)) == Some("t") {
         return Ok(());
     }

@@ -7,13 +7,17 @@ use super::session::{Session, Statement};
 use crate::ledger::LedgerError;
 use crate::store::Way;
 
-const IS_PROVEN: &str = "SELECT count(*) FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
+const IS_PROVEN: &str =
+    "SELECT count(*) FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
 const PUT: &str = "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ($1, $2, $3, $4)
      ON CONFLICT (server, login_user, way) DO UPDATE SET proven_at = clock_timestamp(), host = excluded.host";
 const TAKE: &str = "DELETE FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
 
 fn of<'a>(sql: &'a str, way: &'a Way) -> Statement<'a> {
-    Statement::new(sql).with(&way.server, Type::TEXT).with(&way.login_user, Type::TEXT).with(&way.form, Type::TEXT)
+    Statement::new(sql)
+        .with(&way.server, Type::TEXT)
+        .with(&way.login_user, Type::TEXT)
+        .with(&way.form, Type::TEXT)
 }
 
 pub(super) fn is_proven(session: &mut Session, way: &Way) -> Result<bool, LedgerError> {
@@ -24,7 +28,12 @@ pub(super) fn is_proven(session: &mut Session, way: &Way) -> Result<bool, Ledger
     }
 }
 
-pub(super) fn note(session: &mut Session, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
+pub(super) fn note(
+    session: &mut Session,
+    way: &Way,
+    holds: bool,
+    host: &str,
+) -> Result<(), LedgerError> {
     session.rollback()?;
     let statement = match holds {
         true => of(PUT, way).with(&host, Type::TEXT),

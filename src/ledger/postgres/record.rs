@@ -1,7 +1,7 @@
-//! The record of a delivery, in one round trip: the function `onedrop_record` does it all, from the message's lock to the
-//! claims (`together` calls it). A crash before its commit leaves nothing, one after it a message row and leases that run
-//! out. Without the lock (a fail-over lost it, say) the unique keys still hold: a second message row or copy row cannot come
-//! to be.
+//! The record of a delivery, in one round trip: the function `onedrop_record` does it all, from the
+//! message's lock to the claims (`together` calls it). A crash before its commit leaves nothing,
+//! one after it a message row and leases that run out. Without the lock (a fail-over lost it, say)
+//! the unique keys still hold: a second message row or copy row cannot come to be.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +13,14 @@ use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, CopyState, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION, ToRecord,
+    Attempt, AttemptEnd, Claim, CopyState, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION,
+    ToRecord,
 };
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
 
-/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two hashes and 19); the attempt
-/// (5); the claims (7).
+/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two
+/// hashes and 19); the attempt (5); the claims (7).
 pub(super) const PARAMETERS: usize = 36;
 
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -70,13 +71,19 @@ impl<'a> RecordColumns<'a> {
     pub fn bind<'s>(&'s self, statement: Statement<'s>, with_raw: bool) -> Statement<'s> {
         let statement = statement.with(&VERSION, Type::INT4);
         let [id_hash, digest] = &self.identity;
-        let statement = statement.with(&self.lock, Type::INT8).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
-        let statement = self.message.bind(statement, &self.keeps_raw, &self.raw[usize::from(with_raw)]);
+        let statement = statement
+            .with(&self.lock, Type::INT8)
+            .with(id_hash, Type::BYTEA)
+            .with(digest, Type::BYTEA);
+        let statement =
+            self.message.bind(statement, &self.keeps_raw, &self.raw[usize::from(with_raw)]);
         self.claims.bind(self.who.bind(statement))
     }
 
     pub fn answer(&self, rows: &[Row]) -> Result<Answer, LedgerError> {
-        let row = rows.first().ok_or_else(|| LedgerError::Broken("a record without an answer".to_owned()))?;
+        let row = rows
+            .first()
+            .ok_or_else(|| LedgerError::Broken("a record without an answer".to_owned()))?;
         let found = cell::<Option<i32>>(row, 1)?.map_or(0, i64::from);
         if found != SCHEMA_VERSION {
             return Err(LedgerError::Version { found });
@@ -90,7 +97,8 @@ impl<'a> RecordColumns<'a> {
         let epoch_secs: i64 = cell(row, 5)?;
         Ok(Answer::Recorded(Recorded {
             message: cell(row, 4)?,
-            recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
+            recorded_at: SystemTime::UNIX_EPOCH
+                + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
             is_new: cell(row, 6)?,
             collision: cell(row, 7)?,
             attempt: cell(row, 8)?,
@@ -118,7 +126,11 @@ pub(super) fn claim(
 }
 
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).
-pub(super) fn finish(session: &mut Session, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+pub(super) fn finish(
+    session: &mut Session,
+    attempt: i64,
+    end: &AttemptEnd,
+) -> Result<(), LedgerError> {
     let ended = EndColumns::of(end);
     session.rollback()?;
     let rows = session.commit(&[ended.bind(Statement::new(FINISH).with(&attempt, Type::INT8))])?;
@@ -135,12 +147,16 @@ pub(super) fn note_attempts(
     ended: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let (id_hash, digest) = (&identity.id_hash.as_slice(), &identity.digest.as_slice());
-    let columns: Vec<_> =
-        ended.iter().map(|(attempt, end)| (AttemptColumns::of(attempt), EndColumns::of(end))).collect();
+    let columns: Vec<_> = ended
+        .iter()
+        .map(|(attempt, end)| (AttemptColumns::of(attempt), EndColumns::of(end)))
+        .collect();
     let statements: Vec<_> = columns
         .iter()
         .map(|(who, ended)| {
-            let statement = Statement::new(INSERT_ENDED_ATTEMPT).with(id_hash, Type::BYTEA).with(digest, Type::BYTEA);
+            let statement = Statement::new(INSERT_ENDED_ATTEMPT)
+                .with(id_hash, Type::BYTEA)
+                .with(digest, Type::BYTEA);
             ended.bind(who.bind(statement))
         })
         .collect();
@@ -150,7 +166,8 @@ pub(super) fn note_attempts(
 
 /// The claims of one call: seven columns.
 struct Claims<'a> {
-    /// For each row its destination's place. Always in the same order, so that two sessions cannot lock rows crosswise.
+    /// For each row its destination's place. Always in the same order, so that two sessions cannot
+    /// lock rows crosswise.
     order: Vec<usize>,
     accounts: Vec<&'a str>,
     mailboxes: Vec<&'a str>,
@@ -189,11 +206,15 @@ impl<'a> Claims<'a> {
             .with(&self.lease_ms, Type::INT8)
     }
 
-    /// Reads the answers, whose columns begin at `at`: the copy, whether it is claimed, epoch, doubt; whether it is placed,
-    /// the receipt; the row's value.
+    /// Reads the answers, whose columns begin at `at`: the copy, whether it is claimed, epoch,
+    /// doubt; whether it is placed, the receipt; the row's value.
     fn states(&self, rows: &[Row], at: usize) -> Result<Vec<CopyState>, LedgerError> {
         if rows.len() != self.order.len() {
-            return Err(LedgerError::Broken(format!("{} claims, {} answers", self.order.len(), rows.len())));
+            return Err(LedgerError::Broken(format!(
+                "{} claims, {} answers",
+                self.order.len(),
+                rows.len()
+            )));
         }
         let mut states = vec![None; rows.len()];
         for (place, row) in self.order.iter().zip(rows) {

@@ -1,6 +1,7 @@
-//! The schema and its migrations. Each migration is one transaction with its row in `onedrop_schema`, under a lock, so
-//! two programs that migrate at once apply it once, and a crash leaves the version before or after it. A migration that
-//! was applied and differs from the one in this program is an error, never applied again.
+//! The schema and its migrations. Each migration is one transaction with its row in
+//! `onedrop_schema`, under a lock, so two programs that migrate at once apply it once, and a crash
+//! leaves the version before or after it. A migration that was applied and differs from the one in
+//! this program is an error, never applied again.
 
 use postgres::types::Type;
 use sha2::{Digest, Sha256};
@@ -18,11 +19,31 @@ struct Migration {
 
 /// In their order; the last one makes [`SCHEMA_VERSION`].
 const MIGRATIONS: [Migration; 5] = [
-    Migration { version: 1, name: "0001_ledger", sql: include_str!("../migrations/postgres/0001_ledger.sql") },
-    Migration { version: 2, name: "0002_settled", sql: include_str!("../migrations/postgres/0002_settled.sql") },
-    Migration { version: 3, name: "0003_functions", sql: include_str!("../migrations/postgres/0003_functions.sql") },
-    Migration { version: 4, name: "0004_lighter", sql: include_str!("../migrations/postgres/0004_lighter.sql") },
-    Migration { version: 5, name: "0005_mended", sql: include_str!("../migrations/postgres/0005_mended.sql") },
+    Migration {
+        version: 1,
+        name: "0001_ledger",
+        sql: include_str!("../migrations/postgres/0001_ledger.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "0002_settled",
+        sql: include_str!("../migrations/postgres/0002_settled.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "0003_functions",
+        sql: include_str!("../migrations/postgres/0003_functions.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "0004_lighter",
+        sql: include_str!("../migrations/postgres/0004_lighter.sql"),
+    },
+    Migration {
+        version: 5,
+        name: "0005_mended",
+        sql: include_str!("../migrations/postgres/0005_mended.sql"),
+    },
 ];
 
 /// Not a migration: it records them.
@@ -72,8 +93,9 @@ pub(super) fn migrate(session: &mut Session) -> Result<Vec<String>, LedgerError>
 
 /// Applies `migration` unless it is on record; returns whether it did.
 fn apply(session: &mut Session, migration: &Migration) -> Result<bool, LedgerError> {
-    // Each in a statement of its own: what follows the lock must see what its last holder committed. That needs a scan:
-    // to_regclass() may answer from what this session remembers of the time before.
+    // Each in a statement of its own: what follows the lock must see what its last holder
+    // committed. That needs a scan: to_regclass() may answer from what this session remembers of
+    // the time before.
     let sets = session.begin(
         &format!(
             "SELECT pg_advisory_xact_lock({}); SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'onedrop_schema' \
@@ -85,7 +107,9 @@ fn apply(session: &mut Session, migration: &Migration) -> Result<bool, LedgerErr
     let first = |set: usize| sets.get(set)?.first()?.get(0);
     let encoding = first(2).unwrap_or_default();
     if encoding != "UTF8" {
-        return Err(LedgerError::Refused(format!("the database's encoding is {encoding}; create it with UTF8")));
+        return Err(LedgerError::Refused(format!(
+            "the database's encoding is {encoding}; create it with UTF8"
+        )));
     }
     let has_table = first(1) == Some("t");
     if has_table && is_on_record(session, migration)? {
@@ -104,13 +128,19 @@ fn apply(session: &mut Session, migration: &Migration) -> Result<bool, LedgerErr
 }
 
 fn is_on_record(session: &mut Session, migration: &Migration) -> Result<bool, LedgerError> {
-    let sql = format!("SELECT encode(sha256, 'hex') FROM onedrop_schema WHERE version = {};", migration.version);
+    let sql = format!(
+        "SELECT encode(sha256, 'hex') FROM onedrop_schema WHERE version = {};",
+        migration.version
+    );
     let sets = session.batch(&sql)?;
     let Some(stored) = sets.first().and_then(|rows| rows.first()) else { return Ok(false) };
     if stored.get(0) == Some(hex(&Sha256::digest(migration.sql.as_bytes())).as_str()) {
         return Ok(true);
     }
-    Err(LedgerError::Broken(format!("migration {} on record is not the one in this program", migration.name)))
+    Err(LedgerError::Broken(format!(
+        "migration {} on record is not the one in this program",
+        migration.name
+    )))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! A session whose every wait is bounded: connecting (name, socket, TLS, login) and each round trip end at `until`.
-//! tokio-postgres runs on a private single-threaded runtime that turns only while a call is waiting. A session that did
-//! not answer in time is dropped with its connection, and so are its transaction and its locks; it has to be opened
-//! again. Statements of one round trip are sent before the first answer is read; they go unnamed and with the types
-//! they have, so a pooler may put each transaction on another server connection, unless the target says otherwise.
+//! A session whose every wait is bounded: connecting (name, socket, TLS, login) and each round trip
+//! end at `until`. tokio-postgres runs on a private single-threaded runtime that turns only while a
+//! call is waiting. A session that did not answer in time is dropped with its connection, and so
+//! are its transaction and its locks; it has to be opened again. Statements of one round trip are
+//! sent before the first answer is read; they go unnamed and with the types they have, so a pooler
+//! may put each transaction on another server connection, unless the target says otherwise.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -58,7 +59,8 @@ pub(super) struct Session {
     until: Instant,
     link: Option<Link>,
     in_transaction: bool,
-    /// The server's own transactions are not READ COMMITTED: [`call`](Session::call) has to open one that is.
+    /// The server's own transactions are not READ COMMITTED: [`call`](Session::call) has to open
+    /// one that is.
     calls_begin: bool,
 }
 
@@ -84,15 +86,21 @@ impl Session {
         }
     }
 
-    /// Opens a transaction and runs `sql` in it, all in one round trip; returns the rows of each statement of `sql`,
-    /// of which there must be `results`. An error ends the transaction.
-    pub fn begin(&mut self, sql: &str, results: usize) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
+    /// Opens a transaction and runs `sql` in it, all in one round trip; returns the rows of each
+    /// statement of `sql`, of which there must be `results`. An error ends the transaction.
+    pub fn begin(
+        &mut self,
+        sql: &str,
+        results: usize,
+    ) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
         self.rollback()?;
         let sql = format!("{} {sql}", self.begin_sql(Access::Write));
         self.in_transaction = true;
         let outcome = self.batch(&sql).and_then(|mut sets| {
             let own = sets.len().checked_sub(results).map(|start| sets.split_off(start));
-            own.ok_or_else(|| LedgerError::Broken(format!("{} results, {results} expected", sets.len())))
+            own.ok_or_else(|| {
+                LedgerError::Broken(format!("{} results, {results} expected", sets.len()))
+            })
         });
         if outcome.is_err() {
             self.rollback_or_lose();
@@ -100,14 +108,16 @@ impl Session {
         outcome
     }
 
-    /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the transaction.
+    /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the
+    /// transaction.
     pub fn begin_with(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
         self.rollback()?;
         self.prepare(&[statement])?;
         self.in_transaction = true;
         let answered = self.run(async |link| {
             let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-            let begin: Sent<'_> = Box::pin(async { link.client.batch_execute(begin).await.map(|()| Vec::new()) });
+            let begin: Sent<'_> =
+                Box::pin(async { link.client.batch_execute(begin).await.map(|()| Vec::new()) });
             Ok(in_one_go([begin, sent(link, statement)].into_iter()).await)
         })?;
         let outcome = match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
@@ -120,8 +130,8 @@ impl Session {
         outcome
     }
 
-    /// Calls a function of the schema that does all of a step, in a transaction of its own. It says itself when that is
-    /// none that it can work in (see the migration); then it gets one.
+    /// Calls a function of the schema that does all of a step, in a transaction of its own. It says
+    /// itself when that is none that it can work in (see the migration); then it gets one.
     pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
         self.rollback()?;
         if !self.calls_begin {
@@ -146,13 +156,14 @@ impl Session {
         self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
-    /// How long the server may wait for a lock, in milliseconds: a bit more than we wait ourselves. For what we left
-    /// behind.
+    /// How long the server may wait for a lock, in milliseconds: a bit more than we wait ourselves.
+    /// For what we left behind.
     pub fn patience_ms(&self) -> i64 {
         i64::from(millis(self.left() + Duration::from_secs(1)))
     }
 
-    /// How long the server may wait for us in a transaction. A host that vanished frees its locks by this.
+    /// How long the server may wait for us in a transaction. A host that vanished frees its locks
+    /// by this.
     pub fn idle_ms(&self) -> i64 {
         i64::from(millis(self.left() + Duration::from_secs(5)))
     }
@@ -185,9 +196,9 @@ impl Session {
         self.run(async |link| link.client.simple_query(sql).await).map(result_sets)
     }
 
-    /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one round trip; returns
-    /// each one's rows. Any error rolls all of them back, and ends the transaction; where the session was lost, they
-    /// may hold nevertheless.
+    /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one
+    /// round trip; returns each one's rows. Any error rolls all of them back, and ends the
+    /// transaction; where the session was lost, they may hold nevertheless.
     pub fn commit(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.send_and_end(Access::Write, statements)
     }
@@ -198,7 +209,8 @@ impl Session {
         self.send_and_end(Access::Read, statements)
     }
 
-    /// Ends the open transaction, if any, and gives its locks back. Without a session there is none.
+    /// Ends the open transaction, if any, and gives its locks back. Without a session there is
+    /// none.
     pub fn rollback(&mut self) -> Result<(), LedgerError> {
         if !self.in_transaction {
             return Ok(());
@@ -214,7 +226,11 @@ impl Session {
         }
     }
 
-    fn send_and_end(&mut self, access: Access, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+    fn send_and_end(
+        &mut self,
+        access: Access,
+        statements: &[Statement<'_>],
+    ) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.prepare(&statements.iter().collect::<Vec<_>>())?;
         let begin = if self.in_transaction { None } else { Some(self.begin_sql(access)) };
         self.in_transaction = false;
@@ -224,7 +240,8 @@ impl Session {
                 Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
             });
             let own = statements.iter().map(|one| sent(link, one));
-            let commit: Sent<'_> = Box::pin(async { client.batch_execute("COMMIT").await.map(|()| Vec::new()) });
+            let commit: Sent<'_> =
+                Box::pin(async { client.batch_execute("COMMIT").await.map(|()| Vec::new()) });
             Ok(in_one_go(begin.chain(own).chain([commit])).await)
         })?;
         let skip = answered.len().saturating_sub(statements.len() + 1);
@@ -244,8 +261,9 @@ impl Session {
             "SET LOCAL idle_in_transaction_session_timeout = {idle_ms}; SET LOCAL statement_timeout = {statement_ms};"
         );
         match access {
-            // The level is spelled out because a server's default may be another, and then a row re-read under a lock
-            // would show the past. A commit that the server may forget must not let a copy be written.
+            // The level is spelled out because a server's default may be another, and then a row
+            // re-read under a lock would show the past. A commit that the server may forget must
+            // not let a copy be written.
             Access::Write => format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {limits} SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
@@ -254,7 +272,10 @@ impl Session {
         }
     }
 
-    fn run<T>(&mut self, work: impl AsyncFnOnce(&Link) -> Result<T, Error>) -> Result<T, LedgerError> {
+    fn run<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Link) -> Result<T, Error>,
+    ) -> Result<T, LedgerError> {
         let Some(link) = &self.link else {
             return Err(LedgerError::Unavailable("the session was lost".to_owned()));
         };
@@ -275,13 +296,16 @@ impl Session {
     /// What `error` means; drops the session where it means its end.
     fn explain(&mut self, error: &Error) -> LedgerError {
         let meaning = meaning_of(error);
-        let closed = error.is_closed() || self.link.as_ref().is_none_or(|link| link.client.is_closed());
+        let closed =
+            error.is_closed() || self.link.as_ref().is_none_or(|link| link.client.is_closed());
         let answered = error.as_db_error();
-        let fatal = |db: &DbError| matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+        let fatal =
+            |db: &DbError| matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
         if !closed && answered.is_some_and(|db| !fatal(db)) {
             return meaning;
         }
-        // Without an answer of the server to this very statement the connection's own end may say more.
+        // Without an answer of the server to this very statement the connection's own end may say
+        // more.
         let cause = match answered {
             None if closed => self.link.as_mut().and_then(Link::end_cause),
             _ => None,
@@ -298,8 +322,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Say goodbye (a pooler then keeps its server connection), but wait for nothing. In a transaction the closed
-        // connection is what rolls it back.
+        // Say goodbye (a pooler then keeps its server connection), but wait for nothing. In a
+        // transaction the closed connection is what rolls it back.
         if let Some(link) = self.link.take().filter(|_| !self.in_transaction) {
             link.say_goodbye();
         }
@@ -317,7 +341,8 @@ const WRONG_ISOLATION: &str = "OD001";
 fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
     match statement.kept.and_then(|sql| link.prepared.get(sql)) {
         Some(prepared) => Box::pin(async move {
-            let params: Vec<&(dyn ToSql + Sync)> = statement.params.iter().map(|(value, _)| *value).collect();
+            let params: Vec<&(dyn ToSql + Sync)> =
+                statement.params.iter().map(|(value, _)| *value).collect();
             link.client.query(prepared, &params).await
         }),
         None => Box::pin(link.client.query_typed(statement.sql, &statement.params)),
@@ -326,9 +351,10 @@ fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + 'a>>;
 
-/// Waits for all of `requests`, which are sent in their order before the first answer is read: tokio-postgres queues a
-/// request when its future is first polled. After one that could not be sent the rest, and with it COMMIT, is not sent
-/// either: then the answers are fewer, and the last is that error.
+/// Waits for all of `requests`, which are sent in their order before the first answer is read:
+/// tokio-postgres queues a request when its future is first polled. After one that could not be
+/// sent the rest, and with it COMMIT, is not sent either: then the answers are fewer, and the last
+/// is that error.
 async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<Vec<Row>, Error>> {
     let mut waiting: Vec<Sent<'a>> = Vec::new();
     let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();

@@ -1,6 +1,6 @@
-//! Where the ledger is: the URL read into one set of connection parameters per host, and TLS. Promises that the address
-//! of a server off this host is never spoken to in clear text or unverified unless the URL says so, and that no error
-//! shows the URL or the password.
+//! Where the ledger is: the URL read into one set of connection parameters per host, and TLS.
+//! Promises that the address of a server off this host is never spoken to in clear text or
+//! unverified unless the URL says so, and that no error shows the URL or the password.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,13 +21,15 @@ use crate::net::{is_loopback, is_loopback_address};
 
 /// How to reach the ledger.
 pub struct PostgresSettings {
-    /// `postgres://user@host1:port,host2/database?option=value`, or `postgres:///database?host=/socket/directory`.
+    /// `postgres://user@host1:port,host2/database?option=value`, or
+    /// `postgres:///database?host=/socket/directory`.
     pub url: String,
     /// Goes before a password in the URL.
     pub password: Option<SecretString>,
     /// Certificates (PEM) of the authorities to trust in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Keep statements prepared in the connection: not by way of a pooler that gives each transaction another one.
+    /// Keep statements prepared in the connection: not by way of a pooler that gives each
+    /// transaction another one.
     pub prepare: bool,
 }
 
@@ -108,20 +110,27 @@ fn unusable(why: &str) -> LedgerError {
 
 /// The value of an option in the query part of `url`.
 fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
-    // As tokio-postgres reads it: a password may hold a question mark, credentials end at the first @.
+    // As tokio-postgres reads it: a password may hold a question mark, credentials end at the first
+    // @.
     let (_, query) = url.split_once('@').map_or(url, |(_, rest)| rest).split_once('?')?;
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// One configuration per host, so that each gets its share of the time and its own TLS mode.
 fn split_hosts(config: &Config, mode_given: bool) -> Result<Vec<HostTarget>, LedgerError> {
-    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let (hosts, addresses, ports) =
+        (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     if hosts.is_empty() && addresses.is_empty() {
-        return Err(unusable("it names no host; for a socket write postgres:///database?host=/socket/directory"));
+        return Err(unusable(
+            "it names no host; for a socket write postgres:///database?host=/socket/directory",
+        ));
     }
     let count = hosts.len().max(addresses.len());
     let matches = |len: usize| len == 0 || len == count;
-    if !matches(hosts.len()) || !matches(addresses.len()) || !(matches(ports.len()) || ports.len() == 1) {
+    if !matches(hosts.len())
+        || !matches(addresses.len())
+        || !(matches(ports.len()) || ports.len() == 1)
+    {
         return Err(unusable("it does not have as many ports and addresses as hosts"));
     }
     let mut found = Vec::with_capacity(count);
@@ -139,7 +148,8 @@ fn split_hosts(config: &Config, mode_given: bool) -> Result<Vec<HostTarget>, Led
                 address.map(|address| one.hostaddr(*address));
                 (
                     format!("{host}:{port}"),
-                    address.map_or_else(|| is_loopback(host), |address| is_loopback_address(*address)),
+                    address
+                        .map_or_else(|| is_loopback(host), |address| is_loopback_address(*address)),
                 )
             }
             (None, Some(address)) => {
@@ -193,15 +203,26 @@ fn tls_config(ca_file: Option<&Path>) -> Result<ClientConfig, LedgerError> {
 fn authorities(ca_file: Option<&Path>) -> Result<RootCertStore, LedgerError> {
     let (certificates, from) = match ca_file {
         Some(path) => {
-            let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            (certificates.map_err(|error| format!("{}: {error}", path.display())), path.display().to_string())
+            let certificates = CertificateDer::pem_file_iter(path)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            (
+                certificates.map_err(|error| format!("{}: {error}", path.display())),
+                path.display().to_string(),
+            )
         }
-        None => (Ok(rustls_native_certs::load_native_certs().certs), "the system's certificates".to_owned()),
+        None => (
+            Ok(rustls_native_certs::load_native_certs().certs),
+            "the system's certificates".to_owned(),
+        ),
     };
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates.map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?);
+    roots.add_parsable_certificates(
+        certificates.map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?,
+    );
     match roots.is_empty() {
-        true => Err(LedgerError::Unavailable(format!("TLS: {from}: no certificate of an authority"))),
+        true => {
+            Err(LedgerError::Unavailable(format!("TLS: {from}: no certificate of an authority")))
+        }
         false => Ok(roots),
     }
 }
@@ -213,26 +234,40 @@ mod tests {
     use super::*;
 
     fn hosts(url: &str) -> Vec<HostTarget> {
-        let settings = PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
+        let settings =
+            PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
         Target::new(settings).map(|target| target.hosts).unwrap_or_default()
     }
 
     #[test]
     fn clear_text_stays_on_the_host_unless_the_url_says_otherwise() {
-        let config = parse("postgres://a@localhost,[::1],127.0.0.9,db.example,%2Frun%2Fpg/x").unwrap();
-        let modes: Vec<_> =
-            split_hosts(&config, false).unwrap().iter().map(|host| host.config.get_ssl_mode()).collect();
+        let config =
+            parse("postgres://a@localhost,[::1],127.0.0.9,db.example,%2Frun%2Fpg/x").unwrap();
+        let modes: Vec<_> = split_hosts(&config, false)
+            .unwrap()
+            .iter()
+            .map(|host| host.config.get_ssl_mode())
+            .collect();
         use SslMode::{Disable, Require};
         assert_eq!(modes, [Disable, Disable, Disable, Require, Disable]);
-        assert_eq!(hosts("postgres://db.example/x?sslmode=disable")[0].config.get_ssl_mode(), Disable);
-        assert_eq!(parse("postgres://db.example/x?sslmode=verify-full").unwrap().get_ssl_mode(), Require);
+        assert_eq!(
+            hosts("postgres://db.example/x?sslmode=disable")[0].config.get_ssl_mode(),
+            Disable
+        );
+        assert_eq!(
+            parse("postgres://db.example/x?sslmode=verify-full").unwrap().get_ssl_mode(),
+            Require
+        );
     }
 
     #[test]
     fn of_several_hosts_the_one_that_takes_writes_is_wanted() {
         let several = hosts("postgres://localhost:1,127.0.0.1:2/x");
         assert!(several.iter().all(|host| host.config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite));
-        assert_eq!(several.iter().map(|host| host.config.get_ports()[0]).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(
+            several.iter().map(|host| host.config.get_ports()[0]).collect::<Vec<_>>(),
+            [1, 2]
+        );
         assert_eq!(several[0].config.get_application_name(), Some("onedrop"));
         let one = hosts("postgres:///x?host=/run/pg&application_name=mine");
         assert_eq!(one[0].config.get_target_session_attrs(), TargetSessionAttrs::Any);
@@ -249,8 +284,9 @@ mod tests {
         let ours = (Some(UNACKNOWLEDGED), true, (KEEPALIVE, Some(KEEPALIVE)));
         assert_eq!(times("postgres://db.example,db2.example/x"), ours);
         let secs = Duration::from_secs;
-        let theirs =
-            times("postgres://db.example/x?tcp_user_timeout=30&keepalives=0&keepalives_idle=40&keepalives_interval=50");
+        let theirs = times(
+            "postgres://db.example/x?tcp_user_timeout=30&keepalives=0&keepalives_idle=40&keepalives_interval=50",
+        );
         assert_eq!(theirs, (Some(secs(30)), false, (secs(40), Some(secs(50)))));
         assert_eq!(times("postgres://db.example/x?tcp_user_timeout=0").0, None);
     }
@@ -265,9 +301,14 @@ mod tests {
             "postgres://u:secret@db/x?sslmode=verify-ca",
             "postgres://u:secret@db/x?secret=1",
         ] {
-            let settings = PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
-            let error = Target::new(settings).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(error.contains("URL cannot be used") && !error.contains("sec"), "{url}: {error}");
+            let settings =
+                PostgresSettings { url: url.into(), password: None, ca_file: None, prepare: false };
+            let error =
+                Target::new(settings).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(
+                error.contains("URL cannot be used") && !error.contains("sec"),
+                "{url}: {error}"
+            );
         }
     }
 }

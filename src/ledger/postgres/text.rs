@@ -1,9 +1,11 @@
-//! Text on its way into the ledger or into an error: command-line arguments, envelope addresses and servers' messages
-//! hold what they like, a text column takes no NUL, an index no long value and a log line no line end.
+//! Text on its way into the ledger or into an error: command-line arguments, envelope addresses and
+//! servers' messages hold what they like, a text column takes no NUL, an index no long value and a
+//! log line no line end.
 
 use std::borrow::Cow;
 
-/// The longest text in a column with an index, in bytes; Postgres takes 2704, `lower()` may lengthen a text.
+/// The longest text in a column with an index, in bytes; Postgres takes 2704, `lower()` may
+/// lengthen a text.
 pub(super) const INDEXED: usize = 1000;
 /// The longest text in any other column, in bytes.
 pub(super) const LONGEST: usize = 4000;
@@ -12,7 +14,11 @@ pub(super) const LONGEST: usize = 4000;
 pub(super) fn clean(value: &str, longest: usize) -> Cow<'_, str> {
     let cut = &value[..value.floor_char_boundary(longest)];
     if cut.chars().any(char::is_control) {
-        return cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().into();
+        return cut
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect::<String>()
+            .into();
     }
     cut.into()
 }

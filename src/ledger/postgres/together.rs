@@ -1,8 +1,9 @@
-//! What one or several deliveries put on record in one statement, and so in one transaction: one round trip, one commit. The
-//! functions are volatile: each call sees what was committed before it began, and what the calls before it did.
+//! What one or several deliveries put on record in one statement, and so in one transaction: one
+//! round trip, one commit. The functions are volatile: each call sees what was committed before it
+//! began, and what the calls before it did.
 //!
-//! Every row begins with the number of its call, from 0, and goes on with the columns of `onedrop_record`; those of
-//! `onedrop_confirm` stand in the columns of the same kind ([`place`]).
+//! Every row begins with the number of its call, from 0, and goes on with the columns of
+//! `onedrop_record`; those of `onedrop_confirm` stand in the columns of the same kind ([`place`]).
 
 use std::sync::OnceLock;
 
@@ -16,9 +17,10 @@ use super::schema;
 use super::session::{Session, Statement};
 use crate::ledger::{LedgerError, SCHEMA_VERSION, TOGETHER, ToConfirm, ToRecord, Together};
 
-/// In company nobody waits for longer than that for a lock of others, in milliseconds; alone one may. Longer than a commit
-/// takes on a slow disk: those that announce messages come one after the other (NOTIFY's lock). Two that wait for each
-/// other's rows are parted by `deadlock_timeout`, or by this.
+/// In company nobody waits for longer than that for a lock of others, in milliseconds; alone one
+/// may. Longer than a commit takes on a slow disk: those that announce messages come one after the
+/// other (NOTIFY's lock). Two that wait for each other's rows are parted by `deadlock_timeout`, or
+/// by this.
 const IN_COMPANY_MS: i64 = 2000;
 
 /// SQLSTATE undefined_function.
@@ -58,7 +60,11 @@ pub(super) fn together(
         },
     });
     let recorded = recorded.collect();
-    let confirmed = receipts.iter().zip(of_receipts).map(|(one, rows)| place::confirmed(session, one, rows)).collect();
+    let confirmed = receipts
+        .iter()
+        .zip(of_receipts)
+        .map(|(one, rows)| place::confirmed(session, one, rows))
+        .collect();
     Ok(Together { recorded, confirmed })
 }
 
@@ -88,12 +94,17 @@ fn text(records: usize, receipts: usize) -> Result<&'static str, LedgerError> {
     static TEXTS: [[OnceLock<String>; TOGETHER + 1]; TOGETHER + 1] =
         [const { [const { OnceLock::new() }; TOGETHER + 1] }; TOGETHER + 1];
     let calls = records + receipts;
-    let text = TEXTS.get(records).and_then(|texts| texts.get(receipts)).filter(|_| (1..=TOGETHER).contains(&calls));
-    let text = text.ok_or_else(|| LedgerError::Broken(format!("{calls} calls in one, {TOGETHER} at most")))?;
+    let text = TEXTS
+        .get(records)
+        .and_then(|texts| texts.get(receipts))
+        .filter(|_| (1..=TOGETHER).contains(&calls));
+    let text = text
+        .ok_or_else(|| LedgerError::Broken(format!("{calls} calls in one, {TOGETHER} at most")))?;
     Ok(text.get_or_init(|| {
         let mut used = 0;
         let mut parameters = |count: usize| {
-            let numbers = (used + 1..=used + count).map(|number| format!("${number}")).collect::<Vec<_>>();
+            let numbers =
+                (used + 1..=used + count).map(|number| format!("${number}")).collect::<Vec<_>>();
             used += count;
             numbers.join(", ")
         };
@@ -116,7 +127,8 @@ fn answers(rows: &[Row], count: usize) -> Result<Vec<&[Row]>, LedgerError> {
     let mut answers: Vec<&[Row]> = vec![&[]; count];
     let mut rest = rows;
     while let Some(row) = rest.first() {
-        let number = |row: &Row| cell::<i32>(row, 0).ok().and_then(|number| usize::try_from(number).ok());
+        let number =
+            |row: &Row| cell::<i32>(row, 0).ok().and_then(|number| usize::try_from(number).ok());
         let own = number(row);
         let many = rest.iter().take_while(|row| number(row) == own).count();
         let (rows, others) = rest.split_at(many);

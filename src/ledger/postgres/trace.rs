@@ -1,4 +1,5 @@
-//! What is on record about a message, for people: two round trips, each in a transaction that sees one state.
+//! What is on record about a message, for people: two round trips, each in a transaction that sees
+//! one state.
 
 use std::collections::HashMap;
 use std::time::UNIX_EPOCH;
@@ -9,9 +10,13 @@ use postgres::types::Type;
 use super::columns::{cell, receipt};
 use super::session::{Session, Statement};
 use super::text::{INDEXED, clean};
-use crate::ledger::{LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, wanted_hashes};
+use crate::ledger::{
+    LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart,
+    wanted_hashes,
+};
 
-/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2); $3: at most so many of each.
+/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2); $3: at most so many of
+/// each.
 const NAMED: &str = "
 WITH wanted AS (
     SELECT id FROM onedrop_message WHERE id_hash = ANY ($1)
@@ -26,8 +31,9 @@ WITH wanted AS (
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
 )";
 
-/// The newest $4 of them, or of all, since $5 (seconds since 1970) where the rest holds as well: sender ($6), subject ($7),
-/// that not all is done ($8). The index on `recorded_at` bounds what is read where there is no name.
+/// The newest $4 of them, or of all, since $5 (seconds since 1970) where the rest holds as well:
+/// sender ($6), subject ($7), that not all is done ($8). The index on `recorded_at` bounds what is
+/// read where there is no name.
 const MESSAGES: &str = "
 SELECT m.id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date}, size_bytes, in_reply_to,
        reference_ids,
@@ -49,7 +55,8 @@ WHERE m.recorded_at >= to_timestamp($5)
                                       AND later.id > a.id AND later.outcome = 'delivered')))
 ORDER BY m.recorded_at DESC, m.id DESC LIMIT $4";
 
-/// With further conditions so many messages of a recipient or an account are looked at, the newest ones.
+/// With further conditions so many messages of a recipient or an account are looked at, the newest
+/// ones.
 const LOOKED_AT: i64 = 10_000;
 
 const ADDRESSES: &str = "
@@ -67,9 +74,10 @@ SELECT message_id, account, mailbox,
        (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
-/// Attempts of the messages ($1), and those that never got as far as a message row: of the same Message-IDs ($2), or
-/// asked for: by Message-ID ($3), queue id or recipient ($4), without a name all whose message is not on record; further
-/// conditions as above ($5 to $8; they have no subject).
+/// Attempts of the messages ($1), and those that never got as far as a message row: of the same
+/// Message-IDs ($2), or asked for: by Message-ID ($3), queue id or recipient ($4), without a name
+/// all whose message is not on record; further conditions as above ($5 to $8; they have no
+/// subject).
 const ATTEMPTS: &str = "
 SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms, outcome, status, detail
 FROM onedrop_attempt WHERE message_id = ANY ($1)
@@ -88,9 +96,18 @@ ORDER BY 3";
 const UNRECORDED: &str = "NOT EXISTS (SELECT FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 
 /// [`Ledger::trace`](crate::ledger::Ledger::trace).
-pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-    let hashes: Vec<Vec<u8>> =
-        filter.name.map(wanted_hashes).unwrap_or_default().iter().map(|hash| hash.to_vec()).collect();
+pub(super) fn trace(
+    session: &mut Session,
+    filter: &TraceFilter<'_>,
+    limit: u32,
+) -> Result<Vec<Trace>, LedgerError> {
+    let hashes: Vec<Vec<u8>> = filter
+        .name
+        .map(wanted_hashes)
+        .unwrap_or_default()
+        .iter()
+        .map(|hash| hash.to_vec())
+        .collect();
     let name = filter.name.map(|name| clean(name.trim(), INDEXED));
     if name.as_deref() == Some("") {
         return Ok(Vec::new());
@@ -99,11 +116,15 @@ pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32)
     let is_plain = since.is_none() && sender.is_none() && subject.is_none() && !failed;
     let rows_limit = i64::from(limit);
     let of_each = if is_plain { rows_limit } else { LOOKED_AT };
-    let since = since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let since =
+        since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let [sender, subject] = [sender, subject].map(|text| text.map(|text| clean(text, INDEXED)));
     let sql = with_times(MESSAGES);
     let sql = match name {
-        Some(_) => format!("{NAMED}{}", sql.replace("{wanted}", "onedrop_message m JOIN wanted USING (id)")),
+        Some(_) => format!(
+            "{NAMED}{}",
+            sql.replace("{wanted}", "onedrop_message m JOIN wanted USING (id)")
+        ),
         None => sql.replace("{wanted}", "onedrop_message m"),
     };
     let rows = session.read(&[Statement::new(&sql)
@@ -121,7 +142,8 @@ pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32)
     }
     let ids: Vec<i64> = found.traces.iter().map(|trace| trace.message).collect();
     let found_hashes: Vec<Vec<u8>> = found.by_hash.keys().cloned().collect();
-    let (copies, attempts) = (with_times(COPIES), with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED));
+    let (copies, attempts) =
+        (with_times(COPIES), with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED));
     let about = |sql| Statement::new(sql).with(&ids, Type::INT8_ARRAY);
     let answers = session.read(&[
         about(ADDRESSES),
@@ -136,7 +158,9 @@ pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32)
             .with(&subject, Type::TEXT)
             .with(&failed, Type::BOOL),
     ])?;
-    for (rows, add) in answers.iter().zip([Found::address, Found::part, Found::copy, Found::attempt]) {
+    for (rows, add) in
+        answers.iter().zip([Found::address, Found::part, Found::copy, Found::attempt])
+    {
         rows.iter().try_for_each(|row| add(&mut found, row))?;
     }
     let mut traces = found.newest_first();
@@ -147,11 +171,13 @@ pub(super) fn trace(session: &mut Session, filter: &TraceFilter<'_>, limit: u32)
 /// Puts each `{column}` that is a time as ISO 8601 text in UTC.
 fn with_times(sql: &str) -> String {
     let mut sql = sql.to_owned();
-    for (column, format) in [("recorded_at", "SS"), ("date", "SS"), ("placed_at", "SS.MS"), ("leased_until", "SS.MS")]
-        .into_iter()
-        .chain([("started_at", "SS.MS")])
+    for (column, format) in
+        [("recorded_at", "SS"), ("date", "SS"), ("placed_at", "SS.MS"), ("leased_until", "SS.MS")]
+            .into_iter()
+            .chain([("started_at", "SS.MS")])
     {
-        let text = format!(r#"to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:{format}"Z"')"#);
+        let text =
+            format!(r#"to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:{format}"Z"')"#);
         sql = sql.replace(&format!("{{{column}}}"), &text);
     }
     sql
@@ -193,11 +219,14 @@ impl Found {
     fn of(&mut self, row: &Row) -> Result<&mut Trace, LedgerError> {
         let id: i64 = cell(row, 0)?;
         let found = self.by_id.get(&id).and_then(|at| self.traces.get_mut(*at));
-        found.ok_or_else(|| LedgerError::Broken(format!("a row of message {id}, which was not asked for")))
+        found.ok_or_else(|| {
+            LedgerError::Broken(format!("a row of message {id}, which was not asked for"))
+        })
     }
 
     fn address(&mut self, row: &Row) -> Result<(), LedgerError> {
-        let address = TraceAddress { role: cell(row, 1)?, name: cell(row, 2)?, address: cell(row, 3)? };
+        let address =
+            TraceAddress { role: cell(row, 1)?, name: cell(row, 2)?, address: cell(row, 3)? };
         self.of(row)?.addresses.push(address);
         Ok(())
     }
@@ -248,11 +277,14 @@ impl Found {
         let hash: Vec<u8> = cell(row, 1)?;
         if let Some(trace) = self.by_hash.get(&hash).and_then(|at| self.traces.get_mut(*at)) {
             trace.attempts.push(attempt);
-        } else if let Some((_, trace)) = self.unrecorded.iter_mut().find(|(known, _)| *known == hash) {
+        } else if let Some((_, trace)) =
+            self.unrecorded.iter_mut().find(|(known, _)| *known == hash)
+        {
             trace.attempts.push(attempt);
         } else {
             let recorded_at = attempt.started_at.clone();
-            self.unrecorded.push((hash, Trace { recorded_at, attempts: vec![attempt], ..Trace::default() }));
+            self.unrecorded
+                .push((hash, Trace { recorded_at, attempts: vec![attempt], ..Trace::default() }));
         }
         Ok(())
     }
@@ -261,7 +293,9 @@ impl Found {
     fn newest_first(self) -> Vec<Trace> {
         let mut traces = self.traces;
         for trace in &mut traces {
-            trace.parts.sort_by_key(|part| part.path.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>());
+            trace.parts.sort_by_key(|part| {
+                part.path.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>()
+            });
         }
         traces.extend(self.unrecorded.into_iter().map(|(_, trace)| trace));
         traces.sort_by(|a, b| b.recorded_at.cmp(&a.recorded_at).then(b.message.cmp(&a.message)));

@@ -1,5 +1,5 @@
-//! What `onedrop verify` asks: a page of copies, in one transaction that sees one state, and the end of a second look; and the
-//! newest copies, for `onedrop check`.
+//! What `onedrop verify` asks: a page of copies, in one transaction that sees one state, and the
+//! end of a second look; and the newest copies, for `onedrop check`.
 
 use std::time::{Duration, SystemTime};
 
@@ -61,8 +61,10 @@ pub(super) fn copies(
     limit: u32,
 ) -> Result<Vec<CopyOnRecord>, LedgerError> {
     let sql = COPIES.replace("{page}", PAGE);
-    let since = window.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let (account, copy) = (after.map(|last| last.destination.account.as_str()), after.map(|last| last.copy));
+    let since =
+        window.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let (account, copy) =
+        (after.map(|last| last.destination.account.as_str()), after.map(|last| last.copy));
     let limit = i64::from(limit);
     if window.account.is_some_and(|account| account.contains('\0')) {
         return Ok(Vec::new()); // no text in Postgres holds it
@@ -77,12 +79,19 @@ pub(super) fn copies(
 }
 
 /// [`Ledger::latest_copies`](crate::ledger::Ledger::latest_copies).
-pub(super) fn latest(session: &mut Session, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+pub(super) fn latest(
+    session: &mut Session,
+    limit: u32,
+) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
     let limit = i64::from(limit);
     let statement = Statement::new(LATEST).with(&limit, Type::INT8);
     let rows = session.read(&[statement])?.into_iter().flatten();
     rows.map(|row| {
-        let destination = Destination { account: cell(&row, 0)?, mailbox: cell(&row, 1)?, shared: cell(&row, 2)? };
+        let destination = Destination {
+            account: cell(&row, 0)?,
+            mailbox: cell(&row, 1)?,
+            shared: cell(&row, 2)?,
+        };
         Ok((destination, receipt(&row, 3)?))
     })
     .collect()
@@ -91,9 +100,10 @@ pub(super) fn latest(session: &mut Session, limit: u32) -> Result<Vec<(Destinati
 fn on_record(row: &Row) -> Result<CopyOnRecord, LedgerError> {
     let (placed_ago, is_leased): (Option<f64>, bool) = (cell(row, 13)?, cell(row, 14)?);
     let standing = match placed_ago {
-        Some(ago) => {
-            Standing::Placed { receipt: receipt(row, 17)?, ago: Duration::try_from_secs_f64(ago).unwrap_or_default() }
-        }
+        Some(ago) => Standing::Placed {
+            receipt: receipt(row, 17)?,
+            ago: Duration::try_from_secs_f64(ago).unwrap_or_default(),
+        },
         None if is_leased => Standing::Leased,
         None if cell(row, 16)? => Standing::InDoubt { lease_left_over: cell(row, 15)? },
         None => Standing::Free,
@@ -102,10 +112,18 @@ fn on_record(row: &Row) -> Result<CopyOnRecord, LedgerError> {
     Ok(CopyOnRecord {
         copy: cell(row, 0)?,
         message: cell(row, 1)?,
-        identity: Identity { message_id: cell(row, 2)?, id_hash: hash(row, 3)?, digest: hash(row, 4)? },
+        identity: Identity {
+            message_id: cell(row, 2)?,
+            id_hash: hash(row, 3)?,
+            digest: hash(row, 4)?,
+        },
         size_bytes: cell::<i64>(row, 5)?.max(0).unsigned_abs(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(epoch_secs.max(0).unsigned_abs()),
-        destination: Destination { account: cell(row, 7)?, mailbox: cell(row, 8)?, shared: cell(row, 9)? },
+        destination: Destination {
+            account: cell(row, 7)?,
+            mailbox: cell(row, 8)?,
+            shared: cell(row, 9)?,
+        },
         epoch: cell(row, 10)?,
         owner: cell(row, 11)?,
         standing,
@@ -123,7 +141,11 @@ fn hash(row: &Row, at: usize) -> Result<Hash, LedgerError> {
 }
 
 /// [`Ledger::settle`](crate::ledger::Ledger::settle).
-pub(super) fn settle(session: &mut Session, copy: &CopyOnRecord, is: &Receipt) -> Result<bool, LedgerError> {
+pub(super) fn settle(
+    session: &mut Session,
+    copy: &CopyOnRecord,
+    is: &Receipt,
+) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
     let ((validity, uid, name), (was_validity, was_uid, was_name)) = (is.columns(), was.columns());
     let row_value = copy.value.bytes();

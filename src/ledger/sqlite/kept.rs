@@ -5,11 +5,20 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::ledger::LedgerError;
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
-pub(super) fn keep(tx: &Connection, now: f64, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+pub(super) fn keep(
+    tx: &Connection,
+    now: f64,
+    message: i64,
+    bytes: &[u8],
+    why: &str,
+) -> Result<bool, LedgerError> {
     // Writing the row again takes as much as its bytes.
     if let Some(known) = kept(tx, message)? {
         if known != why {
-            tx.execute("UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1", params![message, why])?;
+            tx.execute(
+                "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1",
+                params![message, why],
+            )?;
         }
         return Ok(true);
     }

@@ -1,5 +1,6 @@
-//! Versioned migrations of the SQLite ledger, all in one transaction that holds the write lock from its start: of two
-//! that begin at once, one applies and the other finds nothing to do. A crash leaves the version that was there.
+//! Versioned migrations of the SQLite ledger, all in one transaction that holds the write lock from
+//! its start: of two that begin at once, one applies and the other finds nothing to do. A crash
+//! leaves the version that was there.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 use sha2::{Digest, Sha256};
@@ -41,11 +42,21 @@ pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, Ledg
     Ok(applied)
 }
 
-fn check_unchanged(tx: &Transaction<'_>, version: i64, name: &str, sha256: &[u8; 32]) -> Result<(), LedgerError> {
-    let stored: Option<Vec<u8>> =
-        tx.query_row("SELECT sha256 FROM onedrop_schema WHERE version = ?1", [version], |row| row.get(0)).optional()?;
+fn check_unchanged(
+    tx: &Transaction<'_>,
+    version: i64,
+    name: &str,
+    sha256: &[u8; 32],
+) -> Result<(), LedgerError> {
+    let stored: Option<Vec<u8>> = tx
+        .query_row("SELECT sha256 FROM onedrop_schema WHERE version = ?1", [version], |row| {
+            row.get(0)
+        })
+        .optional()?;
     if stored.as_deref() == Some(sha256) {
         return Ok(());
     }
-    Err(LedgerError::Broken(format!("migration {name} was applied from another text than this program's")))
+    Err(LedgerError::Broken(format!(
+        "migration {name} was applied from another text than this program's"
+    )))
 }

@@ -1,5 +1,5 @@
-//! The rows of a delivery: the message with its facts, the claims, the receipt, the attempts. Each function works in the
-//! transaction it is given, or opens one of its own and commits it.
+//! The rows of a delivery: the message with its facts, the claims, the receipt, the attempts. Each
+//! function works in the transaction it is given, or opens one of its own and commits it.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,8 +9,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{SqliteLedger, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, RandomValue, Recorded,
-    SCHEMA_VERSION, no_receipt, recorded_secs,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
+    RandomValue, Recorded, SCHEMA_VERSION, no_receipt, recorded_secs,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -52,7 +52,8 @@ type MessageRow = (i64, i64);
 
 /// Whether another message with the same Message-ID and other content is on record.
 fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
-    let sql = "SELECT ?3 AND EXISTS (SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)";
+    let sql =
+        "SELECT ?3 AND EXISTS (SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)";
     let params = params![identity.id_hash, identity.digest, identity.message_id.is_some()];
     Ok(tx.query_row(sql, params, |row| row.get(0))?)
 }
@@ -76,8 +77,12 @@ fn insert_message(
     collision: bool,
 ) -> Result<MessageRow, LedgerError> {
     let (identity, facts) = (entry.identity, entry.facts);
-    let recorded_at = recorded_secs(entry.at, UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0))) as i64;
-    let text = identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
+    let recorded_at =
+        recorded_secs(entry.at, UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0))) as i64;
+    let text = identity
+        .message_id
+        .as_deref()
+        .map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
              reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
@@ -112,7 +117,14 @@ fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), Ledg
     let mut part = tx.prepare("INSERT INTO onedrop_part VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
     for (position, fact) in facts.parts.iter().enumerate() {
         let size_bytes = fact.size_bytes as i64;
-        part.execute(params![message, position as i64, fact.path, fact.content_type, fact.name, size_bytes])?;
+        part.execute(params![
+            message,
+            position as i64,
+            fact.path,
+            fact.content_type,
+            fact.name,
+            size_bytes
+        ])?;
     }
     Ok(())
 }
@@ -127,14 +139,23 @@ pub(super) fn claim_copies(
     terms: LeaseTerms,
 ) -> Result<Vec<CopyState>, LedgerError> {
     let claim = |(at, destination): (usize, &Destination)| {
-        let is_named_before = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
-        claim_copy(tx, now, message, destination, owner, (!is_named_before).then_some(owner.value), terms)
+        let is_named_before =
+            destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+        claim_copy(
+            tx,
+            now,
+            message,
+            destination,
+            owner,
+            (!is_named_before).then_some(owner.value),
+            terms,
+        )
     };
     destinations.iter().enumerate().map(claim).collect()
 }
 
-/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, finds the attempt's own one (of a
-/// call whose answer was lost), or tells where the copy stands.
+/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, finds the
+/// attempt's own one (of a call whose answer was lost), or tells where the copy stands.
 fn claim_copy(
     tx: &Connection,
     now: f64,
@@ -182,12 +203,13 @@ fn claim_copy(
         return Ok(CopyState::Claimed(claim));
     }
     let sql = format!("{COPY_ROW} WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3");
-    let row = tx.query_row(&sql, params![message, destination.account, destination.mailbox], read_copy)?;
+    let row =
+        tx.query_row(&sql, params![message, destination.account, destination.mailbox], read_copy)?;
     Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
 }
 
-/// At ?9, in seconds, the row's lease lives. One that ends later than twice its own length from then tells that the clock
-/// was set back.
+/// At ?9, in seconds, the row's lease lives. One that ends later than twice its own length from
+/// then tells that the clock was set back.
 const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
 
 pub(super) struct CopyRow {
@@ -199,8 +221,7 @@ pub(super) struct CopyRow {
     pub receipt: Option<Receipt>,
 }
 
-const COPY_ROW: &str =
-    "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name, placed_epoch FROM onedrop_copy";
+const COPY_ROW: &str = "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name, placed_epoch FROM onedrop_copy";
 
 /// The row that the claim names.
 pub(super) fn copy_row(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerError> {
@@ -220,13 +241,16 @@ fn read_copy(row: &Row<'_>) -> rusqlite::Result<CopyRow> {
 /// The receipt in the three columns from `at`.
 pub(super) fn receipt(row: &Row<'_>, at: usize) -> rusqlite::Result<Receipt> {
     let receipt = Receipt::from_columns(row.get(at)?, row.get(at + 1)?, row.get(at + 2)?);
-    receipt.ok_or_else(|| rusqlite::Error::FromSqlConversionFailure(at, Type::Null, no_receipt().into()))
+    receipt.ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(at, Type::Null, no_receipt().into())
+    })
 }
 
 /// The random value in the column `at`.
 pub(super) fn random_value(row: &Row<'_>, at: usize) -> rusqlite::Result<RandomValue> {
     let bytes: Vec<u8> = row.get(at)?;
-    RandomValue::of(&bytes).map_err(|why| rusqlite::Error::FromSqlConversionFailure(at, Type::Blob, why.into()))
+    RandomValue::of(&bytes)
+        .map_err(|why| rusqlite::Error::FromSqlConversionFailure(at, Type::Blob, why.into()))
 }
 
 pub(super) fn confirm(
@@ -242,9 +266,14 @@ pub(super) fn confirm(
         // The first one wins, whatever its epoch.
         None => store_receipt(&tx, now, claim, receipt, facts)?,
         // Copies without a name are one only where no other than ours can have been placed.
-        Some(by) if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch => {
+        Some(by)
+            if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch =>
+        {
             // A look that read the row before settles nothing.
-            tx.execute("UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1", [claim.copy])?;
+            tx.execute(
+                "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
+                [claim.copy],
+            )?;
             tx.commit()?;
             return Ok(Confirmed::Superseded { by });
         }
@@ -302,7 +331,11 @@ pub(super) fn insert_attempt(
     Ok(tx.last_insert_rowid())
 }
 
-pub(super) fn finish_attempt(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
+pub(super) fn finish_attempt(
+    tx: &Connection,
+    attempt: i64,
+    end: &AttemptEnd,
+) -> Result<(), LedgerError> {
     tx.execute(
         "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5 WHERE id = ?1",
         params![attempt, end.duration.as_millis() as i64, end.outcome, end.status, end.text],

@@ -6,14 +6,19 @@ use std::time::UNIX_EPOCH;
 use rusqlite::{Connection, Row, params};
 
 use crate::ledger::{
-    LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, copy_state, wanted_hashes,
+    LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, copy_state,
+    wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
 use crate::store::Receipt;
 
 const TIME: &str = "'%Y-%m-%dT%H:%M:%SZ'";
 
-pub(super) fn trace(connection: &Connection, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
+pub(super) fn trace(
+    connection: &Connection,
+    filter: &TraceFilter<'_>,
+    limit: u32,
+) -> Result<Vec<Trace>, LedgerError> {
     if filter.name == Some("") {
         return Ok(Vec::new());
     }
@@ -22,7 +27,12 @@ pub(super) fn trace(connection: &Connection, filter: &TraceFilter<'_>, limit: u3
         hashes: [hashes.first(), hashes.last()].map(Option::<&Hash>::copied),
         filter,
         lower: filter.name.map(str::to_lowercase),
-        since: filter.since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        since: filter
+            .since
+            .unwrap_or(UNIX_EPOCH)
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs(),
     };
     let messages = wanted.messages(connection, limit)?;
     let mut unrecorded = wanted.unrecorded(connection, &messages)?;
@@ -79,7 +89,8 @@ fn rows<T>(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The named ones among the messages: by ?1 and ?2 (hashes of the Message-ID), ?3 and ?4 (queue id, recipient, account).
+/// The named ones among the messages: by ?1 and ?2 (hashes of the Message-ID), ?3 and ?4 (queue id,
+/// recipient, account).
 const NAMED: &str = "(id_hash IN (?1, ?2)
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
@@ -111,9 +122,14 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The messages, newest first, each with the hash of its Message-ID. Without a name all are read from the newest on, and
-    /// no further than to the first that is too old: numbers rise with time, and there is no index on that.
-    fn messages(&self, connection: &Connection, limit: u32) -> Result<Vec<(Hash, Trace)>, LedgerError> {
+    /// The messages, newest first, each with the hash of its Message-ID. Without a name all are
+    /// read from the newest on, and no further than to the first that is too old: numbers rise with
+    /// time, and there is no index on that.
+    fn messages(
+        &self,
+        connection: &Connection,
+        limit: u32,
+    ) -> Result<Vec<(Hash, Trace)>, LedgerError> {
         let which = match self.filter.name {
             Some(_) => format!("{NAMED} AND {CONDITIONS}"),
             None => format!("recorded_at < ?5 OR {CONDITIONS}"),
@@ -154,15 +170,14 @@ impl Wanted<'_> {
         Ok(messages)
     }
 
-    /// Attempts that came to record no message, by the hash of its Message-ID: those at messages that were found, and those
-    /// asked for.
+    /// Attempts that came to record no message, by the hash of its Message-ID: those at messages
+    /// that were found, and those asked for.
     fn unrecorded(
         &self,
         connection: &Connection,
         found: &[(Hash, Trace)],
     ) -> Result<BTreeMap<Hash, Vec<TraceAttempt>>, LedgerError> {
-        const UNRECORDED: &str =
-            "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
+        const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
         let sql = attempts_sql(&format!(
             "message_id IS NULL AND (id_hash = ?9
               OR ?9 IS NULL AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {UNRECORDED})
@@ -185,7 +200,8 @@ impl Wanted<'_> {
                 filter.failed,
                 at
             ];
-            let rows = statement.query_map(parameters, |row| Ok((row.get::<_, Hash>(10)?, attempt(row)?)))?;
+            let rows = statement
+                .query_map(parameters, |row| Ok((row.get::<_, Hash>(10)?, attempt(row)?)))?;
             for row in rows {
                 let (id_hash, attempt) = row?;
                 // Of those found all are there already.
@@ -229,7 +245,8 @@ fn copy(row: &Row<'_>) -> rusqlite::Result<TraceCopy> {
     let placed = row.get(2)?;
     let receipt = Receipt::from_columns(row.get(5)?, row.get(6)?, row.get(7)?);
     // Whatever is on record is told.
-    let receipt = receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
+    let receipt =
+        receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
     Ok(TraceCopy {
         account: row.get(0)?,
         mailbox: row.get(1)?,

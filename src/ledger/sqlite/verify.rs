@@ -35,16 +35,22 @@ pub(super) fn copies(
     limit: u32,
 ) -> Result<Vec<CopyOnRecord>, LedgerError> {
     let since = window.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let (account, copy) = (after.map(|last| &last.destination.account), after.map(|last| last.copy));
+    let (account, copy) =
+        (after.map(|last| &last.destination.account), after.map(|last| last.copy));
     let mut statement = connection.prepare(COPIES)?;
-    let rows = statement.query_map(params![since, window.account, account, copy, limit, now], on_record)?;
+    let rows = statement
+        .query_map(params![since, window.account, account, copy, limit, now], on_record)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-pub(super) fn latest(connection: &Connection, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+pub(super) fn latest(
+    connection: &Connection,
+    limit: u32,
+) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
     let mut statement = connection.prepare(LATEST)?;
     let rows = statement.query_map([limit], |row| {
-        let destination = Destination { account: row.get(0)?, mailbox: row.get(1)?, shared: row.get(2)? };
+        let destination =
+            Destination { account: row.get(0)?, mailbox: row.get(1)?, shared: row.get(2)? };
         Ok((destination, receipt(row, 3)?))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -53,9 +59,10 @@ pub(super) fn latest(connection: &Connection, limit: u32) -> Result<Vec<(Destina
 fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
     let (placed_ago, is_leased): (Option<f64>, bool) = (row.get(13)?, row.get(14)?);
     let standing = match placed_ago {
-        Some(ago) => {
-            Standing::Placed { receipt: receipt(row, 17)?, ago: Duration::try_from_secs_f64(ago).unwrap_or_default() }
-        }
+        Some(ago) => Standing::Placed {
+            receipt: receipt(row, 17)?,
+            ago: Duration::try_from_secs_f64(ago).unwrap_or_default(),
+        },
         None if is_leased => Standing::Leased,
         None if row.get(16)? => Standing::InDoubt { lease_left_over: row.get(15)? },
         None => Standing::Free,
@@ -66,7 +73,11 @@ fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
         identity: Identity { message_id: row.get(2)?, id_hash: row.get(3)?, digest: row.get(4)? },
         size_bytes: row.get::<_, i64>(5)?.max(0).unsigned_abs(),
         recorded_at: UNIX_EPOCH + Duration::from_secs(row.get::<_, i64>(6)?.max(0).unsigned_abs()),
-        destination: Destination { account: row.get(7)?, mailbox: row.get(8)?, shared: row.get(9)? },
+        destination: Destination {
+            account: row.get(7)?,
+            mailbox: row.get(8)?,
+            shared: row.get(9)?,
+        },
         epoch: row.get(10)?,
         owner: row.get(11)?,
         standing,
@@ -78,14 +89,31 @@ fn on_record(row: &Row<'_>) -> rusqlite::Result<CopyOnRecord> {
     })
 }
 
-pub(super) fn settle(tx: &Connection, now: f64, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
+pub(super) fn settle(
+    tx: &Connection,
+    now: f64,
+    copy: &CopyOnRecord,
+    receipt: &Receipt,
+) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
-    let ((validity, uid, name), (was_validity, was_uid, was_name)) = (receipt.columns(), was.columns());
+    let ((validity, uid, name), (was_validity, was_uid, was_name)) =
+        (receipt.columns(), was.columns());
     let changed = tx.execute(
         "UPDATE onedrop_copy SET settled_at = ?10, uid_validity = ?3, uid = ?4, file_name = ?5
          WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
            AND uid_validity IS ?6 AND uid IS ?7 AND file_name IS ?8",
-        params![copy.copy, copy.epoch, validity, uid, name, was_validity, was_uid, was_name, copy.value.bytes(), now],
+        params![
+            copy.copy,
+            copy.epoch,
+            validity,
+            uid,
+            name,
+            was_validity,
+            was_uid,
+            was_name,
+            copy.value.bytes(),
+            now
+        ],
     )?;
     Ok(changed > 0)
 }

@@ -25,7 +25,8 @@ fn confirm(
     call: impl FnOnce(&[ToConfirm<'_>], Instant) -> Made,
 ) -> Option<Result<Confirmed, LedgerError>> {
     let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
-    let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
+    let one =
+        ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
     calls.confirm(one, Instant::now() + left, |_, receipts, until| call(receipts, until))
 }
 
@@ -39,7 +40,8 @@ fn by_number(all: &[ToConfirm<'_>]) -> Made {
     Ok(Together { recorded: Vec::new(), confirmed })
 }
 
-/// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what they came to.
+/// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what
+/// they came to.
 fn meanwhile(
     calls: &Calls,
     call: impl Fn(&[ToConfirm<'_>], Instant) -> Made + Sync,
@@ -57,8 +59,11 @@ fn meanwhile(
         });
         has_begun.recv().unwrap();
         let call = &call;
-        let others: Vec<_> = (1..5).map(|copy| scope.spawn(move || confirm(calls, copy, LATER, call))).collect();
-        then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| go.send(()).unwrap());
+        let others: Vec<_> =
+            (1..5).map(|copy| scope.spawn(move || confirm(calls, copy, LATER, call))).collect();
+        then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| {
+            go.send(()).unwrap()
+        });
         let told = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
         assert!(matches!(first.join().unwrap(), Some(Ok(_))));
         told
@@ -159,22 +164,36 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
         let recorded = records.iter().map(|one| {
             let (recorded_at, copies) = (SystemTime::UNIX_EPOCH, Vec::new());
             let message = i64::try_from(one.entry.size_bytes).unwrap();
-            Ok(Recorded { message, recorded_at, is_new: true, collision: false, attempt: 1, copies })
+            Ok(Recorded {
+                message,
+                recorded_at,
+                is_new: true,
+                collision: false,
+                attempt: 1,
+                copies,
+            })
         });
         Ok(Together { recorded: recorded.collect(), ..by_number(receipts)? })
     };
     let record = |size_bytes: u64| {
         let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
         let (facts, attempt) = (message.facts(), Attempt::default());
-        let entry =
-            Entry { identity: message.identity(), facts: &facts, size_bytes, raw: None, nul_runs: None, at: None };
+        let entry = Entry {
+            identity: message.identity(),
+            facts: &facts,
+            size_bytes,
+            raw: None,
+            nul_runs: None,
+            at: None,
+        };
         let terms = LeaseTerms { lease: LATER, join: false };
         let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
         calls.record(one, Instant::now() + LATER, made)
     };
     let confirm = |copy: i64| {
         let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
-        let one = ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
+        let one =
+            ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
         calls.confirm(one, Instant::now() + LATER, made)
     };
     let first = calls.group.wait(|| panic!("it is the first"), Instant::now());

@@ -1,11 +1,12 @@
-//! APPEND, with its point of no return. The command and the literal go out first; the CRLF that ends the command makes
-//! the server execute it (RFC 3501 section 6.3.11), so up to there certainly nothing is stored: whatever happens, the
-//! connection is closed and the literal with it. From there on only a tagged answer tells; all else is in doubt, and so
-//! is a NO by a server that is in trouble itself.
-//! A large message is announced and waits for the server's `+`, also where LITERAL+ would spare the round trip: a
-//! missing mailbox or a full one is then known before the upload. The message is streamed from the caller's bytes; what
-//! is small goes out in one piece with its last bytes, after the look at the clock. Several small ones for one mailbox
-//! can go in one command, with one sync of the server's: all of them are stored or none.
+//! APPEND, with its point of no return. The command and the literal go out first; the CRLF that
+//! ends the command makes the server execute it (RFC 3501 section 6.3.11), so up to there certainly
+//! nothing is stored: whatever happens, the connection is closed and the literal with it. From
+//! there on only a tagged answer tells; all else is in doubt, and so is a NO by a server that is in
+//! trouble itself. A large message is announced and waits for the server's `+`, also where LITERAL+
+//! would spare the round trip: a missing mailbox or a full one is then known before the upload. The
+//! message is streamed from the caller's bytes; what is small goes out in one piece with its last
+//! bytes, after the look at the clock. Several small ones for one mailbox can go in one command,
+//! with one sync of the server's: all of them are stored or none.
 
 use std::time::Instant;
 
@@ -57,7 +58,11 @@ pub struct Part<'a> {
 
 impl<'a> Part<'a> {
     pub fn new(copy: &'a Copy<'a>, deadline: &'a Deadline) -> Part<'a> {
-        Part { copy, deadline, size: syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes) }
+        Part {
+            copy,
+            deadline,
+            size: syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes),
+        }
     }
 
     /// The options and the announcement of the literal.
@@ -71,13 +76,14 @@ impl<'a> Part<'a> {
 pub fn take_together(capabilities: &Capabilities, parts: &[Part<'_>]) -> bool {
     let limit = capabilities.append_limit().unwrap_or(u64::MAX);
     // An empty literal would be a wish to stop.
-    let small =
-        |part: &Part<'_>| part.size > 0 && part.size as u64 <= limit && !waits_for_plus(capabilities, part.size);
+    let small = |part: &Part<'_>| {
+        part.size > 0 && part.size as u64 <= limit && !waits_for_plus(capabilities, part.size)
+    };
     capabilities.has("MULTIAPPEND") && parts.iter().all(small)
 }
 
-/// Appends `parts` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with `\Seen` if `seen`;
-/// returns a receipt for each.
+/// Appends `parts` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with
+/// `\Seen` if `seen`; returns a receipt for each.
 ///
 /// # Errors
 /// See [`AppendTrouble`]; it is that of all. The session is closed wherever it may be out of step.
@@ -112,8 +118,12 @@ fn begin(
     parts: &[Part<'_>],
     until: Instant,
 ) -> Result<Begun, AppendTrouble> {
-    let [first, others @ ..] = parts else { return Err(AppendTrouble::NotStored("nothing to append".to_owned())) };
-    if let Some(limit) = session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit) {
+    let [first, others @ ..] = parts else {
+        return Err(AppendTrouble::NotStored("nothing to append".to_owned()));
+    };
+    if let Some(limit) =
+        session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit)
+    {
         return Err(AppendTrouble::TooBig { size: first.size as u64, limit });
     }
     let plus = if waits_for_plus(session.capabilities(), first.size) { "" } else { "+" };
@@ -124,14 +134,17 @@ fn begin(
     put_literal(session, &tag, first.copy)?;
     for part in others {
         let announced = format!("{}\r\n", part.announced(seen, plus));
-        session.wire().put(announced.as_bytes()).map_err(|error| not_sent(session, &tag, &error))?;
+        session
+            .wire()
+            .put(announced.as_bytes())
+            .map_err(|error| not_sent(session, &tag, &error))?;
         put_literal(session, &tag, part.copy)?;
     }
     Ok(Begun { tag })
 }
 
-/// Begins the append of one small message and sends what is not the last bytes, so that the server can be at it. Waits for
-/// no longer than `until`.
+/// Begins the append of one small message and sends what is not the last bytes, so that the server
+/// can be at it. Waits for no longer than `until`.
 ///
 /// # Errors
 /// As for [`append`], never in doubt; also where the server would have to be waited for.
@@ -154,7 +167,11 @@ pub fn begin_ahead(
 ///
 /// # Errors
 /// As for [`append`].
-pub fn complete(session: &mut Session, begun: &Begun, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+pub fn complete(
+    session: &mut Session,
+    begun: &Begun,
+    parts: &[Part<'_>],
+) -> Result<Vec<Receipt>, AppendTrouble> {
     let tag = &begun.tag;
     session.wire().wait_until(until(parts));
     // What is small goes out in one piece, and until then nothing has.
@@ -187,14 +204,15 @@ fn waits_for_plus(capabilities: &Capabilities, size: usize) -> bool {
 }
 
 fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> {
-    let event = session.wire().send().map_err(|error| error.to_string()).and_then(|()| session.next(tag));
+    let event =
+        session.wire().send().map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
         Ok(Event::GoOn) => Ok(()),
         // Instead of `+`: the command is over, and the session can go on.
         Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
-        Ok(Event::Done(_)) => {
-            Err(AppendTrouble::NotStored(session.close("the server said OK to a message it has not got")))
-        }
+        Ok(Event::Done(_)) => Err(AppendTrouble::NotStored(
+            session.close("the server said OK to a message it has not got"),
+        )),
         Err(why) => Err(AppendTrouble::NotStored(session.close(why))),
     }
 }
@@ -216,8 +234,8 @@ fn not_sent(session: &mut Session, tag: &str, error: &std::io::Error) -> AppendT
     refusal.map_or(AppendTrouble::NotStored(why), AppendTrouble::Refused)
 }
 
-/// An answer to a command that is not complete yet: a refusal is final; an OK proves nothing, but a server that says it
-/// may have stored the literal, so the copy is in doubt.
+/// An answer to a command that is not complete yet: a refusal is final; an OK proves nothing, but a
+/// server that says it may have stored the literal, so the copy is in doubt.
 fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> {
     let trouble = match session.early(tag) {
         Ok(None) => return Ok(()),
@@ -225,19 +243,27 @@ fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTroubl
             session.close("refused early");
             AppendTrouble::Refused(refusal)
         }
-        Ok(Some(_)) => AppendTrouble::InDoubt(session.close("the server answered before the command was complete")),
+        Ok(Some(_)) => AppendTrouble::InDoubt(
+            session.close("the server answered before the command was complete"),
+        ),
         Err(why) => AppendTrouble::NotStored(session.close(why)),
     };
     Err(trouble)
 }
 
-/// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed behind the point where the message
-/// stands: Dovecot says SERVERBUG where a lock does not come free, also the one that it takes last.
+/// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed behind the
+/// point where the message stands: Dovecot says SERVERBUG where a lock does not come free, also the
+/// one that it takes last.
 const UNSURE: [&str; 3] = ["SERVERBUG", "INUSE", "UNAVAILABLE"];
 
-/// Sends the last bytes and waits for the answer. They have the time that is kept for it, so that what was in time when the
-/// clock was looked at is not cut off in the middle; one whose deadline has passed by now is not sent.
-fn finish(session: &mut Session, tag: &str, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+/// Sends the last bytes and waits for the answer. They have the time that is kept for it, so that
+/// what was in time when the clock was looked at is not cut off in the middle; one whose deadline
+/// has passed by now is not sent.
+fn finish(
+    session: &mut Session,
+    tag: &str,
+    parts: &[Part<'_>],
+) -> Result<Vec<Receipt>, AppendTrouble> {
     let first = |ends: fn(&Deadline) -> Instant| parts.iter().map(|part| ends(part.deadline)).min();
     session.wire().wait_until(first(Deadline::end).unwrap_or_else(Instant::now));
     let sent = session.wire().put(b"\r\n").and_then(|()| session.wire().send());
@@ -249,13 +275,15 @@ fn finish(session: &mut Session, tag: &str, parts: &[Part<'_>]) -> Result<Vec<Re
             Err(AppendTrouble::InDoubt(refusal.text))
         }
         Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
-        Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(session.close("the server wants more of a complete command"))),
+        Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(
+            session.close("the server wants more of a complete command"),
+        )),
         Err(why) => Err(AppendTrouble::InDoubt(session.close(why))),
     }
 }
 
-/// APPENDUID (RFC 4315, section 3) where it names as many messages as there are, in their order; servers were seen that
-/// leave it out or get it wrong.
+/// APPENDUID (RFC 4315, section 3) where it names as many messages as there are, in their order;
+/// servers were seen that leave it out or get it wrong.
 fn receipts(answer: &Answer, count: usize) -> Vec<Receipt> {
     named(answer, count).unwrap_or_else(|| vec![Receipt::Unnamed; count])
 }
@@ -265,7 +293,8 @@ fn named(answer: &Answer, count: usize) -> Option<Vec<Receipt>> {
     let (validity, set) = arguments.split_once(' ')?;
     let validity = validity.parse::<u32>().ok().filter(|validity| *validity > 0)?;
     let uids = uids(set, count)?;
-    (name == "APPENDUID").then(|| uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect())
+    (name == "APPENDUID")
+        .then(|| uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect())
 }
 
 /// A set of exactly `count` UIDs that rise, as those of messages appended together do.
@@ -288,14 +317,29 @@ mod tests {
     use super::*;
 
     fn told(name: &str, arguments: &str, count: usize) -> Vec<Receipt> {
-        receipts(&Answer { code: Some((name.to_owned(), arguments.to_owned())), responses: Vec::new() }, count)
+        receipts(
+            &Answer { code: Some((name.to_owned(), arguments.to_owned())), responses: Vec::new() },
+            count,
+        )
     }
 
     #[test]
     fn only_a_plain_pair_of_numbers_is_a_receipt() {
         let uid = |uid| Receipt::Uid { validity: 7, uid };
         assert_eq!(told("APPENDUID", "7 42", 1), [uid(42)]);
-        for odd in ["", "7", "0 42", "7 0", "7 42:43", "7 42,43", "7 -1", "7 42 1", "7 4294967296", "x y", "7 0:0"] {
+        for odd in [
+            "",
+            "7",
+            "0 42",
+            "7 0",
+            "7 42:43",
+            "7 42,43",
+            "7 -1",
+            "7 42 1",
+            "7 4294967296",
+            "x y",
+            "7 0:0",
+        ] {
             assert_eq!(told("APPENDUID", odd, 1), [Receipt::Unnamed], "{odd}");
         }
         assert_eq!(told("COPYUID", "7 42", 1), [Receipt::Unnamed]);
@@ -307,9 +351,17 @@ mod tests {
         let uids = |uids: [u32; 3]| uids.map(|uid| Receipt::Uid { validity: 7, uid });
         assert_eq!(told("APPENDUID", "7 42:44", 3), uids([42, 43, 44]));
         assert_eq!(told("APPENDUID", "7 1,3:4", 3), uids([1, 3, 4]));
-        for odd in
-            ["7 42", "7 42:43", "7 42:45", "7 44:42", "7 3,2,1", "7 1:2,2", "7 1:4294967295", "7 1,2,3,4", "7 1,,3"]
-        {
+        for odd in [
+            "7 42",
+            "7 42:43",
+            "7 42:45",
+            "7 44:42",
+            "7 3,2,1",
+            "7 1:2,2",
+            "7 1:4294967295",
+            "7 1,2,3,4",
+            "7 1,,3",
+        ] {
             assert_eq!(told("APPENDUID", odd, 3), vec![Receipt::Unnamed; 3], "{odd}");
         }
     }

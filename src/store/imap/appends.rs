@@ -1,6 +1,6 @@
-//! How [`ImapStore`] appends: in the session at hand or a new one, into a mailbox that may have to be made, with a second
-//! try where the first one certainly stored nothing because a kept session had ended; and the appends that are begun
-//! before it is decided whether they are to take effect.
+//! How [`ImapStore`] appends: in the session at hand or a new one, into a mailbox that may have to
+//! be made, with a second try where the first one certainly stored nothing because a kept session
+//! had ended; and the appends that are begun before it is decided whether they are to take effect.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,13 +29,15 @@ pub(super) struct Ahead {
 impl Ahead {
     fn is_of(&self, destination: &Destination, parts: &[Part<'_>]) -> bool {
         let [part] = parts else { return false };
-        let same_copy = (self.key, self.recorded_at, self.size) == (*part.copy.key, part.copy.recorded_at, part.size);
+        let same_copy = (self.key, self.recorded_at, self.size)
+            == (*part.copy.key, part.copy.recorded_at, part.size);
         same_copy && self.destination == *destination
     }
 }
 
 impl ImapStore {
-    /// Begins the append of a small message, if there was a session at hand: without one there is nothing to gain.
+    /// Begins the append of a small message, if there was a session at hand: without one there is
+    /// nothing to gain.
     pub(super) fn begin_part(&mut self, destination: &Destination, mailbox: &str, part: &Part<'_>) {
         if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
             return;
@@ -64,13 +66,19 @@ impl ImapStore {
     ) -> Result<Vec<Receipt>, AppendTrouble> {
         let until = append::until(parts);
         let idle = self.idle;
-        let mut first =
-            match self.ahead.take_if(|ahead| ahead.since.elapsed() < idle && ahead.is_of(destination, parts)) {
-                Some(ahead) => self.append_rest(&ahead, parts),
-                None => self.append_once(destination, mailbox, parts, until),
-            };
-        // A session that was kept may end in that very moment: with a new one it is as if there had been none.
-        if self.was_used && matches!(first, Err(AppendTrouble::NotStored(_))) && Instant::now() < until {
+        let mut first = match self
+            .ahead
+            .take_if(|ahead| ahead.since.elapsed() < idle && ahead.is_of(destination, parts))
+        {
+            Some(ahead) => self.append_rest(&ahead, parts),
+            None => self.append_once(destination, mailbox, parts, until),
+        };
+        // A session that was kept may end in that very moment: with a new one it is as if there had
+        // been none.
+        if self.was_used
+            && matches!(first, Err(AppendTrouble::NotStored(_)))
+            && Instant::now() < until
+        {
             first = self.append_once(destination, mailbox, parts, until);
         }
         let Err(AppendTrouble::Refused(refusal)) = first else { return first };
@@ -78,7 +86,8 @@ impl ImapStore {
             return Err(AppendTrouble::Refused(refusal));
         }
         if !self.door.settings.create_mailboxes {
-            let text = format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
+            let text =
+                format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
             return Err(AppendTrouble::NoMailbox(text));
         }
         self.create(destination, mailbox, until)?;
@@ -86,7 +95,11 @@ impl ImapStore {
     }
 
     /// The end of an append that has begun, in its session.
-    fn append_rest(&mut self, ahead: &Ahead, parts: &[Part<'_>]) -> Result<Vec<Receipt>, AppendTrouble> {
+    fn append_rest(
+        &mut self,
+        ahead: &Ahead,
+        parts: &[Part<'_>],
+    ) -> Result<Vec<Receipt>, AppendTrouble> {
         let account = &ahead.destination.account;
         let Some(Slot::Open(mut session, _)) = self.sessions.remove(account) else {
             return Err(AppendTrouble::NotStored("the session was lost".to_owned()));
@@ -114,20 +127,33 @@ impl ImapStore {
         })
     }
 
-    /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it still holds mail.
-    fn create(&mut self, destination: &Destination, mailbox: &str, until: Instant) -> Result<(), AppendTrouble> {
+    /// Creates and subscribes a mailbox. That somebody else was quicker is fine; not subscribed, it
+    /// still holds mail.
+    fn create(
+        &mut self,
+        destination: &Destination,
+        mailbox: &str,
+        until: Instant,
+    ) -> Result<(), AppendTrouble> {
         self.with_session(&destination.account, until, |session, _| {
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Ok(_) => {}
                 Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
                 Err(Trouble::Refused(Refusal { code, text })) => {
-                    return Err(AppendTrouble::Refused(Refusal { code, text: format!("creating it: {text}") }));
+                    return Err(AppendTrouble::Refused(Refusal {
+                        code,
+                        text: format!("creating it: {text}"),
+                    }));
                 }
-                Err(Trouble::Broken(why)) => return Err(AppendTrouble::NotStored(format!("creating it: {why}"))),
+                Err(Trouble::Broken(why)) => {
+                    return Err(AppendTrouble::NotStored(format!("creating it: {why}")));
+                }
             }
             match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
                 Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
-                Err(Trouble::Broken(why)) => Err(AppendTrouble::NotStored(format!("subscribing to it: {why}"))),
+                Err(Trouble::Broken(why)) => {
+                    Err(AppendTrouble::NotStored(format!("subscribing to it: {why}")))
+                }
             }
         })
     }
@@ -140,9 +166,9 @@ pub(super) fn not_appended(destination: &Destination, trouble: AppendTrouble) ->
         AppendTrouble::NotStored(why) => StoreError::NotStored(format!("{doing}: {why}")),
         AppendTrouble::NoMailbox(why) => StoreError::Refused(format!("{doing}: {why}")),
         AppendTrouble::NoSession(no) => no.map(|why| format!("{doing}: {why}")).into(),
-        AppendTrouble::TooBig { size, limit } => {
-            StoreError::TooBig(format!("{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"))
-        }
+        AppendTrouble::TooBig { size, limit } => StoreError::TooBig(format!(
+            "{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"
+        )),
         AppendTrouble::InDoubt(why) => StoreError::InDoubt(format!("{doing}: {why}")),
     }
 }
@@ -150,7 +176,8 @@ pub(super) fn not_appended(destination: &Destination, trouble: AppendTrouble) ->
 impl From<NoSession> for AppendTrouble {
     fn from(no: NoSession) -> Self {
         match no {
-            // As any trouble with a connection: a kept session may end, and with a new one it is as if there had been none.
+            // As any trouble with a connection: a kept session may end, and with a new one it is as
+            // if there had been none.
             NoSession::Failed(why) => AppendTrouble::NotStored(why),
             no => AppendTrouble::NoSession(no),
         }

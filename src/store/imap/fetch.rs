@@ -1,6 +1,6 @@
-//! Reads a FETCH response (RFC 3501 section 7.4.2) for what we ask: UID, FLAGS, INTERNALDATE, RFC822.SIZE and one piece
-//! of the body. Other
-//! items are stepped over, as servers send them unasked. Values only; what cannot be read is no FETCH response.
+//! Reads a FETCH response (RFC 3501 section 7.4.2) for what we ask: UID, FLAGS, INTERNALDATE,
+//! RFC822.SIZE and one piece of the body. Other items are stepped over, as servers send them
+//! unasked. Values only; what cannot be read is no FETCH response.
 
 use std::time::SystemTime;
 
@@ -33,7 +33,9 @@ pub fn parse(response: Response) -> Option<Fetched> {
         match name.as_str() {
             "UID" => fetched.uid = value.number(),
             "RFC822.SIZE" => fetched.size = value.number(),
-            "INTERNALDATE" => fetched.date = value.string().and_then(|text| syntax::parse_date_time(&text)),
+            "INTERNALDATE" => {
+                fetched.date = value.string().and_then(|text| syntax::parse_date_time(&text))
+            }
             "FLAGS" => fetched.is_deleted = Some(value.has_word("\\Deleted")),
             name if name.starts_with("BODY[]") => fetched.body = value.string(),
             _ => {}
@@ -79,7 +81,8 @@ struct Items<'a> {
 }
 
 impl Items<'_> {
-    /// The next name (in upper case) and value; `Some(None)` at the closing parenthesis, `None` when unreadable.
+    /// The next name (in upper case) and value; `Some(None)` at the closing parenthesis, `None`
+    /// when unreadable.
     fn next(&mut self) -> Option<Option<(String, Value)>> {
         self.rest = self.rest.trim_ascii_start();
         if self.rest.starts_with(b")") {
@@ -172,28 +175,46 @@ mod tests {
 
     #[test]
     fn items_in_any_order_and_form() {
-        let whole = Some(Fetched { uid: Some(7), size: Some(3), body: Some(b"abc".to_vec()), ..Fetched::default() });
+        let whole = Some(Fetched {
+            uid: Some(7),
+            size: Some(3),
+            body: Some(b"abc".to_vec()),
+            ..Fetched::default()
+        });
         assert_eq!(fetched("1 FETCH (UID 7 RFC822.SIZE 3 BODY[]<0> {3})", &["abc"]), whole);
         assert_eq!(fetched("1 fetch (BODY[]<0> \"abc\" rfc822.size 3 UID 7)", &[]), whole);
-        let odd =
-            "1 FETCH (FLAGS (\\Seen \")\" {2} (x)) BODY[HEADER.FIELDS (A B)] {1} UID 7 RFC822.SIZE 3 BODY[] ~{3})";
+        let odd = "1 FETCH (FLAGS (\\Seen \")\" {2} (x)) BODY[HEADER.FIELDS (A B)] {1} UID 7 RFC822.SIZE 3 BODY[] ~{3})";
         let flagged = whole.map(|whole| Fetched { is_deleted: Some(false), ..whole });
         assert_eq!(fetched(odd, &["((", "y", "abc"]), flagged);
         let empty = fetched("1 FETCH (UID 7 BODY[]<9> NIL)", &[]);
-        assert_eq!(empty, Some(Fetched { uid: Some(7), body: Some(Vec::new()), ..Fetched::default() }));
-        assert_eq!(fetched("1 FETCH (BODY[] \"a\\\"b\\\\\")", &[]).unwrap().body, Some(b"a\"b\\".to_vec()));
+        assert_eq!(
+            empty,
+            Some(Fetched { uid: Some(7), body: Some(Vec::new()), ..Fetched::default() })
+        );
+        assert_eq!(
+            fetched("1 FETCH (BODY[] \"a\\\"b\\\\\")", &[]).unwrap().body,
+            Some(b"a\"b\\".to_vec())
+        );
     }
 
     #[test]
     fn dates_and_deletions() {
-        let dated = |line: &str| fetched(line, &[]).map(|fetched| (fetched.date, fetched.is_deleted));
+        let dated =
+            |line: &str| fetched(line, &[]).map(|fetched| (fetched.date, fetched.is_deleted));
         let at = |secs| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs));
         let line = "1 FETCH (FLAGS (\\Seen \\deleted) INTERNALDATE \"21-Nov-2026 01:30:00 +0130\")";
         assert_eq!(dated(line), Some((at(1_795_219_200), Some(true))));
         let line = "1 FETCH (FLAGS (\\Seen) INTERNALDATE \" 1-Jan-1970 00:00:01 +0000\")";
         assert_eq!(dated(line), Some((at(1), Some(false))));
-        assert_eq!(dated("1 FETCH (FLAGS () INTERNALDATE \"yesterday\" X (\\Deleted))"), Some((None, Some(false))));
-        assert_eq!(dated("1 FETCH (UID 7 INTERNALDATE NIL)"), Some((None, None)), "no word about flags");
+        assert_eq!(
+            dated("1 FETCH (FLAGS () INTERNALDATE \"yesterday\" X (\\Deleted))"),
+            Some((None, Some(false)))
+        );
+        assert_eq!(
+            dated("1 FETCH (UID 7 INTERNALDATE NIL)"),
+            Some((None, None)),
+            "no word about flags"
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the configured user as
-//! authentication identity and the account as authorization identity, or with a name made of both. With implicit TLS or none this is one
-//! round trip after the greeting where the server has SASL-IR. What the server said before TLS is forgotten after
-//! STARTTLS, and without the TLS that was asked for no password goes out. The password shows in no error, not even when
-//! a server echoes it. Nothing is left behind by a login that fails.
+//! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the
+//! configured user as authentication identity and the account as authorization identity, or with a
+//! name made of both. With implicit TLS or none this is one round trip after the greeting where the
+//! server has SASL-IR. What the server said before TLS is forgotten after STARTTLS, and without the
+//! TLS that was asked for no password goes out. The password shows in no error, not even when a
+//! server echoes it. Nothing is left behind by a login that fails.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -26,8 +27,8 @@ const LOGIN_BYTES: usize = 64 * 1024;
 /// Opens sessions; shared with the threads that do it in the background.
 pub struct Door {
     pub settings: ImapSettings,
-    /// Reading the system's root certificates takes some milliseconds: once, by the first that needs them. What could not
-    /// be read is read again by the next.
+    /// Reading the system's root certificates takes some milliseconds: once, by the first that
+    /// needs them. What could not be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
     witnesses: Witnesses,
 }
@@ -90,7 +91,9 @@ impl From<String> for NoLogin {
 impl NoLogin {
     fn map(self, say: impl FnOnce(String) -> String) -> NoLogin {
         match self {
-            NoLogin::Refused(Refusal { code, text }) => NoLogin::Refused(Refusal { code, text: say(text) }),
+            NoLogin::Refused(Refusal { code, text }) => {
+                NoLogin::Refused(Refusal { code, text: say(text) })
+            }
             NoLogin::Failed(no) => NoLogin::Failed(no.map(say)),
         }
     }
@@ -148,11 +151,13 @@ impl Door {
                     return Err(NoSession::NoAccount(format!("{why}; but {witness} can log in")));
                 }
                 Verdict::Ours(proof) => {
-                    let text = format!("{why}; perhaps store.user or its password is wrong: {proof}");
+                    let text =
+                        format!("{why}; perhaps store.user or its password is wrong: {proof}");
                     return Err(NoSession::Setup(text));
                 }
                 Verdict::Unknown(doubt) => {
-                    let text = format!("{why}; perhaps store.user or its password is wrong: {doubt}");
+                    let text =
+                        format!("{why}; perhaps store.user or its password is wrong: {doubt}");
                     return Err(NoSession::Failed(text));
                 }
                 // Perhaps it was our password that was wrong until a moment ago.
@@ -160,7 +165,9 @@ impl Door {
             }
         }
         session.map_err(|no| match no {
-            NoLogin::Refused(no) => NoSession::Failed(format!("{}; others can log in now", no.text)),
+            NoLogin::Refused(no) => {
+                NoSession::Failed(format!("{}; others can log in now", no.text))
+            }
             NoLogin::Failed(no) => no,
         })
     }
@@ -191,19 +198,21 @@ impl Door {
 
     fn connect_and_log_in(&self, who: Who<'_>, until: Instant) -> Result<Session, NoLogin> {
         let ImapSettings { host, port, user, .. } = &self.settings;
-        let wire =
-            Wire::connect(host, *port, until).map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
+        let wire = Wire::connect(host, *port, until)
+            .map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
         wire.begin(until, LOGIN_BYTES);
         self.greet(&wire)
             .map_err(|why| NoLogin::from(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
-                self.authenticate(&wire, &capabilities, who, until)
-                    .map_err(|no| no.map(|why| format!("cannot log in to {host}:{port} as {user}{who}: {why}")))
+                self.authenticate(&wire, &capabilities, who, until).map_err(|no| {
+                    no.map(|why| format!("cannot log in to {host}:{port} as {user}{who}: {why}"))
+                })
             })
             .inspect_err(|_| wire.close())
     }
 
-    /// Reads the greeting and sees to TLS. What the server can do is empty when it has not said so (over TLS).
+    /// Reads the greeting and sees to TLS. What the server can do is empty when it has not said so
+    /// (over TLS).
     fn greet(&self, wire: &Wire) -> Result<Capabilities, String> {
         if self.settings.tls == Tls::Implicit {
             self.start_tls(wire)?;
@@ -213,10 +222,15 @@ impl Door {
         let mut words = text.splitn(3, ' ');
         match (words.next(), words.next().unwrap_or("").to_ascii_uppercase().as_str()) {
             (Some("*"), "OK") => {}
-            (Some("*"), "BYE") => return Err(format!("the server turns us away: {}", syntax::clean(&greeting))),
-            // Nobody knows whose mailboxes a pre-authenticated connection shows, nor that TLS protects it.
+            (Some("*"), "BYE") => {
+                return Err(format!("the server turns us away: {}", syntax::clean(&greeting)));
+            }
+            // Nobody knows whose mailboxes a pre-authenticated connection shows, nor that TLS
+            // protects it.
             (Some("*"), "PREAUTH") => {
-                return Err("the server's PREAUTH greeting cannot be used: we log in as somebody".into());
+                return Err(
+                    "the server's PREAUTH greeting cannot be used: we log in as somebody".into()
+                );
             }
             _ => return Err(format!("no IMAP greeting: {}", syntax::clean(&greeting))),
         }
@@ -271,12 +285,15 @@ impl Door {
         };
         let mut client = imap::Client::new(wire.clone());
         client.greeting_read = true;
-        match guarded(|| client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error))? {
+        match guarded(|| client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error))?
+        {
             Ok(session) => {
                 let capabilities = told_at_login(wire);
-                Session::new(session, wire.clone(), capabilities, until).map_err(|trouble| match trouble {
-                    Trouble::Refused(refusal) => NoLogin::from(refusal.text),
-                    Trouble::Broken(why) => NoLogin::from(why),
+                Session::new(session, wire.clone(), capabilities, until).map_err(|trouble| {
+                    match trouble {
+                        Trouble::Refused(refusal) => NoLogin::from(refusal.text),
+                        Trouble::Broken(why) => NoLogin::from(why),
+                    }
                 })
             }
             Err(imap::Error::Io(error)) => Err(NoLogin::from(error.to_string())),
@@ -288,9 +305,10 @@ impl Door {
     }
 }
 
-/// Codes of a NO to AUTHENTICATE (RFC 5530) that say something about the account or about our password, and not that a
-/// part of the server is away.
-const CODES_OF_REFUSAL: [&str; 5] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
+/// Codes of a NO to AUTHENTICATE (RFC 5530) that say something about the account or about our
+/// password, and not that a part of the server is away.
+const CODES_OF_REFUSAL: [&str; 5] =
+    ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
 
 fn refused(said: String) -> NoLogin {
     let code = said.split_once(' ').and_then(|(_, text)| syntax::response_code(text));
@@ -324,7 +342,8 @@ fn capability_code(text: &str) -> Capabilities {
     }
 }
 
-/// Capabilities that the server told with its OK to AUTHENTICATE: in its code, or in an untagged line before it.
+/// Capabilities that the server told with its OK to AUTHENTICATE: in its code, or in an untagged
+/// line before it.
 fn told_at_login(wire: &Wire) -> Capabilities {
     for line in wire.tapped().iter().rev() {
         let line = String::from_utf8_lossy(line);
@@ -363,10 +382,16 @@ fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
             let unreadable = |error| format!("CA file {}: {error}", file.display());
             for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
                 let certificate = certificate.map_err(unreadable)?;
-                roots.add(certificate).map_err(|error| format!("CA file {}: {error}", file.display()))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| format!("CA file {}: {error}", file.display()))?;
             }
         }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        None => {
+            // Certificates of the system's that cannot be read are none.
+            let native = rustls_native_certs::load_native_certs().certs;
+            let _ = roots.add_parsable_certificates(native);
+        }
     }
     if roots.is_empty() {
         return Err("no root certificates to verify the server with".to_owned());

@@ -1,8 +1,9 @@
-//! Finding the copies of a message in a mailbox. A look opens the mailbox read-only and afresh (so that it shows what
-//! another session has just stored), lets the server search, and compares every hit by identity: SEARCH HEADER matches
-//! parts of a value in any case, and a hit alone proves nothing. Nothing from a message reaches a command unless it is
-//! printable ASCII in quotes. An error, or an answer we do not understand, says nothing about the copy. After a look the
-//! mailbox stays open read-only; that disturbs no APPEND, and the next look opens it anew.
+//! Finding the copies of a message in a mailbox. A look opens the mailbox read-only and afresh (so
+//! that it shows what another session has just stored), lets the server search, and compares every
+//! hit by identity: SEARCH HEADER matches parts of a value in any case, and a hit alone proves
+//! nothing. Nothing from a message reaches a command unless it is printable ASCII in quotes. An
+//! error, or an answer we do not understand, says nothing about the copy. After a look the mailbox
+//! stays open read-only; that disturbs no APPEND, and the next look opens it anew.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -39,14 +40,18 @@ pub fn find(
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
         _ => None,
     };
-    let mut look = Look { session, sought, by, until, on_record, seen: BTreeSet::new(), found: Vec::new() };
+    let mut look =
+        Look { session, sought, by, until, on_record, seen: BTreeSet::new(), found: Vec::new() };
     let recorded = match on_record {
-        Some(uid) => fetch_one(look.session, uid, "(FLAGS INTERNALDATE)", until)?.map(|seen| (uid, seen)),
+        Some(uid) => {
+            fetch_one(look.session, uid, "(FLAGS INTERNALDATE)", until)?.map(|seen| (uid, seen))
+        }
         None => None,
     };
     let id = searchable_id(sought);
     look.search(id)?;
-    let is_shown = recorded.as_ref().map_or(!look.found.is_empty(), |(uid, _)| look.seen.contains(uid));
+    let is_shown =
+        recorded.as_ref().map_or(!look.found.is_empty(), |(uid, _)| look.seen.contains(uid));
     if id.is_some() && sought.is_thorough && !is_shown {
         look.search(None)?;
     }
@@ -87,7 +92,10 @@ impl Look<'_> {
         let mut hits = hits(&answer).map_err(|why| Trouble::Broken(self.session.close(why)))?;
         hits.sort_unstable();
         for uid in hits.into_iter().rev() {
-            if !self.seen.insert(uid) || Some(uid) == self.on_record || self.found.len() >= self.sought.at_most {
+            if !self.seen.insert(uid)
+                || Some(uid) == self.on_record
+                || self.found.len() >= self.sought.at_most
+            {
                 continue;
             }
             if let Some(seen) = candidate(self.session, uid, self.sought, self.by, self.until)? {
@@ -97,8 +105,9 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What message `uid`, which is on record, is. A UID stays with its message only as long as nobody puts an older state
-    /// of the mailbox back; so it is compared before anything is made of there being another copy.
+    /// What message `uid`, which is on record, is. A UID stays with its message only as long as
+    /// nobody puts an older state of the mailbox back; so it is compared before anything is made of
+    /// there being another copy.
     fn proof(&mut self, uid: u32) -> Result<Proof, Trouble> {
         if self.found.is_empty() && !self.sought.is_thorough {
             return Ok(Proof::Assumed);
@@ -115,27 +124,40 @@ impl Look<'_> {
 ///
 /// # Errors
 /// Refused for another reason, or no UIDVALIDITY.
-pub fn open(session: &mut Session, how: &str, mailbox: &str, until: Instant) -> Result<Option<u32>, Trouble> {
+pub fn open(
+    session: &mut Session,
+    how: &str,
+    mailbox: &str,
+    until: Instant,
+) -> Result<Option<u32>, Trouble> {
     let answer = match session.run(&format!("{how} {mailbox}"), until) {
         Ok(answer) => answer,
-        Err(Trouble::Refused(refusal)) if refusal.code == "NONEXISTENT" || refusal.code == "TRYCREATE" => {
+        Err(Trouble::Refused(refusal))
+            if refusal.code == "NONEXISTENT" || refusal.code == "TRYCREATE" =>
+        {
             return Ok(None);
         }
-        Err(Trouble::Refused(refusal)) if refusal.code.is_empty() && !exists(session, mailbox, until)? => {
+        Err(Trouble::Refused(refusal))
+            if refusal.code.is_empty() && !exists(session, mailbox, until)? =>
+        {
             return Ok(None);
         }
         Err(trouble) => return Err(trouble),
     };
-    let codes = answer.responses.iter().filter_map(|response| syntax::response_code(&response.after("OK")?));
-    let validity = codes.filter(|(name, _)| name == "UIDVALIDITY").find_map(|(_, number)| number.parse().ok());
+    let codes = answer
+        .responses
+        .iter()
+        .filter_map(|response| syntax::response_code(&response.after("OK")?));
+    let validity =
+        codes.filter(|(name, _)| name == "UIDVALIDITY").find_map(|(_, number)| number.parse().ok());
     match validity.filter(|validity| *validity > 0) {
         Some(validity) => Ok(Some(validity)),
         None => Err(refused("the mailbox has no UIDVALIDITY".to_owned())),
     }
 }
 
-/// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards in the name can only
-/// make this say yes.
+/// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards
+/// in the name can only make this say yes.
 pub fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, Trouble> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
@@ -156,7 +178,8 @@ fn criteria(sought: &Sought<'_>, by: DedupBy, id: Option<&str>) -> String {
         (DedupBy::MessageId, Some(_)) => format!("SINCE {since}"),
         _ => {
             let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
-            let (over, under) = (least.saturating_sub(SEARCH_BAND), most.saturating_add(SEARCH_BAND));
+            let (over, under) =
+                (least.saturating_sub(SEARCH_BAND), most.saturating_add(SEARCH_BAND));
             // RFC 3501 knows numbers of 32 bits only.
             let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
             format!("SINCE {since} LARGER {over} SMALLER {under}")
@@ -164,11 +187,14 @@ fn criteria(sought: &Sought<'_>, by: DedupBy, id: Option<&str>) -> String {
     }
 }
 
-/// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII, nothing that a
-/// server would decode first (RFC 2047), and from the only such field, as servers differ in which of several they see.
+/// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII,
+/// nothing that a server would decode first (RFC 2047), and from the only such field, as servers
+/// differ in which of several they see.
 fn searchable_id<'a>(sought: &Sought<'a>) -> Option<&'a str> {
     let id = std::str::from_utf8(sought.identity.message_id.as_deref()?).ok()?;
-    let plain = id.len() <= LONGEST_SEARCHED_ID && id.bytes().all(|byte| byte.is_ascii_graphic()) && !id.contains("=?");
+    let plain = id.len() <= LONGEST_SEARCHED_ID
+        && id.bytes().all(|byte| byte.is_ascii_graphic())
+        && !id.contains("=?");
     (plain && sought.has_one_id).then_some(id)
 }
 
@@ -178,7 +204,11 @@ fn hits(answer: &Answer) -> Result<Vec<u32>, String> {
         // A server with CONDSTORE may add (MODSEQ n).
         let numbers = list.split('(').next().unwrap_or("");
         for number in numbers.split_ascii_whitespace() {
-            hits.push(number.parse().map_err(|_| format!("no answer to SEARCH: {}", syntax::clean(list.as_bytes())))?);
+            hits.push(
+                number.parse().map_err(|_| {
+                    format!("no answer to SEARCH: {}", syntax::clean(list.as_bytes()))
+                })?,
+            );
         }
     }
     if answer.responses.iter().any(|response| response.after("ESEARCH").is_some()) {
@@ -197,17 +227,22 @@ fn candidate(
 ) -> Result<Option<Fetched>, Trouble> {
     let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
     let Some(mut seen) = fetch_one(session, uid, &first, until)? else { return Ok(None) };
-    let (Some(mut bytes), size) = (seen.body.take(), seen.size.unwrap_or(0)) else { return Ok(None) };
+    let (Some(mut bytes), size) = (seen.body.take(), seen.size.unwrap_or(0)) else {
+        return Ok(None);
+    };
     let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
     let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
     if by == DedupBy::Content && !likely.contains(&(size as u64)) {
         return Ok(None);
     }
     let mut last = bytes.len();
-    // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches it, or an empty one.
+    // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches it,
+    // or an empty one.
     while last == PIECE || (last > 0 && bytes.len() < size) {
         if bytes.len() as u64 > (size as u64).max(*most).saturating_add(PIECE as u64) {
-            return Err(Trouble::Broken(session.close(format!("message {uid} does not end at its size"))));
+            return Err(Trouble::Broken(
+                session.close(format!("message {uid} does not end at its size")),
+            ));
         }
         let next = fetch_one(session, uid, &format!("({})", piece(bytes.len())), until)?;
         let Some(body) = next.and_then(|next| next.body) else { return Ok(None) };
@@ -222,10 +257,21 @@ fn piece(offset: usize) -> String {
 }
 
 /// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
-pub fn fetch_one(session: &mut Session, uid: u32, items: &str, until: Instant) -> Result<Option<Fetched>, Trouble> {
+pub fn fetch_one(
+    session: &mut Session,
+    uid: u32,
+    items: &str,
+    until: Instant,
+) -> Result<Option<Fetched>, Trouble> {
     let answer = session.run_large(&format!("UID FETCH {uid} {items}"), until)?;
     let wants_body = items.contains("BODY");
-    let fetched = answer.responses.into_iter().filter_map(fetch::parse).filter(|fetched| fetched.uid == Some(uid));
-    let is_whole = |fetched: &Fetched| if wants_body { fetched.body.is_some() } else { fetched.date.is_some() };
+    let fetched = answer
+        .responses
+        .into_iter()
+        .filter_map(fetch::parse)
+        .filter(|fetched| fetched.uid == Some(uid));
+    let is_whole = |fetched: &Fetched| {
+        if wants_body { fetched.body.is_some() } else { fetched.date.is_some() }
+    };
     Ok(fetched.into_iter().find(is_whole))
 }

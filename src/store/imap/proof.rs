@@ -1,11 +1,13 @@
-//! Whose mailboxes a session shows. Some servers take SASL's authorization identity and ignore it: they let our user in,
-//! say OK, and everybody's mail would lie in that user's INBOX. So before anything is written, a session for an account and
-//! one for the user itself must be seen not to show the same mailboxes.
+//! Whose mailboxes a session shows. Some servers take SASL's authorization identity and ignore it:
+//! they let our user in, say OK, and everybody's mail would lie in that user's INBOX. So before
+//! anything is written, a session for an account and one for the user itself must be seen not to
+//! show the same mailboxes.
 //!
-//! Proof is, in this order: the server refuses the user itself, between two logins for the account; the INBOXes have another
-//! UIDVALIDITY each (or the user has none), read for the account, the user and the account again, in a new session each, for
-//! one may be made up as long as it is not on disk; a mailbox of a random name that is made for the user does not show for
-//! the account. That one is deleted again; a crash leaves it behind, empty, and never in another's account.
+//! Proof is, in this order: the server refuses the user itself, between two logins for the account;
+//! the INBOXes have another UIDVALIDITY each (or the user has none), read for the account, the user
+//! and the account again, in a new session each, for one may be made up as long as it is not on
+//! disk; a mailbox of a random name that is made for the user does not show for the account. That
+//! one is deleted again; a crash leaves it behind, empty, and never in another's account.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -20,7 +22,9 @@ use crate::store::{StoreError, Whose};
 pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Whose, StoreError> {
     let user = &door.settings.user;
     if is_same_person(account, user) {
-        return Err(cannot(format!("{account} is the account of {user} itself; another account can tell")));
+        return Err(cannot(format!(
+            "{account} is the account of {user} itself; another account can tell"
+        )));
     }
     let mut session = door.open(account, until)?;
     let mut own = match door.open_own(until) {
@@ -32,26 +36,45 @@ pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Who
     let theirs = inbox(&mut own, user, until)?;
     let again = inbox(&mut door.open(account, until)?, account, until)?;
     if before.is_some() && before == again && before != theirs {
-        let uidvalidity = |inbox: Option<u32>| inbox.map_or("none".to_owned(), |validity| validity.to_string());
+        let uidvalidity =
+            |inbox: Option<u32>| inbox.map_or("none".to_owned(), |validity| validity.to_string());
         let (ours, theirs) = (uidvalidity(before), uidvalidity(theirs));
-        return Ok(Whose::Accounts(format!("INBOX of {account} has uidvalidity {ours}, that of {user} {theirs}")));
+        return Ok(Whose::Accounts(format!(
+            "INBOX of {account} has uidvalidity {ours}, that of {user} {theirs}"
+        )));
     }
     by_a_mailbox(door, &mut own, account, until)
 }
 
-/// The server does not let the user in for itself. If it would ignore for whom, the account's login would be the same.
-fn refused_itself(door: &Door, account: &str, no: NoLogin, until: Instant) -> Result<Whose, StoreError> {
+/// The server does not let the user in for itself. If it would ignore for whom, the account's login
+/// would be the same.
+fn refused_itself(
+    door: &Door,
+    account: &str,
+    no: NoLogin,
+    until: Instant,
+) -> Result<Whose, StoreError> {
     match no {
         no if no.denies_identity() => drop(door.open(account, until)?),
         NoLogin::Refused(Refusal { code, text }) if !is_trouble(&code) => {
-            return Err(cannot(format!("{text}; an account of its own for this user on the mail server would tell")));
+            return Err(cannot(format!(
+                "{text}; an account of its own for this user on the mail server would tell"
+            )));
         }
         no => return Err(StoreError::NotStored(no.why())),
     }
-    Ok(Whose::Accounts(format!("{} may log in for {account} and not for itself", door.settings.user)))
+    Ok(Whose::Accounts(format!(
+        "{} may log in for {account} and not for itself",
+        door.settings.user
+    )))
 }
 
-fn by_a_mailbox(door: &Door, own: &mut Session, account: &str, until: Instant) -> Result<Whose, StoreError> {
+fn by_a_mailbox(
+    door: &Door,
+    own: &mut Session,
+    account: &str,
+    until: Instant,
+) -> Result<Whose, StoreError> {
     let user = &door.settings.user;
     let name = format!("{}onedrop-{:016x}", prefix(own, until)?, random());
     let mailbox = syntax::quote(&name);
@@ -66,7 +89,10 @@ fn by_a_mailbox(door: &Door, own: &mut Session, account: &str, until: Instant) -
     // Also after an error: nothing else takes it away.
     let deleted = own.run(&format!("DELETE {mailbox}"), until);
     if let Err(trouble) = deleted {
-        tracing::warn!("the mailbox {name} of {user}, made for a test, is left behind: {}", why(trouble));
+        tracing::warn!(
+            "the mailbox {name} of {user}, made for a test, is left behind: {}",
+            why(trouble)
+        );
     }
     Ok(match seen? {
         true => Whose::Users(format!("{account} has the very mailbox that {user} has just made")),
@@ -75,15 +101,25 @@ fn by_a_mailbox(door: &Door, own: &mut Session, account: &str, until: Instant) -
 }
 
 /// Whether `mailbox`, which `own` shows before and after, shows for the account.
-fn look_for(door: &Door, own: &mut Session, account: &str, mailbox: &str, until: Instant) -> Result<bool, StoreError> {
+fn look_for(
+    door: &Door,
+    own: &mut Session,
+    account: &str,
+    mailbox: &str,
+    until: Instant,
+) -> Result<bool, StoreError> {
     let shows = |session: &mut Session| {
-        look::exists(session, mailbox, until).map_err(|trouble| failed("listing a mailbox", trouble))
+        look::exists(session, mailbox, until)
+            .map_err(|trouble| failed("listing a mailbox", trouble))
     };
     let before = shows(own)?;
     let seen = shows(&mut door.open(account, until)?)?;
     let is_listed = seen || (before && shows(own)?);
     if !is_listed {
-        return Err(cannot(format!("the server does not list a mailbox that it has made for {}", door.settings.user)));
+        return Err(cannot(format!(
+            "the server does not list a mailbox that it has made for {}",
+            door.settings.user
+        )));
     }
     Ok(seen)
 }
@@ -109,10 +145,14 @@ fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
     }
 }
 
-/// The prefix of the first personal namespace: printable ASCII without quotes, which a command may carry.
+/// The prefix of the first personal namespace: printable ASCII without quotes, which a command may
+/// carry.
 fn personal_prefix(told: &str) -> Option<String> {
     let (prefix, _) = told.strip_prefix("((\"")?.split_once('"')?;
-    prefix.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\').then(|| prefix.to_owned())
+    prefix
+        .bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\')
+        .then(|| prefix.to_owned())
 }
 
 /// Whether two names may be one person's, with a domain or without one.
@@ -158,7 +198,9 @@ mod tests {
 
     #[test]
     fn the_users_own_account_is_known_by_its_name() {
-        for (account, user) in [("mda", "mda"), ("MDA", "mda"), ("mda", "mda@mail.axial.net"), ("mda@a", "MDA")] {
+        for (account, user) in
+            [("mda", "mda"), ("MDA", "mda"), ("mda", "mda@mail.axial.net"), ("mda@a", "MDA")]
+        {
             assert!(is_same_person(account, user), "{account} {user}");
         }
         for (account, user) in [("lisa", "mda"), ("mda@a", "mda@b"), ("mda2", "mda"), ("", "mda")] {

@@ -1,6 +1,7 @@
-//! Taking one message out of a mailbox: UID STORE and UID EXPUNGE (UIDPLUS) of that message alone. The mailbox stays open
-//! read-write, which disturbs no APPEND; only CLOSE and a bare EXPUNGE, which we never send, would take out what others
-//! have marked. A session that breaks between the two steps leaves the message marked as deleted; a refusal does not.
+//! Taking one message out of a mailbox: UID STORE and UID EXPUNGE (UIDPLUS) of that message alone.
+//! The mailbox stays open read-write, which disturbs no APPEND; only CLOSE and a bare EXPUNGE,
+//! which we never send, would take out what others have marked. A session that breaks between the
+//! two steps leaves the message marked as deleted; a refusal does not.
 
 use std::time::Instant;
 
@@ -8,11 +9,18 @@ use super::fetch;
 use super::look::{open, refused};
 use super::session::{Refusal, Session, Trouble};
 
-/// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is fine.
+/// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
+/// fine.
 ///
 /// # Errors
 /// [`Trouble::Refused`] also when the mailbox has another UIDVALIDITY.
-pub fn remove(session: &mut Session, mailbox: &str, validity: u32, uid: u32, until: Instant) -> Result<(), Trouble> {
+pub fn remove(
+    session: &mut Session,
+    mailbox: &str,
+    validity: u32,
+    uid: u32,
+    until: Instant,
+) -> Result<(), Trouble> {
     if !select(session, mailbox, validity, until)? {
         return Ok(());
     }
@@ -20,11 +28,13 @@ pub fn remove(session: &mut Session, mailbox: &str, validity: u32, uid: u32, unt
     expunge(session, uid, until)
 }
 
-/// Takes out message `uid` if message `keeper` stands beside it. The keeper is looked at once `uid` is marked: of two who
-/// hold each other's keeper for the double, one at least sees the other's mark.
+/// Takes out message `uid` if message `keeper` stands beside it. The keeper is looked at once `uid`
+/// is marked: of two who hold each other's keeper for the double, one at least sees the other's
+/// mark.
 ///
 /// # Errors
-/// [`Trouble::Refused`] also when either is gone or marked as deleted by another, or the mailbox has another UIDVALIDITY.
+/// [`Trouble::Refused`] also when either is gone or marked as deleted by another, or the mailbox
+/// has another UIDVALIDITY.
 pub fn remove_double(
     session: &mut Session,
     mailbox: &str,
@@ -44,7 +54,8 @@ pub fn remove_double(
     match stands(session, keeper, until) {
         Ok(true) => expunge(session, uid, until),
         Ok(false) => {
-            let why = format!("uid {keeper}, which was to stay, is gone or marked as deleted by now");
+            let why =
+                format!("uid {keeper}, which was to stay, is gone or marked as deleted by now");
             Err(unmark(session, uid, why, until))
         }
         Err(Trouble::Refused(refusal)) => Err(unmark(session, uid, refusal.text, until)),
@@ -53,11 +64,16 @@ pub fn remove_double(
 }
 
 /// Opens the mailbox to write; false when it does not exist.
-fn select(session: &mut Session, mailbox: &str, validity: u32, until: Instant) -> Result<bool, Trouble> {
+fn select(
+    session: &mut Session,
+    mailbox: &str,
+    validity: u32,
+    until: Instant,
+) -> Result<bool, Trouble> {
     match open(session, "SELECT", mailbox, until)? {
-        Some(other) if other != validity => {
-            Err(refused(format!("the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}")))
-        }
+        Some(other) if other != validity => Err(refused(format!(
+            "the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}"
+        ))),
         found => Ok(found.is_some()),
     }
 }
@@ -65,7 +81,11 @@ fn select(session: &mut Session, mailbox: &str, validity: u32, until: Instant) -
 /// Whether message `uid` is there and, as the server expressly says, not marked as deleted.
 fn stands(session: &mut Session, uid: u32, until: Instant) -> Result<bool, Trouble> {
     let answer = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
-    let fetched = answer.responses.into_iter().filter_map(fetch::parse).filter(|fetched| fetched.uid == Some(uid));
+    let fetched = answer
+        .responses
+        .into_iter()
+        .filter_map(fetch::parse)
+        .filter(|fetched| fetched.uid == Some(uid));
     let marks: Vec<bool> = fetched.filter_map(|fetched| fetched.is_deleted).collect();
     Ok(!marks.is_empty() && marks.iter().all(|is_deleted| !is_deleted))
 }

@@ -1,8 +1,9 @@
-//! One authenticated IMAP session. Commands go out through the `imap` crate, which makes their tags; answers are read
-//! here, line by line, and matched with the tag that really went out. We do not use the crate's reader after login: it
-//! gives up on text it cannot parse, and then nobody knows how a command ended. Whatever is not understood closes the
-//! session; a closed one is never used again. An idle session is looked at before each command: left-over lines that
-//! could pass for an answer, a BYE or a closed connection end it before anything is sent.
+//! One authenticated IMAP session. Commands go out through the `imap` crate, which makes their
+//! tags; answers are read here, line by line, and matched with the tag that really went out. We do
+//! not use the crate's reader after login: it gives up on text it cannot parse, and then nobody
+//! knows how a command ended. Whatever is not understood closes the session; a closed one is never
+//! used again. An idle session is looked at before each command: left-over lines that could pass
+//! for an answer, a BYE or a closed connection end it before anything is sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ pub struct Answer {
     pub responses: Vec<Response>,
 }
 
-/// An untagged response, without its `* `. Its literals stand aside; their `{n}` is still in the line.
+/// An untagged response, without its `* `. Its literals stand aside; their `{n}` is still in the
+/// line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Response {
     pub line: Vec<u8>,
@@ -109,7 +111,8 @@ impl Session {
         until: Instant,
     ) -> Result<Session, Trouble> {
         wire.collect_output();
-        let mut session = Session { imap, wire, capabilities, open: true, in_command: false, bye: None };
+        let mut session =
+            Session { imap, wire, capabilities, open: true, in_command: false, bye: None };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;
             let lists = answer.responses.iter().filter_map(|response| response.after("CAPABILITY"));
@@ -130,7 +133,8 @@ impl Session {
         self.open
     }
 
-    /// Ends the session at once; nothing more is sent. Returns `why`, with what the server said at the end.
+    /// Ends the session at once; nothing more is sent. Returns `why`, with what the server said at
+    /// the end.
     pub fn close(&mut self, why: impl std::fmt::Display) -> String {
         self.open = false;
         self.wire.close();
@@ -171,11 +175,14 @@ impl Session {
     }
 
     fn complete(&mut self, tag: &str) -> Result<Answer, Trouble> {
-        let event = self.wire.send().map_err(|error| error.to_string()).and_then(|()| self.next(tag));
+        let event =
+            self.wire.send().map_err(|error| error.to_string()).and_then(|()| self.next(tag));
         match event {
             Ok(Event::Done(answer)) => Ok(answer),
             Ok(Event::Refused(refusal)) => Err(Trouble::Refused(refusal)),
-            Ok(Event::GoOn) => Err(Trouble::Broken(self.close("the server wants more of a complete command"))),
+            Ok(Event::GoOn) => {
+                Err(Trouble::Broken(self.close("the server wants more of a complete command")))
+            }
             Err(why) => Err(Trouble::Broken(self.close(why))),
         }
     }
@@ -186,7 +193,9 @@ impl Session {
     /// [`Trouble::Broken`]: the session cannot be used.
     pub fn queue(&mut self, command: &str, until: Instant) -> Result<String, Trouble> {
         self.wire.begin(until, ANSWER_BYTES);
-        self.settle().and_then(|()| self.put(command)).map_err(|why| Trouble::Broken(self.close(why)))
+        self.settle()
+            .and_then(|()| self.put(command))
+            .map_err(|why| Trouble::Broken(self.close(why)))
     }
 
     fn put(&mut self, command: &str) -> Result<String, String> {
@@ -197,15 +206,21 @@ impl Session {
         let unsent = String::from_utf8(self.wire.unsent()).unwrap_or_default();
         self.in_command = true;
         match unsent.strip_suffix(&format!(" {command}\r\n")) {
-            Some(tag) if !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(tag.to_owned()),
+            Some(tag)
+                if !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()) =>
+            {
+                Ok(tag.to_owned())
+            }
             _ => Err("the imap crate did not write the command".to_owned()),
         }
     }
 
-    /// Reads to the next `+` or tagged line. Untagged responses are kept for the answer only if the command ends.
+    /// Reads to the next `+` or tagged line. Untagged responses are kept for the answer only if the
+    /// command ends.
     ///
     /// # Errors
-    /// The connection is gone, too late, too much, or something that no answer to this command can be.
+    /// The connection is gone, too late, too much, or something that no answer to this command can
+    /// be.
     pub fn next(&mut self, tag: &str) -> Result<Event, String> {
         let mut responses = Vec::new();
         loop {
@@ -227,7 +242,8 @@ impl Session {
             self.bye = Some(syntax::clean(bye.as_bytes()));
         }
         // Text for people may end in braces; only data responses have literals.
-        let is_text = ["OK", "NO", "BAD", "BYE", "PREAUTH"].iter().any(|word| response.rest(word).is_some());
+        let is_text =
+            ["OK", "NO", "BAD", "BYE", "PREAUTH"].iter().any(|word| response.rest(word).is_some());
         while let (false, Some(size)) = (is_text, literal_at_end(&response.line)) {
             let read = |error: std::io::Error| error.to_string();
             response.literals.push(self.wire.read_exactly(size).map_err(read)?);
@@ -251,7 +267,8 @@ impl Session {
         Ok(())
     }
 
-    /// What the server has said about command `tag` up to now; does not wait for more than the rest of a line.
+    /// What the server has said about command `tag` up to now; does not wait for more than the rest
+    /// of a line.
     ///
     /// # Errors
     /// As for [`next`](Session::next).
@@ -273,7 +290,8 @@ impl Session {
     }
 }
 
-/// Says LOGOUT, and does not wait for the answer. In the middle of a command it says nothing: that would end the command.
+/// Says LOGOUT, and does not wait for the answer. In the middle of a command it says nothing: that
+/// would end the command.
 impl Drop for Session {
     fn drop(&mut self) {
         if self.open && !self.in_command && self.queue("LOGOUT", Instant::now() + GOODBYE).is_ok() {
@@ -303,7 +321,10 @@ pub fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 
 fn tagged(line: &[u8], tag: &str, responses: Vec<Response>) -> Result<Event, String> {
     let out_of_step = || format!("the server is out of step: {}", syntax::clean(line));
-    let rest = line.strip_prefix(tag.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or_else(out_of_step)?;
+    let rest = line
+        .strip_prefix(tag.as_bytes())
+        .and_then(|rest| rest.strip_prefix(b" "))
+        .ok_or_else(out_of_step)?;
     let rest = String::from_utf8_lossy(rest);
     let (status, text) = rest.split_once(' ').unwrap_or((&rest, ""));
     let code = syntax::response_code(text);
@@ -322,7 +343,8 @@ fn literal_at_end(line: &[u8]) -> Option<usize> {
     let inside = line.strip_suffix(b"}")?;
     let open = inside.iter().rposition(|byte| *byte == b'{')?;
     let digits = std::str::from_utf8(&inside[open + 1..]).ok()?;
-    (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+    (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
 }
 
 #[cfg(test)]
@@ -335,11 +357,15 @@ mod tests {
             assert!(tagged(line.as_bytes(), "a1", Vec::new()).is_err(), "{line}");
         }
         assert!(matches!(tagged(b"a1 ok", "a1", Vec::new()), Ok(Event::Done(_))));
-        let Ok(Event::Refused(refusal)) = tagged("a1 No [overquota] Überfüllt\x07".as_bytes(), "a1", Vec::new())
+        let Ok(Event::Refused(refusal)) =
+            tagged("a1 No [overquota] Überfüllt\x07".as_bytes(), "a1", Vec::new())
         else {
             panic!()
         };
-        assert_eq!((refusal.code.as_str(), refusal.text.as_str()), ("OVERQUOTA", "No [overquota] Überfüllt"));
+        assert_eq!(
+            (refusal.code.as_str(), refusal.text.as_str()),
+            ("OVERQUOTA", "No [overquota] Überfüllt")
+        );
     }
 
     #[test]
@@ -354,7 +380,11 @@ mod tests {
     #[test]
     fn capabilities_are_whole_words() {
         let capabilities = Capabilities::parse("IMAP4rev1 literal+ UIDPLUS APPENDLIMIT=35651584");
-        assert!(capabilities.has("LITERAL+") && !capabilities.has("LITERAL-") && !capabilities.has("UID"));
+        assert!(
+            capabilities.has("LITERAL+")
+                && !capabilities.has("LITERAL-")
+                && !capabilities.has("UID")
+        );
         assert_eq!(capabilities.append_limit(), Some(35_651_584));
         assert_eq!(Capabilities::parse("APPENDLIMIT").append_limit(), None);
     }

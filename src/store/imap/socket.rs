@@ -1,7 +1,7 @@
-//! TCP, or TLS over it, with an absolute deadline that no peer can stretch: it bounds every read and write of the socket
-//! itself, below TLS, so neither silence nor a drip of single bytes outlasts it. Connecting and
-//! looking up the name are bounded by the same deadline; a resolver that hangs stays behind in a thread of its own.
-//! Dropping a connection sends nothing.
+//! TCP, or TLS over it, with an absolute deadline that no peer can stretch: it bounds every read
+//! and write of the socket itself, below TLS, so neither silence nor a drip of single bytes
+//! outlasts it. Connecting and looking up the name are bounded by the same deadline; a resolver
+//! that hangs stays behind in a thread of its own. Dropping a connection sends nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -35,7 +35,8 @@ impl Socket {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for (at, address) in addresses.iter().enumerate() {
             // An address that swallows packets leaves time for the next.
-            let share = until.saturating_duration_since(Instant::now()) / (addresses.len() - at) as u32;
+            let share =
+                until.saturating_duration_since(Instant::now()) / (addresses.len() - at) as u32;
             if share.is_zero() {
                 return Err(timed_out());
             }
@@ -73,7 +74,8 @@ impl Socket {
 
     /// Waits until `what` can be done.
     fn ready(&self, what: PollFlags) -> io::Result<()> {
-        let left = PollTimeout::try_from(self.left()?.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
+        let left = PollTimeout::try_from(self.left()?.max(Duration::from_millis(1)))
+            .unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.tcp.as_fd(), what)], left) {
             Ok(0) => Err(timed_out()),
             // What a signal interrupted is tried again.
@@ -102,7 +104,8 @@ impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             self.ready(PollFlags::POLLOUT)?;
-            match send(self.tcp.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+            match send(self.tcp.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
+            {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 written => return Ok(written?),
             }
@@ -126,7 +129,11 @@ impl Transport {
     ///
     /// # Errors
     /// Handshake or verification failed, or this is no plain connection.
-    pub fn start_tls(self, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Transport> {
+    pub fn start_tls(
+        self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<Transport> {
         let Transport::Tcp(mut socket) = self else { return Err(lost()) };
         let mut tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
         while tls.is_handshaking() {
@@ -197,7 +204,9 @@ fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>>
         let _ = found.send((name.as_str(), port).to_socket_addrs().map(Iterator::collect));
     })?;
     let left = until.saturating_duration_since(Instant::now());
-    finding.recv_timeout(left).unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "name look-up hangs")))
+    finding
+        .recv_timeout(left)
+        .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "name look-up hangs")))
 }
 
 fn timed_out() -> io::Error {
@@ -221,7 +230,8 @@ mod tests {
     fn a_host_that_is_gone_is_noticed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let Socket { tcp, .. } = Socket::connect("127.0.0.1", port, Instant::now() + Duration::from_secs(10)).unwrap();
+        let Socket { tcp, .. } =
+            Socket::connect("127.0.0.1", port, Instant::now() + Duration::from_secs(10)).unwrap();
         assert_eq!(getsockopt(&tcp, sockopt::TcpUserTimeout), Ok(10_000));
         assert_eq!(getsockopt(&tcp, sockopt::KeepAlive), Ok(true));
         assert_eq!(getsockopt(&tcp, sockopt::TcpKeepIdle), Ok(10));

@@ -1,6 +1,7 @@
-//! How IMAP writes things down: mailbox names, strings, dates, base64, response codes, and the CRLF form of a message.
-//! Whatever comes from a message or from the configuration passes through here before it becomes part of a command, and
-//! whatever a server says passes through [`clean`] before it becomes part of an error. Values only; no I/O.
+//! How IMAP writes things down: mailbox names, strings, dates, base64, response codes, and the CRLF
+//! form of a message. Whatever comes from a message or from the configuration passes through here
+//! before it becomes part of a command, and whatever a server says passes through [`clean`] before
+//! it becomes part of an error. Values only; no I/O.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,8 +12,8 @@ use crate::store::utf7::{BASE64, encode, modified_utf7};
 /// Longest text of a server's that goes into an error, in bytes.
 const LONGEST_TEXT: usize = 200;
 
-/// A mailbox name as a command may carry it: modified UTF-7, quoted. `None` when it is empty or holds a control
-/// character, which no mailbox name may.
+/// A mailbox name as a command may carry it: modified UTF-7, quoted. `None` when it is empty or
+/// holds a control character, which no mailbox name may.
 pub fn mailbox(name: &str) -> Option<String> {
     let fine = !name.is_empty() && !name.chars().any(char::is_control);
     fine.then(|| quote(&modified_utf7(name)))
@@ -46,10 +47,12 @@ pub fn date_time(time: SystemTime) -> String {
     utc(time).format("%d-%b-%Y %H:%M:%S +0000").to_string()
 }
 
-/// The day before `time` as SEARCH takes it (RFC 3501, date), in UTC. Servers compare with the day in the message's own
-/// or in their time zone; a day earlier covers every zone.
+/// The day before `time` as SEARCH takes it (RFC 3501, date), in UTC. Servers compare with the day
+/// in the message's own or in their time zone; a day earlier covers every zone.
 pub fn day_before(time: SystemTime) -> String {
-    utc(time.checked_sub(Duration::from_secs(24 * 3600)).unwrap_or(UNIX_EPOCH)).format("%d-%b-%Y").to_string()
+    utc(time.checked_sub(Duration::from_secs(24 * 3600)).unwrap_or(UNIX_EPOCH))
+        .format("%d-%b-%Y")
+        .to_string()
 }
 
 /// The point in time of an INTERNALDATE: what [`date_time`] writes, in any zone.
@@ -78,19 +81,23 @@ pub fn clean(text: &[u8]) -> String {
     cleaned
 }
 
-/// A response code (RFC 3501 section 7.1) at the start of a status response's text: name in upper case, arguments.
+/// A response code (RFC 3501 section 7.1) at the start of a status response's text: name in upper
+/// case, arguments.
 pub fn response_code(text: &str) -> Option<(String, String)> {
     let (code, _) = text.strip_prefix('[')?.split_once(']')?;
     let (name, arguments) = code.split_once(' ').unwrap_or((code, ""));
     Some((name.to_ascii_uppercase(), arguments.trim().to_owned()))
 }
 
-/// Gives `bytes` to `sink` piece by piece as they travel in a literal: bare LF as CRLF, NUL as 0x80 (a literal cannot
-/// hold it), all else as it is.
+/// Gives `bytes` to `sink` piece by piece as they travel in a literal: bare LF as CRLF, NUL as 0x80
+/// (a literal cannot hold it), all else as it is.
 ///
 /// # Errors
 /// The sink's.
-pub fn literal_form<E>(bytes: &[u8], mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+pub fn literal_form<E>(
+    bytes: &[u8],
+    mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut from = 0;
     for at in memchr::memchr2_iter(b'\n', 0, bytes) {
         let replacement: &[u8] = match bytes[at] {
@@ -139,9 +146,14 @@ mod tests {
 
     #[test]
     fn base64_is_rfc_4648() {
-        for (plain, encoded) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\0a\0b", "AGEAYg==")]
-        {
+        for (plain, encoded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\0a\0b", "AGEAYg=="),
+        ] {
             assert_eq!(base64(plain.as_bytes()), encoded);
         }
     }
@@ -151,7 +163,10 @@ mod tests {
         let time = UNIX_EPOCH + Duration::from_secs(1_795_219_200);
         assert_eq!(date_time(time), "21-Nov-2026 00:00:00 +0000");
         assert_eq!(day_before(time), "20-Nov-2026");
-        assert_eq!(date_time(UNIX_EPOCH + Duration::from_secs(86_400 + 61)), "02-Jan-1970 00:01:01 +0000");
+        assert_eq!(
+            date_time(UNIX_EPOCH + Duration::from_secs(86_400 + 61)),
+            "02-Jan-1970 00:01:01 +0000"
+        );
     }
 
     #[test]

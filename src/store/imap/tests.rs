@@ -1,5 +1,6 @@
-//! The IMAP store against a scripted server on loopback: what it sends, and what it makes of every way in which a
-//! server can answer, misbehave or go away. A script panics when the store sends something else than it expects.
+//! The IMAP store against a scripted server on loopback: what it sends, and what it makes of every
+//! way in which a server can answer, misbehave or go away. A script panics when the store sends
+//! something else than it expects.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -76,12 +77,18 @@ impl Peer {
     fn log_in(&mut self, capabilities: &str) {
         self.say(format!("* OK [CAPABILITY {capabilities}] ready\r\n"));
         // base64 of doug, mda, secret with NUL in between
-        self.answer("AUTHENTICATE PLAIN ZG91ZwBtZGEAc2VjcmV0", &format!("OK [CAPABILITY {capabilities}] in"));
+        self.answer(
+            "AUTHENTICATE PLAIN ZG91ZwBtZGEAc2VjcmV0",
+            &format!("OK [CAPABILITY {capabilities}] in"),
+        );
     }
 
     /// Reads an APPEND of `LETTER` to `mailbox` up to its literal.
     fn append_to(&mut self, mailbox: &str, plus: &str) -> String {
-        self.expect(&format!("APPEND {mailbox} \"21-Nov-2026 00:00:00 +0000\" {{{}{plus}}}", LETTER_SENT.len()))
+        self.expect(&format!(
+            "APPEND {mailbox} \"21-Nov-2026 00:00:00 +0000\" {{{}{plus}}}",
+            LETTER_SENT.len()
+        ))
     }
 
     /// Reads an APPEND to INBOX with its literal, but not the CRLF after it.
@@ -97,7 +104,8 @@ impl Peer {
 
     fn open(&mut self, how: &str) {
         let tag = self.expect(&format!("{how} \"INBOX\""));
-        let noise = "* FLAGS (\\Seen $ä)\r\n* 3 EXISTS\r\n* OK [PERMANENTFLAGS ()] none\r\n* NO odd\r\n";
+        let noise =
+            "* FLAGS (\\Seen $ä)\r\n* 3 EXISTS\r\n* OK [PERMANENTFLAGS ()] none\r\n* NO odd\r\n";
         self.say(format!("{noise}* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
     }
 
@@ -131,7 +139,10 @@ impl World {
         World::with(script, |_| {})
     }
 
-    fn with(script: impl FnOnce(TcpListener) + Send + 'static, change: impl FnOnce(&mut ImapSettings)) -> World {
+    fn with(
+        script: impl FnOnce(TcpListener) + Send + 'static,
+        change: impl FnOnce(&mut ImapSettings),
+    ) -> World {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut settings = settings(listener.local_addr().unwrap().port());
         change(&mut settings);
@@ -139,7 +150,10 @@ impl World {
     }
 
     /// A server that logs one client in and then does `script`.
-    fn logged_in(capabilities: &'static str, script: impl FnOnce(&mut Peer) + Send + 'static) -> World {
+    fn logged_in(
+        capabilities: &'static str,
+        script: impl FnOnce(&mut Peer) + Send + 'static,
+    ) -> World {
         World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.log_in(capabilities);
@@ -151,7 +165,11 @@ impl World {
         self.append_within(destination, &deadline())
     }
 
-    fn append_within(&mut self, destination: &Destination, deadline: &Deadline) -> Result<Receipt, StoreError> {
+    fn append_within(
+        &mut self,
+        destination: &Destination,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
         let message = Message::new(LETTER.to_vec(), DedupBy::Content);
         self.store.append(destination, &copy_of(&message), deadline)
     }
@@ -168,7 +186,13 @@ impl World {
 const KEY: Hash = [0; 32];
 
 fn copy_of(message: &Message) -> Copy<'_> {
-    Copy { key: &KEY, head: b"", bytes: message.own_copy(), identity: message.identity(), recorded_at: recorded_at() }
+    Copy {
+        key: &KEY,
+        head: b"",
+        bytes: message.own_copy(),
+        identity: message.identity(),
+        recorded_at: recorded_at(),
+    }
 }
 
 fn recorded_at() -> SystemTime {
@@ -203,7 +227,10 @@ fn a_copy_is_appended_in_one_round_trip_after_the_login() {
     });
     world.store.prepare("doug", soon());
     let deadline = deadline();
-    assert_eq!(world.append_within(&inbox(), &deadline).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
+    assert_eq!(
+        world.append_within(&inbox(), &deadline).unwrap(),
+        Receipt::Uid { validity: 7, uid: 42 }
+    );
     assert!(deadline.is_answering(), "the receipt is not on record yet");
     world.end();
 }
@@ -220,7 +247,10 @@ fn one_session_serves_all_copies_of_an_account() {
         peer.say(format!("{tag} OK [APPENDUID 8 1] done\r\n"));
     });
     assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
-    assert_eq!(world.append(&Destination::sent("doug", "Sent")).unwrap(), Receipt::Uid { validity: 8, uid: 1 });
+    assert_eq!(
+        world.append(&Destination::sent("doug", "Sent")).unwrap(),
+        Receipt::Uid { validity: 8, uid: 1 }
+    );
     world.end();
 }
 
@@ -296,7 +326,10 @@ fn a_mailbox_that_stays_missing_is_created_once_only() {
     });
     let deadline = deadline();
     let error = world.append_within(&inbox(), &deadline).unwrap_err();
-    assert!(matches!(&error, StoreError::Refused(why) if why.contains("no such mailbox")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Refused(why) if why.contains("no such mailbox")),
+        "{error}"
+    );
     assert!(!deadline.is_answering(), "there is nothing left to wait for");
     world.end();
 }
@@ -313,7 +346,10 @@ fn without_create_mailboxes_a_missing_one_is_an_error_that_says_so() {
     let mut world = World::with(script, |settings| settings.create_mailboxes = false);
     let error = world.append(&inbox()).unwrap_err();
     assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
-    assert!(error.to_string().contains("INBOX") && error.to_string().contains("create_mailboxes"), "{error}");
+    assert!(
+        error.to_string().contains("INBOX") && error.to_string().contains("create_mailboxes"),
+        "{error}"
+    );
     world.end();
 }
 
@@ -336,7 +372,10 @@ fn a_refusal_in_place_of_the_plus_is_told_by_its_code() {
         let error = world.append(&inbox()).unwrap_err();
         assert!(error.certainly_not_stored() && error.to_string().contains(expected), "{error}");
         assert_eq!(matches!(error, StoreError::OverQuota(_)), refusal.contains("OVERQUOTA"));
-        assert_eq!(matches!(error, StoreError::TooBig(_)), refusal.contains("TOOBIG") || refusal.contains("LIMIT"));
+        assert_eq!(
+            matches!(error, StoreError::TooBig(_)),
+            refusal.contains("TOOBIG") || refusal.contains("LIMIT")
+        );
         world.end();
     }
 }
@@ -435,7 +474,9 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
         let mut world = World::logged_in(CAPABILITIES, move |peer| {
             // What is small goes out with its last bytes or not at all.
             if goes_ahead {
-                peer.expect(&format!("APPEND \"INBOX\" \"21-Nov-2026 00:00:00 +0000\" {{{size}+}}"));
+                peer.expect(&format!(
+                    "APPEND \"INBOX\" \"21-Nov-2026 00:00:00 +0000\" {{{size}+}}"
+                ));
                 peer.bytes(size);
             }
             assert!(peer.rest().is_empty());
@@ -448,7 +489,8 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
     }
 }
 
-/// Without LITERAL+ the server speaks before the literal comes, so that its end before the last bytes is one for certain.
+/// Without LITERAL+ the server speaks before the literal comes, so that its end before the last
+/// bytes is one for certain.
 #[test]
 fn a_kept_session_that_ends_under_an_append_costs_none_but_not_after_the_last_bytes() {
     fn literal(peer: &mut Peer) -> String {
@@ -508,12 +550,17 @@ fn a_session_that_ended_while_idle_is_opened_again() {
         });
         assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
         ending.recv().unwrap();
-        assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 43 }, "{goodbye}");
+        assert_eq!(
+            world.append(&inbox()).unwrap(),
+            Receipt::Uid { validity: 7, uid: 43 },
+            "{goodbye}"
+        );
         world.end();
     }
 }
 
-/// An append goes out whole before anything comes back, its last bytes with it: what was never read must not be in doubt.
+/// An append goes out whole before anything comes back, its last bytes with it: what was never read
+/// must not be in doubt.
 #[test]
 fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
     for is_there in [true, false] {
@@ -538,7 +585,11 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
         });
         world.store.idle = Duration::ZERO;
         for uid in [42, 43] {
-            assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid }, "is there: {is_there}");
+            assert_eq!(
+                world.append(&inbox()).unwrap(),
+                Receipt::Uid { validity: 7, uid },
+                "is there: {is_there}"
+            );
         }
         world.end();
     }
@@ -548,10 +599,14 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
 fn a_check_tells_what_an_administrator_wants_to_know() {
     let mut world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {
         let tag = peer.expect("EXAMINE \"INBOX\"");
-        peer.say(format!("* 3 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"));
+        peer.say(format!(
+            "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"
+        ));
     });
     let facts = world.store.check("doug", soon()).unwrap().join("\n");
-    for fact in ["as mda for doug", "uidvalidity=7", "UIDPLUS: no", "LITERAL-: yes", "APPENDLIMIT: 1000"] {
+    for fact in
+        ["as mda for doug", "uidvalidity=7", "UIDPLUS: no", "LITERAL-: yes", "APPENDLIMIT: 1000"]
+    {
         assert!(facts.contains(fact), "{facts}");
     }
     world.end();

@@ -1,8 +1,9 @@
-//! One connection to the mail server, shared: the `imap` crate owns one handle and sends commands through it; we keep
-//! another, read the answers and send message literals ourselves. Beside the socket's deadline it keeps a byte budget,
-//! so that no endless line or flood fills our memory. What the crate reads is handed over line by line (nothing that we
-//! want to read ends up in its buffers) and in 7 bits (its parser gives up on anything else); the last lines it saw are
-//! kept. Dropping or closing a wire sends nothing, also not what was put and not sent.
+//! One connection to the mail server, shared: the `imap` crate owns one handle and sends commands
+//! through it; we keep another, read the answers and send message literals ourselves. Beside the
+//! socket's deadline it keeps a byte budget, so that no endless line or flood fills our memory.
+//! What the crate reads is handed over line by line (nothing that we want to read ends up in its
+//! buffers) and in 7 bits (its parser gives up on anything else); the last lines it saw are kept.
+//! Dropping or closing a wire sends nothing, also not what was put and not sent.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -14,7 +15,8 @@ use rustls::pki_types::ServerName;
 
 use super::socket::{Socket, Transport, lost};
 
-/// Output is collected up to this size before it is sent; the only copy of a message's bytes we make.
+/// Output is collected up to this size before it is sent; the only copy of a message's bytes we
+/// make.
 const OUTPUT: usize = 64 * 1024;
 const INPUT: usize = 16 * 1024;
 /// Lines of the crate's input that are kept, and how much of each.
@@ -64,11 +66,18 @@ impl Wire {
     ///
     /// # Errors
     /// Handshake or verification failed, or the peer sent something in clear before TLS began.
-    pub fn start_tls(&self, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<()> {
+    pub fn start_tls(
+        &self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.taken < inner.input.len() {
             // RFC 3501 section 6.2.1 says to forget it; but nobody honest sends it.
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the server sent data in clear before TLS began"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the server sent data in clear before TLS began",
+            ));
         }
         let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
         inner.transport = transport.start_tls(config, name)?;
@@ -91,7 +100,8 @@ impl Wire {
         }
     }
 
-    /// From now on the crate's output is sent by [`send`](Wire::send) only, together with what [`put`](Wire::put) adds.
+    /// From now on the crate's output is sent by [`send`](Wire::send) only, together with what
+    /// [`put`](Wire::put) adds.
     pub fn collect_output(&self) {
         self.lock().crate_flushes = false;
     }

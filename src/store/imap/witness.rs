@@ -1,10 +1,12 @@
-//! Whose fault a refused login is. A server says the same of an account that is closed and of a password of ours that was
-//! changed (RFC 5530, AUTHENTICATIONFAILED), and taking one for the other would give up mail that can be placed. So it is
-//! the account's only if another account logged in shortly before the refusal and logs in again after it, each time in a
-//! new session: kept ones outlive a password. All else is ours to mend.
+//! Whose fault a refused login is. A server says the same of an account that is closed and of a
+//! password of ours that was changed (RFC 5530, AUTHENTICATIONFAILED), and taking one for the other
+//! would give up mail that can be placed. So it is the account's only if another account logged in
+//! shortly before the refusal and logs in again after it, each time in a new session: kept ones
+//! outlive a password. All else is ours to mend.
 //!
-//! One login answers for all refusals before it, one is under way at a time, and after one that failed there is none for
-//! [`PAUSE`], so that a wrong password does not become a storm of logins. Nothing of this outlives the process.
+//! One login answers for all refusals before it, one is under way at a time, and after one that
+//! failed there is none for [`PAUSE`], so that a wrong password does not become a storm of logins.
+//! Nothing of this outlives the process.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,8 +61,8 @@ impl Witnesses {
         state.failed = None;
     }
 
-    /// Judges that `account` was refused in `refused`; asks another one by `log_in` if nobody has logged in since. Returns
-    /// before `until`, as far as `log_in` does.
+    /// Judges that `account` was refused in `refused`; asks another one by `log_in` if nobody has
+    /// logged in since. Returns before `until`, as far as `log_in` does.
     pub fn judge(
         &self,
         account: &str,
@@ -70,7 +72,9 @@ impl Witnesses {
     ) -> Verdict {
         let mut state = self.state();
         loop {
-            let Some((witness, last)) = state.good.iter().find(|(other, _)| other != account).cloned() else {
+            let Some((witness, last)) =
+                state.good.iter().find(|(other, _)| other != account).cloned()
+            else {
                 return Verdict::Unknown("no other account has logged in by now that could tell");
             };
             if last.began >= refused.ended {
@@ -156,9 +160,15 @@ mod tests {
     #[test]
     fn an_account_is_judged_by_another_before_and_after() {
         let witnesses = Witnesses::default();
-        assert!(matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)), "nobody is known");
+        assert!(
+            matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)),
+            "nobody is known"
+        );
         witnesses.logged_in("doug", now());
-        assert!(matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)), "not by itself");
+        assert!(
+            matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)),
+            "not by itself"
+        );
         witnesses.logged_in("lisa", now());
         let refused = now();
         let judged = witnesses.judge("doug", refused, soon(), |witness| {
@@ -167,8 +177,14 @@ mod tests {
         });
         assert_eq!(judged, Verdict::Accounts("lisa".to_owned()));
         // Another refusal at that time needs no login more, but also has none before it.
-        assert_eq!(witnesses.judge("scuba", refused, soon(), nobody), Verdict::OnlyAfter("lisa".to_owned()));
-        assert_eq!(witnesses.judge("lisa", now(), soon(), |_| Ok(now())), Verdict::Accounts("doug".to_owned()));
+        assert_eq!(
+            witnesses.judge("scuba", refused, soon(), nobody),
+            Verdict::OnlyAfter("lisa".to_owned())
+        );
+        assert_eq!(
+            witnesses.judge("lisa", now(), soon(), |_| Ok(now())),
+            Verdict::Accounts("doug".to_owned())
+        );
     }
 
     #[test]
@@ -176,7 +192,10 @@ mod tests {
         let witnesses = Witnesses::default();
         let Some(long_ago) = Instant::now().checked_sub(RECENT) else { return };
         witnesses.logged_in("lisa", Span { began: long_ago, ended: long_ago });
-        assert_eq!(witnesses.judge("doug", now(), soon(), |_| Ok(now())), Verdict::OnlyAfter("lisa".to_owned()));
+        assert_eq!(
+            witnesses.judge("doug", now(), soon(), |_| Ok(now())),
+            Verdict::OnlyAfter("lisa".to_owned())
+        );
     }
 
     #[test]
@@ -209,7 +228,10 @@ mod tests {
         let witnesses = Witnesses::default();
         witnesses.logged_in("lisa", now());
         let panicked = thread::scope(|scope| {
-            scope.spawn(|| witnesses.judge("doug", now(), soon(), |_| panic!("told to"))).join().is_err()
+            scope
+                .spawn(|| witnesses.judge("doug", now(), soon(), |_| panic!("told to")))
+                .join()
+                .is_err()
         });
         assert!(panicked && !witnesses.state().is_asking);
     }

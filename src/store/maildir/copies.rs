@@ -1,6 +1,6 @@
-//! The files of one copy. Its key names it, so there is one; a second one stands where a delivery was late and a reader had
-//! renamed the first. The one that is to stay goes by the bare name, any other by folder and file, so that a removal can
-//! mean one file alone.
+//! The files of one copy. Its key names it, so there is one; a second one stands where a delivery
+//! was late and a reader had renamed the first. The one that is to stay goes by the bare name, any
+//! other by folder and file, so that a removal can mean one file alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,14 +19,15 @@ const WRITTEN_BACK: Duration = Duration::from_secs(3600);
 /// How often to list a folder in which others rename what is listed.
 const LISTINGS: usize = 5;
 
-/// The files called `name`, and last the one that goes by that name: not marked as deleted if there is such a one, then
-/// with our date, then in `cur/`, where a reader has had it longest.
+/// The files called `name`, and last the one that goes by that name: not marked as deleted if there
+/// is such a one, then with our date, then in `cur/`, where a reader has had it longest.
 ///
 /// # Errors
 /// A folder cannot be read, or files are being renamed all the time.
 pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>, StoreError> {
-    // A reader moves files from new/ to cur/ and never back. One that changes flags renames in cur/, and a listing may
-    // then miss both names, or show one file twice; what is gone when all have been listed is there under another name.
+    // A reader moves files from new/ to cur/ and never back. One that changes flags renames in
+    // cur/, and a listing may then miss both names, or show one file twice; what is gone when all
+    // have been listed is there under another name.
     for _ in 0..LISTINGS {
         let mut standing = Vec::new();
         let mut is_settled = true;
@@ -52,7 +53,8 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
                 let keeper = standing.remove(at);
                 standing.push(Found { receipt: Receipt::Name(name.to_owned()), ..keeper });
             }
-            // Whoever hears of a copy may put it on record, and who linked it may not have come to syncing its name.
+            // Whoever hears of a copy may put it on record, and who linked it may not have come to
+            // syncing its name.
             for sub in newly_named {
                 sync_folder(&folder.join(sub)).map_err(|error| at(&folder.join(sub), &error))?;
             }
@@ -61,39 +63,56 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
             return Ok(standing.split_off(skip));
         }
     }
-    Err(StoreError::NotStored(format!("{}: {name} is being renamed all the time", folder.display())))
+    Err(StoreError::NotStored(format!(
+        "{}: {name} is being renamed all the time",
+        folder.display()
+    )))
 }
 
-/// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the same date, stands beside
-/// it. It goes out of the way before the keeper is looked for: of two who hold each other's keeper for the double, one at
-/// least finds none, and puts back what it took. A crash in between leaves litter under `tmp/`.
+/// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the
+/// same date, stands beside it. It goes out of the way before the keeper is looked for: of two who
+/// hold each other's keeper for the double, one at least finds none, and puts back what it took. A
+/// crash in between leaves litter under `tmp/`.
 ///
 /// # Errors
 /// It stands as before, or a reader has renamed it.
 pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), StoreError> {
-    let Some((sub @ ("new" | "cur"), file)) = double.split_once('/').filter(|(_, file)| is_named(file, keeper)) else {
-        return Err(StoreError::NotStored(format!("{double} does not name one file of two called {keeper}")));
+    let Some((sub @ ("new" | "cur"), file)) =
+        double.split_once('/').filter(|(_, file)| is_named(file, keeper))
+    else {
+        return Err(StoreError::NotStored(format!(
+            "{double} does not name one file of two called {keeper}"
+        )));
     };
     if keeper.is_empty() || file.contains('/') {
         return Err(StoreError::NotStored(format!("{double} names no file in a mailbox")));
     }
     let path = folder.join(sub).join(file);
-    let renamed = || StoreError::NotStored(format!("{double} is gone or renamed by now, try again"));
+    let renamed =
+        || StoreError::NotStored(format!("{double} is gone or renamed by now, try again"));
     let date = modified(&path)?.ok_or_else(renamed)?;
     let aside = folder.join("tmp").join(format!("{keeper}.{}.double", std::process::id()));
     fs::hard_link(&path, &aside).map_err(|error| at(&aside, &error))?;
     if let Err(error) = fs::remove_file(&path) {
         let _ = fs::remove_file(&aside);
-        return Err(if error.kind() == io::ErrorKind::NotFound { renamed() } else { at(&path, &error) });
+        return Err(if error.kind() == io::ErrorKind::NotFound {
+            renamed()
+        } else {
+            at(&path, &error)
+        });
     }
     let kept = match stands(folder, keeper, date) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(StoreError::NotStored(format!("{keeper}, which was to stay, is gone or marked as deleted"))),
+        Ok(false) => Err(StoreError::NotStored(format!(
+            "{keeper}, which was to stay, is gone or marked as deleted"
+        ))),
         Err(error) => Err(error),
     };
     if kept.is_err() {
         match fs::hard_link(&aside, &path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(put_aside(&aside, &error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(put_aside(&aside, &error));
+            }
             _ => {}
         }
     }
@@ -104,7 +123,10 @@ pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), St
 }
 
 fn put_aside(aside: &Path, error: &io::Error) -> StoreError {
-    StoreError::NotStored(format!("what was to stay is gone, and the double waits as {}: {error}", aside.display()))
+    StoreError::NotStored(format!(
+        "what was to stay is gone, and the double waits as {}: {error}",
+        aside.display()
+    ))
 }
 
 /// Whether a file called `name` is there, of that date and not marked as deleted.
@@ -123,7 +145,9 @@ fn files(folder: &Path, name: &str) -> Result<Vec<(&'static str, String)>, Store
     for (sub, listings) in [("new", 1), ("cur", 2)] {
         let mut ours = BTreeSet::new();
         for _ in 0..listings {
-            ours.extend(entries(&folder.join(sub))?.into_iter().filter(|entry| is_named(entry, name)));
+            ours.extend(
+                entries(&folder.join(sub))?.into_iter().filter(|entry| is_named(entry, name)),
+            );
         }
         files.extend(ours.into_iter().map(|entry| (sub, entry)));
     }
@@ -139,11 +163,12 @@ fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
     }
 }
 
-/// Whether the file has had its name for less than an hour, after which every system has written it back; also where that
-/// cannot be told.
+/// Whether the file has had its name for less than an hour, after which every system has written it
+/// back; also where that cannot be told.
 fn is_newly_named(path: &Path) -> bool {
     let changed = fs::metadata(path).ok().and_then(|file| u64::try_from(file.ctime()).ok());
-    let since = changed.and_then(|secs| (SystemTime::UNIX_EPOCH + Duration::from_secs(secs)).elapsed().ok());
+    let since = changed
+        .and_then(|secs| (SystemTime::UNIX_EPOCH + Duration::from_secs(secs)).elapsed().ok());
     since.is_none_or(|since| since < WRITTEN_BACK)
 }
 
@@ -153,8 +178,10 @@ pub fn entries(folder: &Path) -> Result<Vec<String>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         list => list.map_err(|error| at(folder, &error))?,
     };
-    list.map(|entry| Ok(entry.map_err(|error| at(folder, &error))?.file_name().to_string_lossy().into_owned()))
-        .collect()
+    list.map(|entry| {
+        Ok(entry.map_err(|error| at(folder, &error))?.file_name().to_string_lossy().into_owned())
+    })
+    .collect()
 }
 
 /// Whether a file is the one called `name`, whatever flags or fields a reader has added to it.

@@ -1,4 +1,5 @@
-//! A copy's file before it stands in a mailbox: without a name where the file system can, under `tmp/` elsewhere.
+//! A copy's file before it stands in a mailbox: without a name where the file system can, under
+//! `tmp/` elsewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -38,10 +39,19 @@ impl Unlinked {
         if !*HAVE_NAMES {
             return Unlinked::write_named(folder, name, copy);
         }
-        let unnamed = OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder.join("tmp"));
+        let unnamed = OpenOptions::new()
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_TMPFILE)
+            .open(folder.join("tmp"));
         match unnamed {
             Ok(file) => Unlinked { file: Arc::new(file), path: None }.filled(copy),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
+                ) =>
+            {
                 Unlinked::write_named(folder, name, copy)
             }
             Err(error) => Err(error),
@@ -49,7 +59,8 @@ impl Unlinked {
     }
 
     fn write_named(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        // A crash leaves its file, and the next process may have its number: the time tells them apart.
+        // A crash leaves its file, and the next process may have its number: the time tells them
+        // apart.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (number, now) = (NEXT.fetch_add(1, Ordering::Relaxed), SystemTime::now());
         let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -61,7 +72,9 @@ impl Unlinked {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| match error.kind() {
             // Only of the name in the mailbox may be said that it is taken: then the copy is there.
-            io::ErrorKind::AlreadyExists => io::Error::other(format!("{}: {error}", path.display())),
+            io::ErrorKind::AlreadyExists => {
+                io::Error::other(format!("{}: {error}", path.display()))
+            }
             _ => error,
         })?;
         Ok(Unlinked { file: Arc::new(file), path: Some(path) })
@@ -90,18 +103,35 @@ impl Unlinked {
         Syncing::begin(&self.file)
     }
 
-    /// Gives it its name in the mailbox. `copy` is what it was written from: where unnamed files cannot be linked (a
-    /// hardened system, an odd file system), it is written once more.
+    /// Gives it its name in the mailbox. `copy` is what it was written from: where unnamed files
+    /// cannot be linked (a hardened system, an odd file system), it is written once more.
     ///
     /// # Errors
     /// What the file system says; that the name is taken, too.
-    pub fn link(&self, target: &Path, folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<()> {
+    pub fn link(
+        &self,
+        target: &Path,
+        folder: &Path,
+        name: &str,
+        copy: &Copy<'_>,
+    ) -> io::Result<()> {
         let Some(path) = &self.path else {
             // open(2), O_TMPFILE: without a capability a file is linked by way of /proc.
             let source = Path::new(OPEN_FILES).join(self.file.as_raw_fd().to_string());
-            let linked = nix::unistd::linkat(AT_FDCWD, &source, AT_FDCWD, target, AtFlags::AT_SYMLINK_FOLLOW);
+            let linked = nix::unistd::linkat(
+                AT_FDCWD,
+                &source,
+                AT_FDCWD,
+                target,
+                AtFlags::AT_SYMLINK_FOLLOW,
+            );
             return match linked.map_err(io::Error::from) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                    ) =>
+                {
                     let named = Unlinked::write_named(folder, name, copy)?;
                     named.sync()?;
                     named.link(target, folder, name, copy)

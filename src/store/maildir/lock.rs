@@ -1,5 +1,5 @@
-//! The lock of a copy: a byte of a file in its mailbox' folder. It ends with the process that holds it, whatever becomes of
-//! the ledger's session, and costs nothing to leave behind.
+//! The lock of a copy: a byte of a file in its mailbox' folder. It ends with the process that holds
+//! it, whatever becomes of the ledger's session, and costs nothing to leave behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -39,15 +39,17 @@ impl CopyLock {
             }
             // Somebody may have cleared the file away meanwhile: others would lock a new one.
             let standing = fs::symlink_metadata(&path);
-            if standing.is_ok_and(|standing| file.metadata().is_ok_and(|ours| ours.ino() == standing.ino())) {
+            if standing.is_ok_and(|standing| {
+                file.metadata().is_ok_and(|ours| ours.ino() == standing.ino())
+            }) {
                 return Ok(Some(CopyLock(file)));
             }
         }
         Err(io::Error::other("it is being removed all the time"))
     }
 
-    /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking they do not. `None`: there
-    /// is no file for them yet, and none is made.
+    /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking
+    /// they do not. `None`: there is no file for them yet, and none is made.
     ///
     /// # Errors
     /// What the file system says.
@@ -66,7 +68,8 @@ impl CopyLock {
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // The folder is its owner's: neither a link to elsewhere nor a pipe that nobody reads is followed.
+    // The folder is its owner's: neither a link to elsewhere nor a pipe that nobody reads is
+    // followed.
     options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options
 }
@@ -76,7 +79,8 @@ fn make(folder: &Path, path: &Path) -> io::Result<File> {
         Ok(file) => {
             // What root has tried once must not shut the mailbox for those who deliver to it.
             if geteuid().is_root() {
-                let given = fs::metadata(folder).and_then(|of| fchown(&file, Some(of.uid()), Some(of.gid())));
+                let given = fs::metadata(folder)
+                    .and_then(|of| fchown(&file, Some(of.uid()), Some(of.gid())));
                 given.inspect_err(|_| {
                     let _ = fs::remove_file(path);
                 })?;

@@ -33,7 +33,8 @@ impl Syncing {
     /// Begins to sync `file`, if a helper is free.
     pub fn begin(file: &Arc<File>) -> Syncing {
         let (done, is_done) = channel();
-        let is_begun = helper().is_some_and(|helper| helper.send(Job { file: Arc::clone(file), done }).is_ok());
+        let is_begun = helper()
+            .is_some_and(|helper| helper.send(Job { file: Arc::clone(file), done }).is_ok());
         Syncing { file: Arc::clone(file), done: is_begun.then_some(is_done) }
     }
 

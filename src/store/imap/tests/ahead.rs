@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A world with a session at hand, in which `letter` was begun; the peer has all of it but the last bytes.
+/// A world with a session at hand, in which `letter` was begun; the peer has all of it but the last
+/// bytes.
 fn begun(script: impl FnOnce(TcpListener, Peer, String) + Send + 'static) -> (World, Message) {
     let mut world = World::new(move |listener| {
         let mut peer = Peer::accept(&listener);
@@ -42,7 +43,8 @@ fn the_same_append_has_only_its_last_bytes_to_send() {
 
 #[test]
 fn what_is_not_appended_is_given_up_without_a_word() {
-    let (world, _) = begun(|_, mut peer, _| assert!(peer.rest().is_empty(), "any line would end the command"));
+    let (world, _) =
+        begun(|_, mut peer, _| assert!(peer.rest().is_empty(), "any line would end the command"));
     world.end();
 }
 

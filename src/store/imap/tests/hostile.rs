@@ -45,7 +45,11 @@ fn a_server_that_goes_away_after_the_last_bytes_leaves_doubt() {
             peer.hang_up();
         });
         assert!(is_in_doubt(&error), "{error}");
-        assert_eq!(error.to_string().contains("shutting down"), last_words.contains("shutting down"), "{error}");
+        assert_eq!(
+            error.to_string().contains("shutting down"),
+            last_words.contains("shutting down"),
+            "{error}"
+        );
     }
 }
 
@@ -200,13 +204,18 @@ fn a_drip_does_not_stretch_the_deadline() {
 
 #[test]
 fn a_flood_is_cut_off() {
-    for flood in ["x".repeat(64 * 1024), "* OK x\r\n".repeat(1024), "* 1 FETCH {9999999999}\r\n".to_owned()] {
+    for flood in
+        ["x".repeat(64 * 1024), "* OK x\r\n".repeat(1024), "* 1 FETCH {9999999999}\r\n".to_owned()]
+    {
         let error = refused_append(move |peer| {
             peer.append();
             peer.last_bytes();
             while peer.stream.write_all(flood.as_bytes()).is_ok() {}
         });
-        assert!(is_in_doubt(&error) && error.to_string().contains("more than it should"), "{error}");
+        assert!(
+            is_in_doubt(&error) && error.to_string().contains("more than it should"),
+            "{error}"
+        );
     }
     let mut world = World::new(|listener| {
         let mut peer = Peer::accept(&listener);
@@ -219,7 +228,13 @@ fn a_flood_is_cut_off() {
 
 #[test]
 fn a_greeting_that_is_none_of_ours_is_refused_without_a_password() {
-    for greeting in ["* PREAUTH welcome back\r\n", "* BYE too many\r\n", "220 mail ESMTP\r\n", "* OKAY\r\n", "\r\n"] {
+    for greeting in [
+        "* PREAUTH welcome back\r\n",
+        "* BYE too many\r\n",
+        "220 mail ESMTP\r\n",
+        "* OKAY\r\n",
+        "\r\n",
+    ] {
         let mut world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.say(greeting);
@@ -258,7 +273,9 @@ fn a_refused_login_names_everything_but_the_password() {
 
 #[test]
 fn without_the_tls_that_was_asked_for_nothing_goes_on() {
-    for answer in ["NO not now\r\n", "BAD what\r\n", "OK go on\r\n* OK [CAPABILITY IMAP4rev1] injected\r\n"] {
+    for answer in
+        ["NO not now\r\n", "BAD what\r\n", "OK go on\r\n* OK [CAPABILITY IMAP4rev1] injected\r\n"]
+    {
         let script = move |listener: TcpListener| {
             let mut peer = Peer::accept(&listener);
             peer.say("* OK [CAPABILITY IMAP4rev1 SASL-IR] ready\r\n");

@@ -3,7 +3,8 @@
 use super::*;
 use crate::store::Proof;
 
-const FOUND: &[u8] = b"Return-Path: <a@b.other>\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
+const FOUND: &[u8] =
+    b"Return-Path: <a@b.other>\r\nMessage-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 
 impl Peer {
     fn search(&mut self, criteria: &str, hits: &str) {
@@ -12,7 +13,9 @@ impl Peer {
     }
 
     fn fetch(&mut self, uid: u32, bytes: &[u8]) {
-        let tag = self.expect(&format!("UID FETCH {uid} (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)"));
+        let tag = self.expect(&format!(
+            "UID FETCH {uid} (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)"
+        ));
         self.say(format!(
             "* 9 FETCH (FLAGS (\\Seen))\r\n* 1 FETCH (UID {uid} RFC822.SIZE {} BODY[]<0> {{{}}}\r\n",
             bytes.len(),
@@ -35,7 +38,10 @@ fn a_copy_is_found_by_what_it_is_newest_first() {
         peer.search("HEADER Message-ID \"<a@b>\"", " 2 5 4");
         peer.fetch(5, b"Message-ID: <a@b>\r\nSubject: another\r\n\r\nbody\r\n");
         // Gone by now.
-        peer.answer("UID FETCH 4 (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)", "OK nothing");
+        peer.answer(
+            "UID FETCH 4 (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)",
+            "OK nothing",
+        );
         peer.fetch(2, FOUND);
     });
     assert_eq!(look(&mut world, LETTER).unwrap(), Some(Receipt::Uid { validity: 7, uid: 2 }));
@@ -84,7 +90,11 @@ fn a_missing_mailbox_holds_no_copy_but_a_refusal_is_an_error() {
 
 #[test]
 fn nothing_but_printable_ascii_gets_from_a_message_into_a_search() {
-    let by_header = [("<q\"u\\o@b>", "\"<q\\\"u\\\\o@b>\""), ("<b{5}@b>", "\"<b{5}@b>\""), ("<b{5}", "\"<b{5}\"")];
+    let by_header = [
+        ("<q\"u\\o@b>", "\"<q\\\"u\\\\o@b>\""),
+        ("<b{5}@b>", "\"<b{5}@b>\""),
+        ("<b{5}", "\"<b{5}\""),
+    ];
     for (id, searched) in by_header {
         let criteria = format!("HEADER Message-ID {searched}");
         let mut world = World::logged_in(CAPABILITIES, move |peer| {
@@ -129,7 +139,8 @@ fn a_large_copy_is_fetched_in_pieces() {
         for (offset, first) in [(0, "FLAGS INTERNALDATE RFC822.SIZE "), (1024 * 1024, "")] {
             let tag = peer.expect(&format!("UID FETCH 5 ({first}BODY.PEEK[]<{offset}.1048576>)"));
             let piece = &stored[offset..stored.len().min(offset + 1024 * 1024)];
-            let size = if offset == 0 { format!("RFC822.SIZE {} ", stored.len()) } else { String::new() };
+            let size =
+                if offset == 0 { format!("RFC822.SIZE {} ", stored.len()) } else { String::new() };
             peer.say(format!("* 1 FETCH ({size}BODY[]<{offset}> {{{}}}\r\n", piece.len()));
             peer.say(piece);
             peer.say(format!(" UID 5)\r\n{tag} OK done\r\n"));

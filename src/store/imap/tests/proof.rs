@@ -20,7 +20,14 @@ struct Ways {
     delete: &'static str,
 }
 
-const PLAIN: Ways = Ways { ignores: false, to_itself: "", validity: |_, _| 7, create: "OK", lists: true, delete: "OK" };
+const PLAIN: Ways = Ways {
+    ignores: false,
+    to_itself: "",
+    validity: |_, _| 7,
+    create: "OK",
+    lists: true,
+    delete: "OK",
+};
 
 #[derive(Default)]
 struct Mailboxes {
@@ -115,14 +122,22 @@ fn serve(peer: &mut Peer, ways: Ways, mailboxes: &Mutex<Mailboxes>) {
 
 fn counts(ways: Ways, by: &str) -> Mailboxes {
     let told = whose(ways);
-    assert!(matches!(&told.whose, Ok(Whose::Accounts(why)) if why.contains(by)), "{by}: {:?}", told.whose);
+    assert!(
+        matches!(&told.whose, Ok(Whose::Accounts(why)) if why.contains(by)),
+        "{by}: {:?}",
+        told.whose
+    );
     assert!(told.mailboxes.made.is_empty(), "{:?}", told.mailboxes.made);
     told.mailboxes
 }
 
 fn cannot_be_told(ways: Ways, why: &str) {
     let told = whose(ways);
-    assert!(matches!(&told.whose, Err(StoreError::Setup(text)) if text.contains(why)), "{why}: {:?}", told.whose);
+    assert!(
+        matches!(&told.whose, Err(StoreError::Setup(text)) if text.contains(why)),
+        "{why}: {:?}",
+        told.whose
+    );
     assert!(told.mailboxes.made.is_empty(), "{:?}", told.mailboxes.made);
 }
 
@@ -138,7 +153,11 @@ fn a_user_that_may_not_log_in_for_itself_is_proof_between_two_logins() {
             cannot_be_told(Ways { to_itself: refusal, ignores, ..PLAIN }, "account of its own");
         }
         let told = whose(Ways { to_itself: "NO [UNAVAILABLE] later", ignores, ..PLAIN });
-        assert!(matches!(&told.whose, Err(StoreError::NotStored(why)) if why.contains("later")), "{:?}", told.whose);
+        assert!(
+            matches!(&told.whose, Err(StoreError::NotStored(why)) if why.contains("later")),
+            "{:?}",
+            told.whose
+        );
     }
 }
 
@@ -159,7 +178,11 @@ fn numbers_that_are_made_up_for_each_session_prove_nothing() {
     ] {
         counts(ways, "did not show");
         let told = whose(Ways { ignores: true, ..ways });
-        assert!(matches!(&told.whose, Ok(Whose::Users(why)) if why.contains("very mailbox")), "{:?}", told.whose);
+        assert!(
+            matches!(&told.whose, Ok(Whose::Users(why)) if why.contains("very mailbox")),
+            "{:?}",
+            told.whose
+        );
         assert!(told.mailboxes.made.is_empty());
     }
 }
@@ -167,10 +190,17 @@ fn numbers_that_are_made_up_for_each_session_prove_nothing() {
 #[test]
 fn what_proves_nothing_is_an_error() {
     for ignores in [false, true] {
-        cannot_be_told(Ways { create: "NO [NOPERM] no", ignores, ..PLAIN }, "cannot make a mailbox");
+        cannot_be_told(
+            Ways { create: "NO [NOPERM] no", ignores, ..PLAIN },
+            "cannot make a mailbox",
+        );
         cannot_be_told(Ways { lists: false, ignores, ..PLAIN }, "does not list");
         let told = whose(Ways { create: "NO [UNAVAILABLE] later", ignores, ..PLAIN });
-        assert!(matches!(&told.whose, Err(StoreError::NotStored(why)) if why.contains("later")), "{:?}", told.whose);
+        assert!(
+            matches!(&told.whose, Err(StoreError::NotStored(why)) if why.contains("later")),
+            "{:?}",
+            told.whose
+        );
     }
 }
 

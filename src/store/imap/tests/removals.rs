@@ -10,7 +10,9 @@ impl Peer {
         let tag = self.expect(&format!("UID FETCH {uid} (FLAGS)"));
         let told = match flags {
             "" => String::new(),
-            flags => format!("* 9 FETCH (FLAGS (\\Seen))\r\n* 1 FETCH (UID {uid} FLAGS ({flags}))\r\n"),
+            flags => {
+                format!("* 9 FETCH (FLAGS (\\Seen))\r\n* 1 FETCH (UID {uid} FLAGS ({flags}))\r\n")
+            }
         };
         self.say(format!("{told}{tag} OK done\r\n"));
     }
@@ -46,7 +48,8 @@ fn without_uidplus_nothing_is_marked_for_removal() {
     let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         peer.expect("LOGOUT");
     });
-    let error = world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon()).unwrap_err();
+    let error =
+        world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon()).unwrap_err();
     assert!(is_not_stored(&error) && error.to_string().contains("UIDPLUS"), "{error}");
     world.end();
 }
@@ -63,8 +66,11 @@ fn a_double_is_taken_out_while_its_keeper_stands() {
     });
     remove_double(&mut world).unwrap();
     for (double, keeper) in [(7, 42), (8, 41)] {
-        let [double, keeper] = [(double, 42), (7, keeper)].map(|(validity, uid)| Receipt::Uid { validity, uid });
-        assert!(is_not_stored(&world.store.remove_double(&inbox(), &double, &keeper, soon()).unwrap_err()));
+        let [double, keeper] =
+            [(double, 42), (7, keeper)].map(|(validity, uid)| Receipt::Uid { validity, uid });
+        assert!(is_not_stored(
+            &world.store.remove_double(&inbox(), &double, &keeper, soon()).unwrap_err()
+        ));
     }
     world.end();
 }
@@ -115,10 +121,16 @@ fn a_mark_is_taken_back_where_the_removal_is_refused() {
             peer.answer(UNMARK, answer);
             peer.expect("LOGOUT");
         });
-        let undone = |world: &mut World| world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon());
+        let undone = |world: &mut World| {
+            world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon())
+        };
         for error in [remove_double(&mut world).unwrap_err(), undone(&mut world).unwrap_err()] {
             assert!(is_not_stored(&error) && error.to_string().contains("not by you"), "{error}");
-            assert_eq!(error.to_string().contains("uid 42 stays marked as deleted"), is_left, "{error}");
+            assert_eq!(
+                error.to_string().contains("uid 42 stays marked as deleted"),
+                is_left,
+                "{error}"
+            );
         }
         world.end();
     }

@@ -39,7 +39,10 @@ fn messages_for_one_mailbox_go_in_one_command() {
     });
     let deadlines = [deadline(), deadline()];
     let stored = append_two(&mut world, deadlines.each_ref());
-    assert!(matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))), "{stored:?}");
+    assert!(
+        matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))),
+        "{stored:?}"
+    );
     assert!(deadlines.iter().all(Deadline::is_answering), "until the receipts are on record");
     world.end();
 }
@@ -54,7 +57,10 @@ fn what_is_refused_together_is_tried_alone() {
     });
     let deadlines = [deadline(), deadline()];
     let stored = append_two(&mut world, deadlines.each_ref());
-    assert!(matches!(stored.as_slice(), [Ok(a), Err(StoreError::OverQuota(_))] if *a == uid(42)), "{stored:?}");
+    assert!(
+        matches!(stored.as_slice(), [Ok(a), Err(StoreError::OverQuota(_))] if *a == uid(42)),
+        "{stored:?}"
+    );
     assert!(deadlines[0].is_answering() && !deadlines[1].is_answering());
     world.end();
 }
@@ -85,7 +91,10 @@ fn one_that_is_too_late_keeps_no_other_back() {
     });
     let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
     let stored = append_two(&mut world, [&deadline(), &late]);
-    assert!(matches!(stored.as_slice(), [Ok(a), Err(StoreError::NotStored(_))] if *a == uid(42)), "{stored:?}");
+    assert!(
+        matches!(stored.as_slice(), [Ok(a), Err(StoreError::NotStored(_))] if *a == uid(42)),
+        "{stored:?}"
+    );
     assert!(!late.is_answering());
     world.end();
 }
@@ -110,7 +119,10 @@ fn where_the_server_cannot_each_goes_alone() {
         });
         let deadlines = [deadline(), deadline()];
         let stored = append_two(&mut world, deadlines.each_ref());
-        assert!(matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))), "{stored:?}");
+        assert!(
+            matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))),
+            "{stored:?}"
+        );
         world.end();
     }
 }
