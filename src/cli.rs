@@ -13,9 +13,10 @@ use clap::{Args, Parser, Subcommand};
 use nix::sys::stat::{SFlag, fstat};
 
 use crate::config::{Config, ConfigErrors, Listen, Loaded};
+use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
 use crate::ledger::{Ledger, LedgerError};
-use crate::outcome::{Failure, Outcome, OverQuota};
+use crate::outcome::{Outcome, OverQuota};
 use crate::store::{Store, StoreError};
 
 mod check;
@@ -279,7 +280,7 @@ pub mod foreign {
 }
 
 fn setup_failure(text: String) -> Outcome {
-    Outcome::of(&Failure::Setup(text), OverQuota::Defer)
+    Failure::Setup(text).outcome(OverQuota::Defer)
 }
 
 /// clap's error with its tips in one line, without the usage behind it.

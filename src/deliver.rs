@@ -45,14 +45,16 @@ use crate::directory::Destination;
 use crate::ledger::{Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
 use crate::message::{Facts, Message};
-use crate::outcome::{Failure, Outcome, OverQuota};
+use crate::outcome::{Outcome, OverQuota};
 use crate::store::{Copy, Receipt, Store};
 
 mod patience;
 mod place;
+mod verdict;
 
 pub use patience::Patience;
 pub use place::{Placing, place};
+pub use verdict::Failure;
 
 /// What the configuration says about a delivery.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +166,7 @@ impl Report {
 pub fn outcome<'a>(ends: impl Iterator<Item = &'a End>, over_quota: OverQuota) -> Outcome {
     ends.map(|end| match end {
         Ok(placed) => Outcome::Delivered(placed.to_string()),
-        Err(failure) => Outcome::of(failure, over_quota),
+        Err(failure) => failure.outcome(over_quota),
     })
     .reduce(Outcome::worst)
     .unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()))
@@ -240,7 +242,7 @@ pub fn record(
         match recorded {
             Err(LedgerError::Contended) => {
                 let failure = Failure::Contended("the lock on its Message-ID".to_owned());
-                let outcome = Outcome::of(&failure, policy.over_quota);
+                let outcome = failure.outcome(policy.over_quota);
                 let ended = (job.attempt.clone(), job.attempt_end(&outcome));
                 note(ledger.note_attempts(message.identity(), &[ended]));
                 return Err(failure);

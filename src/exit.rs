@@ -20,7 +20,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use sysexits::ExitCode;
 
 use crate::deadline::Deadline;
-use crate::outcome::{Failure, Outcome, OverQuota, Status};
+use crate::deliver::Failure;
+use crate::outcome::{Outcome, OverQuota, Status};
 
 /// The longest line written; Postfix keeps 4096 bytes of output, and a pipe takes this much in one
 /// piece.
@@ -112,9 +113,8 @@ fn print(out: &str) -> std::io::Result<()> {
 /// Runs `f`; a panic in it is a temporary failure.
 pub fn guard(f: impl FnOnce() -> Outcome) -> Outcome {
     panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
-    panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
-        Outcome::of(&Failure::Internal(panic_text(payload)), OverQuota::Defer)
-    })
+    panic::catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|payload| Failure::Internal(panic_text(payload)).outcome(OverQuota::Defer))
 }
 
 /// What a panic said.
@@ -210,7 +210,7 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     let doing =
         if deadline.is_answering() { "waiting for the store's answer" } else { "delivering" };
     let failure = Failure::Deadline { secs: deadline_secs, doing: doing.to_owned() };
-    end(&Outcome::of(&failure, OverQuota::Defer));
+    end(&failure.outcome(OverQuota::Defer));
 }
 
 /// Writes to standard output if it takes the text at once.

@@ -1,12 +1,8 @@
-//! How a delivery ends: delivered, tempfail or permfail, with an RFC 3463 status. This is the one
-//! place that decides between temporary and permanent, by an exhaustive match. What we do not
-//! understand is temporary: Postfix can try again, but nobody can take back a bounce. Permanent are
-//! an unknown recipient and what the configuration asks for.
+//! How a delivery ends, as a value: delivered, tempfail or permfail, with an RFC 3463 status and a
+//! text. Which of them a failure is, `deliver/verdict.rs` decides. A peer's reply is permanent only
+//! where its code and its status both say so.
 
 use std::fmt;
-
-use crate::ledger::LedgerError;
-use crate::store::StoreError;
 
 /// An enhanced mail system status code (RFC 3463): class, subject, detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +17,8 @@ impl Status {
     pub const TEMPORARY: Status = Status::new(4, 3, 0);
     pub const OUR_SETUP: Status = Status::new(4, 3, 5);
     pub const MAILBOX_FULL: Status = Status::new(4, 2, 2);
+    /// What [`OverQuota::Bounce`] makes of [`Status::MAILBOX_FULL`].
+    pub const MAILBOX_FULL_FOR_GOOD: Status = Status::new(5, 2, 2);
     pub const MAILBOX_REFUSES_SIZE: Status = Status::new(4, 2, 3);
     pub const UNKNOWN_MAILBOX: Status = Status::new(5, 1, 1);
     pub const TOO_BIG: Status = Status::new(5, 3, 4);
@@ -47,11 +45,6 @@ impl Status {
     const fn new(class: u8, subject: u16, detail: u16) -> Status {
         Status { class, subject, detail }
     }
-
-    /// The same subject and detail as a permanent failure; only this module may harden a status.
-    const fn permanent(self) -> Status {
-        Status::new(5, self.subject, self.detail)
-    }
 }
 
 impl fmt::Display for Status {
@@ -69,52 +62,6 @@ pub enum OverQuota {
     Bounce,
 }
 
-/// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("unknown recipient {0}")]
-    UnknownRecipient(String),
-    #[error("message is larger than limits.message_bytes = {limit}")]
-    TooLarge { limit: u64 },
-    #[error("no recipient: give -d, or RECIPIENT in the environment, or a Delivered-To field")]
-    NoRecipient,
-    #[error("message was cut short: {0}")]
-    Cut(String),
-    #[error("cannot read the message: {0}")]
-    Input(String),
-    #[error("another delivery of this message holds {0}; try again")]
-    Contended(String),
-    #[error("deadline of {secs} s passed while {doing}")]
-    Deadline { secs: u64, doing: String },
-    #[error("{0}")]
-    Store(#[source] StoreError),
-    #[error("ledger: {0}")]
-    Ledger(#[source] LedgerError),
-    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
-    /// mail waits for that.
-    #[error("no copy yet in {destination}, kept for later: {why}")]
-    KeptForLater { destination: String, why: String },
-    /// The server that was to deliver did not tell what became of the message.
-    #[error("{0}")]
-    Server(String),
-    #[error("{0}")]
-    Setup(String),
-    #[error("internal error: {0}")]
-    Internal(String),
-}
-
-impl From<LedgerError> for Failure {
-    fn from(error: LedgerError) -> Self {
-        Failure::Ledger(error)
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Failure::Store(error)
-    }
-}
-
 /// The end of a delivery for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -124,49 +71,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Decides whether `failure` is temporary or permanent.
-    pub fn of(failure: &Failure, over_quota: OverQuota) -> Outcome {
-        let text = failure.to_string();
-        match failure {
-            Failure::KeptForLater { .. } => Outcome::Delivered(text),
-            Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
-            Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
-            Failure::Store(StoreError::OverQuota(_)) => match over_quota {
-                OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
-                OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL.permanent(), text),
-            },
-            Failure::Store(StoreError::TooBig(_)) => {
-                Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
-            }
-            Failure::Store(
-                StoreError::NotStored(_)
-                | StoreError::Refused(_)
-                | StoreError::NoAccount(_)
-                | StoreError::InDoubt(_),
-            ) => Outcome::TempFail(Status::TEMPORARY, text),
-            Failure::Store(StoreError::Setup(_))
-            | Failure::Setup(_)
-            | Failure::NoRecipient
-            | Failure::Ledger(LedgerError::Version { .. } | LedgerError::Login(_)) => {
-                Outcome::TempFail(Status::OUR_SETUP, text)
-            }
-            Failure::Ledger(
-                LedgerError::Contended
-                | LedgerError::Unavailable(_)
-                | LedgerError::Busy(_)
-                | LedgerError::TookTooLong(_)
-                | LedgerError::Refused(_)
-                | LedgerError::Broken(_),
-            )
-            | Failure::Cut(_)
-            | Failure::Input(_)
-            | Failure::Contended(_)
-            | Failure::Deadline { .. }
-            | Failure::Server(_)
-            | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
-        }
-    }
-
     /// How a server of ours says that a delivery ended: its reply's code and the text after it,
     /// which begins with the status (RFC 2034). Permanent is only what is so by code and status,
     /// and concerns the mail.

@@ -2,11 +2,11 @@
 //! most; a site's own query (`directory.query`) is asked through the ledger.
 
 use crate::config::{Config, SentSettings};
+use crate::deliver::Failure;
 use crate::directory::{Destination, Directory, Known, is_account_name};
 use crate::envelope::Envelope;
 use crate::ledger::{Ledger, LedgerError};
 use crate::message::Message;
-use crate::outcome::Failure;
 use crate::sender;
 
 /// The configured addresses, and what to do with an author's copy.

@@ -11,8 +11,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::deliver::Failure;
 use crate::ledger::{Ledger, LedgerError};
-use crate::outcome::Failure;
 use crate::store::{Store, StoreError, Whose};
 
 /// A server that was seen to ignore the account is not asked again for this long.

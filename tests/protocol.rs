@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::deadline::Deadline;
-use onedrop::deliver::{self, How, Job, Policy, Report};
+use onedrop::deliver::{self, Failure, How, Job, Policy, Report};
 use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
@@ -21,7 +21,7 @@ use onedrop::ledger::{
 };
 use onedrop::lock_key::Hash;
 use onedrop::message::{Identity, Message};
-use onedrop::outcome::{Failure, Outcome, OverQuota, Status};
+use onedrop::outcome::{Outcome, OverQuota, Status};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::{self, MemoryStore};
 use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
@@ -725,7 +725,7 @@ impl Delivery {
         let result = result.unwrap_or_else(|_| Err(Failure::Internal("panic".to_owned())));
         let (outcome, report) = match result {
             Ok(report) => (report.outcome(over_quota), Some(report)),
-            Err(failure) => (Outcome::of(&failure, over_quota), None),
+            Err(failure) => (failure.outcome(over_quota), None),
         };
         Ended {
             outcome,

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::{Adapters, DeliverArgs, OpenedLedger, input};
 use crate::config::{Config, LedgerUrl, Loaded};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Job, Placed, Policy, Report, note};
+use crate::deliver::{self, Failure, Job, Placed, Policy, Report, note};
 use crate::delivery_log::Ended;
 use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::exit;
 use crate::ledger::{Attempt, AttemptEnd, Ledger, RandomValue};
 use crate::message::Message;
-use crate::outcome::{Failure, Outcome, OverQuota};
+use crate::outcome::{Outcome, OverQuota};
 use crate::routing::Routing;
 use crate::store::Store;
 use crate::way::Gate;
@@ -99,7 +99,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Ok(watchdog) => watchdog,
         Err(error) => {
             let failure = Failure::Internal(format!("no thread for the watchdog: {error}"));
-            return Outcome::of(&failure, OverQuota::Defer);
+            return failure.outcome(OverQuota::Defer);
         }
     };
     crate::telemetry::start();
@@ -108,7 +108,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Ok(loaded) => loaded,
         Err(errors) => {
             let failure = Failure::Setup(errors.first_line());
-            return Ends::all(&request.envelope, Outcome::of(&failure, OverQuota::Defer))
+            return Ends::all(&request.envelope, failure.outcome(OverQuota::Defer))
                 .told(&request.envelope, started);
         }
     };
@@ -124,7 +124,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
     let ends = delivery.run(&feeder);
     let envelope = &delivery.request.envelope;
-    ends.unwrap_or_else(|failure| Ends::all(envelope, Outcome::of(&failure, over_quota)))
+    ends.unwrap_or_else(|failure| Ends::all(envelope, failure.outcome(over_quota)))
         .told(envelope, started)
 }
 
@@ -293,7 +293,7 @@ impl Delivery {
         let unknown = |at: usize| {
             let failure =
                 recipients.get(at).cloned().map_or(Failure::NoRecipient, Failure::UnknownRecipient);
-            End::from(Outcome::of(&failure, over_quota))
+            End::from(failure.outcome(over_quota))
         };
         let Some(first) = accounts.iter().position(Option::is_some) else {
             let ends = ends((0..recipients.len().max(1)).map(unknown).collect(), false);
@@ -304,7 +304,7 @@ impl Delivery {
             self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
         let failed = |failure: &Failure| {
             let each = accounts.iter().enumerate().map(|(at, account)| match account {
-                Some(_) => End::from(Outcome::of(failure, over_quota)),
+                Some(_) => End::from(failure.outcome(over_quota)),
                 None => unknown(at),
             });
             ends(each.collect(), false)

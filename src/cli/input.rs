@@ -7,8 +7,8 @@ use std::fs;
 
 use nix::unistd::{Pid, getppid};
 
+use crate::deliver::Failure;
 use crate::message::{DedupBy, Message, ReadError};
-use crate::outcome::Failure;
 
 /// `PF_EXITING` in include/linux/sched.h: the process has begun to exit. It is set before a
 /// process' files are closed, so whoever sees the end of file of a dying writer sees this too.

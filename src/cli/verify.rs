@@ -10,9 +10,9 @@ use super::check::{counted, one_line};
 use super::deliver::host_name;
 use super::{Adapters, Said, VerifyArgs};
 use crate::config::Loaded;
+use crate::deliver::Failure;
 use crate::exit::Verdict;
 use crate::ledger::{Attempt, Ledger, Window};
-use crate::outcome::Failure;
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::Gate;
 

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{End, How, Job, Patience, Phases, Placed, Policy, note};
+use super::{End, Failure, How, Job, Patience, Phases, Placed, Policy, note};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::ledger::{
@@ -12,7 +12,7 @@ use crate::ledger::{
     RandomValue, Recorded, Turn,
 };
 use crate::lock_key::Hash;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Outcome;
 use crate::store::{Copy, Receipt, Store, StoreError};
 
 /// Between two tries to reach a ledger that was lost while a copy was written.

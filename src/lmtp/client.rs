@@ -15,9 +15,10 @@ use super::queue_id;
 use super::server::Shared;
 use super::service::Service;
 use super::stream::Stream;
+use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::message::{Bytes, Message, Passage};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Outcome;
 
 /// Serves one client to its end.
 pub fn serve(stream: Stream, shared: &Arc<Shared>) {
@@ -148,11 +149,9 @@ impl Client<'_> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient) {
             Ok(Some(account)) => Ok(account),
-            Ok(None) => {
-                Err(Outcome::of(&Failure::UnknownRecipient(recipient.to_owned()), over_quota))
-            }
+            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
             Err(failure) => {
-                let outcome = Outcome::of(&failure, over_quota);
+                let outcome = failure.outcome(over_quota);
                 self.cannot_ask = Some(outcome.clone());
                 Err(outcome)
             }
@@ -238,7 +237,7 @@ impl Client<'_> {
         failure: &Failure,
         say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
     ) -> io::Result<()> {
-        let outcome = Outcome::of(failure, self.service.policy.over_quota);
+        let outcome = failure.outcome(self.service.policy.over_quota);
         for recipient in &transaction.recipients {
             self.shared.metrics.count_outcome(&outcome);
             log::refused(transaction, recipient, &outcome);

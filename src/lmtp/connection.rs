@@ -15,8 +15,9 @@ use super::data::{ChunkReader, DotReader};
 use super::input::{Input, Pace};
 use super::protocol::{self, Admit, LONGEST_LINE, Next, Protocol, Transaction, reply};
 use super::spool::Spool;
+use crate::deliver::Failure;
 use crate::message::Bytes;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Outcome;
 
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.

@@ -16,13 +16,13 @@ use super::lent::{LentLedger, LentStore};
 use super::metrics::Metrics;
 use super::service::Service;
 use crate::deadline::Deadline;
-use crate::deliver::{self, End, Job, Patience, Phases, Placed, note};
+use crate::deliver::{self, End, Failure, Job, Patience, Phases, Placed, note};
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
 use crate::ledger::{Attempt, Ledger, RandomValue, Recorded};
 use crate::message::{Facts, Message, Passage, trace_head};
-use crate::outcome::{Failure, Outcome, OverQuota};
+use crate::outcome::{Outcome, OverQuota};
 
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const SLACK: Duration = Duration::from_millis(500);
@@ -169,12 +169,12 @@ impl Parcel {
     /// What a client hears of a delivery that did not end when it was due.
     pub fn overdue(&self) -> Outcome {
         let secs = self.service.config().limits.deadline_secs;
-        Outcome::of(&Failure::Deadline { secs, doing: "delivering".to_owned() }, OverQuota::Defer)
+        Failure::Deadline { secs, doing: "delivering".to_owned() }.outcome(OverQuota::Defer)
     }
 
     fn fail(&self, failure: &Failure) {
         // The first failure is the one that is told.
-        let _ = self.failed.set(Outcome::of(failure, self.service.policy.over_quota));
+        let _ = self.failed.set(failure.outcome(self.service.policy.over_quota));
     }
 
     fn attempt(&self, recipient: usize) -> Attempt {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::deliver::{End, How, Phases};
-use crate::outcome::{Failure, Outcome};
+use crate::deliver::{End, Failure, How, Phases};
+use crate::outcome::Outcome;
 use crate::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.

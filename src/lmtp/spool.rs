@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
+use crate::deliver::Failure;
 use crate::message::Bytes;
-use crate::outcome::Failure;
 
 /// See the module.
 pub struct Spool {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::finding::{Level, Topic};
 use super::{Trouble, Verification};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Job, Patience, Policy};
+use crate::deliver::{self, Failure, Job, Patience, Policy};
 use crate::ledger::{CopyOnRecord, LedgerError, Recorded};
 use crate::message::{DedupBy, Message};
-use crate::outcome::{Failure, OverQuota};
+use crate::outcome::OverQuota;
 use crate::store::{Store, StoreError};
 
 impl Verification<'_, '_> {

@@ -9,10 +9,11 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use onedrop::deliver::Failure;
 use onedrop::lmtp::connection::{Connection, Handler, Peer, Settings};
 use onedrop::lmtp::protocol::{self, Admit, Transaction};
 use onedrop::message::Bytes;
-use onedrop::outcome::{Failure, Outcome, OverQuota, Status};
+use onedrop::outcome::{Outcome, OverQuota, Status};
 
 /// Whom the directory knows.
 #[derive(Debug, Clone, Default)]
@@ -229,7 +230,7 @@ impl<S> Admit for Recorder<S> {
             }
             nobody => Failure::UnknownRecipient(nobody.to_owned()),
         };
-        Err(Outcome::of(&failure, OverQuota::Defer))
+        Err(failure.outcome(OverQuota::Defer))
     }
 }
 
@@ -256,7 +257,7 @@ impl<S: Script> Handler for Recorder<S> {
         self.world.borrow_mut().transcript.extend([format!("E: {}", envelope(&transaction)), line]);
         for recipient in &transaction.recipients {
             say(&match &failure {
-                Some(failure) => Outcome::of(failure, OverQuota::Defer),
+                Some(failure) => failure.outcome(OverQuota::Defer),
                 None => outcome(recipient),
             })?;
         }

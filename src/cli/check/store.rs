@@ -7,8 +7,8 @@ use super::{Finding, Level, bounded, ledger};
 use crate::cli::Adapters;
 use crate::cli::deliver::host_name;
 use crate::config::Loaded;
+use crate::deliver::Failure;
 use crate::directory::is_account_name;
-use crate::outcome::Failure;
 use crate::way;
 
 /// The store's own time-outs come first; a step gets this much more before it is given up.

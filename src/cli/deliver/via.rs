@@ -21,9 +21,10 @@ use nix::sys::time::TimeVal;
 
 use super::wire;
 use crate::deadline::Deadline;
+use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::message::Message;
-use crate::outcome::{Failure, Outcome, OverQuota, Status};
+use crate::outcome::{Outcome, OverQuota, Status};
 
 /// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
 /// first words, before the process delivers by itself: a socket that systemd keeps takes calls for
@@ -253,7 +254,7 @@ impl Conversation {
                 Broken::Late => self.late(),
                 Broken::NotUnderstood(said) => self.not_understood(&said),
             };
-            outcomes.extend(vec![Outcome::of(&failure, OverQuota::Defer); left]);
+            outcomes.extend(vec![failure.outcome(OverQuota::Defer); left]);
             break;
         }
         outcomes

@@ -1,0 +1,99 @@
+//! Why a delivery failed, and what that means for the mail. This is the one place that decides
+//! between temporary and permanent, by an exhaustive match. What we do not understand is temporary:
+//! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
+//! message that is too large, and what the configuration asks for.
+
+use crate::ledger::LedgerError;
+use crate::outcome::{Outcome, OverQuota, Status};
+use crate::store::StoreError;
+
+/// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("unknown recipient {0}")]
+    UnknownRecipient(String),
+    #[error("message is larger than limits.message_bytes = {limit}")]
+    TooLarge { limit: u64 },
+    #[error("no recipient: give -d, or RECIPIENT in the environment, or a Delivered-To field")]
+    NoRecipient,
+    #[error("message was cut short: {0}")]
+    Cut(String),
+    #[error("cannot read the message: {0}")]
+    Input(String),
+    #[error("another delivery of this message holds {0}; try again")]
+    Contended(String),
+    #[error("deadline of {secs} s passed while {doing}")]
+    Deadline { secs: u64, doing: String },
+    #[error("{0}")]
+    Store(#[source] StoreError),
+    #[error("ledger: {0}")]
+    Ledger(#[source] LedgerError),
+    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
+    /// mail waits for that.
+    #[error("no copy yet in {destination}, kept for later: {why}")]
+    KeptForLater { destination: String, why: String },
+    /// The server that was to deliver did not tell what became of the message.
+    #[error("{0}")]
+    Server(String),
+    #[error("{0}")]
+    Setup(String),
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Failure::Ledger(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Store(error)
+    }
+}
+
+impl Failure {
+    /// Decides whether it is temporary or permanent.
+    pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
+        let text = self.to_string();
+        match self {
+            Failure::KeptForLater { .. } => Outcome::Delivered(text),
+            Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
+            Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
+            Failure::Store(StoreError::OverQuota(_)) => match over_quota {
+                OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
+                OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL_FOR_GOOD, text),
+            },
+            Failure::Store(StoreError::TooBig(_)) => {
+                Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
+            }
+            Failure::Store(
+                StoreError::NotStored(_)
+                | StoreError::Refused(_)
+                | StoreError::NoAccount(_)
+                | StoreError::InDoubt(_),
+            ) => Outcome::TempFail(Status::TEMPORARY, text),
+            Failure::Store(StoreError::Setup(_))
+            | Failure::Setup(_)
+            | Failure::NoRecipient
+            | Failure::Ledger(LedgerError::Version { .. } | LedgerError::Login(_)) => {
+                Outcome::TempFail(Status::OUR_SETUP, text)
+            }
+            Failure::Ledger(
+                LedgerError::Contended
+                | LedgerError::Unavailable(_)
+                | LedgerError::Busy(_)
+                | LedgerError::TookTooLong(_)
+                | LedgerError::Refused(_)
+                | LedgerError::Broken(_),
+            )
+            | Failure::Cut(_)
+            | Failure::Input(_)
+            | Failure::Contended(_)
+            | Failure::Deadline { .. }
+            | Failure::Server(_)
+            | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
+        }
+    }
+}
