@@ -19,6 +19,7 @@ use crate::store::{Receipt, Way};
 
 pub mod memory;
 mod on_record;
+pub mod port;
 pub mod postgres;
 pub mod sqlite;
 mod told;

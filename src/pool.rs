@@ -7,6 +7,18 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What a server does with an adapter whose connections it keeps for long.
+pub trait Connections: Send + Sync {
+    /// Closes those that nobody has used for a while.
+    fn close_idle(&self);
+
+    /// Closes those that are kept, and keeps none from now on.
+    fn retire(&self);
+
+    /// How many are in use, and how many are kept.
+    fn count(&self) -> (usize, usize);
+}
+
 /// How many, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -15,6 +15,7 @@ pub mod imap;
 pub mod login_form;
 pub mod maildir;
 pub mod memory;
+pub mod port;
 mod utf7;
 
 /// What tells one stored copy from all others in its mailbox.

@@ -1,0 +1,233 @@
+//! The ledger port: the SQL record of messages, their copies and every attempt to deliver them, and
+//! the locks and leases that keep two deliveries from writing the same copy. It speaks of claims,
+//! leases, turns and receipts, never of an engine.
+//!
+//! A ledger is a handle that threads share. How it keeps connections, opens them again and commits
+//! what comes at the same time together is its own affair. Every call returns before the time it is
+//! given; one that ended in [`LedgerError::Unavailable`] may have taken effect, and may be made
+//! again: it finds its own. All adapters run the ledger's contract suite.
+//!
+//! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a
+//! release): free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before
+//! the claim); leased --lease runs out--> free, in doubt.
+
+use std::time::{Instant, SystemTime};
+
+use super::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
+    LedgerError, Recorded, Trace, TraceFilter, Window,
+};
+use crate::directory::{Asked, Destination};
+use crate::lock_key::Hash;
+use crate::message::Identity;
+use crate::pool::Connections;
+use crate::store::{Receipt, Way};
+
+/// What a delivery needs of a ledger.
+pub trait Ledger: Send + Sync {
+    /// Begins, in the background, what the first call will need. Nothing is reported here; an error
+    /// shows at that call.
+    fn prepare(&self, until: Instant);
+
+    /// What the ledger's clock says, in whole seconds, by its last word; `None` before the first.
+    fn time(&self) -> Option<SystemTime>;
+
+    /// Records, in one durable transaction under the message's lock: the message (once), the
+    /// attempt, and the claims on `destinations`.
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another delivery records this message right now.
+    /// [`LedgerError::Version`].
+    fn record(
+        &self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Recorded, LedgerError>;
+
+    /// Claims again copies of a recorded message that were busy; durable.
+    fn claim(
+        &self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Vec<CopyState>, LedgerError>;
+
+    /// Opens the placing of a copy for which the lease alone is not enough (it is in doubt, or
+    /// others may join the lease): takes the lock named `copy_key` and re-reads the row. The lock is
+    /// held as long as what comes back in [`Turn::Ours`], and no longer than the connection to the
+    /// ledger lives. Whether the lease has run out is not asked: the caller watches its clock.
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another delivery has the turn.
+    fn take_turn<'a>(
+        &'a self,
+        claim: &Claim,
+        copy_key: &Hash,
+        until: Instant,
+    ) -> Result<Turn<'a>, LedgerError>;
+
+    /// Puts the receipt on record where no other one is there, durably: the first receipt wins,
+    /// whatever its epoch. With `end`, the attempt's end goes into the same transaction, if the
+    /// receipt is on record. What was [kept](Ledger::keep) of a shared copy goes. Where another
+    /// receipt is on record, the same transaction leaves a doubt: a second copy may stand until a
+    /// look has settled it, and a look that began before settles nothing.
+    fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError>;
+
+    /// Gives back leases under which certainly nothing was written: the rows are free again, as much
+    /// in doubt as before the claim.
+    fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError>;
+
+    /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed,
+    /// durably, until its receipt is on record. Where they are kept already, only `why` changes.
+    /// False, and nothing kept, where its receipt is there.
+    fn keep(
+        &self,
+        message: i64,
+        bytes: &[u8],
+        why: &str,
+        until: Instant,
+    ) -> Result<bool, LedgerError>;
+
+    /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
+    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError>;
+
+    /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
+    /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not, or
+    /// they are those for the other recipients of the same message.
+    fn finish(
+        &self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+        until: Instant,
+    ) -> Result<(), LedgerError>;
+}
+
+/// What [`Ledger::confirm`] is given.
+#[derive(Debug, Clone, Copy)]
+pub struct ToConfirm<'a> {
+    pub claim: Claim,
+    pub receipt: &'a Receipt,
+    pub facts: CopyFacts,
+    pub end: Option<(i64, &'a AttemptEnd)>,
+}
+
+/// What the row said when the copy's lock was held.
+pub enum Turn<'a> {
+    /// The lease is still ours: write, after a look if in doubt. The doubt is the claim's, or that
+    /// of another delivery that has joined the lease since, may have written, and is gone.
+    Ours { in_doubt: bool, turn: Box<dyn OpenTurn + 'a> },
+    /// Another delivery placed it meanwhile.
+    Placed(Receipt),
+    /// Another delivery claimed it after us.
+    EpochGone,
+}
+
+/// A turn that is open: the copy's lock is held until this is dropped.
+pub trait OpenTurn {
+    /// As [`Ledger::confirm`], in this turn, which it ends whatever comes of it.
+    fn confirm(
+        self: Box<Self>,
+        receipt: &ToConfirm<'_>,
+        until: Instant,
+    ) -> Result<Confirmed, LedgerError>;
+}
+
+/// The site's own query for accounts (`directory.query`).
+pub trait Accounts: Send + Sync {
+    /// Runs the administrator's query with the address asked for as its parameters.
+    ///
+    /// # Returns
+    /// The account, or `None` without a row.
+    fn account_by_query(
+        &self,
+        query: &str,
+        asked: &Asked,
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError>;
+}
+
+/// What is on record about the way into the store.
+pub trait Proofs: Send + Sync {
+    /// Whether it is on record that a login through `way` acts for the account that it names.
+    fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError>;
+
+    /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is not
+    /// so.
+    fn note_proof(
+        &self,
+        way: &Way,
+        holds: bool,
+        host: &str,
+        until: Instant,
+    ) -> Result<(), LedgerError>;
+
+    /// The newest copies that are placed, the latest first, at most `limit`: where they are, and by
+    /// which receipt.
+    fn latest_copies(
+        &self,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<(Destination, Receipt)>, LedgerError>;
+}
+
+/// What is on record, to be shown.
+pub trait Records: Send + Sync {
+    /// Everything on record about the messages that are asked for, and about attempts that came to
+    /// record no message. Newest first, at most `limit`.
+    fn trace(
+        &self,
+        filter: &TraceFilter<'_>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<Trace>, LedgerError>;
+}
+
+/// What comparing the ledger with mailboxes needs.
+pub trait Audit: Send + Sync {
+    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and then
+    /// by row, from behind the one told last.
+    fn copies_to_verify(
+        &self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError>;
+
+    /// Puts on record that a look after the last lease found one copy at most, and `receipt` in
+    /// place of the one on record, durably. False, and nothing changed, where the row is no longer
+    /// as `copy` told it, or not placed.
+    fn settle(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError>;
+
+    /// The bytes that are [kept](Ledger::keep) of the message's shared copy.
+    fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError>;
+}
+
+/// The ledger's own shape.
+pub trait Schema: Send + Sync {
+    /// The schema version, 0 for none.
+    fn schema_version(&self, until: Instant) -> Result<i64, LedgerError>;
+
+    /// Brings the schema to [`SCHEMA_VERSION`](super::SCHEMA_VERSION) under a lock; returns the
+    /// names of the migrations applied.
+    fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError>;
+
+    /// Whether a lock called `name` that one connection holds keeps another one out.
+    fn locks_exclude(&self, name: &str, until: Instant) -> Result<bool, LedgerError>;
+}
+
+/// All that an adapter is.
+pub trait AnyLedger: Ledger + Accounts + Proofs + Records + Audit + Schema + Connections {}
+
+impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Connections> AnyLedger for L {}

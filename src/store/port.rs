@@ -1,0 +1,146 @@
+//! The store port: where mailboxes live. It appends a copy and says where it now is, looks for one
+//! whose fate is in doubt, and takes one out again by its receipt. It never decides whether a copy
+//! is to be written: `deliver` and the ledger do.
+//!
+//! A store is a handle that threads share. How it keeps connections, opens them again, and writes
+//! what comes at the same time is its own affair; an append is never repeated once its last bytes
+//! may have gone out. Every call returns before the time it is given. What an adapter leaves after a
+//! crash, and what it cannot do, stands in its header. All run the store's contract suite.
+
+use std::time::Instant;
+
+use super::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::pool::Connections;
+
+/// What a delivery needs of a store.
+pub trait Store: Send + Sync {
+    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a
+    /// reader has touched the first; that one the look finds. Then doubt needs no waiting, only the
+    /// look; and a reserved copy is locked: nobody else can reserve it, in any process.
+    fn append_is_idempotent(&self) -> bool;
+
+    /// Begins, in the background, what the first call for `account` will need. Nothing is reported
+    /// here; an error shows at that call.
+    fn prepare(&self, account: &str, until: Instant);
+
+    /// Reserves what writing `copy` into `destination`, or looking for it, takes. Nothing is stored
+    /// before [`Slot::append`]; a slot that is dropped gives up all it holds. `Ok(None)`: another
+    /// delivery has reserved this copy, or (for [`Need::Early`]) there is nothing to gain.
+    ///
+    /// # Errors
+    /// What is needed cannot be had by the time that last bytes may go out; nothing was written.
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError>;
+
+    /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no
+    /// error.
+    ///
+    /// # Errors
+    /// [`StoreError::NotStored`]: the copy has no name by which it could be taken out alone, or the
+    /// store did not answer.
+    fn remove(
+        &self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError>;
+}
+
+/// What a slot is reserved for. Every slot can look and append; the need says what to make ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// To write, perhaps, before the ledger has agreed: only what need not be waited for.
+    Early,
+    /// To write.
+    Write,
+    /// To look, and to write where nothing is found. What the look takes (a connection, the copy's
+    /// lock) is had when `reserve` returns, for the ledger's turn must not wait for it.
+    Look,
+}
+
+/// A place for one copy in its mailbox, reserved by this delivery until it is dropped.
+pub trait Slot {
+    /// Looks for the copy, among messages not older than the day before its `recorded_at`. A
+    /// mailbox that does not exist holds no copy.
+    ///
+    /// # Errors
+    /// Any error means that the look did not come to an end and says nothing about the copy.
+    fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError>;
+
+    /// Appends the copy with the destination's flags and `recorded_at` as its date, durably, and
+    /// returns where it is. Right before the bytes that make the append take effect it calls
+    /// [`Deadline::pass_point_of_no_return`]; the caller calls [`Deadline::answered`] when the
+    /// outcome is on record.
+    ///
+    /// # Errors
+    /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was
+    /// written.
+    fn append(&mut self) -> Result<Receipt, StoreError>;
+}
+
+/// What comparing mailboxes with the ledger needs.
+pub trait Mailboxes: Send + Sync {
+    /// Finds the copies of one message in `destination`, the newest first: those whose identity is
+    /// the sought one, among messages not older than the day before `recorded_at`, and the one that
+    /// `on_record` names. Nothing is changed, and nothing marked as read. A store whose append is
+    /// idempotent need only find what has the copy's name.
+    ///
+    /// # Errors
+    /// As for [`Slot::look`].
+    fn find(
+        &self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError>;
+
+    /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as
+    /// deleted. That is looked at again when `double` is out of the way already; it is put back if
+    /// the keeper is not there.
+    ///
+    /// # Errors
+    /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no
+    /// longer there by this name, or that its owner has marked it as deleted meanwhile: only another
+    /// look can tell what stands now.
+    fn remove_double(
+        &self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError>;
+}
+
+/// The way into the store, and what an administrator wants to know of it.
+pub trait Access: Send + Sync {
+    /// The way through which a server lets us write for accounts; `None` where no server stands
+    /// between.
+    fn way(&self) -> Option<Way>;
+
+    /// Finds out whose mailboxes a login for `account` shows, without touching the account's: for
+    /// the user that logs in a mailbox may be made and deleted again. Nothing that is kept from
+    /// earlier is used for it.
+    ///
+    /// # Errors
+    /// It cannot be told, for this account at least.
+    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<Whose, StoreError>;
+
+    /// Proves that the store can be reached and used for `account`, without writing a message;
+    /// returns what is worth telling an administrator, a line per fact.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;
+}
+
+/// All that an adapter is.
+pub trait AnyStore: Store + Mailboxes + Access + Connections {}
+
+impl<S: Store + Mailboxes + Access + Connections> AnyStore for S {}
