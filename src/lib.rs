@@ -24,6 +24,7 @@ pub mod directory;
 mod durable;
 pub mod envelope;
 pub mod exit;
+pub mod group_commit;
 pub mod ledger;
 pub mod lmtp;
 pub mod lock_key;
