@@ -2,13 +2,14 @@
 //! answer to an append (the point of no return: an append takes effect with its last bytes). A
 //! watchdog thread (`exit.rs`) ends the process with a temporary failure when the deadline has
 //! passed, whatever hangs; whoever has sent the last bytes of an append may wait for the answer,
-//! however late it is by then, and the watchdog reads that here.
+//! however late it is by then, and the watchdog reads that here. It goes by the clock that it is
+//! given.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
+use crate::clock::{Clock, SystemClock};
 
 /// How long a peer may leave unacknowledged what it was sent over TCP, or take in nothing of what
 /// waits to be sent (TCP_USER_TIMEOUT in tcp(7)): then its host is gone, or a firewall has
@@ -27,6 +28,7 @@ pub struct Deadline {
     end_awake: Option<Duration>,
     answer: Duration,
     answering: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
 }
 
 /// The last bytes of an append may no longer be sent: too little time is left for the answer.
@@ -35,16 +37,43 @@ pub struct Deadline {
 pub struct TooLate;
 
 impl Deadline {
-    /// A deadline `total` from now whose last `answer` is kept for the store's answer.
+    /// A deadline `total` from now, by the system's clock, whose last `answer` is kept for the
+    /// store's answer.
     pub fn new(total: Duration, answer: Duration) -> Deadline {
-        let end_awake = since_boot().map(|now| now + total);
-        Deadline { end: Instant::now() + total, end_awake, answer, answering: Arc::default() }
+        Deadline::by(Arc::new(SystemClock), total, answer)
+    }
+
+    /// As [`new`](Deadline::new), by another clock.
+    pub fn by(clock: Arc<dyn Clock>, total: Duration, answer: Duration) -> Deadline {
+        Deadline {
+            end: clock.now() + total,
+            end_awake: clock.since_boot().map(|now| now + total),
+            answer,
+            answering: Arc::default(),
+            clock,
+        }
     }
 
     /// One that passed while the machine was suspended, which the other clock does not show.
     #[cfg(test)]
     pub fn overslept(total: Duration, answer: Duration) -> Deadline {
-        Deadline { end_awake: since_boot(), ..Deadline::new(total, answer) }
+        let deadline = Deadline::new(total, answer);
+        Deadline { end_awake: deadline.clock.since_boot(), ..deadline }
+    }
+
+    /// What time it is by this deadline's clock.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Sleeps by this deadline's clock.
+    pub fn sleep(&self, time: Duration) {
+        self.clock.sleep(time);
+    }
+
+    /// Whose time this is.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// Nothing of this delivery runs past this, except waiting for an answer to last bytes that
@@ -55,13 +84,13 @@ impl Deadline {
 
     /// Time left; zero when the deadline has passed.
     pub fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
+        self.end.saturating_duration_since(self.now())
     }
 
     /// Until when it may be decided to send last bytes. What only leads up to them is given up
     /// here: then there is still time to give the lease back and to say what hung.
     pub fn last_bytes(&self) -> Instant {
-        self.end.checked_sub(self.answer).unwrap_or_else(Instant::now)
+        self.end.checked_sub(self.answer).unwrap_or_else(|| self.now())
     }
 
     /// Until when may be looked for a copy: one that is found needs no append, only its record.
@@ -79,9 +108,9 @@ impl Deadline {
         // and thawed past its deadline is stopped here, one frozen after the look still gets its
         // time to hear the answer.
         self.answering.store(true, Ordering::SeqCst);
-        let slept =
-            self.end_awake.zip(since_boot()).is_some_and(|(end, now)| now + self.answer > end);
-        if slept || Instant::now() + self.answer > self.end {
+        let awake = self.end_awake.zip(self.clock.since_boot());
+        let slept = awake.is_some_and(|(end, now)| now + self.answer > end);
+        if slept || self.now() + self.answer > self.end {
             self.answering.store(false, Ordering::SeqCst);
             return Err(TooLate);
         }
@@ -90,7 +119,7 @@ impl Deadline {
 
     /// How long to wait for an answer to last bytes sent just now, however late that is.
     pub fn answer_until(&self) -> Instant {
-        Instant::now() + self.answer
+        self.now() + self.answer
     }
 
     /// To be called when the answer is known and recorded, or given up.
@@ -102,11 +131,6 @@ impl Deadline {
     pub fn is_answering(&self) -> bool {
         self.answering.load(Ordering::SeqCst)
     }
-}
-
-/// Time since the machine was started, suspended or not (clock_gettime(2), CLOCK_BOOTTIME).
-fn since_boot() -> Option<Duration> {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
 }
 
 #[cfg(test)]

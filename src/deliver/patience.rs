@@ -1,8 +1,5 @@
 //! Waiting for whoever holds a lock or a lease.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::thread;
 use std::time::Duration;
 
 use crate::deadline::Deadline;
@@ -36,10 +33,10 @@ impl Patience<'_> {
         if left.is_zero() {
             return false;
         }
-        let random = RandomState::new().build_hasher().finish();
+        let random = self.deadline.clock().random();
         let half = self.pause / 2;
         let pause = (half + half.mul_f64((random % 1024) as f64 / 512.0)).min(left);
-        thread::sleep(pause);
+        self.deadline.sleep(pause);
         self.waits += 1;
         self.left = self.left.saturating_sub(pause);
         self.pause = (self.pause * 3 / 2).min(Self::LONGEST_PAUSE);

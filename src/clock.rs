@@ -1,0 +1,80 @@
+//! Time, chance and threads as a delivery sees them: the system's, or those of a simulation that
+//! runs the very same code in virtual time (`tests/simulation`). Values pass a clock on and own
+//! none.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Time, chance and threads.
+pub trait Clock: Send + Sync + Debug {
+    /// As [`Instant::now`]: it stands still while the machine is suspended.
+    fn now(&self) -> Instant;
+
+    /// Time since the machine was started, suspended or not (clock_gettime(2), CLOCK_BOOTTIME);
+    /// `None` where it cannot be read.
+    fn since_boot(&self) -> Option<Duration>;
+
+    fn sleep(&self, time: Duration);
+
+    /// Any number, for jitter.
+    fn random(&self) -> u64;
+
+    /// Runs `work` on so many threads side by side, the caller's being one, and on fewer where the
+    /// system gives no more. Returns when all have ended.
+    fn side_by_side(&self, threads: usize, work: &(dyn Fn() + Sync));
+}
+
+/// The system's.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn since_boot(&self) -> Option<Duration> {
+        clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
+    }
+
+    fn sleep(&self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        RandomState::new().build_hasher().finish()
+    }
+
+    fn side_by_side(&self, threads: usize, work: &(dyn Fn() + Sync)) {
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn side_by_side_means_at_the_same_time_and_ends_with_the_last() {
+        let (all, ended) = (Barrier::new(3), std::sync::atomic::AtomicUsize::new(0));
+        SystemClock.side_by_side(3, &|| {
+            all.wait();
+            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        });
+        assert_eq!(ended.into_inner(), 3);
+    }
+}
