@@ -21,13 +21,13 @@ use crate::store::{Store, StoreError};
 
 mod check;
 mod deliver;
-mod dovecot;
 mod input;
 mod lmtp;
 mod migrate;
-mod postfix;
 mod trace;
 mod verify;
+
+pub(crate) use deliver::host_name;
 
 /// A session with the ledger, or why there is none.
 pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
@@ -53,16 +53,16 @@ pub struct Adapters {
 /// to.
 #[derive(Debug, Parser)]
 #[command(name = "onedrop", version, arg_required_else_help = true)]
-struct Cli {
+pub(crate) struct Cli {
     /// Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]
     #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Deliver the message on standard input
     Deliver(DeliverArgs),
     /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
@@ -82,28 +82,28 @@ enum Command {
 
 /// What Postfix says about the message.
 #[derive(Debug, Args)]
-struct DeliverArgs {
+pub(crate) struct DeliverArgs {
     /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
     /// field]
     #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true)]
-    recipients: Vec<OsString>,
+    pub(crate) recipients: Vec<OsString>,
     /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
     /// field]
     #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true)]
-    sender: Option<OsString>,
+    pub(crate) sender: Option<OsString>,
     /// Size of the message as Postfix states it (${size}); a much shorter one was cut on its way
     #[arg(long, value_name = "BYTES")]
-    size: Option<u64>,
+    pub(crate) size: Option<u64>,
     /// Postfix queue id (${queue_id}), for the record
     #[arg(long, value_name = "ID", allow_hyphen_values = true, default_value = "")]
-    queue_id: OsString,
+    pub(crate) queue_id: OsString,
     /// Login of the client that submitted the message (${sasl_username}), empty for none
     #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, default_value = "")]
     sasl_username: OsString,
 }
 
 #[derive(Debug, Clone, Args)]
-struct LmtpArgs {
+pub(crate) struct LmtpArgs {
     /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets,
     /// else lmtp.listen]
     #[arg(long, value_name = "PLACE")]
@@ -114,7 +114,7 @@ struct LmtpArgs {
 }
 
 #[derive(Debug, Args)]
-struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Print findings as JSON
     #[arg(long)]
     json: bool,
@@ -131,7 +131,7 @@ struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-struct TraceArgs {
+pub(crate) struct TraceArgs {
     /// Message-ID, queue id, recipient or account; may be left out where another condition is given
     #[arg(
         value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
@@ -163,7 +163,7 @@ struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
-struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// Messages recorded since then: a duration back (24h, 7d) or a date (2026-11-01)
     #[arg(long, value_name = "TIME", default_value = "24h")]
     since: String,
@@ -201,7 +201,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         Command::Migrate => {
             load(config).and_then(|loaded| migrate::run(&loaded, adapters)).map(Said::done)
         }
-        Command::Check(args) => Ok(check::run(&args, config, adapters).into()),
+        Command::Check(args) => Ok(check::run(args, config, adapters)),
         Command::Trace(args) => {
             load(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
         }
@@ -230,10 +230,9 @@ impl Said {
     }
 }
 
-impl From<check::Report> for Said {
-    fn from(report: check::Report) -> Said {
-        Said { out: report.text, err: report.said.unwrap_or_default(), verdict: report.verdict }
-    }
+/// `3 errors`, `1 error`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn load(config: Option<&std::path::Path>) -> Result<Loaded, String> {
@@ -265,26 +264,12 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     }
 }
 
-/// What `check` makes of other programs' output, for the tests that spoil it.
-#[doc(hidden)]
-pub mod foreign {
-    /// What is found in the output of `doveconf -n`.
-    pub fn doveconf(output: &str) -> Vec<String> {
-        super::dovecot::of_output(output)
-    }
-
-    /// What is found in postconf's output about main.cf and master.cf.
-    pub fn postfix(main: &str, master: &str) -> Vec<String> {
-        super::postfix::of_output(main, master)
-    }
-}
-
 fn setup_failure(text: String) -> Outcome {
     Failure::Setup(text).outcome(OverQuota::Defer)
 }
 
 /// clap's error with its tips in one line, without the usage behind it.
-fn usage_problem(error: &clap::Error) -> String {
+pub(crate) fn usage_problem(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let what = what.split("\n\nFor more information").next().unwrap_or_default();

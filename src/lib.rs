@@ -15,6 +15,7 @@
 //! copy; "delivered" is said only when every copy has a receipt on record.
 
 mod byte_lock;
+pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -8,29 +8,15 @@
 //! (from the first listener to the last client), `flights` (deliveries under way).
 
 mod calls;
-mod client;
-mod command;
-pub mod connection;
-pub mod data;
+pub mod client;
 mod delivery;
-mod flights;
-mod input;
 mod lent;
-mod log;
 mod mailboxes;
-mod metrics;
-mod path;
-pub mod protocol;
-mod queue_id;
-mod reply;
-mod server;
+pub mod server;
 mod service;
-mod spool;
-mod stream;
 mod together;
-mod web;
-mod xforward;
+pub mod wire;
 
-pub use server::{Reload, run};
+pub use server::{Listener, Made, Reload, connection, protocol, run};
 pub use service::Service;
-pub use stream::{Listener, Made};
+pub use wire::data;

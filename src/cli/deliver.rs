@@ -18,16 +18,12 @@ use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::exit;
 use crate::ledger::{Attempt, AttemptEnd, Ledger, RandomValue};
+use crate::lmtp::client::{Call, Trouble};
 use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
 use crate::routing::Routing;
 use crate::store::Store;
 use crate::way::Gate;
-
-mod via;
-mod wire;
-
-use via::{Call, Trouble};
 
 /// What the command line said.
 pub(super) struct Request {
@@ -189,7 +185,7 @@ impl Ends {
 }
 
 /// This host's name.
-pub(super) fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     nix::unistd::gethostname()
         .map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -6,9 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::check::{counted, one_line};
-use super::deliver::host_name;
-use super::{Adapters, Said, VerifyArgs};
+use super::{Adapters, Said, VerifyArgs, counted, host_name};
+use crate::check::one_line;
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::exit::Verdict;

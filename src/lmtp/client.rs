@@ -1,247 +1,378 @@
-//! One client of the server: its socket as a [`Peer`], and what becomes of what it says. Recipients
-//! are asked for in the directory, a message is delivered, and every outcome is counted and logged
-//! here, once.
+//! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open
+//! already. The call is made before the message is read.
+//!
+//! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server
+//! is busy, drains, goes away or does not understand, the process delivers by itself
+//! ([`NotTaken`](Trouble::NotTaken)). After the dot the server may be at it, whatever becomes of
+//! the connection: then a lost answer is a temporary failure, never a second delivery in the same
+//! run, and the next try finds by lease and look what this one left. Only that it is too large for
+//! the server is said before anything is done with it, and then this process' own limit decides.
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
-use super::connection::{Connection, Handler, Peer, Settings};
-use super::delivery::{self, Contents, Parcel};
-use super::log;
-use super::protocol::{self, Admit, Transaction};
-use super::queue_id;
-use super::server::Shared;
-use super::service::Service;
-use super::stream::Stream;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+};
+use nix::sys::time::TimeVal;
+
+use super::wire::write as wire;
+use crate::deadline::Deadline;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
-use crate::message::{Bytes, Message, Passage};
-use crate::outcome::Outcome;
+use crate::message::Message;
+use crate::outcome::{Outcome, OverQuota, Status};
 
-/// Serves one client to its end.
-pub fn serve(stream: Stream, shared: &Arc<Shared>) {
-    let stream = Arc::new(stream);
-    let service = shared.service();
-    let settings = settings(&service);
-    let mut client = Client {
-        stream: Arc::clone(&stream),
-        shared,
-        service,
-        known: HashMap::new(),
-        cannot_ask: None,
-    };
-    if let Err(error) = Connection::new(Socket { stream, shared }, &mut client, settings).run() {
-        tracing::debug!(%error, "connection ended");
-    }
+/// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
+/// first words, before the process delivers by itself: a socket that systemd keeps takes calls for
+/// a server that cannot start.
+const CONNECT_SECS: u64 = 2;
+/// A reply line has 512 bytes at most (RFC 5321 section 4.5.3.1.5); more is no reply.
+const LONGEST_LINE: usize = 4096;
+/// Nor are this many lines.
+const MOST_LINES: usize = 100;
+/// What the server must offer, as ours does; another one may keep no ledger.
+const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", "XFORWARD"];
+
+/// Why the server did not deliver the message.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Certainly nothing was handed over; why.
+    NotTaken(String),
+    /// The delivery has failed.
+    Failed(Failure),
 }
 
-fn settings(service: &Service) -> Settings {
-    let config = service.config();
-    Settings {
-        protocol: protocol::Settings {
-            host: service.host.clone(),
-            recipients: config.lmtp.recipients,
-        },
-        idle: Duration::from_secs(config.lmtp.idle_secs),
-        spool_bytes: config.lmtp.spool_bytes,
-        spool_dir: config.lmtp.spool_dir.clone(),
-        message_bytes: config.limits.message_bytes,
-    }
-}
+/// A call to the server, which may not have said a word yet.
+pub struct Call(Conversation);
 
-/// A socket, and the time as it is.
-struct Socket<'a> {
-    stream: Arc<Stream>,
-    shared: &'a Shared,
-}
-
-impl Peer for Socket<'_> {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn read(&mut self, into: &mut [u8], until: Instant) -> io::Result<usize> {
-        self.stream.read(into, until)
-    }
-
-    fn write_all(&mut self, bytes: &[u8], until: Instant) -> io::Result<()> {
-        self.stream.write_all(bytes, until)
+impl Call {
+    /// Calls the server at `path` and says hello without waiting for its greeting, which any server
+    /// of ours lets pass: by the time the message has been read it has answered. What is said there
+    /// ends by the `deadline` of `deadline_secs`.
+    ///
+    /// # Errors
+    /// Nobody is there, in words.
+    pub fn start(
+        path: &Path,
+        host: &str,
+        deadline: &Deadline,
+        deadline_secs: u64,
+    ) -> Result<Call, String> {
+        let name = path.display().to_string();
+        let mut stream = call(path).map_err(|error| format!("{name}: {error}"))?;
+        // A server that has gone again has said why, which is read instead of a greeting.
+        let _ = stream.write_all(format!("LHLO {host}\r\n").as_bytes());
+        Ok(Call(Conversation {
+            stream,
+            read: Vec::new(),
+            deadline: deadline.clone(),
+            deadline_secs,
+            name,
+        }))
     }
 
-    fn wait(&mut self, until: Instant) -> io::Result<()> {
-        self.stream.wait(until.saturating_duration_since(self.now()))
-    }
-
-    fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool> {
-        self.stream.wait_beside(&self.shared.stopping, until.saturating_duration_since(self.now()))
-    }
-}
-
-struct Client<'a> {
-    stream: Arc<Stream>,
-    shared: &'a Arc<Shared>,
-    service: Arc<Service>,
-    /// The accounts of the message's recipients.
-    known: HashMap<String, String>,
-    /// Why the directory could not be asked for one of the message's recipients: the others need
-    /// not wait for the same.
-    cannot_ask: Option<Outcome>,
-}
-
-/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the
-/// delivery's end.
-impl Admit for Client<'_> {
-    fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome> {
-        if self.known.contains_key(recipient) {
-            return Ok(());
+    /// Hands the message over and waits for the replies: how it ended for each of the envelope's
+    /// recipients.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub fn hand_over(
+        self,
+        message: &Message,
+        envelope: &Envelope,
+    ) -> Result<Vec<Outcome>, Trouble> {
+        let Call(mut conversation) = self;
+        conversation.greeted()?;
+        let recipients: Vec<&str> = envelope.recipients.iter().map(String::as_str).collect();
+        if recipients.is_empty() {
+            return Err(Trouble::NotTaken("no recipient".to_owned()));
         }
-        let account = match &self.cannot_ask {
-            Some(outcome) => Err(outcome.clone()),
-            None => self.account_of(recipient),
+        let cannot = || Trouble::NotTaken("LMTP cannot say it".to_owned());
+        let pieces = message.to_hand_over().ok_or_else(cannot)?;
+        let commands = wire::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
+        conversation.hand_over(&commands, &recipients, &pieces)
+    }
+}
+
+/// connect(2) waits while the server's queue is full, as long as a send would (unix_stream_connect
+/// in net/unix/af_unix.c).
+fn call(path: &Path) -> io::Result<UnixStream> {
+    let address = UnixAddr::new(path)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, SendTimeout, &TimeVal::new(CONNECT_SECS as i64, 0))?;
+    connect(socket.as_raw_fd(), &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// What broke a conversation.
+#[derive(Debug)]
+enum Broken {
+    Lost(io::Error),
+    Late,
+    NotUnderstood(String),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Broken::Late,
+            _ => Broken::Lost(error),
+        }
+    }
+}
+
+/// A reply: its code, and its lines' texts.
+#[derive(Debug)]
+struct Reply {
+    code: u16,
+    lines: Vec<String>,
+}
+
+impl Reply {
+    /// The server says no, for now or for good.
+    fn is_negative(&self) -> bool {
+        (400..600).contains(&self.code)
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome::of_reply(self.code, &self.lines.join(" "))
+    }
+}
+
+struct Conversation {
+    stream: UnixStream,
+    /// Read and not used yet.
+    read: Vec<u8>,
+    deadline: Deadline,
+    deadline_secs: u64,
+    /// The socket.
+    name: String,
+}
+
+impl Conversation {
+    /// The greeting, and what the server offers.
+    fn greeted(&mut self) -> Result<(), Trouble> {
+        let whole = self.deadline.clone();
+        self.deadline = Deadline::new(Duration::from_secs(CONNECT_SECS), Duration::ZERO);
+        let greeting = self.reply().map_err(|broken| self.before_hello(broken))?;
+        self.expect(&greeting, 220)?;
+        let offer = self.reply().map_err(|broken| self.before_hello(broken))?;
+        self.expect(&offer, 250)?;
+        self.deadline = whole;
+        let offers = |keyword: &str| {
+            offer.lines.iter().skip(1).any(|line| {
+                line.split(' ').next().is_some_and(|word| word.eq_ignore_ascii_case(keyword))
+            })
         };
-        match account {
-            Ok(account) => {
-                self.known.insert(recipient.to_owned(), account);
-                Ok(())
-            }
-            Err(outcome) => {
-                self.shared.metrics.count_outcome(&outcome);
-                log::refused(transaction, recipient, &outcome);
-                Err(outcome)
+        match NEEDED.into_iter().find(|keyword| !offers(keyword)) {
+            None => Ok(()),
+            Some(missing) => {
+                Err(Trouble::NotTaken(format!("{} is no server of ours: no {missing}", self.name)))
             }
         }
     }
-}
 
-impl Handler for Client<'_> {
-    fn new_settings(&mut self) -> Option<Settings> {
-        self.known.clear();
-        self.cannot_ask = None;
-        let service = self.shared.service();
-        if Arc::ptr_eq(&service, &self.service) {
-            return None;
-        }
-        self.service = service;
-        Some(settings(&self.service))
-    }
-
-    fn is_draining(&self) -> bool {
-        self.shared.is_draining()
-    }
-
-    fn deliver(
+    fn hand_over(
         &mut self,
-        transaction: Transaction,
-        message: Result<Bytes, Failure>,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
-    ) -> io::Result<()> {
-        match message {
-            Ok(bytes) => self.deliver_message(transaction, bytes, say),
-            Err(failure) => self.reply_to_all(&transaction, &failure, say),
+        commands: &wire::Commands,
+        recipients: &[&str],
+        pieces: &[&[u8]],
+    ) -> Result<Vec<Outcome>, Trouble> {
+        self.write_all(&commands.bytes).map_err(|error| self.before(error.into()))?;
+        if commands.has_xforward {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            self.expect(&reply, 250)?;
         }
+        let reply = self.reply().map_err(|broken| self.before(broken))?;
+        self.expect(&reply, 250)?;
+        let refused = self.recipients(recipients)?;
+        let accepted = refused.iter().filter(|outcome| outcome.is_none()).count();
+        let mut replies = Vec::new();
+        if accepted > 0 {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            self.expect(&reply, 354)?;
+            wire::write_data(pieces, self).map_err(|error| self.before(error.into()))?;
+            replies = self.replies(accepted);
+            // Nobody waits for what it says to that.
+            let _ = self.write_all(b"QUIT\r\n");
+            if replies
+                .iter()
+                .any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _)))
+            {
+                return Err(Trouble::NotTaken(format!("too large for {}", self.name)));
+            }
+        }
+        let mut replies = replies.into_iter();
+        Ok(refused.into_iter().filter_map(|refused| refused.or_else(|| replies.next())).collect())
+    }
+
+    /// The replies to RCPT: how it ended for those that are refused, `None` for those that are
+    /// accepted.
+    fn recipients(&mut self, recipients: &[&str]) -> Result<Vec<Option<Outcome>>, Trouble> {
+        let mut refused = Vec::new();
+        for _ in recipients {
+            let reply = self.reply().map_err(|broken| self.before(broken))?;
+            refused.push(match reply.outcome() {
+                Outcome::Delivered(_) => None,
+                // Not that it does not understand us, leaves, or wants fewer at a time.
+                outcome @ Outcome::TempFail(status, _)
+                    if reply.code / 100 == 4
+                        && !status.is_about_the_protocol()
+                        && reply.code != 421 =>
+                {
+                    Some(outcome)
+                }
+                // Nor that it knows nobody of that name: its configuration may be older than what
+                // we have just read.
+                Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
+            });
+        }
+        Ok(refused)
+    }
+
+    /// The replies to the data, one for each accepted recipient (RFC 2033 section 4.2). Those that
+    /// do not come are not waited for one by one.
+    fn replies(&mut self, accepted: usize) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        for left in (1..=accepted).rev() {
+            let broken = match self.reply() {
+                Ok(reply) => {
+                    outcomes.push(reply.outcome());
+                    continue;
+                }
+                Err(broken) => broken,
+            };
+            let failure = match broken {
+                Broken::Lost(error) => Failure::Server(format!(
+                    "{} has the message and did not answer: {error}",
+                    self.name
+                )),
+                Broken::Late => self.late(),
+                Broken::NotUnderstood(said) => self.not_understood(&said),
+            };
+            outcomes.extend(vec![failure.outcome(OverQuota::Defer); left]);
+            break;
+        }
+        outcomes
+    }
+
+    /// What it means that the conversation broke before it began.
+    fn before_hello(&self, broken: Broken) -> Trouble {
+        match broken {
+            Broken::Late => {
+                Trouble::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name))
+            }
+            broken => self.before(broken),
+        }
+    }
+
+    /// What it means that the conversation broke before the final dot was sent.
+    fn before(&self, broken: Broken) -> Trouble {
+        match broken {
+            Broken::Lost(error) => Trouble::NotTaken(format!("{}: {error}", self.name)),
+            Broken::Late => Trouble::Failed(self.late()),
+            Broken::NotUnderstood(said) => Trouble::Failed(self.not_understood(&said)),
+        }
+    }
+
+    fn late(&self) -> Failure {
+        Failure::Deadline { secs: self.deadline_secs, doing: format!("waiting for {}", self.name) }
+    }
+
+    fn not_understood(&self, said: &str) -> Failure {
+        Failure::Server(format!("{} is not understood: {said:?}", self.name))
+    }
+
+    fn expect(&self, reply: &Reply, code: u16) -> Result<(), Trouble> {
+        if reply.code == code { Ok(()) } else { Err(self.refused(reply)) }
+    }
+
+    /// Before the final dot the server says no, or what makes no sense there.
+    fn refused(&self, reply: &Reply) -> Trouble {
+        let said = format!("{} {}", reply.code, reply.lines.join(" "));
+        match reply.is_negative() {
+            true => Trouble::NotTaken(format!("{} says {said}", self.name)),
+            false => Trouble::Failed(self.not_understood(&said)),
+        }
+    }
+
+    fn reply(&mut self) -> Result<Reply, Broken> {
+        let mut reply = Reply { code: 0, lines: Vec::new() };
+        loop {
+            let line = self.line()?;
+            let Some((code, is_last, text)) = parse(&line) else {
+                return Err(Broken::NotUnderstood(line));
+            };
+            let is_first = reply.lines.is_empty();
+            if !is_first && reply.code != code || reply.lines.len() >= MOST_LINES {
+                return Err(Broken::NotUnderstood(line));
+            }
+            reply.code = code;
+            reply.lines.push(text.to_owned());
+            if is_last {
+                return Ok(reply);
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<String, Broken> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.read[searched..]) {
+                let line: Vec<u8> = self.read.drain(..=searched + at).collect();
+                let line = line.strip_suffix(b"\r\n").unwrap_or(&line[..line.len() - 1]);
+                return Ok(String::from_utf8_lossy(line).into_owned());
+            }
+            searched = self.read.len();
+            if searched > LONGEST_LINE {
+                let begin = String::from_utf8_lossy(&self.read[..80]).into_owned();
+                return Err(Broken::NotUnderstood(begin));
+            }
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            let mut block = [0; 4096];
+            match self.stream.read(&mut block) {
+                Ok(0) => return Err(Broken::Lost(io::Error::other("the connection was closed"))),
+                Ok(read) => self.read.extend_from_slice(&block[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.left();
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
 
-impl Client<'_> {
-    fn account_of(&mut self, recipient: &str) -> Result<String, Outcome> {
-        let over_quota = self.service.policy.over_quota;
-        match self.service.account_of(recipient) {
-            Ok(Some(account)) => Ok(account),
-            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
-            Err(failure) => {
-                let outcome = failure.outcome(over_quota);
-                self.cannot_ask = Some(outcome.clone());
-                Err(outcome)
-            }
-        }
+/// Each write is over by the deadline.
+impl Write for Conversation {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
     }
 
-    fn deliver_message(
-        &mut self,
-        transaction: Transaction,
-        bytes: Bytes,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(contents) = self.contents(transaction, bytes) else {
-            return Err(io::Error::other("a recipient without an account"));
-        };
-        let parcel = Arc::new(Parcel::new(
-            Arc::clone(&self.service),
-            Arc::clone(&self.shared.metrics),
-            contents,
-        ));
-        let (flight, answers) = self.shared.flight(&parcel, &self.stream);
-        let news = delivery::begin(&parcel, flight);
-        let mut told = answers.take();
-        for recipient in 0..parcel.envelope().recipients.len() {
-            let ending = parcel.wait_for(recipient, &news);
-            self.shared.metrics.count_outcome(&ending.outcome);
-            // A client that is gone gets no reply, but log and metrics still say how it ended.
-            if told.is_ok() {
-                told = say(&ending.outcome);
-            }
-            log::ended(&parcel, recipient, &ending);
-        }
-        told
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
+}
 
-    fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
-        let service = &self.service;
-        let accounts =
-            transaction.recipients.iter().map(|address| self.known.get(address).cloned());
-        let accounts = accounts.collect::<Option<Vec<String>>>()?;
-        let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
-        let client = &transaction.client;
-        let from = match (client.helo.as_str(), client.addr.as_str()) {
-            ("", "") => transaction.lhlo.clone(),
-            (helo, "") => helo.to_owned(),
-            (helo, addr) => {
-                let name = if client.name.is_empty() { "unknown" } else { &client.name };
-                format!("{} ({name} [{addr}])", if helo.is_empty() { name } else { helo })
-            }
-        };
-        let id = match transaction.queue_id.as_str() {
-            "" => format!("{}.{}", std::process::id(), service.delivery_number()),
-            queue_id => queue_id.to_owned(),
-        };
-        let message = Message::new(bytes, service.by);
-        let queue_id = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
-        Some(Contents {
-            passage: Passage { from, by: service.host.clone(), protocol, id },
-            envelope: Envelope {
-                sender: transaction.sender,
-                recipients: transaction.recipients,
-                queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
-                sasl_username: if self.is_believed() {
-                    transaction.sasl_username
-                } else {
-                    String::new()
-                },
-            },
-            message,
-            accounts,
-        })
-    }
-
-    /// Whether the client's word is taken for who logged in: anybody who may connect could say so,
-    /// and write into everybody's Sent.
-    fn is_believed(&self) -> bool {
-        self.stream.peer().is_some_and(|user| self.shared.believed.contains(&user))
-    }
-
-    fn reply_to_all(
-        &mut self,
-        transaction: &Transaction,
-        failure: &Failure,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let outcome = failure.outcome(self.service.policy.over_quota);
-        for recipient in &transaction.recipients {
-            self.shared.metrics.count_outcome(&outcome);
-            log::refused(transaction, recipient, &outcome);
-        }
-        transaction.recipients.iter().try_for_each(|_| say(&outcome))
+/// A reply line's code, whether it is the reply's last, and its text (RFC 5321 section 4.2).
+fn parse(line: &str) -> Option<(u16, bool, &str)> {
+    let code = line
+        .get(..3)
+        .filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?
+        .parse()
+        .ok()?;
+    match line[3..].chars().next() {
+        _ if !(200..600).contains(&code) => None,
+        None => Some((code, true, "")),
+        Some(' ') => Some((code, true, &line[4..])),
+        Some('-') => Some((code, false, &line[4..])),
+        Some(_) => None,
     }
 }

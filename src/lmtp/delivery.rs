@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Zoned;
 
 use super::lent::{LentLedger, LentStore};
-use super::metrics::Metrics;
+use super::server::metrics::Metrics;
 use super::service::Service;
 use crate::deadline::Deadline;
 use crate::deliver::{self, End, Failure, Job, Patience, Phases, Placed, note};

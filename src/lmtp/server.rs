@@ -15,14 +15,27 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Uid, User, geteuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::client;
 use super::delivery::Parcel;
-use super::flights::Flights;
-use super::metrics::Metrics;
-use super::protocol::reply;
 use super::service::Service;
-use super::stream::{Listener, Stream};
+use super::wire::reply;
 use crate::config::{LmtpSettings, WhenFull};
+
+pub mod connection;
+mod flights;
+mod input;
+mod log;
+pub(super) mod metrics;
+pub mod protocol;
+mod queue_id;
+mod session;
+mod spool;
+mod stream;
+mod web;
+
+use flights::Flights;
+use metrics::Metrics;
+use stream::Stream;
+pub use stream::{Listener, Made};
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
@@ -155,7 +168,7 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
     });
     if let Some(address) = at_start.metrics {
         let asked = Arc::clone(&shared);
-        super::web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
+        web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
     let server = Server { shared, listeners, wakes, signals, at_start };
@@ -332,7 +345,7 @@ impl Server {
             let Ok(stream) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                client::serve(stream, &seat.0)
+                session::serve(stream, &seat.0)
             }));
         });
         if let Err(error) = spawned {

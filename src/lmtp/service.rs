@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::calls::Calls;
 use super::lent::LentLedger;
 use super::mailboxes::Mailboxes;
-use super::metrics::Gauge;
+use super::server::metrics::Gauge;
 use crate::cli::{Adapters, StoreMaker};
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;

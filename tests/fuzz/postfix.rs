@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use onedrop::cli::foreign;
+use onedrop::check::foreign;
 
 use super::harness::Target;
 

@@ -6,7 +6,7 @@
 
 /// Reads the path at the start of `text`: the address as it is meant, without quotes, brackets and
 /// source route (empty for `<>`), and what follows the path.
-pub(super) fn read(text: &str) -> Option<(String, &str)> {
+pub fn read(text: &str) -> Option<(String, &str)> {
     let inside = text.trim_ascii_start().strip_prefix('<')?;
     let (mut address, mut is_quoted) = (String::new(), false);
     // Whether the last @ so far, which is where the domain begins, stood within quotes.

@@ -11,11 +11,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::data::{ChunkReader, DotReader};
 use super::input::{Input, Pace};
-use super::protocol::{self, Admit, LONGEST_LINE, Next, Protocol, Transaction, reply};
+use super::protocol::{self, Admit, Next, Protocol, Transaction};
 use super::spool::Spool;
 use crate::deliver::Failure;
+use crate::lmtp::wire::data::{ChunkReader, DotReader};
+use crate::lmtp::wire::{LONGEST_LINE, reply};
 use crate::message::Bytes;
 use crate::outcome::Outcome;
 

@@ -162,27 +162,6 @@ fn a_copy_that_was_written_another_way_is_told() {
     only(&check(adapters(|_, _| fake(|fake| fake.placed = vec![name()])), None, AMPLE), "ledger");
 }
 
-#[test]
-fn the_verdict_counts() {
-    let of = |levels: &[Level]| {
-        let findings: Vec<_> =
-            levels.iter().map(|level| Finding::new(*level, "store", "x")).collect();
-        let report = Report::of(&findings, false);
-        (report.said, report.verdict)
-    };
-    assert_eq!(of(&[Level::Ok, Level::Warning]), (None, Verdict::Done));
-    assert_eq!(
-        of(&[Level::Untested, Level::Warning]),
-        (Some("1 gap, 1 warning".to_owned()), Verdict::No)
-    );
-    assert_eq!(
-        of(&[Level::Error, Level::Untested]),
-        (Some("1 error, 1 gap".to_owned()), Verdict::Failed)
-    );
-    let three = of(&[Level::Error, Level::Warning, Level::Error]);
-    assert_eq!(three, (Some("2 errors, 1 warning".to_owned()), Verdict::Failed));
-}
-
 fn check(adapters: Adapters, account: Option<&str>, time: Duration) -> Vec<Finding> {
     let loaded = loaded("accounts = { \"lisa@gmail.com\" = \"of-lisa\" }");
     let mut findings = of_configuration(Ok(loaded), account, adapters, time);

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use crate::envelope::Envelope;
 
 /// What the server takes as one line, its line end included.
-const LONGEST_COMMAND: usize = crate::lmtp::protocol::LONGEST_LINE;
+const LONGEST_COMMAND: usize = super::LONGEST_LINE;
 /// XFORWARD's longest value (Postfix's XFORWARD_README).
 const LONGEST_IDENT: usize = 255;
 /// Written at once.
@@ -20,11 +20,7 @@ const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
 /// The commands from the queue id to DATA, for all `recipients`; `None` for an envelope that LMTP
 /// cannot say, or not so that the server understands the same. XFORWARD is left out without a queue
 /// id. Each has one reply.
-pub(super) fn commands(
-    envelope: &Envelope,
-    recipients: &[&str],
-    pieces: &[&[u8]],
-) -> Option<Commands> {
+pub fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<Commands> {
     let ident =
         Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
     let mut lines = Vec::new();
@@ -43,7 +39,7 @@ pub(super) fn commands(
 
 /// Commands to be sent as they are, ahead of their replies (RFC 2920).
 #[derive(Debug)]
-pub(super) struct Commands {
+pub struct Commands {
     pub bytes: Vec<u8>,
     pub has_xforward: bool,
 }
@@ -110,7 +106,7 @@ fn xtext(value: &str) -> String {
 /// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start
 /// are doubled (RFC 5321 section 4.5.2), a CR within a line stays what it is. The last write holds
 /// the final dot: where it fails, the dot's line end was not sent.
-pub(super) fn write_data(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
+pub fn write_data(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
     let mut block = Vec::with_capacity(BLOCK);
     for line in pieces.iter().flat_map(|piece| piece.split_inclusive(|byte| *byte == b'\n')) {
         if line.starts_with(b".") {
@@ -132,7 +128,7 @@ pub(super) fn write_data(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lmtp::data::DotReader;
+    use crate::lmtp::wire::data::DotReader;
 
     #[test]
     fn the_server_reads_what_was_written() {

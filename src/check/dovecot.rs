@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::check::{Finding, Level, program};
+use super::finding::{Finding, Level};
+use super::program;
 use crate::config::{Config, StoreUrl};
 
 mod conf;

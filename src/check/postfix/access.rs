@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use nix::unistd::{Group, User};
 
-use crate::cli::check::program;
+use crate::check::program;
 use crate::config::{Config, LedgerUrl, StoreUrl};
 use crate::directory::FolderTemplate;
 

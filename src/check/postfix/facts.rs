@@ -14,7 +14,7 @@ use super::master::{self, Attributes, Service};
 use super::recipients;
 use super::site::{self, Route};
 use super::{Lmtp, MailboxCommand, Ours, Rights, Setup, Transport, lmtp};
-use crate::cli::check;
+use crate::check::bounded::{reach, shown};
 use crate::config::{DEFAULT_FILE, Listen};
 
 /// Parameters that say which transport gets a mail.
@@ -187,10 +187,10 @@ fn lmtp_service(
 
 /// Why nobody can be reached at a socket; `None` where somebody can, and where only we may not try.
 fn nobody_listens(path: &Path) -> Option<String> {
-    check::reach(path)
+    reach(path)
         .err()
         .filter(|error| error.kind() != io::ErrorKind::PermissionDenied)
-        .map(|error| check::shown(&error))
+        .map(|error| shown(&error))
 }
 
 /// As pipe(8) judges `user:group`.
@@ -239,7 +239,7 @@ fn cannot_run(command: &Command, attributes: &Attributes) -> Option<String> {
     if !program.is_absolute() || attributes.chroot.is_some() {
         return None;
     }
-    let runs = program.metadata().map_err(|error| check::shown(&error)).and_then(|found| {
+    let runs = program.metadata().map_err(|error| shown(&error)).and_then(|found| {
         let runs = found.is_file() && access(program, AccessFlags::X_OK).is_ok();
         runs.then_some(()).ok_or_else(|| "not an executable file".to_owned())
     });

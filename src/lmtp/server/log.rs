@@ -1,8 +1,8 @@
 //! What the log says of a delivery.
 
-use super::delivery::{Ending, Parcel};
 use super::protocol::Transaction;
 use crate::delivery_log::Ended;
+use crate::lmtp::delivery::{Ending, Parcel};
 use crate::outcome::Outcome;
 
 /// That a recipient was refused before there was a delivery.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Finding, Level, bounded, ledger};
-use crate::cli::Adapters;
-use crate::cli::deliver::host_name;
+use super::bounded::bounded;
+use super::finding::{Finding, Level};
+use super::ledger;
+use crate::cli::{Adapters, host_name};
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::directory::is_account_name;

@@ -21,7 +21,7 @@ const FOLDERS: [&str; 5] =
 const LONGEST: u64 = 4 << 20;
 
 /// The program `name` in `path` or one of the usual folders.
-pub(in crate::cli) fn find(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+pub(super) fn find(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     let in_path =
         path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
     find_in(name, in_path.into_iter().chain(FOLDERS.map(PathBuf::from)))
@@ -38,7 +38,7 @@ fn find_in(name: &str, folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf
 ///
 /// # Errors
 /// It cannot be run, fails (with the last line of its complaint) or takes longer.
-pub(in crate::cli) fn output(mut command: Command, until: Instant) -> Result<String, String> {
+pub(super) fn output(mut command: Command, until: Instant) -> Result<String, String> {
     let program = Path::new(command.get_program()).display().to_string();
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

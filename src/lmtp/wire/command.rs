@@ -16,7 +16,7 @@ use super::path;
 
 /// A command that was understood.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command<'a> {
+pub enum Command<'a> {
     Lhlo(String),
     Mail(Mail),
     Rcpt(String),
@@ -51,7 +51,7 @@ impl Command<'_> {
 
 /// MAIL FROM with its parameters.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mail {
+pub struct Mail {
     /// Empty for the null sender.
     pub sender: String,
     /// Empty for none and for `<>`.
@@ -62,7 +62,7 @@ pub(super) struct Mail {
 
 /// Why a command is not carried out, as the peer is told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub struct Refusal {
     pub text: &'static str,
     /// Counts as an error of the peer's. What depends on an address does not: nor does what a
     /// pipelining peer cannot know yet.
@@ -86,7 +86,7 @@ const STAND_IN: &str = "<path@stand-in.invalid>";
 ///
 /// # Errors
 /// The reply to give instead.
-pub(super) fn read(text: &str) -> Result<Command<'_>, Refusal> {
+pub fn read(text: &str) -> Result<Command<'_>, Refusal> {
     let verb = text.split_ascii_whitespace().next().unwrap_or_default().to_ascii_uppercase();
     let arguments = text.trim_ascii_start().get(verb.len()..).unwrap_or_default();
     match verb.as_str() {
@@ -108,7 +108,7 @@ pub(super) fn read(text: &str) -> Result<Command<'_>, Refusal> {
 }
 
 /// Whether `line`, which was refused, is a BDAT: then nobody knows where the next command starts.
-pub(super) fn is_bdat(line: &[u8]) -> bool {
+pub fn is_bdat(line: &[u8]) -> bool {
     let start = line.trim_ascii_start();
     start.get(..4).is_some_and(|verb| verb.eq_ignore_ascii_case(b"BDAT"))
 }

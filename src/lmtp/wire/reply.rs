@@ -29,7 +29,7 @@ pub fn reply(outcome: &Outcome) -> Vec<u8> {
 
 /// Appends one reply line. What is not printable ASCII becomes `?`, blanks and line ends one space
 /// each; what is too long is cut.
-pub(super) fn line(out: &mut Vec<u8>, text: &str) {
+pub fn line(out: &mut Vec<u8>, text: &str) {
     let harmless = text.chars().map(|c| match c {
         ' '..='~' => c as u8,
         c if c.is_whitespace() => b' ',

@@ -6,14 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::command::{self, Command, Mail, Refusal};
 use super::input::SLOWEST;
-use super::reply::line;
-use super::xforward::{self, Forwarded, harmless};
+use crate::lmtp::wire::command::{self, Command, Mail, Refusal};
+use crate::lmtp::wire::reply::line;
+use crate::lmtp::wire::xforward::{self, Forwarded, harmless};
 use crate::outcome::Outcome;
 
-pub use super::reply::reply;
-pub use super::xforward::Client;
+pub use crate::lmtp::wire::{Client, reply};
 
 /// Errors allowed between two messages; the next one ends the connection.
 pub const ERRORS: u32 = 20;
@@ -58,10 +57,10 @@ pub trait Admit {
 pub enum Next {
     /// Reads the next command line.
     Command,
-    /// Reads a message to its end with a new [`DotReader`](super::data::DotReader), then calls
+    /// Reads a message to its end with a new [`DotReader`](crate::lmtp::wire::data::DotReader), then calls
     /// [`Protocol::take`].
     Data,
-    /// Reads `bytes` bytes with the message's [`ChunkReader`](super::data::ChunkReader); then, if
+    /// Reads `bytes` bytes with the message's [`ChunkReader`](crate::lmtp::wire::data::ChunkReader); then, if
     /// this is the last chunk, ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`].
     /// With the `first` chunk a message starts: what may be kept of one that was never completed
     /// (RSET) is thrown away.

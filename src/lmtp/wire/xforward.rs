@@ -28,7 +28,7 @@ pub struct Client {
 
 /// The attributes given since the last transaction.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Forwarded {
+pub struct Forwarded {
     client: Client,
     ident: String,
 }
@@ -109,7 +109,7 @@ fn unquoted(value: &str) -> Cow<'_, str> {
 }
 
 /// `value` as it may stand in a header field or a log line.
-pub(super) fn harmless(value: &str) -> String {
+pub fn harmless(value: &str) -> String {
     let special = |c: char| !c.is_ascii_graphic() || "<>()\\\";@".contains(c);
     value.chars().map(|c| if special(c) { '?' } else { c }).collect()
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::cli::check::program;
+use crate::check::program;
 
 /// The program in `path` or one of the usual folders.
 pub(super) fn find_postconf(path: Option<&OsStr>) -> Option<PathBuf> {

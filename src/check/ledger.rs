@@ -12,7 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::{Finding, Level, bounded};
+use super::bounded::bounded;
+use super::finding::{Finding, Level};
 use crate::cli::Adapters;
 use crate::config::{LedgerUrl, Loaded, StoreUrl};
 use crate::directory::Asked;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::check::{Finding, Level};
+use super::finding::{Finding, Level};
 use crate::config::{Config, Listen, Loaded};
 
 mod access;

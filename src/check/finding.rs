@@ -1,0 +1,78 @@
+//! What `onedrop check` finds: a line each, with what it means for mail.
+
+use std::path::Path;
+
+use crate::config::{Origin, Problem};
+
+/// Bytes of a finding: it may quote what somebody else wrote.
+const LONGEST: usize = 4000;
+
+/// What a finding means for mail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be, or worth knowing.
+    Ok,
+    /// Works, but is probably not meant.
+    Warning,
+    /// Not known: what is to be told could not be tested.
+    Untested,
+    /// Mail would wait, be returned, or not be what was sent.
+    Error,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Untested => "untested",
+            Level::Error => "error",
+        }
+    }
+}
+
+/// One line: what is so, where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    pub level: Level,
+    pub topic: &'static str,
+    pub text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+}
+
+impl Finding {
+    /// A finding on one line, whatever `text` quotes.
+    pub fn new(level: Level, topic: &'static str, text: impl AsRef<str>) -> Finding {
+        let mut text = one_line(text.as_ref());
+        if text.len() > LONGEST {
+            text.truncate(text.floor_char_boundary(LONGEST));
+            text.push_str(" ...");
+        }
+        Finding { level, topic, text, file: None, line: None }
+    }
+
+    pub fn in_file(mut self, file: &Path) -> Finding {
+        self.file = Some(file.to_string_lossy().into_owned());
+        self
+    }
+
+    pub(super) fn of_problem(level: Level, problem: &Problem) -> Finding {
+        let finding = Finding::new(level, "configuration", problem.to_string());
+        let Origin::File { path, line, .. } = &problem.origin else { return finding };
+        Finding { line: Some(*line).filter(|line| *line > 0), ..finding.in_file(path) }
+    }
+
+    pub fn told(&self) -> String {
+        format!("{:<7} {}: {}", self.level.name(), self.topic, self.text)
+    }
+}
+
+/// Nothing from a file, a server or a program may begin a line of its own or move a terminal's
+/// cursor.
+pub fn one_line(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
