@@ -31,7 +31,7 @@
 //! with its process, not with the ledger's session. What hangs before the record, a mailbox' disk
 //! say, leaves no trace in the ledger.
 //!
-//! `tests/model.rs` is a model of this protocol that is checked exhaustively; it shares no code
+//! `tests/model` is a model of this protocol that is checked exhaustively; it shares no code
 //! with it. Its steps have the names used here: `begin`, `record`, `take_turn`, `look`, `check`,
 //! `not stored`, `last bytes`, `OK`, `in doubt`, `confirm`, `reopen`, `keep`, `undo`, `expunge`,
 //! `give_back`, `claim_busy`. Whoever changes one changes it there.

@@ -2,7 +2,7 @@
 //! the locks and leases that keep two deliveries from writing the same copy. It speaks of claims,
 //! leases and receipts, never of an engine. A copy without doubt is its lease's holder's; its lock
 //! is for copies in doubt and for leases that are joined. Adapters: `postgres`, `sqlite`, `memory`;
-//! all run `tests/ledger_contract.rs`.
+//! all run `tests/ledger_contract`.
 //!
 //! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a
 //! release): free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before

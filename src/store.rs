@@ -1,7 +1,7 @@
 //! The store port: where mailboxes live. An adapter appends a copy and says where it now is, looks
 //! for a copy whose fate is in doubt or of which there may be more than one, and takes one out
 //! again by its receipt. It never decides whether a copy should be written: the ledger and
-//! `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract.rs`.
+//! `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
 
 use std::ops::RangeInclusive;
 use std::time::{Instant, SystemTime};

@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "src/message/identity.rs"
 LOCK_KEY = "src/lock_key.rs"
-VALUES = ["--lib", "--test", "golden", "-E", "test(message::) | test(lock_key::) | test(hashes_on_file)"]
+VALUES = ["--lib", "--test", "values", "-E", "test(message::) | test(lock_key::) | test(hashes_on_file)"]
 
 AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version mail-followup-to
 mail-reply-to autocrypt disposition-notification-to return-receipt-to""".split()

@@ -3,7 +3,7 @@
 #![no_main]
 #![allow(dead_code, reason = "the harness of the tests is not used here")]
 
-#[path = "../../tests/fuzz"]
+#[path = "../../tests/values/fuzz"]
 mod fuzz {
     pub mod author;
     pub mod harness;

@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Puts on record that the mail server heeds for whom we log in, as it does: deliveries by way
-    /// of a proxy that counts what they do are not to find that out. `tests/imap_proof.rs` is about
+    /// of a proxy that counts what they do are not to find that out. `tests/peers/imap_proof.rs` is about
     /// it.
     fn note_the_proof(&self, store: &str) {
         let place = store

@@ -1,0 +1,473 @@
+//! The command line as an administrator uses it: by ssh, from cron, in loops. What it prints,
+//! where, and how it ends.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::journal::told_to_the_journal;
+use crate::support::local::Local;
+use crate::support::postfix::{DOMAIN, Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
+use crate::support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
+
+const SCUBA: &str = "scuba@mail.axial.net";
+
+/// A site without servers of others, into which Lisa's message to Scuba was delivered.
+struct Site {
+    local: Local,
+    config: PathBuf,
+}
+
+impl Site {
+    fn new() -> Site {
+        let site = Site::empty();
+        let mut command =
+            site.command(&["deliver", "-f", "lisa@gmail.com", "-d", SCUBA, "--queue-id", "4Xyz12"]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+        child
+            .stdin
+            .take()
+            .expect("stdin")
+            .write_all(&fixture("fixtures/mail/welcome.eml"))
+            .expect("a message");
+        let output = child.wait_with_output().expect("end");
+        assert!(output.status.success(), "{output:?}");
+        site
+    }
+
+    fn empty() -> Site {
+        let local = Local::new();
+        let config = local.server_config("");
+        Site { local, config }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = onedrop();
+        command
+            .args(args)
+            .env("ONEDROP_CONFIG", &self.config)
+            .env_remove("MAIL_CONFIG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        Ended::of(&self.command(args).output().expect("binary"))
+    }
+
+    /// As [`run`](Site::run), in a shell, where `$onedrop` is the program.
+    fn shell(&self, script: &str) -> Ended {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script])
+            .env("onedrop", crate::support::onedrop_path())
+            .env("ONEDROP_CONFIG", &self.config);
+        Ended::of(&command.env_remove("MAIL_CONFIG").stdin(Stdio::null()).output().expect("sh"))
+    }
+}
+
+#[derive(Debug)]
+struct Ended {
+    status: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    fn of(output: &Output) -> Ended {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { status: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+#[test]
+fn help_is_for_the_asking() {
+    let site = Site::empty();
+    let whole = site.run(&["--help"]);
+    assert_eq!((whole.status, whole.err.as_str()), (Some(0), ""), "{whole:?}");
+    for command in ["deliver", "lmtp", "migrate", "check", "trace", "verify"] {
+        assert!(whole.out.contains(&format!("\n  {command} ")), "{command}: {whole:?}");
+    }
+    for args in [&[][..], &["help"]] {
+        let ended = site.run(args);
+        assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{args:?}: {ended:?}");
+        assert!(ended.out.contains("Usage: onedrop [OPTIONS] <COMMAND>"), "{args:?}: {ended:?}");
+    }
+    let of_trace = site.run(&["help", "trace"]);
+    assert!(of_trace.status == Some(0) && of_trace.out.contains("--limit <"), "{of_trace:?}");
+    assert_eq!(of_trace.out, site.run(&["trace", "--help"]).out);
+    let version = site.run(&["--version"]);
+    assert_eq!(
+        (version.status, version.out),
+        (Some(0), format!("onedrop {}\n", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_named_with_what_was_probably_meant() {
+    let site = Site::new();
+    let cases: [(&[&str], &[&str]); 10] = [
+        (
+            &["trace", "--since", "yesterday"],
+            &["--since yesterday: neither a duration (24h, 7d) nor a date"],
+        ),
+        (
+            &["trace"],
+            &[
+                "required arguments were not provided",
+                "<MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT>",
+            ],
+        ),
+        (
+            &["trace", "--jsno", SCUBA],
+            &["unexpected argument '--jsno'", "a similar argument exists: '--json'"],
+        ),
+        (&["trace", "--limit", "0", SCUBA], &["invalid value '0' for '--limit <", "1.."]),
+        (&["trace", "--limit"], &["a value is required for '--limit <"]),
+        (&["verfy"], &["unrecognized subcommand 'verfy'", "a similar subcommand exists: 'verify'"]),
+        (&["verify", "--reapir"], &["unexpected argument '--reapir'", "'--repair'"]),
+        (&["check", "--acount", "x"], &["unexpected argument '--acount'", "'--account'"]),
+        (&["--config"], &["a value is required for '--config <FILE>'"]),
+        (&["lmtp", "--listen", "nowhere"], &["invalid value 'nowhere' for '--listen <"]),
+    ];
+    for (args, says) in cases {
+        let ended = site.run(args);
+        assert_eq!((ended.status, ended.out.as_str()), (Some(75), ""), "{args:?}: {ended:?}");
+        for text in says {
+            assert!(ended.err.contains(text), "{args:?}: {text:?} is not in {ended:?}");
+        }
+    }
+    // What begins with a hyphen can still be asked for.
+    let ended = site.run(&["trace", "--", "--jsno"]);
+    assert_eq!(
+        (ended.status, ended.err.as_str()),
+        (Some(1), "nothing on record for --jsno\n"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn what_is_not_found_is_told_by_the_exit_status() {
+    let site = Site::new();
+    for args in [&["trace", SCUBA][..], &["trace", "--json", "4Xyz12"]] {
+        let ended = site.run(args);
+        assert!(
+            ended.status == Some(0) && ended.err.is_empty() && ended.out.contains("4Xyz12"),
+            "{ended:?}"
+        );
+    }
+    let ended = site.run(&["trace", "nobody@mail.axial.net"]);
+    assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{ended:?}");
+    let ended = site.run(&["trace", "--json", "nobody@mail.axial.net"]);
+    assert_eq!((ended.status, ended.out.as_str()), (Some(1), "[]\n"), "{ended:?}");
+}
+
+#[test]
+fn trace_finds_by_time_sender_subject_and_failure() {
+    let site = Site::new();
+    let mail = site.local.root.join("mail");
+    std::fs::write(mail.join("ghost"), "no folder").expect("a file in the way");
+    let mut command = site.command(&["deliver", "-f", "ann@x", "-d", "ghost@mail.axial.net"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("binary");
+    child
+        .stdin
+        .take()
+        .expect("stdin")
+        .write_all(b"Subject: Lost and found\n\nbody\n")
+        .expect("a message");
+    assert_eq!(child.wait().expect("end").code(), Some(75));
+    let subjects = |args: &[&str]| {
+        let ended = site.run(&[&["trace"], args].concat());
+        let told = ended.out.lines().filter_map(|line| line.strip_prefix("subject     "));
+        (
+            ended.status,
+            told.map(|subject| subject[..4].to_owned()).collect::<Vec<_>>().join(", "),
+            ended.err,
+        )
+    };
+    let (lost, both) = ("Lost".to_owned(), "Lost, Our ".to_owned());
+    assert_eq!(subjects(&["--failed"]), (Some(0), lost.clone(), String::new()));
+    assert_eq!(subjects(&["--sender", "ANN@"]), (Some(0), lost.clone(), String::new()));
+    assert_eq!(subjects(&["--subject", "lost"]), (Some(0), lost, String::new()));
+    assert_eq!(subjects(&["--since", "1h"]), (Some(0), both.clone(), String::new()));
+    assert_eq!(subjects(&["--since", "1h", "--limit", "1"]).1, "Lost");
+    assert_eq!(subjects(&["--sender", "a", "--since", "2026-01-01"]).1, both);
+    assert_eq!(
+        subjects(&["scuba", "--failed", "--subject", "next"]),
+        (Some(1), String::new(), "nothing on record for scuba about next that failed\n".to_owned())
+    );
+    assert_eq!(subjects(&["--since", "2099-01-01"]).0, Some(1));
+    // Without a time, a week.
+    let db = rusqlite::Connection::open(site.local.root.join("ledger.db")).expect("ledger");
+    db.execute("UPDATE onedrop_message SET recorded_at = recorded_at - 8 * 86400", [])
+        .expect("an older message");
+    assert_eq!(
+        subjects(&["--failed"]),
+        (Some(1), String::new(), "nothing on record since 7d that failed\n".to_owned())
+    );
+    assert_eq!(subjects(&["--failed", "--since", "9d"]).1, "Lost");
+    assert_eq!(subjects(&["ghost"]).1, "Lost");
+}
+
+/// On a terminal lines fit; elsewhere values are whole. Times are this host's, or UTC.
+#[test]
+fn trace_tells_people_in_their_own_time_and_width() {
+    let site = Site::new();
+    let zone = |zone: &str, args: &[&str]| {
+        let output = site
+            .command(&[&["trace", "4Xyz12"], args].concat())
+            .env("TZ", zone)
+            .output()
+            .expect("binary");
+        Ended::of(&output).out
+    };
+    let (here, there) = (zone("Asia/Kolkata", &[]), zone("Asia/Kolkata", &["--utc"]));
+    let time = |told: &str| {
+        let line = told
+            .lines()
+            .find_map(|line| line.strip_prefix("recorded    "))
+            .expect("a line")
+            .to_owned();
+        line.trim_end_matches(" UTC").replace(" +05:30", "+05:30")
+    };
+    let (here, utc) = (time(&here), format!("{}Z", time(&there)));
+    let instant = |text: &str| text.parse::<jiff::Timestamp>().expect("a time");
+    assert_eq!(instant(&here), instant(&utc), "{here} {utc}");
+    assert!(here.ends_with("+05:30"));
+    let long = |text: &str| {
+        text.lines().filter(|line| line.trim_end_matches('\r').chars().count() > 100).count()
+    };
+    let piped = site.run(&["trace", "4Xyz12"]).out;
+    let on_a_terminal = site.shell("script -qec '$onedrop trace 4Xyz12' /dev/null").out;
+    assert!(long(&piped) > 0 && on_a_terminal.contains("\ncopy  "), "{on_a_terminal}");
+    assert_eq!(long(&on_a_terminal), 0, "{on_a_terminal}");
+}
+
+#[test]
+fn verify_is_content_where_nothing_is_wrong() {
+    for site in [Site::empty(), Site::new()] {
+        for args in
+            [&["verify"][..], &["verify", "--json"], &["verify", "--repair", "--account", "otto"]]
+        {
+            let ended = site.run(args);
+            assert_eq!(ended.status, Some(0), "{args:?}: {ended:?}");
+        }
+    }
+}
+
+/// ssh, cron, Ansible and loops leave a pipe open that is not ours to read.
+#[test]
+fn standard_input_belongs_to_the_caller() {
+    let site = Site::new();
+    let commands: [&[&str]; 6] = [
+        &["--help"],
+        &["help"],
+        &["check", "--json"],
+        &["migrate"],
+        &["trace", "--json", SCUBA],
+        &["verify", "--json"],
+    ];
+    for args in commands {
+        let expected = site.run(args);
+        // One that is open and empty, and one with something in it.
+        for lines in ["", "one\ntwo\n"] {
+            let (mut reader, mut writer) = std::io::pipe().expect("pipe");
+            writer.write_all(lines.as_bytes()).expect("lines");
+            let ours = reader.try_clone().expect("pipe");
+            let ended = Ended::of(&site.command(args).stdin(reader).output().expect("binary"));
+            assert_eq!(
+                (ended.status, &ended.out),
+                (expected.status, &expected.out),
+                "{args:?}: {ended:?}"
+            );
+            drop(writer);
+            reader = ours;
+            let mut left = String::new();
+            reader.read_to_string(&mut left).expect("what is left");
+            assert_eq!(left, lines, "{args:?} read of it");
+        }
+    }
+    let script = "printf '4Xyz12\\nnobody@x\\n%s\\n' scuba | while read -r name; do
+                      $onedrop trace --json \"$name\" >/dev/null; echo \"$name $?\"; done";
+    let ended = site.shell(script);
+    assert_eq!(ended.out, "4Xyz12 0\nnobody@x 1\nscuba 0\n", "{ended:?}");
+    // Nor where Postfix is the parent of what has another standard input than a pipe.
+    let status = site
+        .command(&["trace", SCUBA])
+        .env("MAIL_CONFIG", "/etc/postfix")
+        .output()
+        .expect("binary")
+        .status;
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn what_could_not_be_written_was_not_done() {
+    let site = Site::new();
+    let doubled = "UPDATE onedrop_copy SET epoch = 2, placed_at = NULL, in_doubt = 1";
+    rusqlite::Connection::open(site.local.root.join("ledger.db"))
+        .and_then(|db| db.execute(doubled, []))
+        .expect("doubt");
+    let commands = [
+        "--help",
+        "--version",
+        "check",
+        "check --json",
+        "migrate",
+        "trace 4Xyz12",
+        "trace --json 4Xyz12",
+    ];
+    for command in commands.into_iter().chain(["verify", "verify --json"]) {
+        let ended = site.shell(&format!("$onedrop {command} >/dev/full"));
+        assert_eq!(ended.status, Some(75), "{command}: {ended:?}");
+        assert!(
+            ended.err.contains("standard output: No space left on device"),
+            "{command}: {ended:?}"
+        );
+        // A reader that is gone.
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        drop(reader);
+        let args: Vec<&str> = command.split(' ').collect();
+        let ended = Ended::of(&site.command(&args).stdout(writer).output().expect("binary"));
+        assert_eq!(ended.status, Some(75), "{command}: {ended:?}");
+        assert!(!ended.err.contains("panic"), "{command}: {ended:?}");
+    }
+    // Nobody can be told of more than this.
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+    let mut command = site.command(&["trace"]);
+    assert_eq!(command.stderr(full).status().expect("binary").code(), Some(75));
+}
+
+/// A transport that calls another command than the one that delivers: the mail waits until somebody
+/// has mended it.
+#[test]
+fn a_real_postfix_keeps_a_message_that_it_gave_to_a_command_that_delivers_nothing() {
+    let site = Site::empty();
+    let program = site.local.root.join("onedrop");
+    std::fs::copy(onedrop_path(), &program).expect("a copy where everybody may run it");
+    set_mode(&program, 0o755);
+    let commands =
+        ["", "--version", "--help", "trace x", "check", "verify --repair", "lmtp", "delivr"];
+    let name = |at: usize| format!("wrong{at}");
+    let service = |(at, args): (usize, &&str)| {
+        format!("{} unix - n n - - pipe user=nobody argv={} {args}\n", name(at), program.display())
+    };
+    let maps: Vec<String> =
+        (0..commands.len()).map(|at| format!("{{ {0}@{DOMAIN} = {0}: }}", name(at))).collect();
+    let postfix = Postfix::start(&PostfixSpec {
+        master_cf: commands.iter().enumerate().map(service).collect(),
+        main_cf: format!(
+            "transport_maps = inline:{{ {} }}\nmailbox_command = {} trace x\n",
+            maps.join(", "),
+            program.display()
+        ),
+        delivery: Delivery::MailboxCommand(format!("{} trace x", program.display())),
+        ..PostfixSpec::new(onedrop_path())
+    });
+    let mut to: Vec<String> =
+        (0..commands.len()).map(|at| format!("{}@{DOMAIN}", name(at))).collect();
+    to.push(format!("nobody@{UNIX_DOMAIN}"));
+    for recipient in to {
+        let queue_id =
+            postfix.send("lisa@gmail.com", &[&recipient], &fixture("fixtures/mail/welcome.eml"));
+        let tried = wait_until(Duration::from_secs(60), || !postfix.attempts(&queue_id).is_empty());
+        let attempts = postfix.attempts(&queue_id).join("\n");
+        let is_deferred = attempts.contains("dsn=4.3.5, status=deferred");
+        assert!(tried && is_deferred, "{recipient}: {attempts}\n{}", postfix.log());
+        let waits = postfix.queue_directory().join("deferred").join(&queue_id[..1]).join(&queue_id);
+        assert!(
+            wait_until(Duration::from_secs(60), || waits.exists()),
+            "{recipient}: {}",
+            postfix.log()
+        );
+    }
+}
+
+#[test]
+fn the_server_says_at_its_start_what_it_cannot_reach_and_serves() {
+    let all_is_there = Local::new();
+    let _content = all_is_there.start_server("");
+    for (name, url, says) in [
+        (
+            "ONEDROP__LEDGER__URL",
+            "postgres://x@127.0.0.1:9/x?sslmode=disable",
+            "ledger: cannot be reached: ",
+        ),
+        (
+            "ONEDROP__STORE__URL",
+            "imap://127.0.0.1:9",
+            "store: imap://127.0.0.1:9 cannot be reached: Connection refused",
+        ),
+        ("ONEDROP__STORE__URL", "maildir:///etc/passwd/mail", "cannot be reached: not a directory"),
+    ] {
+        let local = Local::new();
+        let password = local.root.write("password", "secret");
+        set_mode(&password, 0o600);
+        let mut command = local.server("");
+        command.env(name, url).env("ONEDROP__STORE__PASSWORD_FILE", password);
+        command.stderr(File::create(local.root.join("server.log")).expect("log"));
+        let server = local.launch(command);
+        assert!(
+            local.tells(says) && local.tells("MESSAGE=serving"),
+            "{says:?} is not in {}",
+            local.log()
+        );
+        drop(server);
+    }
+    assert!(!all_is_there.log().contains("cannot be reached"), "{}", all_is_there.log());
+}
+
+/// One record for each recipient, at the priority of its end; its text is all that rsyslog and grep
+/// have.
+#[test]
+fn the_journal_hears_of_each_end_at_its_priority() {
+    let site = Site::empty();
+    let mail = site.local.root.join("mail");
+    std::fs::create_dir(&mail)
+        .and_then(|()| std::fs::write(mail.join("ghost"), "no folder"))
+        .expect("a file");
+    let broken = site.local.root.write("broken.toml", "[limits]\ndeadline_sec = 5\n");
+    let message = b"Subject: x\nMessage-ID: <log@x>\n\nbody\n";
+    let deliver = |more: &[&str]| {
+        let mut command = site.command(&["deliver", "--queue-id", "4Log"]);
+        let (status, told) = told_to_the_journal(command.args(more), message);
+        (status.code().expect("an exit"), told)
+    };
+    let ends = |told: &[String], priority: u8, text: &str, fields: &str| {
+        let begins = format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={priority}\nMESSAGE={text}");
+        let is_it = |record: &&String| record.starts_with(&begins) && record.contains(fields);
+        assert_eq!(told.iter().filter(is_it).count(), 1, "{begins:?} with {fields:?} in {told:#?}");
+    };
+    let to = ["-d", SCUBA, "-d", "nobody@elsewhere.example", "-d", "ghost@mail.axial.net"];
+    let (status, told) = deliver(&to);
+    assert_eq!((status, told.len()), (75, 3), "{told:#?}");
+    ends(
+        &told,
+        6,
+        "4Log: to=<scuba@mail.axial.net> message-id=<log@x> delivered 2.0.0: stored account=scuba mailbox=INBOX ",
+        "\nONEDROP_QUEUE_ID=4Log\nONEDROP_RECIPIENT=scuba@mail.axial.net\n",
+    );
+    ends(
+        &told,
+        4,
+        "4Log: to=<nobody@elsewhere.example> message-id=<log@x> permfail 5.1.1: unknown recipient ",
+        "\nONEDROP_STATUS=5.1.1\n",
+    );
+    ends(
+        &told,
+        5,
+        "4Log: to=<ghost@mail.axial.net> message-id=<log@x> tempfail 4.3.0: store: ",
+        "\nONEDROP_MESSAGE_ID=<log@x>\n",
+    );
+    let (status, told) = deliver(&["-d", SCUBA, "--config", &broken.display().to_string()]);
+    assert_eq!((status, told.len()), (75, 1), "{told:#?}");
+    ends(
+        &told,
+        3,
+        "4Log: to=<scuba@mail.axial.net> message-id= tempfail 4.3.5: configuration: ",
+        "deadline_sec",
+    );
+}

@@ -1,0 +1,447 @@
+//! The configuration as an administrator meets it. Each case is files under `fixtures/config/`; a
+//! new one needs no Rust:
+//!
+//! - `NAME.toml`, or a folder `NAME/` with `onedrop.toml` and `conf.d/`, or neither (a file that is
+//!   missing);
+//! - `NAME.env`, if wanted: one `VARIABLE=VALUE` per line; `ONEDROP_CONFIG` in it replaces
+//!   `--config`;
+//! - `NAME.expected`: the whole text of the errors, or `warning: ...` lines, or `fine`;
+//! - `files/`: what a case may name; files called `shared*` are readable by everybody (git does not
+//!   keep modes).
+//!
+//! `$DIR` in any of them is the temporary folder the case runs in.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use onedrop::config::{Config, LedgerUrl, Loaded, StoreUrl, Tls, known_keys};
+use secrecy::ExposeSecret;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/config");
+const SHIPPED: &str = include_str!("../../conf/onedrop.toml");
+
+#[test]
+fn every_case_says_exactly_what_is_expected() {
+    let mut wrong = String::new();
+    let mut count = 0;
+    for entry in fs::read_dir(FIXTURES).expect("fixtures/config") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "expected") {
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let expected = fs::read_to_string(&path).expect("the expected text");
+            let actual = Case::prepare(&name).outcome();
+            if actual != expected {
+                wrong += &format!("=== {name}\n--- expected\n{expected}--- actual\n{actual}");
+            }
+            count += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 40, "only {count} cases found");
+}
+
+#[test]
+fn every_fixture_belongs_to_a_case() {
+    for entry in fs::read_dir(FIXTURES).expect("fixtures/config") {
+        let path = entry.expect("an entry").path();
+        let is_case = path.with_extension("expected").exists() || path.ends_with("files");
+        assert!(is_case, "{} has no .expected file", path.display());
+    }
+}
+
+#[test]
+fn no_case_shows_a_secret() {
+    for entry in fs::read_dir(FIXTURES).expect("fixtures/config") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "expected") {
+            let text = fs::read_to_string(&path).expect("the expected text");
+            assert!(!text.contains("hunter2"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_shipped_file_states_the_defaults() {
+    let config: Config = toml::from_str(SHIPPED).expect("the shipped file");
+    assert_eq!(config, Config::default());
+    let loaded = load_text(SHIPPED, &[]).expect("the shipped file");
+    assert_eq!(loaded.config, Config::default());
+    assert!(loaded.ledger_password().is_none() && loaded.store_password().is_none());
+}
+
+#[test]
+fn the_shipped_file_shows_every_key_in_its_section() {
+    let mut shown = Vec::new();
+    let mut section = "";
+    for line in SHIPPED.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+        } else if let Some((key, _)) = uncommented(line).and_then(|line| line.split_once(" = ")) {
+            shown.push(format!("{section}.{key}"));
+        }
+    }
+    assert_eq!(shown, known_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_shipped_file_parses_with_its_commented_keys() {
+    let text: String =
+        SHIPPED.lines().map(|line| uncommented(line).unwrap_or(line).to_owned() + "\n").collect();
+    let config: Config = toml::from_str(&text).expect("the shipped file, uncommented");
+    assert_eq!(
+        config.ledger.password_file.as_deref(),
+        Some(Path::new("/etc/onedrop/ledger.password"))
+    );
+    assert_eq!(config.ledger.ca_file.as_deref(), Some(Path::new("/etc/onedrop/ledger-ca.pem")));
+    assert_eq!(
+        config.store.password_file.as_deref(),
+        Some(Path::new("/etc/onedrop/store.password"))
+    );
+    assert_eq!(config.store.ca_file.as_deref(), Some(Path::new("/etc/onedrop/store-ca.pem")));
+    assert!(config.directory.query.is_some());
+    assert_eq!(config.deliver.via.as_deref(), Some(Path::new("/run/onedrop/lmtp.sock")));
+    assert_eq!(config.lmtp.metrics, "127.0.0.1:9725".parse().ok());
+}
+
+/// Three locks may have to be waited for. Whoever answers in time has left no append behind that
+/// comes to its end later.
+#[test]
+fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {
+    let shipped = include_str!("../../conf/dovecot/onedrop.conf");
+    let secs = shipped.lines().find_map(|line| {
+        line.trim().strip_prefix("mail_max_lock_timeout = ")?.strip_suffix(" secs")
+    });
+    let secs: u64 = secs.and_then(|secs| secs.parse().ok()).expect("seconds");
+    assert!(secs > 0 && 3 * secs < Config::default().limits.answer_secs, "{secs} s");
+}
+
+#[test]
+fn the_demo_needs_no_server() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/demo.toml");
+    let config = Config::load_from(Some(&path), std::iter::empty()).expect("the demo").config;
+    assert_eq!(config.ledger.engine(), LedgerUrl::Sqlite { path: "demo/ledger.db".into() });
+    assert_eq!(config.store.kind(), StoreUrl::Maildir { root: "demo/mail".into() });
+    assert_eq!(config.directory.domains, ["mail.axial.net"]);
+    assert_eq!(
+        config.directory.accounts,
+        BTreeMap::from([("lisa@gmail.com".to_owned(), "lisa".to_owned())])
+    );
+    assert_eq!(config.sent.authserv_id, "mail.axial.net");
+}
+
+#[test]
+fn later_layers_override_earlier_ones_and_join_accounts() {
+    let loaded = Case::prepare("layers").load().expect("a good configuration");
+    let config = &loaded.config;
+    assert_eq!(config.sent.mailbox, "from the variable");
+    assert_eq!(config.lock.lease_secs, 301, "conf.d/20 is after conf.d/10");
+    assert_eq!(config.lock.wait_secs, 4, "the main file's other keys stay");
+    assert_eq!(config.directory.domains, ["second.example"], "a list is replaced");
+    let accounts: Vec<_> =
+        config.directory.accounts.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(
+        accounts,
+        ["a.b@main.example=kept", "c[0]@conf.example=added", "lisa@main.example=replaced"]
+    );
+    let names: Vec<_> =
+        loaded.files.iter().map(|file| file.file_name().unwrap_or_default().to_owned()).collect();
+    assert_eq!(names, ["onedrop.toml", "10-first.toml", "20-second.toml"]);
+}
+
+#[test]
+fn variables_keep_what_is_written_and_ignore_case() {
+    let loaded = load_text(
+        "[ledger]\npassword_file = \"/nonexistent\"",
+        &[
+            ("ONEDROP__STORE__USER", "007"),
+            ("onedrop__sent__AUTHSERV_ID", "1e5"),
+            ("ONEDROP__LEDGER__KEEP_RAW", "TRUE"),
+            ("ONEDROP__LEDGER__PASSWORD_FILE", ""),
+            ("ONEDROP__LIMITS__MESSAGE_BYTES", "9223372036854775807"),
+            ("ONEDROP__DIRECTORY__DOMAINS", "A.example, b.example,"),
+            ("ONEDROP__DIRECTORY__ACCOUNT", "{address}"),
+            ("ONEDROP__DIRECTORY__RECIPIENT_DELIMITER", ""),
+            ("ONEDROP__LMTP__LISTEN", "127.0.0.1:24, unix:/run/a.sock"),
+            ("ONEDROP__DELIVER__VIA", ""),
+            ("UNRELATED", "x"),
+        ],
+    )
+    .expect("good variables");
+    let config = loaded.config;
+    assert_eq!(config.store.user, "007");
+    assert_eq!(
+        config.lmtp.listen,
+        ["127.0.0.1:24", "unix:/run/a.sock"].map(|place| place.parse().expect("a place"))
+    );
+    assert_eq!(config.deliver.via, None, "empty: not set");
+    assert_eq!(config.sent.authserv_id, "1e5");
+    assert!(config.ledger.keep_raw);
+    assert_eq!(config.ledger.password_file, None, "an empty path unsets");
+    assert_eq!(config.limits.message_bytes, i64::MAX as u64);
+    assert_eq!(config.directory.domains, ["a.example", "b.example"]);
+    assert_eq!(config.directory.account.to_string(), "{address}");
+    assert_eq!(config.directory.recipient_delimiter, "");
+}
+
+#[test]
+fn a_password_is_read_but_never_shown() {
+    let loaded = Case::prepare("imap-fine").load().expect("a good configuration");
+    let password = loaded.store_password().expect("a password");
+    assert_eq!(password.expose_secret(), " hunter2 ", "only the newline goes");
+    assert!(!format!("{loaded:?}").contains("hunter2"));
+}
+
+#[test]
+fn urls_are_parsed_once() {
+    let ledger = |url: &str| url.parse::<LedgerUrl>().map_err(|error| error.to_string());
+    let sqlite = |path: &str| Ok(LedgerUrl::Sqlite { path: path.into() });
+    let postgres = |url: &str| Ok(LedgerUrl::Postgres { url: url.to_owned() });
+    assert_eq!(ledger("sqlite:///var/x.db"), sqlite("/var/x.db"));
+    assert_eq!(ledger("sqlite:/var/x.db"), sqlite("/var/x.db"));
+    assert_eq!(ledger("sqlite:demo/x.db"), sqlite("demo/x.db"));
+    for url in [
+        "postgres://o@a:5432,b:5433/o?target_session_attrs=read-write",
+        "postgresql:///o?host=/run/pg&user=o",
+    ] {
+        assert_eq!(ledger(url), postgres(url));
+        assert_eq!(ledger(url).map(|ledger| ledger.to_string()).as_deref(), Ok(url));
+    }
+    let store = |url: &str| url.parse::<StoreUrl>().map_err(|error| error.to_string());
+    let imap = |host: &str, port, tls| Ok(StoreUrl::Imap { host: host.to_owned(), port, tls });
+    assert_eq!(store("maildir:///var/mail"), Ok(StoreUrl::Maildir { root: "/var/mail".into() }));
+    assert_eq!(store("imap://mail.example"), imap("mail.example", 143, Tls::StartTls));
+    assert_eq!(store("imaps://mail.example/"), imap("mail.example", 993, Tls::Implicit));
+    assert_eq!(store("imap://127.0.0.1:10143"), imap("127.0.0.1", 10143, Tls::StartTls));
+    assert_eq!(store("imaps://[2001:db8::1]"), imap("2001:db8::1", 993, Tls::Implicit));
+    assert_eq!(store("imap://[::1]:1143"), imap("::1", 1143, Tls::StartTls));
+    assert_eq!(
+        store("imap://[::1]:1143").map(|store| store.to_string()).as_deref(),
+        Ok("imap://[::1]:1143")
+    );
+}
+
+#[test]
+fn bad_urls_are_refused_without_showing_them() {
+    let ledgers = [
+        "",
+        "hunter2",
+        "/var/lib/hunter2.db",
+        "sqlite:",
+        "sqlite:///",
+        "sqlite://hunter2/x.db",
+        "sqlite:///var/hunter2/",
+        "sqlite::memory:",
+        "sqlite:file:hunter2",
+        "sqlite:///x.db?password=hunter2",
+        "postgres:hunter2",
+        "postgres://u:hunter2@h/db",
+        "postgres://u:@hunter2/db",
+        "postgres://u:hun@ter2@h/db",
+        "postgres://u@h/db?password=hunter2",
+        "postgres://u@h/db?a=b&%70assWord=hunter2",
+        "postgres://u@h/db?sslpassword=hunter2",
+        "host=h user=u password=hunter2",
+        "host=h password=hunter2://",
+        "postgers://u:hunter2@h/db",
+        "mysql://u:hunter2@h/db",
+        "postgres://h/\nhunter2",
+    ];
+    for url in ledgers {
+        let error = url.parse::<LedgerUrl>().expect_err(url).to_string();
+        assert!(!error.contains("hunter2"), "{url}: {error}");
+    }
+    let stores = [
+        "imap:hunter2",
+        "imap://",
+        "imap://u:hunter2@h",
+        "imaps://hunter2@h",
+        "imap://h:0",
+        "imap://h:65536",
+        "imap://h:",
+        "imap://h:+143",
+        "imap://h/INBOX",
+        "imap://::1",
+        "imap://[::1",
+        "imap://[hunter2]",
+        "imap://[::1]143",
+        "imap://h hunter2",
+        "imap://:143",
+        "maildir://hunter2/mail",
+        "maildir:",
+        "pop3://u:hunter2@h",
+    ];
+    for url in stores {
+        let error = url.parse::<StoreUrl>().expect_err(url).to_string();
+        assert!(!error.contains("hunter2"), "{url}: {error}");
+    }
+}
+
+#[test]
+fn starttls_applies_to_imap_only() {
+    let kind = |url: &str, starttls| {
+        let mut store = Config::default().store;
+        store.url = url.parse().expect("a good URL");
+        store.starttls = starttls;
+        match store.kind() {
+            StoreUrl::Imap { tls, .. } => Some(tls),
+            StoreUrl::Maildir { .. } => None,
+        }
+    };
+    assert_eq!(kind("imap://localhost", true), Some(Tls::StartTls));
+    assert_eq!(kind("imap://localhost", false), Some(Tls::None));
+    assert_eq!(kind("imaps://localhost", false), Some(Tls::Implicit));
+    assert_eq!(kind("maildir:///m", false), None);
+}
+
+#[test]
+fn the_first_line_is_short_and_counts_the_rest() {
+    let one = load_text("[store]\nusr = 1", &[]).expect_err("an unknown key").first_line();
+    assert!(one.starts_with("configuration: /"), "{one}");
+    assert!(
+        one.ends_with("/onedrop.toml:2:1: unknown key store.usr (did you mean store.user?)"),
+        "{one}"
+    );
+    let three = load_text("[store]\nusr = 1\nurl = 1\nuser = 1", &[])
+        .expect_err("three problems")
+        .first_line();
+    assert!(three.ends_with(" (and 2 more; run: onedrop check)"), "{three}");
+    let missing = PathBuf::from(format!("/nonexistent/{}\n/onedrop.toml", "ü".repeat(300)));
+    let environment = [("ONEDROP__STORE__USR".into(), "x".into())];
+    let long = Config::load_from(Some(&missing), environment.into_iter())
+        .expect_err("no such file")
+        .first_line();
+    assert!(long.len() < 200 && long.ends_with("... (and 1 more; run: onedrop check)"), "{long}");
+    assert!(!long.contains('\n'));
+}
+
+#[test]
+fn what_chose_the_file_is_named() {
+    let error = |explicit: Option<&str>, variable: Option<&str>| {
+        let environment = variable.map(|value| ("ONEDROP_CONFIG".into(), value.into()));
+        Config::load_from(explicit.map(Path::new), environment.into_iter())
+            .expect_err("no such file")
+            .to_string()
+    };
+    assert_eq!(
+        error(Some("/no/a.toml"), Some("/no/b.toml")),
+        "/no/a.toml: no such file (named by --config)"
+    );
+    assert_eq!(
+        error(None, Some("/no/b.toml")),
+        "/no/b.toml: no such file (named by ONEDROP_CONFIG)"
+    );
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    for path in ["/dev/null", "/proc/self/fd"] {
+        let error = Config::load_from(Some(Path::new(path)), std::iter::empty())
+            .expect_err("not a file")
+            .to_string();
+        assert_eq!(error, format!("{path}: not a regular file (named by --config)"));
+    }
+}
+
+/// One case in a temporary folder of its own.
+struct Case {
+    folder: tempfile::TempDir,
+    explicit: Option<PathBuf>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Case {
+    fn prepare(name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fixtures = Path::new(FIXTURES);
+        let copy = |from: &Path, to: &Path| copy_with_dir(from, to, folder.path());
+        copy(&fixtures.join("files"), &folder.path().join("files"));
+        let (single, whole) = (format!("{name}.toml"), fixtures.join(name));
+        let main = if whole.is_dir() {
+            copy(&whole, folder.path());
+            folder.path().join("onedrop.toml")
+        } else {
+            if fixtures.join(&single).exists() {
+                copy(&fixtures.join(&single), &folder.path().join(&single));
+            }
+            folder.path().join(single)
+        };
+        let mut environment = Vec::new();
+        if let Ok(lines) = fs::read(fixtures.join(format!("{name}.env"))) {
+            let lines = with_dir(&lines, folder.path());
+            for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let equals = line.iter().position(|byte| *byte == b'=').expect("VARIABLE=VALUE");
+                let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+                environment.push((text(&line[..equals]), text(&line[equals + 1..])));
+            }
+        }
+        let chosen = environment.iter().any(|(name, _)| name == "ONEDROP_CONFIG");
+        Self { explicit: (!chosen).then_some(main), folder, environment }
+    }
+
+    fn load(&self) -> Result<Loaded, onedrop::config::ConfigErrors> {
+        Config::load_from(self.explicit.as_deref(), self.environment.iter().cloned())
+    }
+
+    fn outcome(&self) -> String {
+        let text = match self.load() {
+            Err(errors) => format!("{errors}\n"),
+            Ok(loaded) if loaded.warnings.is_empty() => "fine\n".to_owned(),
+            Ok(loaded) => {
+                loaded.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
+            }
+        };
+        text.replace(self.folder.path().to_str().expect("a UTF-8 path"), "$DIR")
+    }
+}
+
+fn load_text(
+    text: &str,
+    environment: &[(&str, &str)],
+) -> Result<Loaded, onedrop::config::ConfigErrors> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("onedrop.toml");
+    fs::write(&path, text).expect("a written file");
+    Config::load_from(
+        Some(&path),
+        environment.iter().map(|(name, value)| (name.into(), value.into())),
+    )
+}
+
+/// A key's line, also when it is commented out, as `# key = value`; examples are indented deeper.
+fn uncommented(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("# ").unwrap_or(line);
+    let (key, _) = line.split_once(" = ")?;
+    key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_').then_some(line)
+}
+
+fn copy_with_dir(from: &Path, to: &Path, folder: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).expect("a folder");
+        for entry in fs::read_dir(from).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            copy_with_dir(&from.join(&name), &to.join(&name), folder);
+        }
+        return;
+    }
+    fs::write(to, with_dir(&fs::read(from).expect("a fixture"), folder)).expect("a written file");
+    let shared = to.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"shared"));
+    fs::set_permissions(to, fs::Permissions::from_mode(if shared { 0o644 } else { 0o600 }))
+        .expect("a mode");
+}
+
+/// Replaces `$DIR` in bytes, which need not be text.
+fn with_dir(bytes: &[u8], folder: &Path) -> Vec<u8> {
+    let mut replaced = Vec::new();
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(4).position(|window| window == b"$DIR") {
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(folder.as_os_str().as_encoded_bytes());
+        rest = &rest[at + 4..];
+    }
+    replaced.extend_from_slice(rest);
+    replaced
+}

@@ -1,0 +1,10 @@
+//! The commands, the configuration and the exit statuses, as an administrator or Postfix meets them.
+
+mod check;
+mod command_line;
+mod config;
+mod exit_table;
+mod signals;
+#[path = "../support/mod.rs"]
+mod support;
+mod verify_servers;

@@ -1,0 +1,158 @@
+//! Every message of a corpus of other projects' test suites, delivered twice each way: one copy,
+//! byte for byte. The corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its absence
+//! is a failure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::dovecot::Dovecot;
+use crate::support::world::{World, delivered};
+
+const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
+const WORKERS: usize = 4;
+
+fn corpus() -> Option<Vec<PathBuf>> {
+    let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"),
+        PathBuf::from,
+    );
+    if !root.join("INDEX.tsv").exists() {
+        assert!(std::env::var_os("CI").is_none(), "no corpus at {}", root.display());
+        eprintln!("no corpus at {}: nothing to deliver", root.display());
+        return None;
+    }
+    let index = fs::read_to_string(root.join("INDEX.tsv")).expect("index");
+    let files: Vec<PathBuf> = index
+        .lines()
+        .skip(1)
+        .map(|line| {
+            let mut columns = line.split('\t');
+            let (repo, path) = (columns.next().expect("repo"), columns.next().expect("path"));
+            root.join(repo.replace('/', "+")).join(path)
+        })
+        .collect();
+    assert!(files.len() >= 600, "{} files in the index", files.len());
+    Some(files)
+}
+
+/// The bytes as they come to standard input. Of nothing at all no message can be told from a cut
+/// one: there, what pipe(8) prepends.
+fn input(file: &Path) -> Vec<u8> {
+    let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    if bytes.is_empty() { b"Return-Path: <>\nDelivered-To: x\n".to_vec() } else { bytes }
+}
+
+/// What must stand in a mailbox: without a leading mbox line.
+fn own_copy(input: &[u8]) -> &[u8] {
+    match input.strip_prefix(b"From ") {
+        // "From : ..." is a field in RFC 5322's obsolete syntax (section 4.5).
+        Some(rest) if !rest.trim_ascii_start().starts_with(b":") => {
+            let end = input.iter().position(|byte| *byte == b'\n').map_or(input.len(), |at| at + 1);
+            let (line, behind) = input.split_at(end);
+            // Alone, or with CRs in it, it is the message's own.
+            let is_own = behind.is_empty()
+                || line.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
+            if is_own { input } else { behind }
+        }
+        _ => input,
+    }
+}
+
+/// What an IMAP server holds of it.
+fn over_imap(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 40);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'\n' if at == 0 || bytes[at - 1] != b'\r' => out.extend_from_slice(b"\r\n"),
+            0 => out.push(0x80),
+            other => out.push(*other),
+        }
+    }
+    out
+}
+
+/// Delivers each file twice to an account of its own, on several threads.
+fn deliver_twice(files: &[PathBuf], config: &Path) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(file) = files.get(n) else { return };
+                    let message = input(file);
+                    let recipient = format!("{}@mail.axial.net", account(n));
+                    let first = delivered(config, &["-d", &recipient], &message);
+                    assert!(first.starts_with("stored "), "{}: {first}", file.display());
+                    let second = delivered(config, &["-d", &recipient], &message);
+                    assert!(second.starts_with("already there "), "{}: {second}", file.display());
+                }
+            });
+        }
+    });
+}
+
+fn account(n: usize) -> String {
+    format!("c{n}")
+}
+
+#[test]
+fn every_message_of_the_corpus_through_sqlite_and_maildir() {
+    let Some(files) = corpus() else { return };
+    let root = crate::support::TempRoot::new();
+    let at = root.display();
+    let text = format!(
+        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{DIRECTORY}"
+    );
+    let config = root.write("onedrop.toml", text);
+    deliver_twice(&files, &config);
+    for (n, file) in files.iter().enumerate() {
+        let maildir = root.join("mail").join(account(n)).join("Maildir");
+        let stored: Vec<PathBuf> = fs::read_dir(maildir.join("new"))
+            .expect("new/")
+            .map(|entry| entry.expect("entry").path())
+            .collect();
+        assert_eq!(stored.len(), 1, "{}", file.display());
+        let message = input(file);
+        assert!(
+            fs::read(&stored[0]).expect("stored") == own_copy(&message),
+            "{} is not as it came",
+            file.display()
+        );
+        assert_eq!(fs::read_dir(maildir.join("tmp")).expect("tmp/").count(), 0);
+    }
+}
+
+#[test]
+fn every_message_of_the_corpus_through_postgres_and_imap() {
+    let Some(files) = corpus() else { return };
+    // A Maildir with LF cannot hold each of these byte for byte: Dovecot drops a CR that is the
+    // last byte.
+    let world = World::with(Dovecot::start_with("mail_save_crlf = yes"));
+    let config = world.config("etc", DIRECTORY);
+    deliver_twice(&files, &config);
+    let mut different = Vec::new();
+    for (n, file) in files.iter().enumerate() {
+        let stored = world.dovecot.messages(&account(n), "INBOX");
+        assert_eq!(stored.len(), 1, "{}", file.display());
+        let message = input(file);
+        if stored[0] != over_imap(own_copy(&message)) {
+            let tail = |bytes: &[u8]| {
+                String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(20)..]).into_owned()
+            };
+            let tails = (tail(&stored[0]), tail(&message));
+            different.push(format!(
+                "{}: {} and {} bytes, {tails:?}",
+                file.display(),
+                stored[0].len(),
+                message.len()
+            ));
+        }
+    }
+    assert!(different.is_empty(), "not as they came: {different:#?}");
+    let counts = world.postgres.psql(
+        "SELECT count(*) FILTER (WHERE placed_at IS NULL) || ' ' || count(*) FROM onedrop_copy",
+    );
+    assert_eq!(counts, format!("0 {}", files.len()));
+}

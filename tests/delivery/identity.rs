@@ -1,0 +1,244 @@
+//! What makes two messages one, through the real binary, Postgres and Dovecot; and what a
+//! Message-ID may hold.
+
+use std::path::PathBuf;
+
+use crate::support::local::Local;
+use crate::support::world::{STORY, World, delivered, run};
+
+fn site() -> (World, PathBuf) {
+    let world = World::start();
+    let config = world.config("etc", STORY);
+    (world, config)
+}
+
+fn to(account: &str) -> [String; 2] {
+    ["-d".to_owned(), format!("{account}@mail.axial.net")]
+}
+
+fn give(config: &std::path::Path, account: &str, message: &[u8]) -> String {
+    let to = to(account);
+    delivered(config, &[&to[0], &to[1]], message)
+}
+
+#[test]
+fn the_same_message_id_with_other_content_is_another_message() {
+    let (world, config) = site();
+    let one = b"Message-ID: <same@x>\nSubject: one\n\none\n";
+    let two = b"Message-ID: <same@x>\nSubject: two\n\ntwo\n";
+    for (account, order) in [("scuba", [one, two]), ("doug", [two, one])] {
+        for message in order.iter().chain(&order) {
+            give(&config, account, *message);
+        }
+        assert_eq!(world.dovecot.count(account, "INBOX"), 2, "{account}");
+    }
+    let trace = run(&config, &["trace", "same@x"]);
+    let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
+    assert_eq!(trace.matches("collision ").count(), 2, "{trace}");
+}
+
+#[test]
+fn a_second_message_id_field_suppresses_nothing() {
+    let (world, config) = site();
+    give(&config, "scuba", b"Message-ID: <decoy@x>\nMessage-ID: <victim@x>\n\nbody\n");
+    give(&config, "scuba", b"Message-ID: <victim@x>\n\nbody\n");
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 2);
+}
+
+#[test]
+fn by_message_id_the_second_content_is_not_delivered() {
+    let world = World::start();
+    let config = world.config("etc", &format!("{STORY}[dedup]\nby = \"message-id\"\n"));
+    give(&config, "scuba", b"Message-ID: <same@x>\n\none\n");
+    let said = give(&config, "scuba", b"Message-ID: <same@x>\n\ntwo\n");
+    assert!(said.starts_with("already there"), "{said}");
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+}
+
+#[test]
+fn messages_that_are_one() {
+    let (world, config) = site();
+    let cases: [(&str, &[&[u8]]); 4] = [
+        ("no-id", &[b"Subject: none\n\nbody\n", b"Subject: none\n\nbody\n"]),
+        (
+            "trace",
+            &[
+                b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
+                b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\nX-Spam-Score: 5\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
+            ],
+        ),
+        ("two-ids", &[b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n", b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n"]),
+        ("line-ends", &[b"Message-ID: <l@x>\n\none\ntwo\n", b"Message-ID: <l@x>\r\n\r\none\r\ntwo\r\n\r\n"]),
+    ];
+    for (account, messages) in cases {
+        for message in messages {
+            give(&config, account, message);
+        }
+        assert_eq!(world.dovecot.count(account, "INBOX"), 1, "{account}");
+    }
+}
+
+/// With every receipt forgotten the look has to find the copies, and sends what it may of the
+/// Message-ID to the server.
+#[test]
+fn a_hostile_message_id_reaches_the_imap_server_as_nothing_but_data() {
+    let (world, config) = site();
+    let ids: [&[u8]; 10] = [
+        b"<plain@x>",
+        b"<fold\r\n ed@x>",
+        b"<a@x>\r\n\tA9 DELETE INBOX",
+        b"<quote\"d@x>",
+        b"<back\\slash@x>",
+        b"<{17}@x>",
+        b"<{17+}\r\n @x>",
+        b"<caf\xc3\xa9-\xff@x>",
+        b"=?utf-8?q?=3Cencoded=40x=3E?=",
+        b"<nul\0@x>",
+    ];
+    let messages: Vec<Vec<u8>> = ids
+        .iter()
+        .map(|id| [b"Subject: hostile\nMessage-ID: ", *id, b"\n\nbody\n"].concat())
+        .collect();
+    for message in &messages {
+        give(&config, "scuba", message);
+    }
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), ids.len());
+    world.forget_receipts("true");
+    for (id, message) in ids.iter().zip(&messages) {
+        let said = give(&config, "scuba", message);
+        assert!(said.starts_with("found account=scuba"), "{}: {said}", String::from_utf8_lossy(id));
+    }
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), ids.len());
+    let log = world.dovecot.log();
+    assert!(!log.contains("BAD") && !log.contains("Error"), "{log}");
+}
+
+#[test]
+fn where_nul_bytes_stood_is_kept_in_the_ledger_and_the_message_is_not() {
+    let (world, config) = site();
+    let message = b"Message-ID: <nul@x>\n\na\0b\n";
+    give(&config, "scuba", message);
+    assert_eq!(
+        world.dovecot.messages("scuba", "INBOX"),
+        [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]
+    );
+    // Version 1, no flags; one NUL behind 22 bytes.
+    let places =
+        world.postgres.psql("SELECT raw IS NULL, encode(nul_runs, 'hex') FROM onedrop_message");
+    assert_eq!(places, "t|01001601");
+    assert_eq!(world.postgres.psql("SELECT nul_replaced FROM onedrop_copy"), "t");
+    let trace = run(&config, &["trace", "nul@x"]);
+    assert!(
+        String::from_utf8_lossy(&trace.stdout).contains("NUL bytes stored as 0x80"),
+        "{trace:?}"
+    );
+    // Another message that only looks the same in the mailbox is the same there.
+    world.forget_receipts("true");
+    assert!(give(&config, "scuba", message).starts_with("found "));
+}
+
+#[test]
+fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
+    let (world, config) = site();
+    let mut client =
+        postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("connect");
+    client.batch_execute("LISTEN onedrop_message").expect("listen");
+    let message = b"Message-ID: <new@x>\n\nbody\n";
+    give(&config, "scuba", message);
+    give(&config, "doug", message);
+    let mut announced = Vec::new();
+    let mut notifications = client.notifications();
+    let mut arrived = notifications.timeout_iter(std::time::Duration::from_secs(2));
+    while let Ok(Some(notification)) =
+        postgres::fallible_iterator::FallibleIterator::next(&mut arrived)
+    {
+        announced.push((notification.channel().to_owned(), notification.payload().to_owned()));
+        // The second delivery is over: one more round would only wait.
+        if announced.len() > 1 {
+            break;
+        }
+    }
+    let id = world.postgres.psql("SELECT id FROM onedrop_message");
+    assert_eq!(announced, [("onedrop_message".to_owned(), id)]);
+
+    world.postgres.psql("UPDATE onedrop_message SET recorded_at = '2026-03-01 12:34:56+00'");
+    give(&config, "otto", message);
+    let mut session = world.dovecot.session("otto");
+    session.command("EXAMINE INBOX").expect("examine");
+    let answer = session.command("FETCH 1 INTERNALDATE").expect("fetch");
+    let text: String = answer.untagged.iter().map(|line| line.text.as_str()).collect();
+    assert!(text.contains("01-Mar-2026 12:34:56 +0000"), "{text}");
+}
+
+/// local(8) prepends a line and has a message behind it; whatever else begins with `From ` is the
+/// message itself.
+#[test]
+fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
+    let local = Local::new();
+    let config = local.server_config("");
+    let own: [&[u8]; 6] = [
+        b"From here",
+        b"From here\n",
+        b"From here\r\n",
+        b"From here\rMessage-ID: <cr@x>\r\rbody\r",
+        b"From here\rMessage-ID: <cr-lf@x>\r\rbody\nmore\n",
+        b"From : lisa@gmail.com\n\nbody\n",
+    ];
+    for (n, message) in own.into_iter().enumerate() {
+        let account = format!("own{n}");
+        assert!(give(&config, &account, message).starts_with("stored "));
+        assert!(give(&config, &account, message).starts_with("already there "));
+        assert_eq!(local.inbox(&account), [message], "{}", message.escape_ascii());
+    }
+    for (n, line) in ["From lisa@gmail.com  Sun Nov 22 10:00:00 2026\n", "From lisa@gmail.com\r\n"]
+        .iter()
+        .enumerate()
+    {
+        let account = format!("mbox{n}");
+        let message = format!("Message-ID: <mbox{n}@x>\n\nbody\n");
+        give(&config, &account, format!("{line}{message}").as_bytes());
+        assert_eq!(local.inbox(&account), [message.as_bytes()]);
+    }
+}
+
+/// A machine that says the same each time it has something to say: with a constant Message-ID and
+/// no Date, or the other way round, or a clock that was never set.
+#[test]
+fn each_alarm_arrives_though_it_reads_like_the_last_one() {
+    let local = Local::new();
+    let config = local.server_config("");
+    for (n, constant) in [
+        "Subject: on battery\n",
+        "Message-ID: <alarm@ups>\n",
+        "Date: Sun, 22 Nov 2026 10:00:00 +0000\n",
+        "Message-ID: <alarm@ups>\nDate: Thu, 01 Jan 1970 00:00:07 +0000\n",
+        "Message-ID: <alarm@ups>\nDate: Wed, 01 Jan 2098 00:00:07 +0000\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let account = format!("alarm{n}");
+        let came_in = |id: &str| {
+            format!(
+                "Received: from ups by mx (Postfix)\n\tid {id}; Sun, 22 Nov 2026 10:00:05 +0000\n{constant}\non battery\n"
+            )
+        };
+        let [first, second] = ["A1", "B2"].map(came_in);
+        for (message, said) in
+            [(&first, "stored "), (&second, "stored "), (&first, "already "), (&second, "already ")]
+        {
+            assert!(
+                give(&config, &account, message.as_bytes()).starts_with(said),
+                "{constant}{said}"
+            );
+        }
+        // Sent in again on this host: its own Received is on top, and the message is the one that
+        // is there.
+        let again =
+            format!("Received: by mx (Postfix) id C3; Sun, 22 Nov 2026 11:00:00 +0000\n{first}");
+        assert!(give(&config, &account, again.as_bytes()).starts_with("already "), "{constant}");
+        let mut copies = local.inbox(&account);
+        copies.sort_unstable();
+        assert_eq!(copies, [first.as_bytes(), second.as_bytes()], "{constant}");
+    }
+}

@@ -1,0 +1,11 @@
+//! Deliveries by the real binary with real servers, and what becomes of each kind of message.
+
+mod corpus;
+mod domains;
+mod end_to_end;
+mod identity;
+mod sent;
+#[path = "../support/mod.rs"]
+mod support;
+mod via;
+mod via_postfix;

@@ -1,0 +1,247 @@
+//! A sender's own copy (Sent) that its mailbox does not take, with a real Dovecot and a real
+//! Postgres: by pipe and by LMTP no recipient waits for it, it is said and on record, and `verify
+//! --repair` places it once it can.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use crate::support::dovecot::Dovecot;
+use crate::support::fixture;
+use crate::support::lmtp::Lmtp;
+use crate::support::lmtp_client::LmtpClient;
+use crate::support::world::{STORY, World, deliver, run};
+
+const LISA: &str = "lisa@gmail.com";
+const KEPT: &str = "no copy yet in account=lisa mailbox=Sent, kept for later: store: ";
+
+/// Access control lists; what a test says of a mailbox stands in its `dovecot-acl`.
+const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
+     plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
+/// Two messages an account.
+const QUOTA: &str = "mail_plugins = quota\nprotocol imap {\n  mail_plugins = quota imap_quota\n}\nplugin {\n  \
+     quota = count:User quota\n  quota_rule = *:messages=2\n  quota_vsizes = yes\n}\n";
+
+/// How the message comes in.
+#[derive(Debug, Clone, Copy)]
+enum Door {
+    Pipe,
+    Lmtp,
+}
+
+struct Site {
+    world: World,
+    config: PathBuf,
+}
+
+impl Site {
+    fn new(dovecot: Dovecot, store: &str) -> Site {
+        let world = World::with(dovecot);
+        let ledger = format!("url = \"{}\"", world.postgres.url_socket());
+        let store = format!(
+            "url = \"imap://127.0.0.1:{}\"\nstarttls = false\n{store}",
+            world.dovecot.imap_port()
+        );
+        let config = world.config_by("etc", &ledger, &store, STORY);
+        Site { world, config }
+    }
+
+    /// Lisa's message to these, by a server of its own or a process for each; what each was told,
+    /// good news all.
+    fn delivers(&self, door: Door, lmtp: Option<&Lmtp>, id: &str, to: &[&str]) -> Vec<String> {
+        match door {
+            Door::Pipe => to
+                .iter()
+                .map(|recipient| {
+                    let args = ["-f", LISA, "-d", recipient];
+                    let message =
+                        [format!("Delivered-To: {recipient}\n").as_bytes(), &welcome(id)].concat();
+                    let output = deliver(&self.config, &args, &message);
+                    assert_eq!(output.status.code(), Some(0), "{door:?}: {}", said(&output));
+                    said(&output)
+                })
+                .collect(),
+            Door::Lmtp => {
+                let mut client: LmtpClient = lmtp.expect("a server").client();
+                let replies = client.deliver(LISA, to, &welcome(id)).expect("replies");
+                client.quit();
+                assert!(replies.iter().all(|reply| reply.code == 250), "{door:?}: {replies:?}");
+                replies.into_iter().map(|reply| reply.text).collect()
+            }
+        }
+    }
+
+    fn lmtp(&self, door: Door) -> Option<Lmtp> {
+        matches!(door, Door::Lmtp).then(|| Lmtp::start(&self.config))
+    }
+
+    /// Scuba and Doug each have the message once, whole; Lisa has `sent` copies of it.
+    #[track_caller]
+    fn stands(&self, id: &str, sent: usize) {
+        let whole = String::from_utf8(welcome(id)).expect("text").replace('\n', "\r\n");
+        for account in ["scuba", "doug"] {
+            let mails = with_id(self.world.dovecot.messages(account, "INBOX"), id);
+            assert_eq!(mails.len(), 1, "{account}");
+            assert!(mails[0].ends_with(&whole), "{account}: {}", mails[0]);
+        }
+        let mails = with_id(self.world.dovecot.messages("lisa", "Sent"), id);
+        assert_eq!(mails.len(), sent);
+        // As it came in, without what names one recipient; a server's own Received stands in
+        // recipients' copies only.
+        assert!(mails.iter().all(|mail| *mail == whole), "{mails:?}");
+    }
+
+    fn verify(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = run(&self.config, &[&["verify", "--since", "1h"], args].concat());
+        (output.status.code(), said(&output))
+    }
+
+    /// What was kept is told, refused again, and placed once it can be; then nothing is left to say
+    /// of it.
+    #[track_caller]
+    fn mends(&self, id: &str, allow: impl FnOnce()) {
+        let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);
+        assert!(said(&trace).contains("kept for later"), "{}", said(&trace));
+        let (status, told) = self.verify(&[]);
+        assert!(
+            status == Some(1) && told.contains("kept: account=lisa mailbox=Sent"),
+            "{status:?} {told}"
+        );
+        let (status, told) = self.verify(&["--repair"]);
+        assert!(status == Some(1) && told.contains("still not placed"), "{status:?} {told}");
+        self.stands(id, 0);
+        allow();
+        let (status, told) = self.verify(&["--repair"]);
+        assert!(status == Some(0) && told.contains("repaired kept"), "{status:?} {told}");
+        self.stands(id, 1);
+        let (status, told) = self.verify(&["--repair"]);
+        assert!(status == Some(0) && !told.contains("kept"), "{status:?} {told}");
+        self.stands(id, 1);
+        assert_eq!(self.world.dovecot.flags("lisa", "Sent").last().expect("a copy"), &["\\Seen"]);
+        assert_eq!(self.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
+        assert_eq!(self.world.ledger_copies(id), "3 of 3");
+        let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);
+        assert!(
+            !said(&trace).contains("kept for later:") || said(&trace).contains("placed"),
+            "{}",
+            said(&trace)
+        );
+    }
+}
+
+fn welcome(id: &str) -> Vec<u8> {
+    let text = String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("text");
+    text.replace("CAHk9w0next-meeting", id).into_bytes()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn with_id(mails: Vec<Vec<u8>>, id: &str) -> Vec<String> {
+    let texts = mails.into_iter().map(|mail| String::from_utf8(mail).expect("text"));
+    texts.filter(|text| text.contains(&format!("<{id}@"))).collect()
+}
+
+const BOTH: [&str; 2] = ["scuba@mail.axial.net", "doug@mail.axial.net"];
+
+#[test]
+fn a_sent_without_the_right_to_write_keeps_no_mail_from_anybody() {
+    let site = Site::new(Dovecot::start_high_performance_with(ACL), "");
+    drop(site.world.dovecot.session("lisa").command("CREATE Sent"));
+    let list = site.world.dovecot.maildir("lisa").join(".Sent/dovecot-acl");
+    for door in [Door::Pipe, Door::Lmtp] {
+        let id = format!("no-right-{door:?}").to_lowercase();
+        fs::write(&list, "owner lr\n").expect("a list");
+        let lmtp = site.lmtp(door);
+        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+            assert!(told.contains("stored account=") && told.contains(KEPT), "{told}");
+        }
+        site.stands(&id, 0);
+        site.mends(&id, || fs::remove_file(&list).expect("the list"));
+    }
+}
+
+#[test]
+fn a_sent_that_is_not_there_and_not_to_be_made_keeps_no_mail_from_anybody() {
+    let site = Site::new(Dovecot::start_high_performance(), "create_mailboxes = false");
+    for door in [Door::Pipe, Door::Lmtp] {
+        let id = format!("no-mailbox-{door:?}").to_lowercase();
+        let lmtp = site.lmtp(door);
+        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+            assert!(told.contains("stored account=") && told.contains(KEPT), "{told}");
+        }
+        site.mends(&id, || {
+            assert!(
+                site.world.dovecot.session("lisa").command("CREATE Sent").expect("made").is_ok()
+            )
+        });
+        assert!(site.world.dovecot.session("lisa").command("DELETE Sent").expect("gone").is_ok());
+    }
+}
+
+#[test]
+fn a_sent_over_its_quota_keeps_no_mail_from_anybody() {
+    let site = Site::new(Dovecot::start_high_performance_with(QUOTA), "over_quota = \"bounce\"");
+    for _ in 0..2 {
+        let full =
+            site.world.dovecot.session("lisa").append("INBOX", "", b"Subject: full\r\n\r\nx\r\n");
+        assert!(full.expect("an answer").is_ok());
+    }
+    for door in [Door::Pipe, Door::Lmtp] {
+        let id = format!("quota-{door:?}").to_lowercase();
+        let lmtp = site.lmtp(door);
+        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+            assert!(
+                told.contains("stored account=")
+                    && told.contains(KEPT)
+                    && told.contains("over quota"),
+                "{told}"
+            );
+        }
+        site.stands(&id, 0);
+        assert_eq!(
+            site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"),
+            (1 + door as u32).to_string()
+        );
+    }
+}
+
+/// The store's password is changed while the server has sessions open.
+#[test]
+fn a_password_changed_under_a_running_server_loses_no_copy() {
+    let site = Site::new(Dovecot::start_high_performance(), "");
+    let lmtp = Lmtp::start(&site.config);
+    // A session of Scuba's is kept from here.
+    let warm = LmtpClient::deliver(
+        &mut lmtp.client(),
+        "x@example.org",
+        &BOTH[..1],
+        b"Subject: warm\n\nx\n",
+    );
+    assert!(warm.expect("replies")[0].is_ok());
+    let master = |password: &str| {
+        let file = site.world.dovecot.config_file().with_file_name("master-users");
+        fs::write(file, format!("{}:{{PLAIN}}{password}\n", site.world.dovecot.master_user()))
+            .expect("users");
+        site.world.dovecot.doveadm(&["reload"]);
+    };
+    master("another");
+    let mut client = lmtp.client();
+    let replies = client.deliver(LISA, &BOTH, &welcome("rotated")).expect("replies");
+    assert_eq!(
+        (replies[0].code, replies[1].code),
+        (250, 451),
+        "Scuba's session is open, Doug's is not: {replies:?}"
+    );
+    assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
+    assert!(!replies[1].text.contains("no such account"), "{replies:?}");
+    master(site.world.dovecot.password());
+    let again = client.deliver(LISA, &BOTH[1..], &welcome("rotated")).expect("replies");
+    assert_eq!(again[0].code, 250, "{again:?}");
+    // The retry of the one who waited has placed it; nothing is left to repair.
+    site.stands("rotated", 1);
+    assert_eq!(site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
+    let (status, told) = site.verify(&["--repair"]);
+    assert_eq!(status, Some(0), "{told}");
+}

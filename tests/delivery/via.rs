@@ -1,0 +1,657 @@
+//! Deliveries by way of the LMTP server on the same host (`deliver.via`): the real binary against
+//! the real server, and against listeners that misbehave on purpose.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Deref;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::local::Local;
+use crate::support::server::Server;
+use crate::support::{onedrop, wait_until};
+
+const MESSAGE: &[u8] = include_bytes!("../../fixtures/mail/welcome.eml");
+const SCUBA: &str = "scuba@mail.axial.net";
+const DOUG: &str = "doug@mail.axial.net";
+const NOBODY: &str = "nobody@elsewhere.example";
+
+/// How a delivery that cannot do anything by itself ends when it tries.
+const BY_ITSELF: &str = "4.3.0 ledger: ";
+
+struct World(Local);
+
+impl Deref for World {
+    type Target = Local;
+
+    fn deref(&self) -> &Local {
+        &self.0
+    }
+}
+
+impl World {
+    fn new() -> World {
+        World(Local::new())
+    }
+
+    /// A delivery that could do it by itself.
+    fn able(&self, more: &str) -> Delivery {
+        let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
+        let config =
+            self.config("able.toml", &self.root.join("ledger.db"), &self.root.join("mail"), &via);
+        Delivery { config, input: MESSAGE.to_vec() }
+    }
+
+    /// A delivery whose ledger and store are nowhere: it can hand the message over, and nothing
+    /// else.
+    fn helpless(&self, more: &str) -> Delivery {
+        let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
+        let nowhere = Path::new("/proc/nowhere");
+        let config =
+            self.config("helpless.toml", &nowhere.join("ledger.db"), &nowhere.join("mail"), &via);
+        Delivery { config, input: MESSAGE.to_vec() }
+    }
+
+    /// An able delivery that has been started and has read nothing yet.
+    fn begin(&self, args: &[&str]) -> (Delivery, Child) {
+        let delivery = self.able("");
+        let child = delivery
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("binary");
+        (delivery, child)
+    }
+
+    /// A delivery that knows of no server.
+    fn alone(&self) -> Delivery {
+        Delivery { config: self.server_config(""), input: MESSAGE.to_vec() }
+    }
+}
+
+struct Delivery {
+    config: PathBuf,
+    input: Vec<u8>,
+}
+
+impl Delivery {
+    fn of(mut self, message: &[u8]) -> Delivery {
+        self.input = message.to_vec();
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = onedrop();
+        command.arg("deliver").arg("--config").arg(&self.config).args(args);
+        for name in ["RECIPIENT", "SENDER"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> End {
+        self.feed(self.command(args))
+    }
+
+    fn feed(&self, mut command: Command) -> End {
+        let started = Instant::now();
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
+        // A delivery that ended early is judged by its status.
+        drop(child.stdin.take().expect("stdin").write_all(&self.input));
+        let output = child.wait_with_output().expect("end");
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        End { status: output.status.code(), out, took: started.elapsed() }
+    }
+}
+
+struct End {
+    status: Option<i32>,
+    out: String,
+    took: Duration,
+}
+
+impl End {
+    #[track_caller]
+    fn is(&self, status: i32, out: &str) -> &End {
+        assert_eq!(self.status, Some(status), "{:?}", self.out);
+        assert!(self.out.starts_with(out), "{:?} does not start with {out:?}", self.out);
+        assert_eq!(self.out.lines().count(), 1, "{:?}", self.out);
+        self
+    }
+
+    #[track_caller]
+    fn says(&self, text: &str) -> &End {
+        assert!(self.out.contains(text), "{:?} does not say {text:?}", self.out);
+        self
+    }
+}
+
+fn count(message: &[u8], field: &str) -> usize {
+    message.split(|byte| *byte == b'\n').filter(|line| line.starts_with(field.as_bytes())).count()
+}
+
+#[test]
+fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
+    let world = World::new();
+    let server = world.start_server("");
+    // As pipe(8) with flags=DORX hands it over.
+    let piped = [&b"Return-Path: <lisa@gmail.com>\nX-Original-To: Scuba@mail.axial.net\nDelivered-To: scuba@mail.axial.net\n"[..], MESSAGE]
+        .concat();
+    let args = ["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Wx7Yz1Q2kz9"];
+    world
+        .helpless("")
+        .of(&piped)
+        .run(&args)
+        .is(0, "stored account=scuba mailbox=INBOX ")
+        .says("account=lisa mailbox=Sent");
+    let pids = world.ledger(
+        "SELECT pid || ' ' || queue_id || ' ' || sender || ' ' || recipient FROM onedrop_attempt",
+    );
+    assert_eq!(
+        pids,
+        [format!("{} 4Wx7Yz1Q2kz9 lisa@gmail.com scuba@mail.axial.net", server.pid())]
+    );
+    let copies = world.inbox("scuba");
+    assert_eq!(copies.len(), 1);
+    for field in [
+        "Return-Path: <lisa@gmail.com>",
+        "Delivered-To: scuba@mail.axial.net",
+        "X-Original-To: Scuba@mail.axial.net",
+    ] {
+        assert_eq!(count(&copies[0], field), 1, "{field}: {}", copies[0].escape_ascii());
+    }
+    assert_eq!((count(&copies[0], "Return-Path:"), count(&copies[0], "Delivered-To:")), (1, 1));
+    assert!(copies[0].ends_with(MESSAGE));
+    assert_eq!(world.copies("lisa", ".Sent"), [MESSAGE]);
+    // The same message, whichever way it comes.
+    world
+        .alone()
+        .of(&piped)
+        .run(&args)
+        .is(0, "already there account=scuba ")
+        .says("already there account=lisa");
+    world
+        .helpless("")
+        .of(&piped)
+        .run(&args)
+        .is(0, "already there account=scuba ")
+        .says("already there account=lisa");
+    assert_eq!((world.inbox("scuba").len(), world.copies("lisa", ".Sent").len()), (1, 1));
+}
+
+#[test]
+fn a_message_arrives_byte_for_byte() {
+    let world = World::new();
+    let _server = world.start_server("");
+    let messages: [&[u8]; 5] = [
+        b"Subject: dots\n\n.\n..\n.x\nend\n",
+        b"Subject: bytes\n\na\rb\0\x80\xff\n\n\n",
+        b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\nSubject: mbox\n\nbody\n",
+        &[b"Subject: big\n\n", &b"a line that is not short at all\n".repeat(40_000)[..]].concat(),
+        b"\nno header\n",
+    ];
+    for (number, message) in messages.into_iter().enumerate() {
+        let to = format!("user{number}@mail.axial.net");
+        world.helpless("").of(message).run(&["-d", &to, "-f", ""]).is(0, "stored");
+        let copies = world.inbox(&format!("user{number}"));
+        let expected = message
+            .strip_prefix(b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\n")
+            .unwrap_or(message);
+        assert!(copies[0].ends_with(expected), "{number}");
+        assert!(copies[0].starts_with(b"Return-Path: <>\nDelivered-To: "), "{number}");
+        world.alone().of(message).run(&["-d", &to, "-f", ""]).is(0, "already there");
+    }
+    // The server takes CRLF for the line's end.
+    world.helpless("").of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "stored");
+    assert!(world.inbox("scuba")[0].ends_with(b"\nSubject: a\n\nbody\n"));
+    world.alone().of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "already there");
+    // It would end the last line, and take a first one for a part of its own fields.
+    for odd in [&b"Subject: no end\n\nbody"[..], b" A: 1\n\nbody\n"] {
+        world.helpless("").of(odd).run(&["-d", SCUBA]).is(75, BY_ITSELF);
+    }
+}
+
+#[test]
+fn the_envelope_is_what_the_process_was_told() {
+    let world = World::new();
+    let _server = world.start_server("");
+    // Not from the domain that dmarc=pass vouches for: the login does.
+    let own = b"From: doug@mail.axial.net\nSubject: own\n\nbody\n";
+    world
+        .helpless("")
+        .of(own)
+        .run(&["-d", SCUBA, "-f", DOUG, "--sasl-username", "doug+x@mail.axial.net"])
+        .is(0, "stored account=scuba ")
+        .says("account=doug mailbox=Sent");
+    // From the fields that pipe(8) prepended; the environment; odd addresses.
+    let piped = b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nSubject: fields\n\nbody\n";
+    let mut command = world.helpless("").command(&[]);
+    command.env("RECIPIENT", "o_brien@mail.axial.net");
+    world.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
+    assert_eq!(count(&world.inbox("o'brien")[0], "Return-Path: <lisa@gmail.com>"), 1);
+    world
+        .helpless("")
+        .run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"])
+        .is(0, "stored account=a b ");
+    world.helpless("").run(&["-d", SCUBA, "-f", "MAILER-DAEMON"]).is(0, "stored account=scuba ");
+    assert_eq!(world.ledger("SELECT sender FROM onedrop_attempt ORDER BY id DESC LIMIT 1"), [""]);
+    // What LMTP cannot say the process delivers by itself.
+    world.helpless("").run(&["-d", "scuba"]).is(75, BY_ITSELF);
+    world.able("").run(&["-d", "otto"]).is(0, "stored account=otto");
+    world.able("").run(&["-d", SCUBA, "-f", "root\r\nRSET@b"]).is(0, "already there account=scuba");
+    world.able("").run(&[]).is(75, "4.3.5 no recipient");
+}
+
+#[test]
+fn each_recipient_has_its_reply_and_the_worst_counts() {
+    let world = World::new();
+    let _server = world.start_server("");
+    let both = ["-d", SCUBA, "-d", DOUG, "-d", SCUBA];
+    let end = world.helpless("").run(&both);
+    end.is(0, "stored account=scuba mailbox=INBOX ").says("stored account=doug mailbox=INBOX ");
+    assert_eq!((world.inbox("scuba").len(), world.inbox("doug").len()), (1, 1));
+    let one = world.helpless("").of(b"Subject: one\n\nbody\n");
+    one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"]).is(75, BY_ITSELF);
+    assert_eq!(world.inbox("scuba").len(), 1);
+    // The server's configuration may be older than the process's, which therefore decides, and
+    // records it.
+    let one = world.able("").of(b"Subject: one\n\nbody\n");
+    one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
+        .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
+        .says("; <scuba@mail.axial.net>: stored account=scuba mailbox=INBOX ");
+    assert_eq!(world.inbox("scuba").len(), 2);
+    one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
+}
+
+/// Otherwise the ones beyond would be put off for ever.
+#[test]
+fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
+    let world = World::new();
+    let _server = world.start_server("[lmtp]\nrecipients = 1");
+    world.helpless("").run(&["-d", SCUBA, "-d", DOUG]).is(75, BY_ITSELF);
+    assert!(world.inbox("scuba").is_empty());
+    world
+        .able("")
+        .run(&["-d", SCUBA, "-d", DOUG])
+        .is(0, "stored account=scuba ")
+        .says("stored account=doug ");
+}
+
+#[test]
+fn where_nobody_listens_the_process_delivers_by_itself() {
+    let world = World::new();
+    world.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
+    world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    // Left behind by a server that was killed.
+    drop(UnixListener::bind(world.socket()).expect("socket"));
+    world.able("").run(&["-d", DOUG]).is(0, "stored account=doug ");
+    fs::remove_file(world.socket()).expect("socket");
+    fs::write(world.socket(), "no socket").expect("file");
+    world.able("").run(&["-d", "otto@mail.axial.net"]).is(0, "stored account=otto ");
+    let by_server =
+        world.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_copy WHERE placed_at IS NOT NULL");
+    assert_eq!(by_server, ["4"]);
+}
+
+#[test]
+fn guards_hold_before_anything_is_handed_over() {
+    let world = World::new();
+    let fake = Fake::start(&world.socket(), Script::default());
+    world.able("").run(&["-d", SCUBA, "--size", "200000"]).is(75, "4.3.0 message was cut short");
+    world.able("").of(b"").run(&["-d", SCUBA]).is(75, "4.3.0 message was cut short");
+    world.able("[limits]\nmessage_bytes = 500").run(&["-d", SCUBA]).is(69, "5.3.4 ");
+    let said = fake.said();
+    assert!(!said.contains("MAIL") && !said.contains("DATA"), "{said}");
+    world
+        .helpless("")
+        .run(&["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Q"])
+        .is(0, "stored by a fake\n");
+    let said = fake.said();
+    let sent = "XFORWARD IDENT=4Q\r\nMAIL FROM:<lisa@gmail.com> SIZE=";
+    assert!(
+        said.contains(sent) && said.contains("\r\nRCPT TO:<scuba@mail.axial.net>\r\nDATA\r\n"),
+        "{said}"
+    );
+}
+
+/// The same limit as without the server, though lines are longer on the wire.
+#[test]
+fn a_message_at_the_limit_passes() {
+    let world = World::new();
+    let limit = format!("[limits]\nmessage_bytes = {}", MESSAGE.len());
+    let _server = world.start_server(&limit);
+    world.helpless(&limit).run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    let smaller = World::new();
+    let _server = smaller.start_server("[limits]\nmessage_bytes = 500");
+    smaller.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
+    smaller.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+}
+
+/// Nothing was handed over, and the process knows.
+#[test]
+fn a_server_that_cannot_take_it_leaves_it_to_the_process() {
+    let scripts = [
+        Script { greeting: "421 4.3.2 Too many connections, try again\r\n", ..Script::default() },
+        Script { greeting: "", ..Script::default() },
+        Script { offer: "250 a.server.of.another.make\r\n", ..Script::default() },
+        Script {
+            offer: "250-some\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n",
+            ..Script::default()
+        },
+        Script { mail: "421 4.3.2 Shutting down, try again\r\n", ..Script::default() },
+        Script { mail: "553 5.1.7 Bad sender address\r\n", ..Script::default() },
+        Script { rcpt: "452 4.5.3 Too many recipients\r\n", ..Script::default() },
+        Script { rcpt: "553 5.1.3 Bad recipient address\r\n", ..Script::default() },
+        Script { data: "421 4.3.2 Shutting down\r\n", ..Script::default() },
+        Script { data: "", ..Script::default() },
+        Script { mail: "552 5.3.4 too large\r\n", ..Script::default() },
+        Script { rcpt: "550 5.1.1 who\r\n", data: "503 5.5.1 none\r\n", ..Script::default() },
+        // As a socket that systemd keeps for a server that cannot start.
+        Script { greeting: SILENT, ..Script::default() },
+        Script { offer: SILENT, ..Script::default() },
+    ];
+    for script in scripts {
+        let world = World::new();
+        let fake = Fake::start(&world.socket(), script);
+        world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+        assert_eq!(world.inbox("scuba").len(), 1, "{script:?}");
+        assert!(!fake.said().contains("\r\n.\r\n"), "{script:?}");
+    }
+}
+
+#[test]
+fn what_the_server_says_of_the_mail_is_the_end() {
+    let cases = [
+        (Script { after: Some("250 2.0.0 stored x\r\n"), ..Script::default() }, 0, "stored x\n"),
+        (
+            Script { after: Some("552 5.2.2 store: over quota\r\n"), ..Script::default() },
+            69,
+            "5.2.2 store: over quota\n",
+        ),
+        (Script { after: Some("550 5.1.1 gone\r\n"), ..Script::default() }, 67, "5.1.1 gone\n"),
+        (Script { after: Some("451 4.3.0 later\r\n"), ..Script::default() }, 75, "4.3.0 later\n"),
+        (
+            Script { after: Some("250-2.0.0 two\r\n250 2.0.0 lines\r\n"), ..Script::default() },
+            0,
+            "two",
+        ),
+        (
+            Script {
+                rcpt: "451 4.3.0 not now\r\n",
+                data: "503 5.5.1 none\r\n",
+                ..Script::default()
+            },
+            75,
+            "4.3.0 not now\n",
+        ),
+    ];
+    for (script, status, says) in cases {
+        let world = World::new();
+        let _fake = Fake::start(&world.socket(), script);
+        world.able("").run(&["-d", SCUBA]).is(status, says);
+        assert!(world.inbox("scuba").is_empty(), "{script:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliver_beside_the_server()
+ {
+    let cases = [
+        (Script { greeting: "hello\r\n", ..Script::default() }, "is not understood"),
+        (Script { greeting: "250 2.0.0 stored\r\n", ..Script::default() }, "is not understood"),
+        (Script { mail: "2500 2.1.0 what\r\n", ..Script::default() }, "is not understood"),
+        (Script { rcpt: "354 go\r\n", ..Script::default() }, "is not understood"),
+        (Script { data: "250 2.0.0 stored\r\n", ..Script::default() }, "is not understood"),
+        (Script { after: Some(""), ..Script::default() }, "did not answer"),
+        (Script { after: Some("250 2.0.0 sto"), ..Script::default() }, "did not answer"),
+        (Script { after: Some("250-2.0.0 stored\r\n"), ..Script::default() }, "did not answer"),
+        (Script { after: Some("stored\r\n"), ..Script::default() }, "is not understood"),
+        (
+            Script { after: Some("250-2.0.0 stored\r\n451 4.3.0 not\r\n"), ..Script::default() },
+            "is not understood",
+        ),
+        (Script { after: Some("250 stored\r\n"), ..Script::default() }, "reply not understood"),
+        (
+            Script { after: Some("250 4.3.0 stored\r\n"), ..Script::default() },
+            "reply not understood",
+        ),
+        (
+            Script { after: Some("503 5.5.1 bad sequence\r\n"), ..Script::default() },
+            "reply not understood",
+        ),
+        (Script { after: Some("550 no\r\n"), ..Script::default() }, "reply not understood"),
+        (
+            Script { after: Some("421 4.3.2 shutting down\r\n"), ..Script::default() },
+            "shutting down",
+        ),
+    ];
+    for (script, says) in cases {
+        let world = World::new();
+        let _fake = Fake::start(&world.socket(), script);
+        let end = world.able("").run(&["-d", SCUBA]);
+        end.is(75, "4.3.").says(says);
+        assert!(world.inbox("scuba").is_empty(), "{script:?}: {}", end.out);
+    }
+    let world = World::new();
+    // One of two replies.
+    let _fake = Fake::start(
+        &world.socket(),
+        Script { after: Some("250 2.0.0 stored\r\n"), ..Script::default() },
+    );
+    world.able("").run(&["-d", SCUBA, "-d", DOUG]).is(75, "4.3.0 ").says("did not answer");
+    assert!(world.inbox("doug").is_empty());
+}
+
+#[test]
+fn a_server_that_hangs_is_75_by_the_deadline() {
+    let limits = "[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\nwait_secs = 0";
+    let waits = [
+        Script { rcpt: SILENT, ..Script::default() },
+        Script { data: SILENT, ..Script::default() },
+        Script { after: Some(SILENT), ..Script::default() },
+        Script { after: Some("250-2.0.0 drop by drop"), is_slow: true, ..Script::default() },
+    ];
+    for script in waits {
+        let world = World::new();
+        let _fake = Fake::start(&world.socket(), script);
+        let end = world.able(limits).run(&["-d", SCUBA]);
+        end.is(75, "4.3.0 deadline of 2 s passed while waiting for ");
+        assert!(end.took < Duration::from_secs(15), "{script:?}: {:?}", end.took);
+        assert!(world.inbox("scuba").is_empty(), "{script:?}");
+    }
+}
+
+/// Nobody accepts, and the queue is full.
+#[test]
+fn where_the_queue_is_full_the_process_delivers_by_itself() {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    };
+    use std::os::fd::AsRawFd;
+    let world = World::new();
+    let listener =
+        socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).expect("socket");
+    bind(listener.as_raw_fd(), &UnixAddr::new(&world.socket()).expect("address")).expect("bind");
+    listen(&listener, Backlog::new(0).expect("none")).expect("listen");
+    let _first = UnixStream::connect(world.socket()).expect("the only place");
+    world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+}
+
+/// The server is killed with the message in its hands; the next try finds what is on record.
+#[test]
+fn a_server_that_is_killed_with_the_message_costs_a_retry() {
+    let world = World::new();
+    let mut server = world.start_server("");
+    world.helpless("").run(&["-d", DOUG]).is(0, "stored");
+    // Nobody else can record anything now: the server waits.
+    let ledger = rusqlite::Connection::open(world.root.join("ledger.db")).expect("ledger");
+    ledger.execute_batch("BEGIN IMMEDIATE").expect("lock");
+    let (delivery, mut child) = world.begin(&["-d", SCUBA]);
+    child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
+    assert!(
+        wait_until(Duration::from_secs(20), || is_locked(&world.root.join("ledger.db-locks"))),
+        "nothing was handed over"
+    );
+    server.kill_all();
+    let output = child.wait_with_output().expect("end");
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("did not answer"), "{output:?}");
+    ledger.execute_batch("ROLLBACK").expect("unlock");
+    assert!(world.inbox("scuba").is_empty());
+    delivery.run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    assert_eq!(world.inbox("scuba").len(), 1);
+}
+
+/// The call is made while the message is being read; a server that stops then has nothing in its
+/// hands.
+#[test]
+fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let world = World::new();
+        let mut server = world.start_server("");
+        let (delivery, mut child) = world.begin(&["-d", SCUBA]);
+        assert!(
+            wait_until(Duration::from_secs(20), || has_thread(&server, "client")),
+            "nobody called"
+        );
+        server.stop(signal);
+        child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
+        let output = child.wait_with_output().expect("end");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(world.inbox("scuba").len(), 1);
+    }
+}
+
+/// Whether anybody holds a lock in the file (proc_locks(5)): the message's, while it is recorded.
+fn is_locked(file: &Path) -> bool {
+    let inode = fs::metadata(file).map_or(0, |file| std::os::unix::fs::MetadataExt::ino(&file));
+    fs::read_to_string("/proc/locks").expect("/proc").contains(&format!(":{inode} "))
+}
+
+/// Whether a thread of the server has this name now.
+fn has_thread(server: &Server, name: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("/proc");
+    let mut names =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.any(|found| found.trim_end() == name)
+}
+
+/// What a listener's part says where it is to say nothing and keep the connection.
+const SILENT: &str = "\0";
+
+/// What a listener says; an empty text ends the connection there.
+#[derive(Debug, Clone, Copy)]
+struct Script {
+    greeting: &'static str,
+    offer: &'static str,
+    mail: &'static str,
+    rcpt: &'static str,
+    data: &'static str,
+    /// Said after the final dot, once, before the connection ends; `None`: a reply for each
+    /// recipient.
+    after: Option<&'static str>,
+    /// After that a byte now and then.
+    is_slow: bool,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        Script {
+            greeting: "220 fake LMTP\r\n",
+            offer: "250-fake\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-SIZE\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 XFORWARD IDENT\r\n",
+            mail: "250 2.1.0 yes\r\n",
+            rcpt: "250 2.1.5 yes\r\n",
+            data: "354 go\r\n",
+            after: None,
+            is_slow: false,
+        }
+    }
+}
+
+/// A listener that plays a script to each client and keeps what they say.
+struct Fake {
+    said: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Fake {
+    fn start(socket: &Path, script: Script) -> Fake {
+        let listener = UnixListener::bind(socket).expect("socket");
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = Arc::clone(&said);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let heard = Arc::clone(&heard);
+                // A client that goes away in mid-sentence is part of the game.
+                thread::spawn(move || play(&stream, script, &heard));
+            }
+        });
+        Fake { said }
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().expect("no panic")).into_owned()
+    }
+}
+
+/// Says it; false where the connection is to end.
+fn say(mut stream: &UnixStream, text: &str) -> bool {
+    if text == SILENT {
+        // Until the client goes.
+        let _ = stream.read_to_end(&mut Vec::new());
+        return false;
+    }
+    !text.is_empty() && stream.write_all(text.as_bytes()).is_ok()
+}
+
+fn play(mut stream: &UnixStream, script: Script, heard: &Mutex<Vec<u8>>) -> Option<()> {
+    let go_on = |text: &str| say(stream, text).then_some(());
+    go_on(script.greeting)?;
+    let mut input = BufReader::new(stream);
+    let (mut recipients, mut in_data) = (0, false);
+    loop {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        heard.lock().expect("no panic").extend_from_slice(&line);
+        let text = String::from_utf8_lossy(&line);
+        if in_data {
+            if line == b".\r\n" {
+                in_data = false;
+                match script.after {
+                    None => go_on(&"250 2.0.0 stored by a fake\r\n".repeat(recipients))?,
+                    Some(after) => {
+                        go_on(after)?;
+                        if !script.is_slow {
+                            return None;
+                        }
+                        loop {
+                            thread::sleep(Duration::from_millis(100));
+                            stream.write_all(b".").ok()?;
+                        }
+                    }
+                }
+            }
+            continue;
+        }
+        let verb = text.get(..4).unwrap_or_default();
+        go_on(match verb {
+            "LHLO" => script.offer,
+            "MAIL" => script.mail,
+            "RCPT" => script.rcpt,
+            "DATA" => script.data,
+            "QUIT" => "221 2.0.0 bye\r\n",
+            _ => "250 2.0.0 yes\r\n",
+        })?;
+        recipients += usize::from(verb == "RCPT");
+        in_data = verb == "DATA" && script.data.starts_with("354");
+    }
+}

@@ -1,0 +1,190 @@
+//! `deliver.via` behind a real Postfix: pipe(8) starts a process for each recipient, which hands
+//! its message to `onedrop lmtp` where that runs, and delivers by itself where it does not.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::postfix::{Postfix, PostfixSpec};
+use crate::support::trial::LETTERS;
+use crate::support::world::{STORY, World, run};
+use crate::support::{fixture, onedrop_path, wait_until};
+
+const LONG: Duration = Duration::from_secs(240);
+const LISA: &str = "lisa@gmail.com";
+const ANN: &str = "ann@elsewhere.example";
+
+struct Site {
+    world: World,
+    lmtp: Lmtp,
+    postfix: Postfix,
+}
+
+impl Site {
+    fn start(more: &str, sockets: Sockets, retry_secs: Option<u32>) -> Site {
+        let world = World::start();
+        let lmtp = Lmtp::start_with(&world.config("server", more), sockets, &[]);
+        let via = format!("{more}\n[deliver]\nvia = \"{}\"\n", lmtp.socket().display());
+        let config: Option<PathBuf> = Some(world.config("etc", &via));
+        let postfix =
+            Postfix::start(&PostfixSpec { config, retry_secs, ..PostfixSpec::new(onedrop_path()) });
+        Site { world, lmtp, postfix }
+    }
+
+    /// How many attempts were made by the server that runs now, and how many by others.
+    fn attempts(&self) -> (usize, usize) {
+        let pids = self.world.postgres.psql("SELECT pid FROM onedrop_attempt");
+        let ours = self.lmtp.pid().to_string();
+        let (by_server, by_others): (Vec<&str>, Vec<&str>) =
+            pids.lines().partition(|pid| *pid == ours);
+        (by_server.len(), by_others.len())
+    }
+}
+
+fn welcome(id: &str) -> Vec<u8> {
+    let text =
+        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
+    text.replace("CAHk9w0next-meeting", id).into_bytes()
+}
+
+#[test]
+fn lisas_mail_is_delivered_by_the_server_once_each() {
+    let site = Site::start(STORY, Sockets::Own, None);
+    let to = ["scuba@mail.axial.net", "doug+jazz@mail.axial.net"];
+    let queue_id = site.postfix.send(LISA, &to, &welcome("story"));
+    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
+    site.world.story_is_told("story");
+    let log = site.postfix.log();
+    assert!(
+        !log.contains("status=deferred") && log.contains("stored account=scuba mailbox=INBOX uid="),
+        "{log}"
+    );
+    // How it ended is put on record after the replies.
+    let config = site.world.config("trace", STORY);
+    let mut trace = String::new();
+    let told = wait_until(LONG, || {
+        trace = String::from_utf8_lossy(&run(&config, &["trace", &queue_id]).stdout).into_owned();
+        trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2
+    });
+    assert!(told, "{trace}");
+    assert_eq!(site.attempts(), (2, 0), "all by the server");
+}
+
+#[test]
+fn many_recipients_have_one_copy_each() {
+    let site = Site::start(STORY, Sockets::Own, None);
+    let to: Vec<String> = (1..=30).map(|n| format!("r{n}@mail.axial.net")).collect();
+    let to: Vec<&str> = to.iter().map(String::as_str).collect();
+    site.postfix.send(LISA, &to, &welcome("crowd"));
+    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
+    assert!(!site.postfix.log().contains("status=deferred"), "{}", site.postfix.log());
+    assert_eq!(site.world.ledger_copies("crowd"), "31 of 31");
+    for n in 1..=30 {
+        assert_eq!(site.world.dovecot.count(&format!("r{n}"), "INBOX"), 1, "r{n}");
+    }
+    assert_eq!(site.world.dovecot.count("lisa", "Sent"), 1);
+}
+
+/// The process decides, and says so as it does without the server.
+#[test]
+fn an_unknown_recipient_is_returned_with_5_1_1() {
+    let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
+    let site = Site::start(known, Sockets::Own, None);
+    let queue_id = site.postfix.send(
+        LISA,
+        &["nobody@mail.axial.net", "scuba@mail.axial.net"],
+        &welcome("unknown"),
+    );
+    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
+    let attempts = site.postfix.attempts(&queue_id);
+    let bounced =
+        attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
+    assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
+    assert!(bounced.contains("unknown recipient nobody@mail.axial.net"), "{bounced}");
+    let sent =
+        attempts.iter().find(|line| line.contains("to=<scuba@")).expect("an attempt for scuba");
+    assert!(sent.contains("status=sent"), "{sent}");
+    assert_eq!(site.world.dovecot.count("scuba", "INBOX"), 1);
+}
+
+const ACCOUNTS: usize = 10;
+
+fn send(postfix: &Postfix, number: usize) -> String {
+    let to = format!("u{}@mail.axial.net", number % ACCOUNTS);
+    let text = format!(
+        "From: {ANN}\nSubject: number {number} of all\nMessage-ID: <via.{number}@x>\n\nbody\n"
+    );
+    postfix.send(ANN, &[&to], text.as_bytes())
+}
+
+/// The messages that are not there once (number, copies).
+fn wrong(world: &World, messages: usize) -> Vec<(usize, usize)> {
+    let mut copies: BTreeMap<usize, usize> = (0..messages).map(|number| (number, 0)).collect();
+    for account in 0..ACCOUNTS {
+        for mail in world.dovecot.messages(&format!("u{account}"), "INBOX") {
+            let text = String::from_utf8_lossy(&mail).into_owned();
+            let rest = text.split_once("\r\nSubject: number ").map(|(_, rest)| rest);
+            let number = rest.and_then(|rest| rest.split(' ').next()?.parse().ok());
+            *copies
+                .entry(number.unwrap_or_else(|| panic!("whose is this? {text}")))
+                .or_default() += 1;
+        }
+    }
+    copies.into_iter().filter(|(_, count)| *count != 1).collect()
+}
+
+/// Stopped in order or killed amid the mail, and started again: nothing is lost, nothing is there
+/// twice, and while nobody listens the processes deliver by themselves.
+#[test]
+fn a_server_that_comes_and_goes_loses_nothing() {
+    const ROUNDS: usize = 4;
+    const AMID: usize = 16;
+    const ALONE: usize = 5;
+    let short =
+        "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
+    let mut site = Site::start(&format!("{LETTERS}{short}"), Sockets::Own, Some(1));
+    let Site { world, lmtp, postfix } = &mut site;
+    for round in 0..ROUNDS {
+        let (first, before) = (round * (AMID + ALONE), postfix.sent());
+        thread::scope(|scope| {
+            let sender = &*postfix;
+            let in_order = round % 2 == 0;
+            if !in_order {
+                world.dovecot.pause();
+            }
+            scope
+                .spawn(move || (first..first + AMID).for_each(|number| drop(send(sender, number))));
+            if in_order {
+                assert!(wait_until(LONG, || postfix.sent() >= before + 3), "{}", postfix.log());
+                assert!(lmtp.stop().status.success(), "{}", lmtp.log());
+            } else {
+                // With messages in its hands.
+                let used = "onedrop_pool_sessions{pool=\"store\",state=\"used\"}";
+                assert!(
+                    wait_until(LONG, || lmtp.metric(used).is_some_and(|used| used >= 2.0)),
+                    "{}",
+                    lmtp.metrics()
+                );
+                lmtp.kill();
+                world.dovecot.resume();
+            }
+        });
+        for number in first + AMID..first + AMID + ALONE {
+            let queue_id = send(postfix, number);
+            let is_sent =
+                || postfix.attempts(&queue_id).iter().any(|line| line.contains("status=sent"));
+            assert!(wait_until(LONG, is_sent), "{}", postfix.log());
+        }
+        lmtp.start_again();
+    }
+    postfix.flush();
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    assert!(!postfix.log().contains("status=bounced"), "{}", postfix.log());
+    let messages = ROUNDS * (AMID + ALONE);
+    assert_eq!(wrong(world, messages), []);
+    let ledger =
+        world.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+    assert_eq!(ledger, format!("{messages} of {messages}"));
+}

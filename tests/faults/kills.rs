@@ -1,0 +1,449 @@
+//! SIGKILL at every step: the real binary runs under strace(1), which kills it at the n-th call of
+//! a system call that has an effect (before the call is executed) or that hears an answer. Then it
+//! is run again, as Postfix or an administrator would, until it has done all. Afterwards each
+//! mailbox holds one copy, byte for byte, ledger and mailbox agree, and no file is left under
+//! `tmp/`.
+//!
+//! A recording run finds the points. `when=` counts per thread, so the first thread's points are
+//! run with that thread traced alone, the others' with all threads traced: whichever thread gets
+//! there first is killed. What an outcome hangs on is killed always: links, syncs, commits and
+//! their answers, the last bytes of an append and its answer. Of the others a sample that moves on
+//! with every commit; `ONEDROP_FULL=1` runs all. Leases are short and run out by themselves. Copies
+//! that are in doubt before the killed delivery begins take another way (a turn, a look), which is
+//! killed at every step as well.
+
+mod settings;
+mod sites;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::sample::sample;
+use crate::strace::{self, Call};
+use crate::support::TempRoot;
+use settings::{Delivery, LmtpServer, Migration, Repair, Setting};
+use sites::{Kind, Site};
+
+/// Every call that changes something outside of the process, and those that hear a server's answer.
+const CALLS: [&str; 24] = [
+    "write",
+    "writev",
+    "pwrite64",
+    "pwritev",
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "recvfrom",
+    "fsync",
+    "fdatasync",
+    "link",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "rename",
+    "mkdir",
+    "openat",
+    "connect",
+    "accept4",
+    "ftruncate",
+    "fcntl",
+    "utimensat",
+    "shutdown",
+    "exit_group",
+];
+/// What commits something in a Postgres, or begins what commits it.
+const STATEMENTS: [&str; 6] = [
+    "COMMIT",
+    "onedrop_record(",
+    "onedrop_claim",
+    "onedrop_turn(",
+    "onedrop_confirm(",
+    "UPDATE onedrop_",
+];
+
+/// With leases to wait for, more fit side by side.
+const AT_ONCE: usize = 16;
+/// Points of a sample, for each setting, beside those that are always killed.
+const SAMPLE: usize = 12;
+
+#[derive(Debug, Clone)]
+struct Point {
+    setting: usize,
+    /// Only the first thread is traced.
+    first_thread: bool,
+    call: String,
+    n: usize,
+    /// The outcome hangs on it.
+    is_named: bool,
+}
+
+/// What the kills met.
+#[derive(Default)]
+struct Tally {
+    killed: BTreeMap<String, usize>,
+    /// Of these the ones that are always killed.
+    named: usize,
+    /// Runs that ended by themselves: a point that came and went with the scheduling.
+    not_reached: usize,
+    /// Kills that left a copy in doubt.
+    left_in_doubt: usize,
+    placed_before: usize,
+    found: usize,
+    tries: usize,
+}
+
+/// strace, to be given a program: with all threads recorded to `log`, or killed at a point.
+fn traced(point: Option<&Point>, log: &Path) -> Command {
+    let mut command = Command::new("strace");
+    // Whatever the test runner's environment says about Onedrop is not for this one.
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
+    {
+        command.env_remove(name);
+    }
+    command
+        .args(["-y", "-e", "signal=none", "-e", &format!("trace={}", CALLS.join(",")), "-o"])
+        .arg(log);
+    match point {
+        None => command.args(["-f", "-s", "4000"]),
+        Some(Point { call, n, first_thread, .. }) => {
+            if !first_thread {
+                command.arg("-f");
+            }
+            command.args(["-s", "100", "-e", &format!("inject={call}:signal=SIGKILL:when={n}")])
+        }
+    };
+    command
+}
+
+/// Whether a recorded call is worth a kill: locks and new files, not every look at a descriptor or
+/// a file.
+fn matters(call: &Call) -> bool {
+    match &*call.name {
+        "fcntl" => call.args.contains("SETLK"),
+        "openat" => call.args.contains("O_CREAT") || call.args.contains("O_TMPFILE"),
+        name => CALLS.contains(&name),
+    }
+}
+
+/// Whether the outcome hangs on the call at `at`: a link, a sync, what commits and its answer, the
+/// last bytes of an append and its answer.
+fn is_named(calls: &[Call], at: usize) -> bool {
+    let call = &calls[at];
+    let commits = |call: &Call| {
+        call.name == "sendto" && STATEMENTS.iter().any(|what| call.args.contains(what))
+    };
+    let is_last_bytes =
+        |call: &Call| call.name == "sendto" && call.args.contains(", \"\\r\\n\", 2,");
+    match &*call.name {
+        "link" | "linkat" | "unlink" => true,
+        "fsync" | "fdatasync" => call.on().contains("/od-"),
+        "sendto" => commits(call) || is_last_bytes(call),
+        "recvfrom" => {
+            let asked = calls[..at]
+                .iter()
+                .rev()
+                .find(|other| other.name == "sendto" && other.on() == call.on());
+            call.args.contains("APPENDUID")
+                || asked.is_some_and(|asked| commits(asked) || is_last_bytes(asked))
+        }
+        _ => false,
+    }
+}
+
+/// The points of one setting in the order of time, and how many of other threads cannot be told
+/// from the first's.
+fn record(setting: &dyn Setting, number: usize, root: &TempRoot) -> (Vec<Point>, usize) {
+    let id = format!("r{number}");
+    setting.prepare(&id);
+    let log = root.join(format!("{id}.trace"));
+    let output = setting.run(&id, traced(None, &log));
+    assert!(output.status.success(), "recording {}: {output:?}", setting.name());
+    let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
+    setting
+        .bring_to_an_end(&id)
+        .and_then(|_| setting.judge(&id))
+        .expect("a run that is not killed");
+    let (mut points, mut hidden): (Vec<Point>, usize) = (Vec::new(), 0);
+    let mut counts: HashMap<(u32, &str), usize> = HashMap::new();
+    let first = calls.first().expect("a call").thread;
+    for (at, call) in calls.iter().enumerate() {
+        let n = counts.entry((call.thread, &call.name)).or_default();
+        *n += 1;
+        let n = *n;
+        if !matters(call) {
+            continue;
+        }
+        let first_thread = call.thread == first;
+        let others =
+            counts.iter().filter(|((other, name), _)| *other != call.thread && *name == call.name);
+        if !first_thread && others.map(|(_, count)| *count).any(|count| count >= n) {
+            hidden += 1;
+            continue;
+        }
+        let is_named = is_named(&calls, at);
+        points.push(Point { setting: number, first_thread, call: call.name.clone(), n, is_named });
+    }
+    (points, hidden)
+}
+
+/// Kills one run, brings it to its end, and judges.
+fn kill_and_run_again(
+    setting: &dyn Setting,
+    root: &TempRoot,
+    id: &str,
+    point: &Point,
+) -> Result<Tally, String> {
+    setting.prepare(id);
+    let log = root.join(format!("{id}.trace"));
+    let output = setting.run(id, traced(Some(point), &log));
+    let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
+    // 75: on a busy machine the deadline may come before the point.
+    if !killed && !matches!(output.status.code(), Some(0 | 75)) {
+        return Err(format!("neither killed nor done: {output:?}"));
+    }
+    let after = setting.standing(id);
+    let tries = setting.bring_to_an_end(id)?;
+    setting.judge(id)?;
+    fs::remove_file(log).expect("trace");
+    Ok(Tally {
+        killed: if killed { [(point.call.clone(), 1)].into() } else { BTreeMap::new() },
+        named: usize::from(killed && point.is_named),
+        not_reached: usize::from(!killed),
+        left_in_doubt: usize::from(killed && after.in_doubt > 0),
+        placed_before: after.placed,
+        found: setting.standing(id).found_by_look,
+        tries,
+    })
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        for (call, count) in other.killed {
+            *self.killed.entry(call).or_default() += count;
+        }
+        self.named += other.named;
+        self.not_reached += other.not_reached;
+        self.left_in_doubt += other.left_in_doubt;
+        self.placed_before += other.placed_before;
+        self.found += other.found;
+        self.tries += other.tries;
+    }
+}
+
+/// What kills in a setting must have met at least once, or the sweep has not seen what it is for.
+#[derive(Clone, Copy)]
+struct Must {
+    leave_in_doubt: bool,
+    be_found_by_a_look: bool,
+}
+
+const MUST_MEET_BOTH: Must = Must { leave_in_doubt: true, be_found_by_a_look: true };
+const NEED_NOT_MEET: Must = Must { leave_in_doubt: false, be_found_by_a_look: false };
+
+fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
+    let began = Instant::now();
+    let root = TempRoot::new();
+    let (mut points, mut all, mut hidden) = (Vec::new(), 0, 0);
+    for (number, setting) in settings.iter().enumerate() {
+        let (found, indistinct) = record(*setting, number, &root);
+        all += found.len();
+        hidden += indistinct;
+        points.extend(sample(found, SAMPLE, |point| point.is_named));
+    }
+    let next = AtomicUsize::new(0);
+    let tallies: Mutex<Vec<Tally>> =
+        Mutex::new(settings.iter().map(|_| Tally::default()).collect());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let n = next.fetch_add(1, Ordering::SeqCst)
+                    && let Some(point) = points.get(n)
+                {
+                    let id = format!("k{n}");
+                    match kill_and_run_again(settings[point.setting], &root, &id, point) {
+                        Ok(tally) => tallies.lock().expect("tallies")[point.setting].add(tally),
+                        Err(why) => {
+                            let trace =
+                                fs::read(root.join(format!("{id}.trace"))).unwrap_or_default();
+                            let trace = String::from_utf8_lossy(&trace).into_owned();
+                            let from = trace.lines().count().saturating_sub(30);
+                            let tail: Vec<&str> = trace.lines().skip(from).collect();
+                            failures
+                                .lock()
+                                .expect("failures")
+                                .push(format!("{point:?}: {why}\n{}", tail.join("\n")));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (tallies, failures) =
+        (tallies.into_inner().expect("tallies"), failures.into_inner().expect("failures"));
+    let mut report = format!(
+        "{} of {all} kill points ({hidden} more in parallel threads not told apart)",
+        points.len()
+    );
+    for (setting, tally) in settings.iter().zip(&tallies) {
+        let mut by_call = String::new();
+        for (call, count) in &tally.killed {
+            write!(by_call, " {call} {count}").expect("text");
+        }
+        write!(
+            report,
+            "\n  {}: killed{by_call}, {} of them by name, {} not reached; {} left a copy in doubt, {} copies were placed, \
+             {} found by a look, {} tries",
+            setting.name(),
+            tally.named,
+            tally.not_reached,
+            tally.left_in_doubt,
+            tally.placed_before,
+            tally.found,
+            tally.tries,
+        )
+        .expect("text");
+    }
+    // Past the test harness' capture: the figures are the result.
+    writeln!(std::io::stderr(), "{report}\n  {:.0} s", began.elapsed().as_secs_f32())
+        .expect("stderr");
+    assert!(
+        failures.is_empty(),
+        "{} of {} points:\n{}",
+        failures.len(),
+        points.len(),
+        failures.join("\n\n")
+    );
+    for (setting, tally) in settings.iter().zip(&tallies) {
+        let (name, killed) = (setting.name(), tally.killed.values().sum::<usize>());
+        assert!(
+            killed * 4 >= (killed + tally.not_reached) * 3,
+            "{name}: only {killed} were killed"
+        );
+        assert!(tally.named > 0, "{name}: nothing was killed at what it hangs on");
+        assert!(
+            !must.leave_in_doubt || tally.left_in_doubt > 0,
+            "{name}: no kill left a copy in doubt"
+        );
+        assert!(!must.be_found_by_a_look || tally.found > 0, "{name}: no copy was found by a look");
+        assert!(
+            !must.leave_in_doubt || tally.placed_before > 0,
+            "{name}: no kill came after a copy was placed"
+        );
+    }
+}
+
+/// Deliveries of these kinds.
+fn kill_deliveries(site: &Site, kinds: &[Kind]) {
+    let deliveries: Vec<Delivery<'_>> =
+        kinds.iter().map(|kind| Delivery { site, kind: *kind }).collect();
+    let settings: Vec<&dyn Setting> =
+        deliveries.iter().map(|delivery| -> &dyn Setting { delivery }).collect();
+    kill_at_every_step(&settings, MUST_MEET_BOTH);
+}
+
+#[test]
+fn a_delivery_to_sqlite_and_maildir_killed_at_any_step_leaves_one_copy() {
+    kill_deliveries(
+        &Site::embedded(),
+        &[Kind::Small, Kind::ThreeRecipients, Kind::Nul, Kind::InDoubtWithCopies],
+    );
+}
+
+#[test]
+fn a_delivery_to_postgres_and_maildir_killed_at_any_step_leaves_one_copy() {
+    kill_deliveries(
+        &Site::postgres_and_maildir(),
+        &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubtWithCopies],
+    );
+}
+
+#[test]
+fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
+    kill_deliveries(
+        &Site::servers(),
+        &[Kind::Small, Kind::Large, Kind::Nul, Kind::ThreeRecipients],
+    );
+}
+
+#[test]
+fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
+    kill_deliveries(&Site::servers(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
+}
+
+#[test]
+fn a_repair_killed_at_any_step_leaves_one_copy() {
+    for site in [Site::embedded(), Site::servers()] {
+        kill_at_every_step(&[&Repair(&site)], MUST_MEET_BOTH);
+    }
+}
+
+#[test]
+fn a_migration_killed_at_any_step_is_done_by_the_next() {
+    for site in [Site::embedded(), Site::servers()] {
+        kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
+    }
+}
+
+/// With several recipients, whose replies come one by one.
+#[test]
+fn an_lmtp_server_killed_at_any_step_leaves_one_copy() {
+    for site in [Site::embedded(), Site::servers()] {
+        kill_at_every_step(
+            &[&LmtpServer(&site)],
+            Must { leave_in_doubt: true, be_found_by_a_look: false },
+        );
+    }
+}
+
+/// Whoever linked it may have been killed before the folder's sync, and the ledger may be on
+/// another disk.
+#[test]
+fn a_copy_found_in_a_maildir_is_on_disk_before_it_is_on_record() {
+    let root = TempRoot::new();
+    let config = root.write(
+        "onedrop.toml",
+        format!(
+            "[ledger]\nurl = \"sqlite://{0}/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
+             domains = [\"mail.axial.net\"]\n",
+            root.display()
+        ),
+    );
+    let message =
+        root.write("message", "From: ann@elsewhere.example\nMessage-ID: <found@x>\n\nbody\n");
+    let log = root.join("strace");
+    let run = || {
+        let mut command = traced(None, &log);
+        command.arg(crate::support::onedrop_path()).args(["deliver", "--config"]).arg(&config);
+        command
+            .args(["-d", "scuba@mail.axial.net"])
+            .stdin(fs::File::open(&message).expect("message"));
+        let output = command.output().expect("strace");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run();
+    let ledger = rusqlite::Connection::open(root.join("ledger.db")).expect("ledger");
+    let in_doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, leased_until = NULL, in_doubt = 1";
+    assert_eq!(ledger.execute(in_doubt, []).expect("update"), 1);
+    drop(ledger);
+    let said = run();
+    assert!(said.starts_with("found "), "{said}");
+    let calls = strace::calls(&fs::read_to_string(&log).expect("what strace saw"));
+    let synced = calls
+        .iter()
+        .find(|call| call.name == "fsync" && call.worked() && call.on().ends_with("Maildir/new"));
+    let synced = synced.expect("the folder is synced");
+    let recorded = calls
+        .iter()
+        .rfind(|call| call.name == "pwrite64" && call.on().ends_with("-wal"))
+        .expect("a receipt");
+    assert!(synced.ended < recorded.began, "the receipt comes after it: {synced:?}, {recorded:?}");
+}

@@ -1,0 +1,15 @@
+//! Kills, frozen processes, failing disks, several hosts and load. Each test starts many processes,
+//! so that nextest counts it for two (`.config/nextest.toml`).
+
+mod disk;
+mod durability;
+mod hosts;
+mod kills;
+mod lmtp_load;
+mod lmtp_maildir;
+mod races;
+mod sample;
+mod strace;
+#[path = "../support/mod.rs"]
+mod support;
+mod zombies;

@@ -1,0 +1,86 @@
+//! A disk that hangs under `onedrop lmtp`: nothing the delivery's thread does can end, and its
+//! client is answered.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::lmtp_client::{LmtpClient, Reply};
+use crate::support::local::Local;
+use crate::support::run;
+
+const ANN: &str = "ann@elsewhere.example";
+const SCUBA: &str = "scuba@mail.axial.net";
+
+/// A disk of its own that can be frozen (fsfreeze(8)): whoever writes hangs. Thawed and unmounted
+/// on `Drop`. Needs root.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(image: &Path, at: &Path) -> Disk {
+        std::fs::File::create(image).and_then(|file| file.set_len(32 << 20)).expect("image");
+        run(Command::new("mkfs.ext4").arg("-q").arg(image));
+        std::fs::create_dir(at).expect("folder");
+        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
+        Disk(at.to_owned())
+    }
+
+    fn freeze(&self) {
+        run(Command::new("fsfreeze").arg("-f").arg(&self.0));
+    }
+
+    fn thaw(&self) {
+        run(Command::new("fsfreeze").arg("-u").arg(&self.0));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze")
+            .arg("-u")
+            .arg(&self.0)
+            .stderr(std::process::Stdio::null())
+            .status();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn letter(name: &str) -> Vec<u8> {
+    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
+}
+
+#[test]
+fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
+    let site = Local::new();
+    let disk = Disk::mount(&site.root.join("image"), &site.root.join("mail"));
+    let _server = site.start_server(
+        "[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n",
+    );
+    let mut client = LmtpClient::welcome(&site.socket());
+    let replies = client.deliver(ANN, &[SCUBA], &letter("before")).expect("a reply");
+    assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+
+    disk.freeze();
+    let began = Instant::now();
+    let replies = client.deliver(ANN, &[SCUBA], &letter("hangs")).expect("a reply");
+    assert_eq!(replies.iter().map(|reply| reply.code).collect::<Vec<_>>(), [451], "{replies:?}");
+    // The deadline, its answer and what a busy machine adds; lmtp(8) waits for 600 s.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(client.command("NOOP").is_err(), "the thread of that connection still hangs");
+    let mut other = LmtpClient::welcome(&site.socket());
+    assert!(other.command("NOOP").expect("a reply").is_ok(), "others are served");
+
+    disk.thaw();
+    for name in ["hangs", "hangs", "after"] {
+        let again = || {
+            LmtpClient::welcome(&site.socket())
+                .deliver(ANN, &[SCUBA], &letter(name))
+                .expect("a reply")
+        };
+        let stored = crate::support::wait_until(Duration::from_secs(30), || {
+            again().iter().all(Reply::is_ok)
+        });
+        assert!(stored, "{name}: {}", site.log());
+    }
+    assert_eq!(site.inbox("scuba").len(), 3, "{}", site.log());
+}

@@ -1,0 +1,185 @@
+//! `lmtp.idle_secs`: who says nothing for so long is told 421 4.4.2 and closed; who stops amid a
+//! message is closed, and nothing of it is delivered; who sends a byte now and then has no more
+//! time; who sends steadily has all it needs.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::lmtp::Lmtp;
+use crate::support::lmtp_embedded::Embedded;
+use crate::support::wait_until;
+
+const IDLE: Duration = Duration::from_secs(3);
+/// The longest that anything here may last beyond its bound, on a busy machine.
+const SLACK: Duration = Duration::from_secs(10);
+const ENVELOPE: &str =
+    "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\nRCPT TO:<scuba@mail.axial.net>\r\n";
+
+struct Site {
+    embedded: Embedded,
+    lmtp: Lmtp,
+}
+
+impl Site {
+    fn start() -> Site {
+        let embedded = Embedded::new();
+        let more = format!(
+            "[directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nidle_secs = {}\n",
+            IDLE.as_secs()
+        );
+        let lmtp = Lmtp::start(&embedded.config(&more));
+        Site { embedded, lmtp }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.lmtp.socket()).expect("a server");
+        stream.set_read_timeout(Some(IDLE + SLACK)).expect("socket");
+        stream.set_write_timeout(Some(IDLE + SLACK)).expect("socket");
+        stream
+    }
+
+    /// All places are free again, and the server serves on.
+    fn is_well(&mut self, inboxes: usize) {
+        let gone = wait_until(SLACK, || self.lmtp.metric("onedrop_connections") == Some(0.0));
+        assert!(gone, "{}", self.lmtp.metrics());
+        assert!(
+            !self.lmtp.has_ended() && !self.lmtp.log().contains("panicked"),
+            "{}",
+            self.lmtp.log()
+        );
+        assert_eq!(self.embedded.count("scuba"), inboxes, "{}", self.lmtp.log());
+        let mut client = self.lmtp.client();
+        let replies = client.deliver(
+            "ann@elsewhere.example",
+            &["well@mail.axial.net"],
+            b"Subject: well\n\nbody\n",
+        );
+        assert!(replies.expect("a reply")[0].is_ok(), "{}", self.lmtp.log());
+    }
+}
+
+#[track_caller]
+fn is_closed_in_time(place: &str, took: Duration) {
+    // poll(2) counts whole milliseconds.
+    assert!(took + Duration::from_millis(10) >= IDLE && took < IDLE + SLACK, "{place:?}: {took:?}");
+}
+
+/// Reads until the server closes; panics if it does not. What was said, and when it was over.
+fn all_of(mut stream: UnixStream) -> (String, Instant) {
+    let mut said = Vec::new();
+    match stream.read_to_end(&mut said) {
+        Ok(_) => {}
+        // Closed with bytes of ours unread.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&said)),
+    }
+    (String::from_utf8_lossy(&said).into_owned(), Instant::now())
+}
+
+#[test]
+fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
+    let mut site = Site::start();
+    let places = [
+        "",
+        "LHLO x\r\n",
+        "LHLO x\r\nNO",
+        "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\n",
+        ENVELOPE,
+        &format!("{ENVELOPE}BDAT 3\r\nabc"),
+        &format!("{ENVELOPE}DATA\r\nSubject: whole\r\n\r\nbody\r\n.\r\n"),
+        &format!("{ENVELOPE}DATA\r\nSubject: whole\r\n\r\nbody\r\n.\r\nRSET\r\n"),
+    ];
+    thread::scope(|scope| {
+        for place in places {
+            let began = Instant::now();
+            let mut stream = site.connect();
+            scope.spawn(move || {
+                stream.write_all(place.as_bytes()).expect("a few words");
+                let (said, over) = all_of(stream);
+                assert!(said.ends_with("\r\n421 4.4.2 Idle for too long\r\n"), "{place:?}: {said}");
+                is_closed_in_time(place, over - began);
+            });
+        }
+    });
+    // The two whole messages are one.
+    site.is_well(1);
+}
+
+/// A cut message is nobody's answer: the client is not told that it was taken, and it was not.
+#[test]
+fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
+    let mut site = Site::start();
+    let places = [
+        "DATA\r\n",
+        "DATA\r\nSubject: cut\r\n\r\nbody",
+        "DATA\r\nSubject: cut\r\n\r\nbody\r\n.",
+        "BDAT 9 LAST\r\nbody\r\n",
+    ];
+    thread::scope(|scope| {
+        for place in places {
+            let began = Instant::now();
+            let mut stream = site.connect();
+            scope.spawn(move || {
+                stream.write_all(format!("{ENVELOPE}{place}").as_bytes()).expect("a part");
+                let (said, over) = all_of(stream);
+                assert!(!said.contains("250 2.0.0 "), "{place:?}: {said}");
+                is_closed_in_time(place, over - began);
+            });
+        }
+    });
+    site.is_well(0);
+}
+
+/// Each byte comes well within the idle time; all of them would take minutes.
+#[test]
+fn who_trickles_is_bounded() {
+    let mut site = Site::start();
+    let trickles: [(&str, &[u8]); 3] = [
+        ("LHLO x\r\n", b"N"),
+        (&format!("{ENVELOPE}DATA\r\n"), b"x"),
+        (&format!("{ENVELOPE}BDAT 9000 LAST\r\n"), b"x"),
+    ];
+    thread::scope(|scope| {
+        for (before, piece) in trickles {
+            let mut stream = site.connect();
+            scope.spawn(move || {
+                let began = Instant::now();
+                stream.write_all(before.as_bytes()).expect("a few words");
+                while stream.write_all(piece).is_ok() {
+                    assert!(
+                        began.elapsed() < IDLE + SLACK,
+                        "{before:?}: still taken after {:?}",
+                        began.elapsed()
+                    );
+                    thread::sleep(Duration::from_millis(200));
+                }
+                let (said, _) = all_of(stream);
+                assert!(!said.contains("250 2.0.0 "), "{before:?}: {said}");
+            });
+        }
+    });
+    site.is_well(0);
+}
+
+/// Data may take longer than the idle time, as long as it comes.
+#[test]
+fn who_sends_steadily_is_served_however_long_it_takes() {
+    let mut site = Site::start();
+    let mut stream = site.connect();
+    let began = Instant::now();
+    stream
+        .write_all(format!("{ENVELOPE}DATA\r\nSubject: steady\r\n\r\n").as_bytes())
+        .expect("a beginning");
+    let piece =
+        "a line of seventy-two characters and a line end, again and again.......\r\n".repeat(500);
+    while began.elapsed() < 3 * IDLE {
+        stream.write_all(piece.as_bytes()).expect("a piece");
+        thread::sleep(Duration::from_millis(100));
+    }
+    stream.write_all(b".\r\nQUIT\r\n").expect("an end");
+    let (said, _) = all_of(stream);
+    assert!(said.contains("\r\n250 2.0.0 ") && said.ends_with("\r\n221 2.0.0 Bye\r\n"), "{said}");
+    site.is_well(1);
+}

@@ -1,0 +1,299 @@
+//! What `onedrop lmtp` counts, and how it tells: after a known sequence of deliveries each counter
+//! has exactly its value, and the text is what Prometheus reads.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::exposition::Exposition;
+use crate::support::lmtp::Lmtp;
+use crate::support::lmtp_client::{LmtpClient, Reply, dot_stuffed};
+use crate::support::lmtp_embedded::Embedded;
+use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
+use crate::support::trial::LETTERS;
+use crate::support::wait_until;
+use crate::support::world::World;
+
+const ANN: &str = "ann@elsewhere.example";
+const SCUBA: &str = "scuba@mail.axial.net";
+const LONG: Duration = Duration::from_secs(60);
+
+fn letter(name: &str, body: &str) -> String {
+    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\n{body}\n")
+}
+
+#[track_caller]
+fn deliver(client: &mut LmtpClient, to: &[&str], message: &str) -> Vec<u16> {
+    let replies = client.deliver(ANN, to, message.as_bytes()).expect("replies");
+    let codes: Vec<u16> = replies.iter().map(|reply| reply.code).collect();
+    if codes.iter().all(|code| *code == 550) {
+        assert!(client.command("RSET").expect("a reply").is_ok(), "{replies:?}");
+    }
+    codes
+}
+
+fn scrape(lmtp: &Lmtp) -> Exposition {
+    Exposition::parse(&lmtp.metrics())
+}
+
+/// How often each phase was measured.
+fn phases(told: &Exposition) -> [f64; 4] {
+    ["lock", "record", "append", "commit"]
+        .map(|phase| told.value(&format!("onedrop_phase_seconds_count{{phase=\"{phase}\"}}")))
+}
+
+/// Waits until nothing is in use: how a delivery ended may be put on record after its reply.
+#[track_caller]
+fn at_rest(lmtp: &Lmtp) -> Exposition {
+    let rest = || {
+        let told = scrape(lmtp);
+        let used = told
+            .with_prefix("onedrop_pool_sessions")
+            .into_iter()
+            .filter(|line| line.contains("\"used\""));
+        used.into_iter().all(|line| line.ends_with(" 0"))
+    };
+    assert!(wait_until(LONG, rest), "{}", lmtp.metrics());
+    scrape(lmtp)
+}
+
+#[test]
+fn each_counter_is_exactly_what_happened() {
+    let site = Embedded::new();
+    let more = "[directory]\ndomains = [\"mail.axial.net\"]\n[limits]\nmessage_bytes = 10000\n";
+    let lmtp = Lmtp::start(&site.config(more));
+    let nothing = scrape(&lmtp);
+    assert_eq!(phases(&nothing), [0.0; 4]);
+    assert_eq!(nothing.with_prefix("onedrop_deliveries_total"), [""; 0]);
+    let mut client = lmtp.client();
+    // Stored; already there; found by a look after a crash between the append and its record.
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
+    site.ledger()
+        .execute_batch("UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = 1")
+        .expect("SQL");
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
+    // Two recipients of one message; nobody's; one that cannot be stored; one too large.
+    assert_eq!(
+        deliver(&mut client, &[SCUBA, "doug@mail.axial.net"], &letter("two", "body")),
+        [250, 250]
+    );
+    assert_eq!(deliver(&mut client, &["who@elsewhere.example"], &letter("three", "body")), [550]);
+    site.block("blocked");
+    assert_eq!(deliver(&mut client, &["blocked@mail.axial.net"], &letter("four", "body")), [451]);
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("five", &"body\n".repeat(3000))), [552]);
+    // Another message under a Message-ID that is taken: twice, and it counts once.
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "another body")), [250]);
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "another body")), [250]);
+    let told = at_rest(&lmtp);
+    assert_eq!(
+        told.with_prefix("onedrop_deliveries_total"),
+        [
+            "{outcome=\"delivered\",status=\"2.0.0\"} 7",
+            "{outcome=\"permfail\",status=\"5.1.1\"} 1",
+            "{outcome=\"permfail\",status=\"5.3.4\"} 1",
+            "{outcome=\"tempfail\",status=\"4.3.0\"} 1",
+        ]
+    );
+    assert_eq!(
+        told.with_prefix("onedrop_copies_total"),
+        ["{how=\"already_there\"} 2", "{how=\"found\"} 1", "{how=\"stored\"} 4"]
+    );
+    for (counter, count) in [
+        ("collisions", 1.0),
+        ("contention_waits", 0.0),
+        ("in_doubt", 0.0),
+        ("connections_refused", 0.0),
+    ] {
+        assert_eq!(told.value(&format!("onedrop_{counter}_total")), count, "{counter}");
+    }
+    // A turn for each copy that was found or is one of two, a record for each message, no append or
+    // receipt for what was there.
+    assert_eq!(phases(&told), [3.0, 7.0, 5.0, 5.0]);
+    assert_eq!(told.value("onedrop_connections"), 1.0);
+    assert_eq!(site.count("scuba"), 3);
+    client.quit();
+    assert!(wait_until(LONG, || scrape(&lmtp).value("onedrop_connections") == 0.0));
+}
+
+/// Another delivery has the message's lock: the wait is counted, whether it comes to a good end or
+/// to none.
+#[test]
+fn contention_is_counted_and_pools_show_what_is_in_use() {
+    let site = Embedded::new();
+    let config =
+        site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 20\n");
+    let mut lmtp = Lmtp::start(&config);
+    let mut client = lmtp.client();
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("first", "body")), [250]);
+    let before = at_rest(&lmtp);
+    assert_eq!(before.value("onedrop_contention_waits_total"), 0.0);
+    let sessions = |told: &Exposition| told.with_prefix("onedrop_pool_sessions");
+    let expected = |ledger: [u32; 2], store: [u32; 2]| {
+        let pools = [("ledger", ledger), ("store", store)];
+        pools
+            .map(|(pool, [idle, used])| {
+                [("idle", idle), ("used", used)]
+                    .map(|(state, count)| format!("{{pool=\"{pool}\",state=\"{state}\"}} {count}"))
+            })
+            .concat()
+    };
+    // A Maildir has no sessions; only turns are counted.
+    assert_eq!(sessions(&before), expected([1, 0], [0, 0]));
+
+    let message = letter("held", "body");
+    let held = site.hold(message.as_bytes());
+    let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
+    client
+        .send(&dot_stuffed(message.as_bytes()))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
+    // So that it has tried and waited for certain, of the 20 s that it may.
+    thread::sleep(Duration::from_secs(3));
+    // A session is taken for each try: nobody keeps one while he waits for somebody else.
+    let at_rest_meanwhile = || sessions(&scrape(&lmtp)) == expected([1, 0], [0, 0]);
+    assert!(wait_until(LONG, at_rest_meanwhile), "{}", lmtp.metrics());
+    drop(held);
+    assert!(client.finish(accepted).expect("a reply").iter().all(Reply::is_ok));
+    let after = at_rest(&lmtp);
+    let waits = after.value("onedrop_contention_waits_total");
+    assert!(waits >= 1.0, "{}", lmtp.metrics());
+    assert_eq!(phases(&after).map(|count| count as u32), [2, 2, 2, 2], "a wait is a lock's time");
+    assert_eq!(sessions(&after), expected([1, 0], [1, 0]));
+    // Who is alone waits for nobody.
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("alone", "body")), [250]);
+    assert_eq!(at_rest(&lmtp).value("onedrop_contention_waits_total"), waits);
+
+    // Now in vain.
+    site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 1\n");
+    lmtp.reload();
+    lmtp.wait_for_record("was read again");
+    let message = letter("in vain", "body");
+    let held = site.hold(message.as_bytes());
+    assert_eq!(deliver(&mut client, &[SCUBA], &message), [451]);
+    drop(held);
+    let told = at_rest(&lmtp);
+    assert!(told.value("onedrop_contention_waits_total") > waits, "{}", lmtp.metrics());
+    assert_eq!(told.value("onedrop_deliveries_total{outcome=\"tempfail\",status=\"4.3.0\"}"), 1.0);
+}
+
+/// Nobody can tell whose they are: put off, the second without another question.
+#[test]
+fn recipients_that_cannot_be_looked_up_are_counted() {
+    let site = Embedded::new();
+    let lmtp = Lmtp::start(
+        &site.config("[directory]\nquery = \"SELECT login FROM nowhere WHERE address = $1\"\n"),
+    );
+    let mut client = lmtp.client();
+    let replies = client.deliver(ANN, &[SCUBA, "doug@mail.axial.net"], b"").expect("replies");
+    assert!(replies.iter().all(|reply| reply.code == 451), "{replies:?}");
+    let told = scrape(&lmtp);
+    let ends = told.with_prefix("onedrop_deliveries_total");
+    assert_eq!(ends, ["{outcome=\"tempfail\",status=\"4.3.0\"} 2"]);
+}
+
+/// The mail server takes a copy and its answer is lost: a doubt; later a look finds the copy.
+#[test]
+fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
+    let world = World::start();
+    let proxy = Proxy::start(Upstream::Imap(world.dovecot.imap_port()));
+    let ledger = format!("url = \"{}\"", world.postgres.url_socket());
+    let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
+    let short =
+        "[lock]\nwait_secs = 1\nlease_secs = 14\n[limits]\ndeadline_secs = 12\nanswer_secs = 6\n";
+    let lmtp = Lmtp::start(&world.config_by("etc", &ledger, &store, &format!("{LETTERS}{short}")));
+    let mut client = lmtp.client();
+    proxy.plan(Stage::Answer, Fault::Hold);
+    let message = letter("doubt", "body");
+    let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
+    client
+        .send(&dot_stuffed(message.as_bytes()))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
+    proxy.wait_reached();
+    let told = scrape(&lmtp);
+    // Nobody keeps the ledger while the mail server takes its time.
+    for (pool, used) in [("ledger", 0.0), ("store", 1.0)] {
+        assert_eq!(
+            told.value(&format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"used\"}}")),
+            used,
+            "{pool}"
+        );
+    }
+    assert_eq!(client.finish(accepted).expect("a reply")[0].code, 451);
+    let told = at_rest(&lmtp);
+    assert_eq!(told.value("onedrop_in_doubt_total"), 1.0);
+    assert_eq!(told.with_prefix("onedrop_copies_total{how=\"found\"}"), [" 0"]);
+    // What had trouble is not kept.
+    assert_eq!(told.value("onedrop_pool_sessions{pool=\"store\",state=\"idle\"}"), 0.0);
+    proxy.heal();
+    let mut code = 0;
+    assert!(
+        wait_until(LONG, || {
+            code = deliver(&mut client, &[SCUBA], &message)[0];
+            code == 250
+        }),
+        "{code}"
+    );
+    let told = at_rest(&lmtp);
+    assert_eq!(
+        told.with_prefix("onedrop_copies_total"),
+        ["{how=\"already_there\"} 0", "{how=\"found\"} 1", "{how=\"stored\"} 0"]
+    );
+    assert_eq!(told.value("onedrop_in_doubt_total"), 1.0);
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+}
+
+/// All that is answered to `request`.
+fn ask(lmtp: &Lmtp, request: &str) -> String {
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
+    stream.set_read_timeout(Some(LONG)).expect("socket");
+    stream.write_all(request.as_bytes()).expect("a question");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+#[test]
+fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
+    let site = Embedded::new();
+    let lmtp = Lmtp::start(&site.config("[directory]\ndomains = [\"mail.axial.net\"]\n"));
+    for path in ["/", "/metric", "/metrics/x", "/metricsx", "//metrics"] {
+        let said = ask(&lmtp, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(
+            said.starts_with("HTTP/1.1 404 Not Found\r\n") && !said.contains("onedrop_"),
+            "{path}: {said}"
+        );
+    }
+    for request in ["GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "GET /metrics?x=1 HTTP/1.0\r\n\r\n"]
+    {
+        let said = ask(&lmtp, request);
+        let (head, body) = said.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(
+            head.starts_with(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            ),
+            "{head}"
+        );
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+        Exposition::parse(body);
+    }
+    // One who says nothing, one who does not come to an end, one who says too much, one who is
+    // gone.
+    let connect =
+        || TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
+    let mut slow = [connect(), connect(), connect()];
+    drop(connect());
+    slow[1].write_all(b"GET /metrics HTTP/1.1\r\nHo").expect("a part");
+    let _ = slow[2].write_all(&[b'x'; 100_000]);
+    let began = Instant::now();
+    let mut client = lmtp.client();
+    assert_eq!(deliver(&mut client, &[SCUBA], &letter("meanwhile", "body")), [250]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let said = ask(&lmtp, "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+    // Two seconds each for the first two.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}

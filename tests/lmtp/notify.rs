@@ -1,0 +1,195 @@
+//! What `onedrop lmtp` tells systemd (sd_notify(3)): that it serves once it does, that it is alive,
+//! that it stops.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::lmtp_client::LmtpClient;
+use crate::support::lmtp_embedded::Embedded;
+use crate::support::{set_mode, wait_until};
+
+const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n";
+const LONG: Duration = Duration::from_secs(30);
+/// What systemd would say for `WatchdogSec=6`.
+const WATCHDOG: Duration = Duration::from_secs(6);
+
+/// systemd's end of the socket. Each assignment of a datagram is one word.
+#[derive(Clone, Default)]
+struct Manager {
+    heard: Arc<Mutex<Vec<(Instant, String)>>>,
+}
+
+impl Manager {
+    fn listen(socket: UnixDatagram, mut at_ready: impl FnMut() + Send + 'static) -> Manager {
+        let manager = Manager::default();
+        let heard = Arc::clone(&manager.heard);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length) = socket.recv(&mut bytes) {
+                let text = String::from_utf8(bytes[..length].to_vec()).expect("UTF-8");
+                for word in text.lines() {
+                    if word == "READY=1" {
+                        at_ready();
+                    }
+                    heard
+                        .lock()
+                        .expect("nobody panics with it")
+                        .push((Instant::now(), word.to_owned()));
+                }
+            }
+        });
+        manager
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.heard
+            .lock()
+            .expect("nobody panics with it")
+            .iter()
+            .map(|(_, word)| word.clone())
+            .collect()
+    }
+
+    fn times_of(&self, word: &str) -> Vec<Instant> {
+        let heard = self.heard.lock().expect("nobody panics with it");
+        heard.iter().filter(|(_, said)| said == word).map(|(at, _)| *at).collect()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, count: usize, word: &str) {
+        assert!(
+            wait_until(LONG, || self.times_of(word).len() >= count),
+            "{count} {word} in {:?}",
+            self.words()
+        );
+    }
+
+    /// The words that change what systemd thinks of the service, in order.
+    fn states(&self) -> Vec<String> {
+        let mut words = self.words();
+        words.retain(|word| !word.starts_with("STATUS=") && word != "WATCHDOG=1");
+        words
+    }
+}
+
+struct Service {
+    site: Embedded,
+    lmtp: Lmtp,
+    manager: Manager,
+}
+
+impl Service {
+    /// Whoever hears READY=1 finds it listening: the first call is not refused.
+    fn start() -> Service {
+        let site = Embedded::new();
+        let socket = site.root.join("notify");
+        let listener = UnixDatagram::bind(&socket).expect("socket");
+        set_mode(&socket, 0o666);
+        let (path, micros) = (socket.display().to_string(), WATCHDOG.as_micros().to_string());
+        let env = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", micros.as_str())];
+        let (tell, place) = mpsc::channel::<PathBuf>();
+        let (answer, greeting) = mpsc::channel();
+        let manager = Manager::listen(listener, move || {
+            let called = place.recv().map(|place| LmtpClient::unix(&place, LONG));
+            // A second READY=1 has no place to call, and nobody waits for it.
+            let _ = called.map(|client| answer.send(client.map(|client| client.greeting.code)));
+        });
+        let lmtp = Lmtp::begin(&site.config(DIRECTORY), Sockets::Own, &[], &env);
+        tell.send(lmtp.socket()).expect("somebody waits for it");
+        drop(tell);
+        manager.wait_for(1, "READY=1");
+        let greeting = greeting.recv_timeout(LONG);
+        assert!(matches!(greeting, Ok(Ok(220))), "{greeting:?}\n{}", lmtp.log());
+        Service { site, lmtp, manager }
+    }
+}
+
+#[test]
+fn it_is_ready_when_it_listens_and_alive_twice_in_the_watchdogs_time() {
+    let service = Service::start();
+    let manager = &service.manager;
+    let ready = manager.times_of("READY=1")[0];
+    let seen = wait_until(LONG, || {
+        manager.times_of("WATCHDOG=1").last().is_some_and(|at| *at > ready + 2 * WATCHDOG)
+    });
+    let alive = manager.times_of("WATCHDOG=1");
+    assert!(seen, "{:?}", manager.words());
+    let mut since = ready;
+    for at in alive {
+        assert!(at - since <= WATCHDOG / 2, "silent for {:?}: {:?}", at - since, manager.words());
+        since = at;
+    }
+    let client = service.lmtp.client();
+    manager.wait_for(1, "STATUS=1 clients, 0 deliveries, 0 overdue");
+    let nobody = manager.times_of("STATUS=0 clients, 0 deliveries, 0 overdue").len();
+    client.quit();
+    manager.wait_for(nobody + 1, "STATUS=0 clients, 0 deliveries, 0 overdue");
+    assert_eq!(manager.states(), ["READY=1"]);
+}
+
+/// With sd_notify(3)'s protocol for reloads, RELOADING=1 is followed by READY=1; without it nothing
+/// is said. In both cases it counts as running afterwards.
+#[test]
+fn a_reload_leaves_it_ready() {
+    let mut service = Service::start();
+    for more in [DIRECTORY, "nonsense"] {
+        service.site.config(more);
+        service.lmtp.reload();
+        service.lmtp.wait_for_record(if more == DIRECTORY {
+            "was read again"
+        } else {
+            "the old one stays"
+        });
+        let alive = service.manager.times_of("WATCHDOG=1").len();
+        service.manager.wait_for(alive + 2, "WATCHDOG=1");
+        let states = service.manager.states();
+        let reloading = states.iter().filter(|word| *word == "RELOADING=1").count();
+        let ready = states.iter().filter(|word| *word == "READY=1").count();
+        assert_eq!(
+            (ready, states.last().map(String::as_str)),
+            (1 + reloading, Some("READY=1")),
+            "{states:?}"
+        );
+    }
+}
+
+/// A delivery is under way: the service is stopping, and alive, until that has ended.
+#[test]
+fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
+    let mut service = Service::start();
+    let mut client = service.lmtp.client();
+    let message = b"From: ann@elsewhere.example\nMessage-ID: <held@x>\n\nbody\n";
+    let first = client.deliver(
+        "ann@elsewhere.example",
+        &["scuba@mail.axial.net"],
+        b"Subject: first\n\nbody\n",
+    );
+    assert!(first.expect("a reply")[0].is_ok(), "{}", service.lmtp.log());
+    let ledger = service.site.ledger();
+    ledger.execute_batch("BEGIN IMMEDIATE").expect("the ledger's write lock");
+    let accepted =
+        client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
+    client
+        .send(&crate::support::lmtp_client::dot_stuffed(message))
+        .and_then(|()| client.send(b".\r\n"))
+        .expect("a message");
+    service.manager.wait_for(1, "STATUS=1 clients, 1 deliveries, 0 overdue");
+    service.lmtp.begin_to_stop();
+    service.manager.wait_for(1, "STOPPING=1");
+    let alive = service.manager.times_of("WATCHDOG=1").len();
+    service.manager.wait_for(alive + 3, "WATCHDOG=1");
+    service.manager.wait_for(1, "STATUS=stopping: 1 clients, 1 deliveries");
+    assert!(!service.lmtp.has_ended(), "{}", service.lmtp.log());
+    ledger.execute_batch("ROLLBACK").expect("its end");
+    let replies = client.finish(accepted).expect("replies");
+    assert!(replies[0].is_ok(), "{replies:?}");
+    drop(client);
+    let ended = service.lmtp.stop();
+    assert!(ended.status.success(), "{ended:?}\n{}", service.lmtp.log());
+    assert_eq!(service.manager.states(), ["READY=1", "STOPPING=1"]);
+    assert_eq!(service.site.count("scuba"), 2);
+}

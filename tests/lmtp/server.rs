@@ -1,0 +1,310 @@
+//! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the
+//! log and to whoever watches it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::Signal;
+
+use crate::support::journal::told_to_the_journal;
+use crate::support::lmtp_client::{LmtpClient, Reply};
+use crate::support::local::Local;
+use crate::support::server::{Server, guarded};
+use crate::support::{fixture, free_port, onedrop, run, wait_until};
+
+const ANN: &str = "ann@elsewhere.example";
+
+fn letter(name: &str) -> Vec<u8> {
+    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
+}
+
+/// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in
+/// what it says with MAIL.
+#[test]
+fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
+    let site = Local::new();
+    let message = [letter("size"), b"\n".repeat(500)].concat();
+    let _server = site.start_server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
+    let mut client = LmtpClient::welcome(&site.socket());
+    let longer = [&message[..], b"\n"].concat();
+    for (bytes, expected) in [(&message, "250 2.0.0 "), (&longer, "552 5.3.4 ")] {
+        let wire = crate::support::lmtp_client::dot_stuffed(bytes);
+        let half = wire.len() / 2 + 1;
+        let data = [b"DATA\r\n", &wire[..], b".\r\n"].concat();
+        let chunks = [
+            format!("BDAT {half}\r\n").as_bytes(),
+            &wire[..half],
+            format!("BDAT {} LAST\r\n", wire.len() - half).as_bytes(),
+            &wire[half..],
+        ]
+        .concat();
+        for (how, body) in [("354", data), ("250", chunks)] {
+            let envelope = format!(
+                "MAIL FROM:<{ANN}> SIZE={}\r\nRCPT TO:<scuba@mail.axial.net>\r\n",
+                2 * wire.len()
+            );
+            client.send(&[envelope.as_bytes(), &body[..]].concat()).expect("a server");
+            let replies: Vec<String> =
+                (0..4).map(|_| client.reply().expect("a reply").to_string()).collect();
+            assert!(replies[..2].iter().all(|reply| reply.starts_with("250 ")), "{replies:?}");
+            assert!(replies[2].starts_with(how) && replies[3].starts_with(expected), "{replies:?}");
+        }
+    }
+    assert_eq!(site.inbox("scuba").len(), 1);
+}
+
+/// A pipe that is full, and its other end.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("a pipe");
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).expect("a pipe");
+    (reader, writer)
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
+    let site = Local::new();
+    let (_unread, full) = full_pipe();
+    let mut command = site.server("");
+    command.stderr(full);
+    let mut server = site.launch(command);
+    let mut client = LmtpClient::welcome(&site.socket());
+    client.set_patience(Duration::from_secs(20));
+    for number in 0..3 {
+        let letter = letter(&format!("unread{number}"));
+        let replies =
+            client.deliver(ANN, &["scuba@mail.axial.net"], &letter).expect("replies in time");
+        assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+    }
+    drop(client);
+    server.signal(Signal::SIGTERM);
+    assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
+    assert!(server.status().is_some_and(|status| status.success()), "{:?}", server.status());
+}
+
+/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it tells
+/// systemd.
+struct Hanging {
+    site: Local,
+    /// What it told systemd.
+    told: Arc<Mutex<String>>,
+    metrics: SocketAddr,
+    // Dropped in this order: what hangs can be ended once nobody holds it.
+    _strace: Server,
+    _server: Server,
+}
+
+impl Hanging {
+    fn start(connections: usize) -> Hanging {
+        let site = Local::new();
+        let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let told = Arc::new(Mutex::new(String::new()));
+        let (systemd, hearing) =
+            (UnixDatagram::bind(site.root.join("notify")).expect("socket"), Arc::clone(&told));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length) = systemd.recv(&mut bytes) {
+                hearing.lock().expect("words").push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        let settings = format!(
+            "[lmtp]\nconnections = {connections}\nmetrics = \"{metrics}\"\n[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\n\
+             wait_secs = 0\n"
+        );
+        let mut command = site.server(&settings);
+        command.env("NOTIFY_SOCKET", site.root.join("notify"));
+        command.stderr(File::create(site.root.join("server.log")).expect("log"));
+        let server = site.launch(command);
+        let log = site.root.join("strace.log");
+        let mut command = guarded("strace", None, Signal::SIGKILL);
+        command.args([
+            "-f",
+            "-qq",
+            "-e",
+            "trace=fsync",
+            "-e",
+            "inject=fsync:delay_enter=600000000",
+            "-o",
+            "/dev/null",
+        ]);
+        command
+            .args(["-p", &server.pid().to_string()])
+            .stdin(Stdio::null())
+            .stderr(File::create(&log).expect("log"));
+        let mut strace = Server::start("strace", command, Signal::SIGKILL, &log);
+        let status = format!("/proc/{}/status", server.pid());
+        strace.wait_ready(|| {
+            !fs::read_to_string(&status).expect("status").contains("TracerPid:\t0\n")
+        });
+        Hanging { site, told, metrics, _strace: strace, _server: server }
+    }
+
+    fn overdue(&self) -> bool {
+        let mut stream = TcpStream::connect(self.metrics).expect("metrics");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a question");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        assert!(text.contains("\nonedrop_deliveries_overdue "), "{text}");
+        text.contains("\nonedrop_deliveries_overdue 1\n")
+    }
+
+    /// Whether any of what it tells systemd in the next ticks is that all is well.
+    fn tells_that_all_is_well(&self) -> bool {
+        self.told.lock().expect("words").clear();
+        let said = || self.told.lock().expect("words").clone();
+        assert!(
+            wait_until(Duration::from_secs(60), || said().matches(" 1 overdue").count() >= 4),
+            "{}",
+            said()
+        );
+        said().contains("WATCHDOG=1")
+    }
+}
+
+#[test]
+fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
+    let sites = [Hanging::start(2), Hanging::start(3)];
+    for site in &sites {
+        let mut client = LmtpClient::welcome(&site.site.socket());
+        let replies =
+            client.deliver(ANN, &["scuba@mail.axial.net"], &letter("hanging")).expect("replies");
+        assert!(replies[0].to_string().starts_with("451 4.3.0 deadline of 2 s"), "{replies:?}");
+    }
+    for site in &sites {
+        assert!(wait_until(Duration::from_secs(60), || site.overdue()), "{}", site.site.log());
+    }
+    assert!(!sites[0].tells_that_all_is_well(), "one of two hangs");
+    assert!(sites[1].tells_that_all_is_well(), "one of three hangs");
+    for site in &sites {
+        assert!(site.site.tells("a delivery hangs"), "{}", site.site.log());
+        let log = site.site.log();
+        let told: Vec<_> = log.lines().filter(|line| line.contains("a delivery hangs")).collect();
+        assert!(
+            told.len() == 1
+                && told[0].contains(" ERROR MESSAGE=")
+                && told[0].contains("RECIPIENTS=scuba@"),
+            "{log}"
+        );
+    }
+}
+
+/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user of its
+/// own, whom nobody has.
+#[test]
+fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
+    let site = Local::new();
+    let user = 1_000_000 + std::process::id();
+    let mut command = site.server_as(user, "");
+    command.stderr(File::create(site.root.join("server.log")).expect("log"));
+    let server = site.launch(command);
+    let client = LmtpClient::welcome(&site.socket());
+    // Main, log and this client; the rig's own look at the socket was one, too.
+    let threads = || fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads").count();
+    assert!(wait_until(Duration::from_secs(20), || threads() == 3), "{} threads", threads());
+    let limit = |processes: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--clear-groups",
+            "--reuid",
+            &user.to_string(),
+            "--",
+            "prlimit",
+            processes,
+            "--pid",
+        ]);
+        run(command.arg(server.pid().to_string()))
+    };
+    limit("--nproc=3:");
+    let refused = LmtpClient::unix(&site.socket(), Duration::from_secs(20)).expect("an answer");
+    assert!(refused.greeting.to_string().starts_with("421 4.3.2 "), "{}", refused.greeting);
+    assert!(site.tells("no thread for a client"), "{}", site.log());
+    limit("--nproc=100:");
+    let mut again = LmtpClient::welcome(&site.socket());
+    let replies = again.deliver(ANN, &["scuba@mail.axial.net"], &letter("again")).expect("replies");
+    assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+    client.quit();
+}
+
+#[test]
+fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
+    let site = Local::new();
+    let _server = site.start_server("");
+    let message = fixture("fixtures/mail/welcome.eml");
+    let mut client = LmtpClient::welcome(&site.socket());
+    let mut deliver = |how: &str| {
+        let replies =
+            client.deliver("lisa@gmail.com", &["scuba@mail.axial.net"], &message).expect("replies");
+        assert!(
+            replies[0].is_ok() && replies[0].text.contains("account=lisa mailbox=Sent"),
+            "{replies:?}"
+        );
+        let files = fs::read_dir(site.root.join("mail/scuba/Maildir/new")).expect("folder");
+        let file =
+            files.map(|file| file.expect("file").file_name().into_string().expect("text")).next();
+        let file = file.expect("a copy");
+        let fields = format!(" MAILBOX=INBOX FILE={file} HOW={how} ");
+        assert!(site.tells(&fields), "{fields:?} in {}", site.log());
+        file
+    };
+    deliver("stored");
+    let file = deliver("already there");
+    let mut command = onedrop();
+    command
+        .arg("deliver")
+        .arg("--config")
+        .arg(site.server_config(""))
+        .args(["-d", "scuba@mail.axial.net"]);
+    let (_, told) = told_to_the_journal(&command, &message);
+    let told = told.concat();
+    let fields =
+        format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
+    assert!(told.contains(&fields), "{fields:?} in {told}");
+}
+
+#[test]
+fn what_a_reload_cannot_change_is_named_in_the_log() {
+    let site = Local::new();
+    let settings = |port: u16, more: &str| {
+        let listen = format!("\"unix:{}\"{more}", site.socket().display());
+        format!("[lmtp]\nlisten = [{listen}]\nmetrics = \"127.0.0.1:{port}\"\n")
+    };
+    let (first, second) = (free_port(), free_port());
+    let before = settings(first, "");
+    let by_argument = site.server(&before);
+    let arguments: Vec<&OsStr> = by_argument.get_args().collect();
+    for is_told_by_argument in [false, true] {
+        let mut command = Command::new(by_argument.get_program());
+        let count = if is_told_by_argument { arguments.len() } else { arguments.len() - 2 };
+        command.args(&arguments[..count]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(site.root.join("server.log")).expect("log"));
+        let mut server = site.launch(command);
+        let mut reload = |settings: &str, times: usize| {
+            site.server_config(settings);
+            server.signal(Signal::SIGHUP);
+            let read = || site.log().matches("MESSAGE=the configuration was read again").count();
+            assert!(wait_until(Duration::from_secs(20), || read() == times), "{}", site.log());
+        };
+        reload(&settings(second, ", \"127.0.0.1:9\""), 1);
+        // As it was, nothing waits for the next start.
+        reload(&before, 2);
+        let log = site.log();
+        let told = |key: &str| {
+            log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start"))
+                .count()
+        };
+        assert_eq!(
+            (told("lmtp.listen"), told("lmtp.metrics")),
+            (usize::from(!is_told_by_argument), 1),
+            "{log}"
+        );
+    }
+}

@@ -1,0 +1,724 @@
+//! A model of the delivery protocol, checked exhaustively: every order of the processes' steps, of
+//! crashes, lost sessions, answers that are lost, frozen processes, late servers, clocks that step,
+//! ledgers that forget, and of `onedrop verify` and a mailbox' owner beside them. It is a model and
+//! shares no code with `src/`: it shows that the protocol is right, not that the code follows it.
+//!
+//! `model/steps.rs` has a delivery's steps under the names they have in `src/deliver.rs`,
+//! `model/verify.rs` those of `src/verify.rs`, `model/ledger.rs` what one call of the ledger does,
+//! `model/world.rs` what else happens and what must hold, `model/state.rs` what there is.
+//!
+//! Each process may be started `tries` times; from every state in which nobody runs, the model then
+//! also goes on without faults, one try for each process, and that must deliver. The message's lock
+//! is not in the model: `record` is one transaction, and the unique keys hold without it. Printed
+//! for each configuration: processes, copies, states, seconds, and the shortest way to whatever
+//! breaks. The large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
+
+mod ledger;
+mod state;
+mod steps;
+mod verify;
+mod world;
+
+use std::time::Instant;
+
+use stateright::{Checker, Expectation, Model};
+use world::{
+    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK,
+    RECEIPT, REMOVED, SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
+};
+
+/// A protocol and the world it runs in.
+#[derive(Debug, Clone)]
+pub struct Protocol {
+    /// For each process its copies, its own mailbox first, a shared one last.
+    pub jobs: Vec<Vec<u8>>,
+    pub tries: u8,
+    /// For each verifier its runs.
+    pub verifiers: Vec<u8>,
+    pub start: Start,
+    pub layers: Layers,
+    pub wrong: Option<Wrong>,
+    pub faults: Faults,
+    /// Ticks that may pass between the check of the clock and the last bytes; `None`: any number.
+    pub freeze: Option<u8>,
+    /// Ticks within which the server executes an append.
+    pub lag: u8,
+    /// The server names what it stores, and takes out one message by its name.
+    pub uid_plus: bool,
+    /// A Maildir: the append is idempotent by the copy's name, and leases are joined.
+    pub join: bool,
+    /// The copies are shared ones (Sent): where the store does not take them, their bytes are kept.
+    pub shared: bool,
+    /// What verify does not find has not been there for a week.
+    pub after_a_week: bool,
+    /// Processes are interchangeable: for one copy, which all of them place.
+    pub symmetric: bool,
+    /// Check this property alone, and stop where it breaks.
+    pub only: Option<&'static str>,
+}
+
+/// What was before, in every mailbox.
+#[derive(Debug, Clone, Copy)]
+pub enum Start {
+    Empty,
+    /// Who had the lease is gone, and so is the lease; so many copies stand.
+    InDoubt {
+        copies: u8,
+    },
+    /// The oldest of so many copies is on record, which was leased more than once.
+    Placed {
+        copies: u8,
+    },
+}
+
+/// The rules that make the protocol, each to be taken away.
+#[derive(Debug, Clone, Copy)]
+pub struct Layers {
+    pub lock: bool,
+    /// The Maildir's own lock of a copy.
+    pub guard: bool,
+    pub lease: bool,
+    pub look: bool,
+    pub check: bool,
+    pub epoch: bool,
+    pub undo: bool,
+    /// A confirm that finds another receipt on record leaves a doubt.
+    pub doubt: bool,
+    /// What the ledger has forgotten is claimed in doubt.
+    pub memory: bool,
+    /// Verify looks at the copy that stays once the other one is marked,
+    pub keeper: bool,
+    /// and takes the mark back where it does not stand.
+    pub put_back: bool,
+}
+
+/// Rules as they are not, because they break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// A confirm counts only while the claim's epoch is the row's.
+    OwnEpoch,
+    /// A confirm that finds its epoch gone and no receipt on record takes its own copy out.
+    UndoUnrecorded,
+    /// Claims name rows by their numbers, which are used again.
+    RowsByNumber,
+    /// A repeated call knows its own lease by host and process.
+    LeaseByProcess,
+    /// Of two receipts without a name, one is ours if the row's epoch is.
+    UnnamedByEpoch,
+    /// A shared copy that the store does not take counts as delivered, and its bytes are on no
+    /// record.
+    DeliveredUnkept,
+    /// A doubt that is left leaves the row's epoch as it was.
+    DoubtKeepsEpoch,
+    /// Verify knows copies with epoch > 1 only, not joined leases.
+    SecondLookByEpoch,
+    /// Verify takes out what is too many where no receipt is on record.
+    RemoveUnrecorded,
+    /// Verify looks at the copy that stays, and then marks and expunges the other one.
+    LookThenMark,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Faults {
+    /// Processes die, connections to the store break, ledgers stay away.
+    pub crash: bool,
+    pub lost_session: bool,
+    /// Calls that may be on their way at a time while nobody waits for their answers.
+    pub lost_answers: u8,
+    /// The ledger's clock steps, and all leases have run out.
+    pub clock: bool,
+    /// How often a row is forgotten,
+    pub forgets: u8,
+    /// also while it is leased.
+    pub forgets_leases: bool,
+    /// What the mailboxes' owner does: so many acts.
+    pub owner: u8,
+    /// but none in the instant between verify's last look at the copy that stays and the removal of
+    /// the other one.
+    pub owner_waits: bool,
+}
+
+const ALL: Layers = Layers {
+    lock: true,
+    guard: true,
+    lease: true,
+    look: true,
+    check: true,
+    epoch: true,
+    undo: true,
+    doubt: true,
+    memory: true,
+    keeper: true,
+    put_back: true,
+};
+const NO_FAULTS: Faults = Faults {
+    crash: false,
+    lost_session: false,
+    lost_answers: 0,
+    clock: false,
+    forgets: 0,
+    forgets_leases: false,
+    owner: 0,
+    owner_waits: false,
+};
+const CRASH: Faults = Faults { crash: true, ..NO_FAULTS };
+const LOST_SESSION: Faults = Faults { lost_session: true, ..NO_FAULTS };
+const ANY_FAULT: Faults = Faults { crash: true, lost_session: true, ..NO_FAULTS };
+const CLOCK: Faults = Faults { clock: true, ..NO_FAULTS };
+const LOST_ANSWERS: Faults = Faults { lost_answers: 1, ..NO_FAULTS };
+
+/// Two processes, one copy, any fault, inside the envelope with a server that executes at once.
+fn two() -> Protocol {
+    Protocol {
+        jobs: vec![vec![0], vec![0]],
+        tries: 2,
+        verifiers: Vec::new(),
+        start: Start::Empty,
+        layers: ALL,
+        wrong: None,
+        faults: ANY_FAULT,
+        freeze: Some(0),
+        lag: 0,
+        uid_plus: true,
+        join: false,
+        shared: false,
+        after_a_week: false,
+        symmetric: false,
+        only: None,
+    }
+}
+
+/// The same with one try for each before the last one.
+fn once() -> Protocol {
+    Protocol { tries: 1, ..two() }
+}
+
+/// Any freeze, but nobody crashes.
+fn frozen(faults: Faults) -> Protocol {
+    Protocol { freeze: None, faults, ..two() }
+}
+
+/// The same for copies in doubt, which take a turn.
+fn frozen_in_doubt(faults: Faults) -> Protocol {
+    Protocol { start: Start::InDoubt { copies: 0 }, ..frozen(faults) }
+}
+
+/// A Maildir, frozen processes and all.
+fn maildir() -> Protocol {
+    Protocol { join: true, freeze: None, ..two() }
+}
+
+/// The same without its locks, which then is left with the ledger's.
+fn maildir_without_locks(faults: Faults) -> Protocol {
+    Protocol { layers: Layers { guard: false, ..ALL }, tries: 1, faults, ..maildir() }
+}
+
+/// Verifiers alone, over copies that somebody left behind.
+fn verifiers(runs: &[u8], start: Start) -> Protocol {
+    Protocol { jobs: Vec::new(), verifiers: runs.to_vec(), start, faults: NO_FAULTS, ..two() }
+}
+
+/// The owner of the mailboxes acts so often.
+fn owner(acts: u8) -> Faults {
+    Faults { owner: acts, owner_waits: true, ..NO_FAULTS }
+}
+
+/// Whether the large configurations run as well.
+fn full() -> bool {
+    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
+}
+
+/// Explores all there is. Exactly the properties in `broken` must break, and everything in `seen`
+/// must happen.
+fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
+    let started = Instant::now();
+    let checker = protocol.clone().checker().spawn_bfs().join();
+    let secs = started.elapsed().as_secs_f32();
+    let found: Vec<&str> = protocol.properties().iter().map(|property| property.name).collect();
+    let (fails, happens): (Vec<_>, Vec<_>) = protocol
+        .properties()
+        .into_iter()
+        .filter(|property| checker.discovery(property.name).is_some())
+        .partition(|property| property.expectation != Expectation::Sometimes);
+    let fails: Vec<&str> = fails.iter().map(|property| property.name).collect();
+    let result =
+        if fails.is_empty() { "holds".to_owned() } else { format!("not: {}", fails.join(", ")) };
+    let copies = protocol.init_states()[0].copies.len();
+    let (processes, states) =
+        (protocol.jobs.len() + protocol.verifiers.len(), checker.unique_state_count());
+    println!("| {name} | {processes} | {copies} | {states} | {secs:.1} | {result} |");
+    let steps: String = fails.iter().map(|name| shortest(protocol, name)).collect();
+    print!("{steps}");
+    let mut wanted = broken.to_vec();
+    wanted.sort_by_key(|name| found.iter().position(|one| one == name));
+    assert_eq!(fails, wanted, "{name}\n{steps}");
+    let happens: Vec<&str> = happens.iter().map(|property| property.name).collect();
+    let missing: Vec<&&str> = seen.iter().filter(|name| !happens.contains(name)).collect();
+    assert!(missing.is_empty(), "{name}: {missing:?}, only {happens:?}");
+}
+
+/// The shortest way to a state where `property` does not hold.
+fn shortest(protocol: &Protocol, property: &'static str) -> String {
+    let alone = Protocol { only: Some(property), ..protocol.clone() };
+    let Some(path) = alone.checker().spawn_bfs().join().discovery(property) else {
+        return String::new();
+    };
+    let steps: Vec<String> = path.into_actions().into_iter().map(world::words).collect();
+    format!("    not \"{property}\": {}\n", steps.join(" | "))
+}
+
+#[test]
+fn inside_the_envelope_there_is_one_copy() {
+    let seen = [FOUND, WAITS, OUTLIVES, ZOMBIE];
+    check("server on time", &two(), &[], &seen);
+    // Lease 3, last bytes until 1: one tick is left, for a freeze or for the server.
+    check("server late, within the lease", &Protocol { lag: 1, ..two() }, &[], &seen);
+    check("frozen, within the lease", &Protocol { freeze: Some(1), ..two() }, &[], &seen);
+}
+
+#[test]
+fn the_envelope_is_lease_minus_deadline_for_freeze_and_server_together() {
+    let broken = [ONE_EVER, ONE_AT_END];
+    // Shorter than the lease, each of them; with the time before the check they go past its end.
+    check(
+        "frozen for lease - deadline",
+        &Protocol { freeze: Some(2), ..once() },
+        &broken,
+        &[FOUND],
+    );
+    check(
+        "frozen, then server late",
+        &Protocol { freeze: Some(1), lag: 1, ..once() },
+        &broken,
+        &[FOUND],
+    );
+}
+
+#[test]
+fn three_processes_leave_one_copy() {
+    let three = Protocol { jobs: vec![vec![0]; 3], tries: 1, symmetric: true, ..two() };
+    let seen = [FOUND, WAITS, OUTLIVES, ZOMBIE];
+    check("three processes, server late", &Protocol { lag: 1, ..three.clone() }, &[], &seen);
+    check("three processes, frozen", &Protocol { freeze: Some(1), ..three }, &[], &seen);
+}
+
+#[test]
+fn two_recipients_share_one_sent_copy() {
+    let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], tries: 1, lag: 1, ..two() };
+    check("two recipients, one Sent", &shared, &[], &[FOUND, WAITS, OUTLIVES, ZOMBIE]);
+}
+
+#[test]
+fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
+    // Of two who place it, one may be `onedrop verify --repair`, which does so as a delivery does.
+    let sent = Protocol { shared: true, ..two() };
+    check("Sent", &Protocol { lag: 1, ..sent.clone() }, &[], &[FOUND, KEEPS, OUTLIVES, ZOMBIE]);
+    let answers =
+        Protocol { tries: 1, faults: Faults { crash: true, ..LOST_ANSWERS }, ..sent.clone() };
+    check("Sent, answers lost, crash", &answers, &[], &[AGAIN, FOUND, KEEPS]);
+    let frozen = Protocol { tries: 1, freeze: None, ..sent.clone() };
+    check("Sent, frozen", &frozen, &[ONE_EVER, ONE_AT_END], &[FOUND, KEEPS, UNDONE]);
+    let unkept = Protocol { tries: 1, wrong: Some(Wrong::DeliveredUnkept), ..sent };
+    check("Sent, delivered though nothing is kept", &unkept, &[TRUTH, SETTLED], &[FOUND]);
+}
+
+#[test]
+fn in_doubt_a_frozen_process_costs_nothing_while_its_session_lives() {
+    // The copy's lock, which lives as long as the session, keeps all others away until the thaw.
+    check("frozen, in doubt, no crash", &frozen_in_doubt(NO_FAULTS), &[], &[WAITS]);
+    check(
+        "the same, session lost",
+        &frozen_in_doubt(LOST_SESSION),
+        &[ONE_EVER],
+        &[FOUND, UNDONE, ZOMBIE],
+    );
+}
+
+#[test]
+fn a_frozen_process_takes_its_late_copy_out_or_has_it_recorded() {
+    // Thawed after the other's confirm it takes its late copy out; thawed before it, its copy is on
+    // record, and the other takes its own one out.
+    check("frozen, no crash", &frozen(NO_FAULTS), &[ONE_EVER], &[FOUND, UNDONE, WAITS]);
+    check("frozen, session lost", &frozen(LOST_SESSION), &[ONE_EVER], &[FOUND, UNDONE, ZOMBIE]);
+}
+
+#[test]
+fn the_first_receipt_wins_where_the_clock_steps() {
+    let clock = Protocol { faults: CLOCK, ..two() };
+    check("clock steps", &clock, &[ONE_EVER], &[FOUND, UNDONE, WAITS]);
+    let own_epoch = Protocol { wrong: Some(Wrong::OwnEpoch), ..clock.clone() };
+    check("clock steps, the epoch must be ours", &own_epoch, &[ONE_EVER, ONE_AT_END], &[UNDONE]);
+    let no_undo = Protocol { layers: Layers { undo: false, ..ALL }, ..clock };
+    check("clock steps, no undo", &no_undo, &[ONE_EVER, ONE_AT_END], &[FOUND]);
+    let crash = Protocol { faults: Faults { crash: true, ..CLOCK }, ..once() };
+    check("clock steps, crash", &crash, &[ONE_EVER, ONE_AT_END], &[FOUND, UNDONE]);
+}
+
+#[test]
+fn to_take_a_copy_out_where_no_receipt_is_on_record_loses_mail() {
+    // Another has just found that very copy. No clock has to step for it, nobody has to be frozen.
+    let lost = [TRUTH, RECEIPT, SETTLED, KEPT];
+    let inside = Protocol { wrong: Some(Wrong::UndoUnrecorded), ..once() };
+    check("an undo without a receipt on record", &inside, &lost, &[UNDONE]);
+    let lost = [TRUTH, RECEIPT, ONE_EVER, SETTLED, KEPT];
+    let clock = Protocol { faults: CLOCK, ..inside };
+    check("the same, clock steps", &clock, &lost, &[UNDONE]);
+}
+
+#[test]
+fn a_call_whose_answer_is_lost_is_made_again() {
+    // The first one may be executed at any time: before the second, after it, after the attempt, or
+    // never.
+    let lost = Protocol { faults: LOST_ANSWERS, ..once() };
+    check("answers lost", &lost, &[], &[AGAIN, FOUND, WAITS]);
+    let crash = Faults { crash: true, ..LOST_ANSWERS };
+    check(
+        "answers lost, crash",
+        &Protocol { faults: crash, ..lost.clone() },
+        &[],
+        &[AGAIN, FOUND, OUTLIVES],
+    );
+    check(
+        "answers lost, frozen",
+        &Protocol { freeze: None, ..lost.clone() },
+        &[ONE_EVER],
+        &[AGAIN, UNDONE],
+    );
+    let maildir = Protocol { tries: 1, faults: LOST_ANSWERS, ..maildir() };
+    check("answers lost: Maildir", &maildir, &[], &[AGAIN, WAITS]);
+    if full() {
+        check(
+            "answers lost, two tries",
+            &Protocol { tries: 2, ..lost.clone() },
+            &[],
+            &[AGAIN, FOUND],
+        );
+        let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], ..lost };
+        check("answers lost: two recipients, one Sent", &shared, &[], &[AGAIN, FOUND, WAITS]);
+        check(
+            "answers lost, crash: Maildir",
+            &Protocol { faults: crash, ..maildir },
+            &[],
+            &[AGAIN, WAITS],
+        );
+    }
+}
+
+#[test]
+fn a_lease_that_is_known_by_its_process_is_taken_for_that_of_the_next_attempt() {
+    let crash = Faults { crash: true, ..LOST_ANSWERS };
+    let alone = Protocol { jobs: vec![vec![0]], faults: crash, ..two() };
+    check("answers lost, one process", &alone, &[], &[AGAIN, FOUND]);
+    let by_process = Protocol { wrong: Some(Wrong::LeaseByProcess), ..alone };
+    let broken = [ONE_EVER, ONE_AT_END, SETTLED];
+    check("the same, leases known by host and process", &by_process, &broken, &[AGAIN]);
+}
+
+#[test]
+fn a_row_that_is_forgotten_is_made_anew_in_doubt() {
+    let forgets = Faults { forgets: 1, ..CRASH };
+    let forgotten = Protocol { faults: forgets, ..once() };
+    check("forgotten while not leased", &forgotten, &[], &[FOUND]);
+    let answers = Faults { crash: false, lost_answers: 1, ..forgets };
+    check("the same, answers lost", &Protocol { faults: answers, ..once() }, &[], &[AGAIN, FOUND]);
+    // As a ledger does that was put back from a backup and does not know it.
+    let fresh = Protocol { layers: Layers { memory: false, ..ALL }, ..forgotten };
+    check("forgotten, and claimed without doubt", &fresh, &[ONE_EVER, ONE_AT_END, SETTLED], &[]);
+    // Outside of the promise: whoever has the lease may write after the next one has looked.
+    let leased = Protocol { faults: Faults { forgets_leases: true, ..forgets }, ..once() };
+    check("forgotten while leased", &leased, &[ONE_EVER, ONE_AT_END], &[FOUND]);
+}
+
+#[test]
+fn a_late_process_confirms_no_other_message() {
+    let faults = Faults { forgets: 1, forgets_leases: true, ..NO_FAULTS };
+    let two_rows = Protocol { jobs: vec![vec![0], vec![1]], faults, ..once() };
+    check("two messages, rows by random values", &two_rows, &[], &[FOUND]);
+    let by_number = Protocol { wrong: Some(Wrong::RowsByNumber), ..two_rows };
+    let lost = [TRUTH, RECEIPT, SETTLED, KEPT];
+    check("two messages, numbers used again", &by_number, &lost, &[UNDONE]);
+}
+
+#[test]
+fn without_uidplus_a_second_copy_leaves_a_doubt() {
+    let unnamed = Protocol { uid_plus: false, ..once() };
+    check("no UIDPLUS", &unnamed, &[], &[FOUND]);
+    check("no UIDPLUS, server late", &Protocol { lag: 1, ..unnamed.clone() }, &[], &[FOUND]);
+    check(
+        "no UIDPLUS, answers lost",
+        &Protocol { faults: LOST_ANSWERS, ..unnamed.clone() },
+        &[],
+        &[AGAIN, FOUND],
+    );
+    let two_copies = [ONE_EVER, ONE_AT_END];
+    let frozen = Protocol { verifiers: vec![1], freeze: None, faults: NO_FAULTS, ..unnamed };
+    check("no UIDPLUS, frozen, verify", &frozen, &two_copies, &[FOUND, SETTLES]);
+    let unseen = [ONE_EVER, ONE_AT_END, SETTLED];
+    let no_doubt = Protocol { layers: Layers { doubt: false, ..ALL }, ..frozen.clone() };
+    check("the same, no doubt left", &no_doubt, &unseen, &[SETTLES]);
+    let by_epoch = Protocol { wrong: Some(Wrong::UnnamedByEpoch), ..frozen.clone() };
+    check("the same, ours if the row's epoch is", &by_epoch, &unseen, &[SETTLES]);
+    let same_epoch = Protocol { wrong: Some(Wrong::DoubtKeepsEpoch), ..frozen };
+    check("the same, a doubt that verify does not see", &same_epoch, &unseen, &[SETTLES]);
+}
+
+#[test]
+fn two_verifiers_and_an_owner_leave_one_copy() {
+    let copies = [ONE_EVER, ONE_AT_END];
+    let two = verifiers(&[2, 2], Start::Placed { copies: 2 });
+    check("two verifiers", &two, &copies, &[REMOVED, SETTLES]);
+    check(
+        "two verifiers, three copies",
+        &Protocol { start: Start::Placed { copies: 3 }, ..two.clone() },
+        &copies,
+        &[REMOVED, SETTLES],
+    );
+    check(
+        "two verifiers, crash",
+        &Protocol { faults: CRASH, ..two.clone() },
+        &copies,
+        &[REMOVED, SETTLES],
+    );
+    let owner = Protocol { faults: owner(3), ..two };
+    check("two verifiers, owner", &owner, &copies, &[REMOVED, PUT_BACK, SETTLES]);
+    let three = Protocol {
+        start: Start::Placed { copies: 3 },
+        faults: Faults { owner: 2, ..owner.faults },
+        ..owner
+    };
+    check("two verifiers, owner, three copies", &three, &copies, &[REMOVED, PUT_BACK, SETTLES]);
+    let doubt = verifiers(&[2, 2], Start::InDoubt { copies: 2 });
+    check("two verifiers, in doubt", &doubt, &copies, &[FOUND_BY_VERIFY, REMOVED, SETTLES]);
+    let doubt = Protocol { faults: self::owner(2), ..doubt };
+    check(
+        "two verifiers, in doubt, owner",
+        &doubt,
+        &copies,
+        &[FOUND_BY_VERIFY, REMOVED, PUT_BACK, SETTLES],
+    );
+}
+
+#[test]
+fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
+    let right = Protocol { faults: owner(2), ..verifiers(&[2, 2], Start::Placed { copies: 2 }) };
+    let last = [ONE_EVER, ONE_AT_END, LAST];
+    let no_keeper = Layers { keeper: false, ..ALL };
+    check(
+        "owner, no look at the copy that stays",
+        &Protocol { layers: no_keeper, ..right.clone() },
+        &last,
+        &[REMOVED],
+    );
+    let look_first = Protocol { wrong: Some(Wrong::LookThenMark), ..right.clone() };
+    check("owner, a look before the mark", &look_first, &last, &[REMOVED]);
+    // What is left: IMAP has no lock on a mailbox.
+    let instant = Faults { owner_waits: false, ..right.faults };
+    check(
+        "owner, in that very instant",
+        &Protocol { faults: instant, ..right.clone() },
+        &last,
+        &[REMOVED],
+    );
+
+    // Two that hold each other's copy for the one too many: the one on record was marked for a
+    // week, and then unmarked.
+    let crossed = Protocol { after_a_week: true, ..right };
+    let copies = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED];
+    check("crossed", &crossed, &copies, &[REMOVED, PUT_BACK]);
+    let lost = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT, LAST];
+    let no_keeper = Protocol { layers: no_keeper, ..crossed.clone() };
+    check("crossed, no look at the copy that stays", &no_keeper, &lost, &[REMOVED]);
+    let look_first = Protocol { wrong: Some(Wrong::LookThenMark), ..crossed.clone() };
+    check("crossed, a look before the mark", &look_first, &lost, &[REMOVED]);
+    let marked = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT];
+    let no_put_back = Protocol { layers: Layers { put_back: false, ..ALL }, ..crossed.clone() };
+    check("crossed, no mark taken back", &no_put_back, &marked, &[REMOVED]);
+    // And an owner's program that expunges while both marks are set.
+    check(
+        "crossed, owner expunges",
+        &Protocol { faults: owner(3), ..crossed },
+        &marked,
+        &[REMOVED, PUT_BACK],
+    );
+}
+
+#[test]
+fn verify_disturbs_no_delivery() {
+    let beside = Protocol { verifiers: vec![1], ..once() };
+    check("verify beside deliveries", &beside, &[], &[FOUND, FOUND_BY_VERIFY, WAITS, SETTLES]);
+    let owner = Protocol { faults: owner(1), ..beside.clone() };
+    check("verify, deliveries, owner", &owner, &[], &[FOUND, SETTLES]);
+    let clock = Protocol { faults: CLOCK, ..beside.clone() };
+    check(
+        "verify, deliveries, clock steps",
+        &clock,
+        &[ONE_EVER],
+        &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES],
+    );
+    let frozen = Protocol { freeze: None, faults: NO_FAULTS, ..beside.clone() };
+    check(
+        "verify, deliveries, frozen",
+        &frozen,
+        &[ONE_EVER],
+        &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES],
+    );
+    // What it finds in a row in doubt it records first, as a delivery would.
+    let lost = [TRUTH, RECEIPT, ONE_EVER, SETTLED, KEPT, LAST];
+    let unrecorded = Protocol { wrong: Some(Wrong::RemoveUnrecorded), ..frozen.clone() };
+    check("the same, taken out before one is on record", &unrecorded, &lost, &[REMOVED]);
+    // An owner's program may take back the mark that an undo has set: then there are two, and the
+    // row knows.
+    let unmarks = Protocol { faults: self::owner(1), ..frozen };
+    let copies = [ONE_EVER, ONE_AT_END];
+    check("verify, deliveries, frozen, owner", &unmarks, &copies, &[UNDONE, REMOVED, SETTLES]);
+    let same_epoch = Protocol { wrong: Some(Wrong::DoubtKeepsEpoch), ..unmarks };
+    let unseen = [ONE_EVER, ONE_AT_END, SETTLED];
+    check("the same, a doubt that verify does not see", &same_epoch, &unseen, &[UNDONE, SETTLES]);
+}
+
+#[test]
+fn what_is_written_after_the_second_look_is_not_looked_for() {
+    // A frozen process whose answer is lost, too, after verify has settled the row: known, and
+    // outside of the promise.
+    let late = Protocol { verifiers: vec![1], freeze: None, faults: CRASH, ..once() };
+    check(
+        "verify, frozen, crash",
+        &late,
+        &[ONE_EVER, ONE_AT_END, SETTLED],
+        &[FOUND, UNDONE, REMOVED, SETTLES],
+    );
+}
+
+#[test]
+fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
+    let broken = [ONE_EVER, ONE_AT_END];
+    let seen = [FOUND, UNDONE, WAITS, OUTLIVES, ZOMBIE];
+    check("frozen, crash", &Protocol { freeze: None, ..two() }, &broken, &seen);
+    check("server later than the lease", &Protocol { lag: 4, ..two() }, &broken, &seen);
+    check(
+        "server later than the lease, no crash",
+        &Protocol { lag: 4, faults: NO_FAULTS, ..two() },
+        &broken,
+        &[FOUND],
+    );
+}
+
+#[test]
+fn a_maildir_holds_one_copy_whatever_its_reader_moves() {
+    check("Maildir", &maildir(), &[], &[FOUND, WAITS, ZOMBIE]);
+}
+
+#[test]
+fn a_maildir_holds_one_sent_copy_for_two_recipients() {
+    let shared = Protocol { jobs: vec![vec![0, 2], vec![1, 2]], tries: 1, ..maildir() };
+    check("Maildir: two recipients, one Sent", &shared, &[], &[FOUND, WAITS, ZOMBIE]);
+}
+
+#[test]
+fn a_maildir_without_locks_may_hold_two_once_a_session_is_lost() {
+    // Leases are joined, so only the ledger's lock keeps two writers apart; the name does so until
+    // a reader moves the first file.
+    check("Maildir, no locks in it", &maildir_without_locks(CRASH), &[], &[FOUND, WAITS]);
+    let lost = maildir_without_locks(LOST_SESSION);
+    check("the same, session lost", &lost, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
+    let by_epoch = Protocol { wrong: Some(Wrong::SecondLookByEpoch), ..lost };
+    let broken = [ONE_EVER, ONE_AT_END, SETTLED];
+    check("the same, second look by epoch", &by_epoch, &broken, &[FOUND, ZOMBIE]);
+}
+
+#[test]
+fn without_the_lock_a_freeze_in_doubt_costs_a_copy() {
+    let layers = Layers { lock: false, ..ALL };
+    // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting
+    // only.
+    check("no lock", &Protocol { layers, ..two() }, &[], &[FOUND]);
+    let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
+    check("no lock: frozen, in doubt", &frozen, &[ONE_EVER], &[UNDONE]);
+    // A Maildir has locks of its own, and is at a loss without any.
+    check("no lock: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[], &[FOUND]);
+    let layers = Layers { guard: false, ..layers };
+    let none = Protocol { layers, ..maildir_without_locks(CRASH) };
+    check("no lock, none in the Maildir", &none, &[ONE_EVER, ONE_AT_END], &[FOUND]);
+}
+
+#[test]
+fn without_the_lease_two_at_once_cost_a_copy() {
+    let layers = Layers { lease: false, ..ALL };
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("no lease", &Protocol { layers, ..once() }, &broken, &[FOUND]);
+    // In doubt, as long as nothing breaks, the lock stands in for it; without doubt nothing does.
+    check(
+        "no lease: frozen, in doubt",
+        &Protocol { layers, ..frozen_in_doubt(NO_FAULTS) },
+        &[],
+        &[],
+    );
+    check(
+        "no lease, no fault",
+        &Protocol { layers, faults: NO_FAULTS, ..once() },
+        &[ONE_EVER],
+        &[UNDONE],
+    );
+}
+
+#[test]
+fn without_the_look_a_crash_costs_a_copy() {
+    let layers = Layers { look: false, ..ALL };
+    check("no look", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES]);
+    let found =
+        Protocol { layers, start: Start::InDoubt { copies: 1 }, faults: NO_FAULTS, ..once() };
+    check("no look: in doubt, one copy there", &found, &[ONE_EVER, ONE_AT_END], &[]);
+    check(
+        "no look: Maildir",
+        &Protocol { layers, tries: 1, ..maildir() },
+        &[ONE_EVER, ONE_AT_END],
+        &[],
+    );
+}
+
+#[test]
+fn without_the_clock_check_a_slow_process_costs_a_copy() {
+    let layers = Layers { check: false, ..ALL };
+    check(
+        "no clock check",
+        &Protocol { layers, ..once() },
+        &[ONE_EVER, ONE_AT_END],
+        &[FOUND, UNDONE],
+    );
+}
+
+#[test]
+fn without_the_epoch_a_slow_process_gives_back_the_lease_of_another() {
+    let layers = Layers { epoch: false, ..ALL };
+    check("no epoch", &Protocol { layers, ..two() }, &[ONE_EVER, ONE_AT_END], &[FOUND]);
+}
+
+#[test]
+fn without_the_undo_a_thawed_process_leaves_its_late_copy() {
+    let layers = Layers { undo: false, ..ALL };
+    // Inside the envelope nobody is late and there is nothing to undo; it stays for who is thawed
+    // too late.
+    check("no undo", &Protocol { layers, ..two() }, &[], &[FOUND]);
+    let first = Protocol { layers, ..frozen(LOST_SESSION) };
+    check("no undo: frozen, session lost", &first, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
+}
+
+#[test]
+fn without_any_layer_there_are_two_copies_and_still_nothing_is_lost() {
+    let layers = Layers {
+        lock: false,
+        guard: false,
+        lease: false,
+        look: false,
+        check: false,
+        epoch: false,
+        undo: false,
+        ..ALL
+    };
+    check(
+        "no layer at all",
+        &Protocol { layers, ..once() },
+        &[ONE_EVER, ONE_AT_END],
+        &[OUTLIVES, ZOMBIE],
+    );
+}

@@ -1,0 +1,333 @@
+//! How sessions with an IMAP server begin, against real servers: certificates, whose fault a
+//! refused login is, and whose mailboxes a session shows.
+
+use std::fs;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::TempRoot;
+use crate::support::courier::Courier;
+use crate::support::cyrus::Cyrus;
+use crate::support::dovecot::Dovecot;
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::message::{DedupBy, Message};
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::login_form::LoginForm;
+use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
+
+fn settings(dovecot: &Dovecot) -> ImapSettings {
+    ImapSettings {
+        port: dovecot.imap_port(),
+        user: dovecot.master_user().to_owned(),
+        password: dovecot.password().into(),
+        ..like_dovecots()
+    }
+}
+
+/// With the user and password that all servers here have.
+fn like_dovecots() -> ImapSettings {
+    ImapSettings {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        tls: Tls::None,
+        ca_file: None,
+        user: "mda".to_owned(),
+        login: LoginForm::Sasl,
+        password: "store-secret".into(),
+        create_mailboxes: true,
+        dedup_by: DedupBy::Content,
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+#[test]
+fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
+    let (dovecot, folder) = (Dovecot::start(), TempRoot::new());
+    let ca_file = folder.join("ca.pem");
+    let implicit = ImapSettings {
+        host: "localhost".to_owned(),
+        port: dovecot.imaps_port(),
+        tls: Tls::Implicit,
+        ca_file: Some(ca_file.clone()),
+        ..settings(&dovecot)
+    };
+    let mut store = ImapStore::new(implicit);
+    let refused = store.check("doug", soon()).expect_err("there are no certificates").to_string();
+    assert!(refused.contains("CA file") && refused.contains("ca.pem"), "{refused}");
+    fs::write(&ca_file, "-----BEGIN CERTIFICATE-----\nnot yet").expect("half a file");
+    let refused = store.check("doug", soon()).expect_err("half a file").to_string();
+    assert!(refused.contains("ca.pem") || refused.contains("no root certificates"), "{refused}");
+    fs::copy(dovecot.ca_file(), &ca_file).expect("the certificate");
+    store.check("doug", soon()).expect("the certificates are there now");
+}
+
+/// Access control lists; what a test says of an account's mailbox stands in its `dovecot-acl`.
+const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
+     plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
+
+fn letter() -> Message {
+    Message::new(b"Message-ID: <login@b>\nSubject: s\n\nbody\n".to_vec(), DedupBy::Content)
+}
+
+fn append(store: &mut ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
+    let letter = letter();
+    let copy = Copy {
+        key: &[0; 32],
+        head: b"",
+        bytes: letter.own_copy(),
+        identity: letter.identity(),
+        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
+    };
+    store.append(
+        destination,
+        &copy,
+        &Deadline::new(Duration::from_secs(30), Duration::from_secs(10)),
+    )
+}
+
+#[test]
+fn a_mailbox_without_the_right_to_write_refuses_by_itself() {
+    let dovecot = Dovecot::start_with(ACL);
+    let mut store = ImapStore::new(settings(&dovecot));
+    let sent = Destination::sent("lisa", "Sent");
+    append(&mut store, &sent).expect("there is no list yet");
+    let folder = dovecot.maildir("lisa").join(".Sent");
+    for rights in ["lrw", ""] {
+        fs::write(folder.join("dovecot-acl"), format!("owner {rights}\n")).expect("a list");
+        let mut store = ImapStore::new(settings(&dovecot));
+        let refused = append(&mut store, &sent);
+        assert!(matches!(&refused, Err(StoreError::Refused(_))), "{rights:?}: {refused:?}");
+        append(&mut store, &Destination::inbox("lisa")).expect("the INBOX has no list");
+    }
+    fs::remove_file(folder.join("dovecot-acl")).expect("the list");
+    append(&mut ImapStore::new(settings(&dovecot)), &sent).expect("the right is back");
+    assert_eq!(dovecot.count("lisa", "Sent"), 2);
+}
+
+#[test]
+fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
+    let dovecot = Dovecot::start();
+    let mut store = ImapStore::new(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
+    let refused = append(&mut store, &Destination::sent("lisa", "Sent"));
+    assert!(
+        matches!(&refused, Err(StoreError::Refused(why)) if why.contains("create_mailboxes")),
+        "{refused:?}"
+    );
+    append(&mut store, &Destination::inbox("lisa")).expect("the INBOX is there");
+}
+
+/// A password file for the master user in place of the shipped one's, so that it can be changed.
+fn change_password(dovecot: &Dovecot, password: &str) {
+    let file = dovecot.config_file().with_file_name("master-users");
+    fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
+        .expect("master-users");
+    dovecot.doveadm(&["reload"]);
+}
+
+#[test]
+fn a_password_that_was_changed_is_not_an_accounts_fault() {
+    let dovecot = Dovecot::start();
+    let mut store = ImapStore::new(settings(&dovecot));
+    append(&mut store, &Destination::inbox("doug")).expect("all is well");
+    change_password(&dovecot, "another");
+    // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
+    let ours = append(&mut store, &Destination::inbox("lisa"));
+    assert!(
+        matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")),
+        "{ours:?}"
+    );
+    append(&mut store, &Destination::inbox("doug")).expect("a kept session outlives the password");
+    change_password(&dovecot, dovecot.password());
+    append(&mut store, &Destination::inbox("lisa")).expect("the password is right again");
+    assert_eq!((dovecot.count("doug", "INBOX"), dovecot.count("lisa", "INBOX")), (2, 1));
+}
+
+/// Users in a passwd(5)-like file; those in `accounts` exist.
+fn users_in_a_file(folder: &TempRoot, accounts: &[&str]) -> String {
+    let file = folder.join("users");
+    write_users(folder, accounts);
+    let file = file.display();
+    format!(
+        "passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+         userdb {{\n  driver = passwd-file\n  args = {file}\n\
+           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
+    )
+}
+
+fn write_users(folder: &TempRoot, accounts: &[&str]) {
+    let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}user-secret::::::\n"));
+    fs::write(folder.join("users"), lines.collect::<String>()).expect("users");
+}
+
+#[test]
+fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
+    let folder = TempRoot::new();
+    let dovecot =
+        Dovecot::start_with_users(&users_in_a_file(&folder, &["doug", "scuba", "rig-probe"]));
+    let mut store = ImapStore::new(settings(&dovecot));
+    let unknown = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&unknown, Err(StoreError::NotStored(_))), "nobody else is known: {unknown:?}");
+    append(&mut store, &Destination::inbox("doug")).expect("an account");
+    let closed = append(&mut store, &Destination::inbox("lisa"));
+    assert!(
+        matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")),
+        "{closed:?}"
+    );
+    // Doug's session is kept; but his account is gone as well, so nothing is proven.
+    write_users(&folder, &["scuba"]);
+    dovecot.doveadm(&["reload"]);
+    let unsure = append(&mut store, &Destination::inbox("lisa"));
+    assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
+}
+
+/// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the
+/// account, nor a mailbox.
+fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> Whose {
+    let whose = ImapStore::new(settings).whose_mailboxes(account, soon()).expect("it can be told");
+    let left = dovecot.doveadm(&["mailbox", "list", "-u", account, "onedrop*"]);
+    assert!(left.is_empty(), "{left}");
+    whose
+}
+
+fn counts(whose: &Whose, how: &str) {
+    assert!(matches!(whose, Whose::Accounts(why) if why.contains(how)), "{whose:?}");
+}
+
+const NOT_FOR_ITSELF: &str = "not for itself";
+const UIDVALIDITY: &str = "uidvalidity";
+const MAILBOX: &str = "did not show";
+
+#[test]
+fn the_account_counts_where_the_master_user_is_none() {
+    let folder = TempRoot::new();
+    let dovecot =
+        Dovecot::start_with_users(&users_in_a_file(&folder, &["lisa", "doug", "rig-probe"]));
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
+    let unknown = ImapStore::new(settings(&dovecot)).whose_mailboxes("ghost", soon());
+    assert!(unknown.is_err(), "{unknown:?}");
+}
+
+#[test]
+fn the_account_counts_where_every_name_is_an_account() {
+    let dovecot = Dovecot::start();
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
+    let itself = ImapStore::new(settings(&dovecot)).whose_mailboxes("mda", soon());
+    assert!(
+        matches!(&itself, Err(StoreError::Setup(why)) if why.contains("mda itself")),
+        "{itself:?}"
+    );
+}
+
+/// Users in an SQL database, the master user among them.
+fn users_in_a_database(folder: &TempRoot) -> String {
+    let (database, file) = (folder.join("users.db"), folder.join("sql.conf"));
+    let connection = rusqlite::Connection::open(&database).expect("a database");
+    let rows =
+        ["lisa", "doug", "rig-probe"].map(|name| format!("('{name}', 'user-secret')")).join(", ");
+    connection
+        .execute_batch(&format!(
+            "CREATE TABLE users (name TEXT PRIMARY KEY, password TEXT NOT NULL); \
+             INSERT INTO users VALUES {rows}, ('mda', 'store-secret');"
+        ))
+        .expect("users");
+    drop(connection);
+    crate::support::set_mode(&database, 0o644);
+    let conf = format!(
+        "driver = sqlite\nconnect = {}\ndefault_pass_scheme = PLAIN\n\
+         password_query = SELECT name AS user, password FROM users WHERE name = '%u'\n\
+         user_query = SELECT name AS user FROM users WHERE name = '%u'\n",
+        database.display()
+    );
+    fs::write(&file, conf).expect("sql.conf");
+    let args = format!("driver = sql\n  args = {}", file.display());
+    let fields = "default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u";
+    format!("passdb {{\n  {args}\n}}\nuserdb {{\n  {args}\n  {fields}\n}}\n")
+}
+
+#[test]
+fn the_account_counts_where_users_are_in_a_database() {
+    let folder = TempRoot::new();
+    let users = users_in_a_database(&folder);
+    let dovecot = Dovecot::start_with_users(&users);
+    // The master user has an account of its own here, and thus an INBOX.
+    let number = |account: &str, number: &str| {
+        dovecot.doveadm(&["mailbox", "update", "-u", account, "--uid-validity", number, "INBOX"]);
+    };
+    number("lisa", "77");
+    number("mda", "78");
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), UIDVALIDITY);
+    number("mda", "77");
+    counts(&whose(&dovecot, settings(&dovecot), "lisa"), MAILBOX);
+    let left = dovecot.doveadm(&["mailbox", "list", "-u", "mda", "onedrop*"]);
+    assert!(left.is_empty(), "{left}");
+}
+
+/// Dovecot's other way for master users, with a separator in the name.
+#[test]
+fn a_template_names_the_account_in_the_login() {
+    let folder = TempRoot::new();
+    let users = users_in_a_file(&folder, &["lisa", "doug", "li*sa", "rig-probe"]);
+    let dovecot = Dovecot::start_with_users(&format!("{users}auth_master_user_separator = *\n"));
+    let template = || ImapSettings {
+        login: LoginForm::parse("{account}*{user}").expect("a template"),
+        ..settings(&dovecot)
+    };
+    let mut store = ImapStore::new(template());
+    append(&mut store, &Destination::inbox("lisa")).expect("an account");
+    assert_eq!((dovecot.count("lisa", "INBOX"), dovecot.count("doug", "INBOX")), (1, 0));
+    let split_elsewhere = append(&mut store, &Destination::inbox("li*sa"));
+    let why = "separates account and user";
+    assert!(
+        matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)),
+        "{split_elsewhere:?}"
+    );
+    assert_eq!(dovecot.files("li"), 0);
+    let ghost = append(&mut store, &Destination::inbox("ghost"));
+    assert!(
+        matches!(&ghost, Err(StoreError::NoAccount(why)) if why.contains("lisa can log in")),
+        "{ghost:?}"
+    );
+    counts(&whose(&dovecot, template(), "lisa"), NOT_FOR_ITSELF);
+    // A server that knows of no separator lets nobody in.
+    let other = Dovecot::start_with_users(&users);
+    let elsewhere = ImapSettings { port: other.imap_port(), ..template() };
+    let refused = append(&mut ImapStore::new(elsewhere), &Destination::inbox("lisa"));
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[test]
+fn the_account_counts_with_cyrus() {
+    let cyrus = Cyrus::start(&["lisa", "doug"]);
+    let settings = || ImapSettings { port: cyrus.port(), ..like_dovecots() };
+    let told = ImapStore::new(settings()).whose_mailboxes("lisa", soon()).expect("it can be told");
+    // The user has no INBOX, and may not make one.
+    counts(&told, "of mda none");
+    let mut store = ImapStore::new(settings());
+    append(&mut store, &Destination::inbox("doug")).expect("an account");
+    for (account, count) in [("doug", 1), ("lisa", 0)] {
+        let opened = cyrus.session(account).command("EXAMINE INBOX").expect("EXAMINE");
+        assert!(
+            opened.untagged.iter().any(|line| line.text == format!("* {count} EXISTS")),
+            "{account}: {opened:?}"
+        );
+    }
+}
+
+#[test]
+fn the_account_does_not_count_with_courier() {
+    let courier = Courier::start(&["lisa"]);
+    let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
+    let told = ImapStore::new(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
+    assert!(
+        matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")),
+        "{told:?}"
+    );
+    assert_eq!(
+        (courier.folders("lisa"), courier.folders("mda")),
+        (Vec::new(), Vec::new()),
+        "nothing is left behind"
+    );
+}

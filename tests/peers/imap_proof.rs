@@ -1,0 +1,244 @@
+//! Nothing is written through a mail server that was not seen to heed for whom we log in: by both
+//! doors, with real servers.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::support::courier::Courier;
+use crate::support::dovecot::{Dovecot, MAIL_USER};
+use crate::support::imap::Imap;
+use crate::support::lmtp::Lmtp;
+use crate::support::{TempRoot, chown_recursive, onedrop, set_mode, wait_until};
+
+const MESSAGE: &[u8] =
+    b"Return-Path: <lisa@gmail.com>\nMessage-ID: <proof@b>\nSubject: s\n\nbody\n";
+
+/// A ledger in a file, and a mail server at this port.
+struct Site {
+    root: TempRoot,
+}
+
+impl Site {
+    fn new(port: u16, more: &str) -> Site {
+        let root = TempRoot::new();
+        let folder = root.dir_for("site", MAIL_USER, 0o755);
+        fs::write(folder.join("password"), "store-secret").expect("password");
+        set_mode(&folder.join("password"), 0o600);
+        let at = folder.display();
+        let text = format!(
+            "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n\
+             [store]\nurl = \"imap://127.0.0.1:{port}\"\nstarttls = false\npassword_file = \"{at}/password\"\n\
+             [directory]\ndomains = [\"b.example\"]\n{more}\n"
+        );
+        fs::write(folder.join("onedrop.toml"), text).expect("configuration");
+        let site = Site { root };
+        let migrated = site.run(&["migrate"], b"");
+        assert_eq!(migrated.0, 0, "{migrated:?}");
+        chown_recursive(&folder, MAIL_USER);
+        site
+    }
+
+    fn config(&self) -> PathBuf {
+        self.root.join("site/onedrop.toml")
+    }
+
+    /// Exit status and output.
+    fn run(&self, args: &[&str], input: &[u8]) -> (i32, String) {
+        use std::io::Write;
+        let mut command = onedrop();
+        command.args(args).arg("--config").arg(self.config());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("binary");
+        child.stdin.take().expect("a pipe").write_all(input).expect("a message");
+        let output = child.wait_with_output().expect("an end");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().expect("a status"), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn deliver(&self, account: &str) -> (i32, String) {
+        self.run(&["deliver", "-d", &format!("{account}@b.example")], MESSAGE)
+    }
+
+    fn proofs(&self) -> i64 {
+        let ledger = rusqlite::Connection::open(self.root.join("site/ledger.db")).expect("ledger");
+        ledger
+            .query_row("SELECT count(*) FROM onedrop_proof", [], |row| row.get(0))
+            .expect("a count")
+    }
+}
+
+#[track_caller]
+fn is((status, said): &(i32, String), expected: i32, start: &str) {
+    assert!(*status == expected && said.starts_with(start), "{status}: {said}");
+}
+
+const IGNORES: &str = "ignores for whom: mail would land in mda's own mailbox";
+
+#[test]
+fn a_server_that_ignores_the_account_gets_no_mail() {
+    let courier = Courier::start(&["lisa", "doug"]);
+    let site = Site::new(courier.port(), "");
+    for account in ["lisa", "doug"] {
+        let refused = site.deliver(account);
+        is(&refused, 75, "4.3.5 store: ");
+        assert!(refused.1.contains(IGNORES) && refused.1.contains("store.login"), "{}", refused.1);
+    }
+    let own = site.deliver("mda");
+    is(&own, 75, "4.3.5 store: ");
+    let checked = site.run(&["check", "--account", "lisa"], b"");
+    assert!(
+        checked.0 != 0 && checked.1.contains("error   store: the mail server at"),
+        "{checked:?}"
+    );
+    assert!(checked.1.contains(IGNORES), "{}", checked.1);
+    let lmtp = Lmtp::start(&site.config());
+    for _ in 0..2 {
+        let replies =
+            lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example", "doug@b.example"], MESSAGE);
+        for reply in replies.expect("replies") {
+            let text = format!("{reply:?}");
+            assert!(text.contains("451") && text.contains("4.3.5"), "{text}");
+        }
+    }
+    drop(lmtp);
+    for account in ["lisa", "doug", "mda"] {
+        assert_eq!(courier.messages(account), Vec::<Vec<u8>>::new(), "{account}");
+        assert_eq!(courier.folders(account), Vec::<String>::new(), "{account}");
+    }
+    assert_eq!(site.proofs(), 0);
+    let traced = site.run(&["trace", "lisa@b.example"], b"");
+    assert!(traced.1.contains("4.3.5"), "{}", traced.1);
+}
+
+/// How often somebody has logged in to the mail server.
+fn logins(dovecot: &Dovecot) -> usize {
+    let log = fs::read_to_string(dovecot.config_file().with_file_name("dovecot.log")).expect("log");
+    log.lines()
+        .filter(|line| line.contains("imap-login: ") && line.contains("Login: user=<"))
+        .count()
+}
+
+#[test]
+fn a_proof_on_record_costs_no_login() {
+    let dovecot = Dovecot::start();
+    let site = Site::new(dovecot.imap_port(), "");
+    let own = site.deliver("mda");
+    is(&own, 75, "4.3.5 store: ");
+    assert!(own.1.contains("mda is the account of mda itself"), "{}", own.1);
+    assert_eq!(site.proofs(), 0);
+    is(&site.deliver("lisa"), 0, "stored account=lisa");
+    assert_eq!(site.proofs(), 1);
+    for account in ["doug", "scuba"] {
+        let before = logins(&dovecot);
+        is(&site.deliver(account), 0, &format!("stored account={account}"));
+        assert!(wait_until(Duration::from_secs(5), || logins(&dovecot) > before));
+        assert_eq!(logins(&dovecot) - before, 1, "{account}");
+        assert_eq!(dovecot.count(account, "INBOX"), 1);
+    }
+}
+
+#[test]
+fn the_server_and_check_renew_the_proof() {
+    let dovecot = Dovecot::start();
+    let site = Site::new(dovecot.imap_port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
+    let lmtp = Lmtp::start(&site.config());
+    lmtp.wait_for_record("heeds for whom we log in");
+    assert_eq!(site.proofs(), 1, "before anything was delivered");
+    drop(lmtp);
+    let checked = site.run(&["check"], b"");
+    assert!(
+        checked.1.contains("ok      store: the mail server at")
+            && checked.1.contains("heeds for whom"),
+        "{checked:?}"
+    );
+}
+
+/// A server that has taken the place of another one, whose proof is on record.
+#[test]
+fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
+    let courier = Courier::start(&["lisa"]);
+    let site = Site::new(courier.port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
+    let ledger = rusqlite::Connection::open(site.root.join("site/ledger.db")).expect("ledger");
+    let prove = || {
+        let sql = "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) VALUES (?1, 'mda', 'sasl', 'h', 1)";
+        ledger.execute(sql, [format!("127.0.0.1:{}", courier.port())]).expect("a row");
+    };
+    prove();
+    let lmtp = Lmtp::start(&site.config());
+    let replies =
+        lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example"], MESSAGE).expect("replies");
+    assert!(format!("{replies:?}").contains("4.3.5"), "{replies:?}");
+    lmtp.wait_for_record(IGNORES);
+    assert_eq!(site.proofs(), 0);
+    drop(lmtp);
+    prove();
+    assert_ne!(site.run(&["check"], b"").0, 0);
+    assert_eq!(site.proofs(), 0);
+    is(&site.deliver("lisa"), 75, "4.3.5 store: ");
+    assert_eq!(courier.messages("mda"), Vec::<Vec<u8>>::new());
+}
+
+/// A master password that is changed while the server keeps sessions: it is nobody's fault but
+/// ours, and nothing is lost.
+#[test]
+fn a_password_changed_under_the_server_loses_no_mail() {
+    let dovecot = Dovecot::start_high_performance();
+    let site = Site::new(
+        dovecot.imap_port(),
+        "accounts = { \"lisa@gmail.com\" = \"lisa\", \"zoe@gmail.com\" = \"zoe\" }\n[sent]\ntrust = \"header\"",
+    );
+    let change = |password: &str| {
+        let file = dovecot.config_file().with_file_name("master-users");
+        fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
+            .expect("master-users");
+        dovecot.doveadm(&["reload"]);
+        let works = || {
+            Imap::login_as(dovecot.imap_port(), "rig-probe", dovecot.master_user(), password)
+                .is_ok()
+        };
+        assert!(wait_until(Duration::from_secs(20), works));
+    };
+    let letter = |number: u32, from: &str| {
+        format!("From: {from}\nMessage-ID: <{number}@b>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody {number}\n")
+            .into_bytes()
+    };
+    let lmtp = Lmtp::start(&site.config());
+    let mut client = lmtp.client();
+    let mut send = |number: u32, from: &str, to: &str| -> String {
+        let replies = client.deliver(from, &[to], &letter(number, from)).expect("replies");
+        assert_eq!(replies.len(), 1);
+        format!("{:?}", replies[0])
+    };
+    let first = send(1, "lisa@gmail.com", "scuba@b.example");
+    assert!(first.contains("250"), "{first}");
+    change("another");
+    // Scuba's session is kept, Doug needs a login; so does Zoe's Sent.
+    let refused = send(2, "lisa@gmail.com", "doug@b.example");
+    assert!(
+        refused.contains("451")
+            && refused.contains("4.3.5")
+            && refused.contains("password is wrong"),
+        "{refused}"
+    );
+    let with_sent = send(3, "zoe@gmail.com", "scuba@b.example");
+    assert!(with_sent.contains("250"), "{with_sent}");
+    for text in [&refused, &with_sent] {
+        assert!(!text.contains("can log in"), "nobody's account is closed: {text}");
+    }
+    change(dovecot.password());
+    let again = send(2, "lisa@gmail.com", "doug@b.example");
+    assert!(again.contains("250"), "{again}");
+    let repaired = site.run(&["verify", "--repair", "--since", "24h"], b"");
+    assert_eq!(repaired.0, 0, "{repaired:?}");
+    let counts =
+        [("scuba", "INBOX", 2), ("doug", "INBOX", 1), ("lisa", "Sent", 2), ("zoe", "Sent", 1)];
+    for (account, mailbox, count) in counts {
+        assert_eq!(dovecot.count(account, mailbox), count, "{account} {mailbox}");
+    }
+    let sent = &dovecot.messages("zoe", "Sent")[0];
+    let expected =
+        String::from_utf8(letter(3, "zoe@gmail.com")).expect("text").replace('\n', "\r\n");
+    assert_eq!(String::from_utf8_lossy(sent), expected);
+}

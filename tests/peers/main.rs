@@ -1,0 +1,11 @@
+//! Mail and SQL servers that break, hang, lie or vanish, and what must be true of a server before
+//! Onedrop writes through it.
+
+mod broken;
+mod hostile;
+mod imap_login;
+mod imap_proof;
+mod ipv6;
+#[path = "../support/mod.rs"]
+mod support;
+mod vanished;

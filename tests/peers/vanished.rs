@@ -1,0 +1,62 @@
+//! A server that has vanished without a word, as in a power cut or behind a firewall that has
+//! forgotten its connections: `onedrop lmtp` notices it in the sessions that it has kept, and
+//! delivers in new ones.
+
+use std::fs::File;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::host::{Host, free_net, servers};
+use crate::support::lmtp_client::{LmtpClient, Reply};
+use crate::support::server::Server;
+use crate::support::{TempRoot, onedrop_path};
+
+const ANN: &str = "ann@elsewhere.example";
+const ALL: [&str; 3] = ["scuba@axial.net", "doug@axial.net", "lisa@axial.net"];
+/// An IMAP session that was idle for less is not asked whether it is still there.
+const IDLE: Duration = Duration::from_secs(3);
+
+fn letter(name: &str) -> Vec<u8> {
+    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
+}
+
+#[test]
+fn kept_sessions_with_servers_that_vanished_cost_no_delivery() {
+    let (root, net) = (TempRoot::new(), free_net());
+    let hosts = [Host::start(&root, 0, net)];
+    let world = servers(&hosts, root, net, "[directory]\ndomains = [\"axial.net\"]\n");
+    let host = &hosts[0];
+    let socket = host.folder.join("lmtp");
+    let config = host.folder.join("onedrop.toml");
+    let log = host.folder.join("lmtp.log");
+    let mut command = host.command(onedrop_path());
+    command
+        .arg("lmtp")
+        .arg("--config")
+        .arg(&config)
+        .arg("--listen")
+        .arg(format!("unix:{}", socket.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("log"));
+    let mut lmtp = Server::start("onedrop lmtp", command, Signal::SIGKILL, &log);
+    lmtp.wait_ready(|| LmtpClient::unix(&socket, Duration::from_secs(1)).is_ok());
+    let mut client = LmtpClient::welcome(&socket);
+    let mut deliver = |name: &str, to: &[&str]| {
+        let replies = client.deliver(ANN, to, &letter(name)).expect("replies");
+        assert!(replies.iter().all(Reply::is_ok), "{name}: {replies:?}");
+    };
+    // The first call in a ledger's session is another one for several recipients: there a helper
+    // takes a turn in it.
+    for (name, to) in [("several", &ALL[..]), ("one", &ALL[..1])] {
+        deliver(&format!("{name}-before"), &ALL);
+        thread::sleep(IDLE);
+        let forgotten = host.forget_connections();
+        let servers = forgotten.ports.len();
+        assert!(servers >= 4, "{servers} connections");
+        deliver(&format!("{name}-after"), to);
+    }
+    assert_eq!(world.dovecot.count("scuba", "INBOX"), 4);
+    assert_eq!(world.dovecot.count("doug", "INBOX"), 3);
+}

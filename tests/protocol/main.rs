@@ -1,0 +1,6 @@
+//! `deliver` and `verify` with ledger and store in memory.
+
+#[path = "../ports/mod.rs"]
+mod ports;
+mod protocol;
+mod verify;

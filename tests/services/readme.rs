@@ -1,0 +1,78 @@
+//! What a new user does first: the README's commands, word by word.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::{TempRoot, fixture_text, onedrop_path};
+
+/// The commands in the README's first two shell blocks.
+fn commands() -> Vec<String> {
+    let readme = fixture_text("README.md");
+    let blocks: Vec<String> = readme
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once("```")?.0.trim().to_owned()))
+        .collect();
+    blocks.into_iter().take(2).collect()
+}
+
+/// Runs a command as in a checkout, with the program that the tests have built.
+fn run(command: &str, checkout: &Path) -> Output {
+    assert!(command.starts_with("cargo run --release -- "), "{command}");
+    let command =
+        command.replacen("cargo run --release --", &onedrop_path().display().to_string(), 1);
+    Command::new("sh").args(["-c", &command]).current_dir(checkout).output().expect("sh")
+}
+
+#[test]
+fn the_trial_delivers_once_and_shows_what_it_did() {
+    let root = TempRoot::new();
+    for folder in ["conf", "fixtures"] {
+        let link = std::os::unix::fs::symlink(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            root.join(folder),
+        );
+        link.expect("a link");
+    }
+    let commands = commands();
+    let first = run(&commands[0], &root);
+    let said = String::from_utf8_lossy(&first.stdout).into_owned();
+    assert!(first.status.success(), "{first:?}");
+    for copy in ["scuba mailbox=INBOX", "doug mailbox=INBOX", "lisa mailbox=Sent"] {
+        assert!(said.contains(&format!("stored account={copy} ")), "{said}");
+    }
+    let again = run(&commands[0], &root);
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(
+        again.status.success() && said.matches("already there account=").count() == 3,
+        "{said}"
+    );
+
+    let files =
+        |path: &str| fs::read_dir(root.join("demo/mail").join(path)).expect("a folder").count();
+    assert_eq!(
+        [files("scuba/Maildir/new"), files("doug/Maildir/new"), files("lisa/Maildir/.Sent/cur")],
+        [1, 1, 1]
+    );
+
+    let trace = run(&commands[1], &root);
+    let told = String::from_utf8_lossy(&trace.stdout).into_owned();
+    assert!(trace.status.success(), "{trace:?}");
+    let host = nix::unistd::gethostname().expect("a name").to_string_lossy().into_owned();
+    for fact in [
+        "subject     Our next meeting \u{2013} Tuesday?",
+        "in-reply-to <first-meeting@mail.axial.net>",
+        "references  <first-meeting@mail.axial.net>",
+        "from        Lisa <lisa@gmail.com>",
+        "to          Doug <doug@mail.axial.net>",
+        "part        1 text/plain ",
+        "part        2 text/csv \"agenda.csv\" 48 bytes",
+        &format!(" {host} pid "),
+        ": delivered 2.0.0 in ",
+    ] {
+        assert!(told.contains(fact), "{fact:?} is not in\n{told}");
+    }
+    assert_eq!(told.matches("\ncopy ").count(), 3, "{told}");
+    assert_eq!(told.matches("\nattempt ").count(), 4, "one for each recipient and run: {told}");
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Who a message is, written a second time and only from what the documents say, so that a change of the one in
+src/message/identity.rs does not go unseen (tests/values/golden.rs compares them).
+
+    python3 tests/values/identity_reference.py FILE...
+
+prints a line for each message: the file's name without its suffix, the id hash, the digest and the hash of scuba's copy
+in INBOX; then digest and copy hash with dedup.by = "message-id". Hexadecimal, separated by tabs.
+"""
+
+import calendar
+import hashlib
+import os
+import re
+import sys
+
+AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version mail-followup-to
+mail-reply-to autocrypt disposition-notification-to return-receipt-to""".encode().split()
+SPACE = b" \t\n\x0c\r"
+MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
+HOURS = {b"est": -5, b"edt": -4, b"cst": -6, b"cdt": -5, b"mst": -7, b"mdt": -6, b"pst": -8, b"pdt": -7}
+DATE = re.compile(
+    rb"_*(?:(?:mon|tue|wed|thu|fri|sat|sun)_*,_*)?"
+    rb"(\d{1,2})(?!\d)_*([a-z]+)_*(\d{2,4})(?!\d)_*"
+    rb"(\d{2})_*:_*(\d{2})(?!\d)_*(?::_*(\d{2})(?!\d)_*)?"
+    rb"(?:([+-])(\d\d)(\d\d)|([a-z]+))_*".replace(b"_", rb"[ \t\r\n]"),
+    re.IGNORECASE,
+)
+
+
+def sha256(*parts):
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def without_mbox_line(data):
+    match = re.match(rb"From (?! *:)[^\r\n]*\r?\n(?=.)", data, re.DOTALL)
+    return data[match.end():] if match else data
+
+
+def header_and_rest(data):
+    """The fields as (name, raw value), and what follows the last one."""
+    found, rest = [], data
+    while rest:
+        line = re.match(rb"[^\n]*\n?", rest).group()
+        if found and line[0] in b" \t":
+            found[-1][1] += line
+        elif field := re.match(rb"([!-9;-~]+)[ \t\n\x0c\r]*:", line):
+            found.append([field.group(1).lower(), line[field.end():]])
+        else:
+            break
+        rest = rest[len(line):]
+    return found, rest
+
+
+def unfolded(value):
+    return re.sub(rb"\r?\n", b"", value).strip(SPACE)
+
+
+def relaxed(value):
+    return re.sub(rb"[ \t\r\n]+", b" ", value).strip(b" ")
+
+
+def without_comments(value):
+    out, depth, at = b"", 0, 0
+    while at < len(value):
+        byte = value[at:at + 1]
+        if byte == b"(":
+            depth += 1
+            out += b" "
+        elif byte == b")" and depth:
+            depth -= 1
+        elif byte == b"\\" and depth:
+            at += 1
+            if at == len(value):
+                return None
+        elif not depth:
+            out += byte
+        at += 1
+    return None if depth else out
+
+
+def seconds(value):
+    """Seconds since 1970 of an RFC 5322 date-time, obsolete forms included; None if it is none."""
+    plain = without_comments(value)
+    match = plain is not None and DATE.fullmatch(plain)
+    if not match or match[2].lower() not in MONTHS:
+        return None
+    year, month = int(match[3]), MONTHS.index(match[2].lower()) + 1
+    if len(match[3]) < 4:
+        year += 2000 if len(match[3]) == 2 and year < 50 else 1900
+    day, hour, minute, second = (int(match[n] or 0) for n in (1, 4, 5, 6))
+    days = 29 if month == 2 and calendar.isleap(year) else calendar.mdays[month]
+    if not 1 <= day <= days or hour > 23 or minute > 59 or second > 60:
+        return None
+    if match[7]:
+        if int(match[9]) > 59:
+            return None
+        ahead = (int(match[8]) * 3600 + int(match[9]) * 60) * (-1 if match[7] == b"-" else 1)
+    else:
+        ahead = HOURS.get(match[10].lower(), 0) * 3600
+    # Python's calendar begins with the year 1; 400 years have 146097 days.
+    years, earlier = (400, 146097 * 86400) if year == 0 else (0, 0)
+    return calendar.timegm((year + years, month, day, hour, minute, second)) - earlier - ahead
+
+
+def says_something(dates, received):
+    date = seconds(unfolded(dates[0])) if dates else None
+    if date is None or date < calendar.timegm((1990, 1, 1, 0, 0, 0)):
+        return False
+    _, semicolon, behind = unfolded(received).rpartition(b";")
+    received = seconds(behind) if semicolon else None
+    return received is None or date <= received + 2 * 24 * 3600
+
+
+def is_authored(name):
+    if name in (b"content-length", b"resent-bcc"):
+        return False
+    return name in AUTHORED or name.startswith((b"content-", b"resent-"))
+
+
+def identity(data):
+    """Message-ID (or None), id hash, digest."""
+    fields, rest = header_and_rest(data)
+    ids = [unfolded(value).replace(b"\0", b"\x80") for name, value in fields if name == b"message-id"]
+    message_id = ids[0] if ids and 0 < len(ids[0]) <= 4096 else None
+
+    text = b""
+    counted = [field for field in fields if is_authored(field[0])]
+    received = [value for name, value in fields if name == b"received" and b"(Onedrop) with " not in relaxed(value)]
+    dates = [value for name, value in fields if name == b"date"]
+    if received and not (message_id and says_something(dates, received[-1])):
+        counted.append((b"received", received[-1]))
+    for name, value in counted:
+        text += name + b":" + (unfolded(value) if name.startswith(b"content-") else relaxed(value)) + b"\r\n"
+    separator = re.match(rb"\r?\n|\r\Z", rest)
+    body = rest[separator.end():] if separator else rest
+    text += b"\r\n" if separator or not body else b"\n"
+    lines = re.sub(rb"\r*\n|\r+\Z", b"\n", body).rstrip(b"\n")
+    text += lines.replace(b"\n", b"\r\n") + b"\r\n" if lines else b""
+    digest = sha256(text.replace(b"\0", b"\x80"))
+    id_hash = sha256(b"onedrop/1/message\0", message_id) if message_id else sha256(b"onedrop/1/content\0", digest)
+    return message_id, id_hash, digest
+
+
+def main():
+    for path in sys.argv[1:]:
+        with open(path, "rb") as file:
+            message_id, id_hash, digest = identity(without_mbox_line(file.read()))
+        by_id = id_hash if message_id else digest
+        copies = [sha256(b"onedrop/1/copy\0", id_hash, one, b"scuba\0INBOX") for one in (digest, by_id)]
+        name = os.path.basename(path).removesuffix(".eml")
+        print(name, *(each.hex() for each in (id_hash, digest, copies[0], by_id, copies[1])), sep="\t")
+
+
+main()

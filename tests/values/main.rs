@@ -1,0 +1,4 @@
+//! Identity, hashes and parsers: pure functions, without servers.
+
+mod fuzz;
+mod golden;
