@@ -24,7 +24,7 @@ mod store;
 mod tests;
 
 use bounded::bounded;
-pub use finding::{Finding, Level, one_line};
+pub use finding::{Finding, Level};
 
 /// What to look at beside the configuration.
 #[derive(Debug, Clone, Default)]

@@ -22,6 +22,7 @@ use sysexits::ExitCode;
 use crate::deadline::Deadline;
 use crate::deliver::Failure;
 use crate::outcome::{Outcome, OverQuota, Status};
+use crate::text;
 
 /// The longest line written; Postfix keeps 4096 bytes of output, and a pipe takes this much in one
 /// piece.
@@ -51,14 +52,7 @@ pub fn line(outcome: &Outcome) -> String {
             format!("{status} {text}")
         }
     };
-    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let mut end = line.len().min(LONGEST_LINE);
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    line.truncate(end);
-    line.push('\n');
-    line
+    text::within(&text, LONGEST_LINE).into_owned() + "\n"
 }
 
 /// Writes the line and ends the process.

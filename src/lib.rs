@@ -5,10 +5,10 @@
 //! `cli`, `lmtp`.
 //!
 //! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`,
-//! `net`, `clock`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors (`cli`, `lmtp`;
-//! `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values, nothing
-//! else. SQL lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in `exit.rs`,
-//! temporary or permanent in `outcome.rs`.
+//! `text`, `net`, `clock`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors (`cli`,
+//! `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values,
+//! nothing else. SQL lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in
+//! `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
 //! nor, in doubt, without the copy's lock and a look, nor into a Maildir without its lock of the
@@ -38,5 +38,6 @@ pub mod routing;
 pub mod sender;
 pub mod store;
 pub mod telemetry;
+mod text;
 pub mod verify;
 pub mod way;

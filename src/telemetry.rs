@@ -21,6 +21,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::outcome::{Outcome, Status};
+use crate::text;
 
 /// How urgent a record is, as syslog(3) numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,10 +245,10 @@ impl Visit for Record {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        let value: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let value = text::one_line(value);
         match field.name() {
-            "message" => self.text = value,
-            "error" | "failure" | "why" => self.why = value,
+            "message" => self.text = value.into_owned(),
+            "error" | "failure" | "why" => self.why = value.into_owned(),
             name => {
                 // Writing to a String cannot fail.
                 let _ = writeln!(self.fields, "ONEDROP_{}={value}", name.to_ascii_uppercase());

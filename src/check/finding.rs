@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::config::{Origin, Problem};
+use crate::text;
 
 /// Bytes of a finding: it may quote what somebody else wrote.
 const LONGEST: usize = 4000;
@@ -47,11 +48,7 @@ pub struct Finding {
 impl Finding {
     /// A finding on one line, whatever `text` quotes.
     pub fn new(level: Level, topic: &'static str, text: impl AsRef<str>) -> Finding {
-        let mut text = one_line(text.as_ref());
-        if text.len() > LONGEST {
-            text.truncate(text.floor_char_boundary(LONGEST));
-            text.push_str(" ...");
-        }
+        let text = text::shortened(text.as_ref().trim(), LONGEST).into_owned();
         Finding { level, topic, text, file: None, line: None }
     }
 
@@ -69,10 +66,4 @@ impl Finding {
     pub fn told(&self) -> String {
         format!("{:<7} {}: {}", self.level.name(), self.topic, self.text)
     }
-}
-
-/// Nothing from a file, a server or a program may begin a line of its own or move a terminal's
-/// cursor.
-pub fn one_line(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

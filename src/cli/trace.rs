@@ -13,6 +13,7 @@ use crate::directory::Known;
 use crate::exit::Verdict;
 use crate::ledger::{Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::routing::Routing;
+use crate::text::one_line;
 use crate::verify::since;
 
 const TIME: Duration = Duration::from_secs(60);
@@ -28,7 +29,10 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
     let from = back.map(|text| {
         let from = since(text, SystemTime::now());
         from.ok_or_else(|| {
-            format!("--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)", safe(text))
+            format!(
+                "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
+                one_line(text)
+            )
         })
     });
     let filter = TraceFilter {
@@ -82,15 +86,10 @@ fn asked(args: &TraceArgs, since: Option<&str>) -> String {
     for (word, value) in words {
         if let Some(value) = value {
             let space = if value.is_empty() { "" } else { " " };
-            asked.push_str(&format!("{word}{space}{}", safe(value)));
+            asked.push_str(&format!("{word}{space}{}", one_line(value)));
         }
     }
     asked
-}
-
-/// Nothing from a message may move a terminal's cursor.
-fn safe(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 
 /// A message as text: a name and a value on each line.
@@ -235,7 +234,7 @@ impl Told<'_> {
         let (room, indent) = (self.width.saturating_sub(NAME), NAME);
         let mut line = format!("{name:<width$} ", width = NAME - 1);
         let mut used = 0;
-        for word in safe(value).split(' ') {
+        for word in one_line(value).split(' ') {
             let mut word: Vec<char> = word.chars().collect();
             if used > 0 && used + 1 + word.len() <= room {
                 line.push(' ');

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Adapters, Said, VerifyArgs, counted, host_name};
-use crate::check::one_line;
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::exit::Verdict;
 use crate::ledger::{Attempt, Ledger, Window};
+use crate::text;
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::Gate;
 
@@ -22,7 +22,7 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
     let Some(since) = verify::since(&args.since, SystemTime::now()) else {
         let text = format!(
             "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
-            one_line(&args.since)
+            text::one_line(&args.since)
         );
         return Said::failed(text);
     };
@@ -129,11 +129,11 @@ impl Telling {
             News::Found(finding) => self.found(&finding),
             News::Failed { destination, why } => {
                 self.clear_line();
-                let text = one_line(&why.to_string());
+                let text = text::one_line(&why.to_string()).into_owned();
                 let _ = writeln!(
                     io::stderr(),
                     "failed   account={}: {text}",
-                    one_line(&destination.account)
+                    text::one_line(&destination.account)
                 );
             }
             News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
@@ -166,7 +166,7 @@ impl Telling {
             self.progress = Some(now + PROGRESS_PAUSE);
             self.is_line_open = true;
             let found = tally.errors + tally.repaired;
-            let account = one_line(account);
+            let account = text::one_line(account);
             let _ = write!(
                 io::stderr(),
                 "\r\x1b[K{} compared, {found} found, at {account:.40}",
@@ -217,5 +217,5 @@ fn told(finding: &Finding) -> String {
         "{topic}: account={} mailbox={} {id}: {}",
         finding.account, finding.mailbox, finding.text
     );
-    format!("{level:<9}{}", one_line(&line))
+    format!("{level:<9}{}", text::one_line(&line))
 }

@@ -9,6 +9,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::text;
+
 /// Longest [`ConfigErrors::first_line`], in bytes.
 const FIRST_LINE: usize = 199;
 
@@ -63,12 +65,8 @@ impl ConfigErrors {
             0 | 1 => String::new(),
             count => format!(" (and {} more; run: onedrop check)", count - 1),
         };
-        let mut line = format!("configuration: {first}");
-        if line.len() + suffix.len() > FIRST_LINE {
-            line.truncate(line.floor_char_boundary(FIRST_LINE - suffix.len() - "...".len()));
-            line.push_str("...");
-        }
-        line + &suffix
+        let line = format!("configuration: {first}");
+        text::shortened(&line, FIRST_LINE - suffix.len()).into_owned() + &suffix
     }
 }
 
@@ -111,17 +109,17 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// A path on one line: what is not text is replaced, control characters are escaped.
+/// A path on one line.
 pub(super) fn shown_path(path: &Path) -> String {
-    one_line(&path.to_string_lossy())
+    text::escaped(&path.to_string_lossy())
 }
 
 /// A name from a file or the environment on one line, cut where it gets long.
 pub(super) fn shown_name(name: &str) -> String {
     const LONGEST: usize = 60;
     match name.char_indices().nth(LONGEST) {
-        Some((end, _)) => one_line(&name[..end]) + "...",
-        None => one_line(name),
+        Some((end, _)) => text::escaped(&name[..end]) + "...",
+        None => text::escaped(name),
     }
 }
 
@@ -129,12 +127,4 @@ pub(super) fn shown_name(name: &str) -> String {
 pub(super) fn shown_io(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
-}
-
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    line
 }

@@ -36,7 +36,6 @@ mod record;
 mod schema;
 mod session;
 mod target;
-mod text;
 mod together;
 mod trace;
 mod verify;

@@ -8,6 +8,7 @@ use mail_parser::{Address, HeaderName, HeaderValue, MessageParser};
 
 use super::parts::{self, PartFact};
 use super::{Message, split};
+use crate::text;
 
 /// The longest text kept of one value, in bytes.
 const LONGEST_TEXT: usize = 2000;
@@ -144,15 +145,7 @@ fn set_ids(into: &mut Option<String>, value: &HeaderValue<'_>) {
     into.get_or_insert_with(|| clean(&ids.join(" ")));
 }
 
-/// Text for a database column: no NUL, no control characters, bounded.
+/// A text of the message's as a fact.
 pub(super) fn clean(text: &str) -> String {
-    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if out.len() > LONGEST_TEXT {
-        let mut end = LONGEST_TEXT;
-        while !out.is_char_boundary(end) {
-            end -= 1;
-        }
-        out.truncate(end);
-    }
-    out.trim().to_owned()
+    text::within(text, LONGEST_TEXT).trim().to_owned()
 }

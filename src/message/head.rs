@@ -7,6 +7,8 @@ use std::fmt::Write;
 use jiff::Zoned;
 use jiff::fmt::rfc2822;
 
+use crate::text;
+
 /// What a Received field of ours says in its comment; such a field never counts for a message's
 /// identity.
 pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
@@ -36,8 +38,8 @@ pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned)
     let _ = write!(
         head,
         "Return-Path: <{}>\nDelivered-To: {}\nReceived: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
-        one_line(&quoted(sender)),
-        one_line(recipient),
+        text::one_line(&quoted(sender)),
+        text::one_line(recipient),
         short(from),
         short(by),
         short(id),
@@ -63,15 +65,10 @@ fn is_atom(text: &str) -> bool {
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// Text without control characters, which might end a field.
-fn one_line(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
-}
-
-/// The same, not too long for a line. An address is never cut where it says who sent the message or
-/// got it: a part of it may be somebody else's.
-fn short(text: &str) -> String {
-    one_line(text).chars().take(LONGEST).collect()
+/// A text that is not too long for a line. An address is never cut where it says who sent the
+/// message or got it: a part of it may be somebody else's.
+fn short(text: &str) -> Cow<'_, str> {
+    text::within(text, LONGEST)
 }
 
 #[cfg(test)]

@@ -8,9 +8,15 @@ use postgres::Row;
 use postgres::types::{FromSql, Type};
 
 use super::session::Statement;
-use super::text::{self, INDEXED, LONGEST, clean};
 use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt};
 use crate::store::Receipt;
+use crate::text;
+
+/// The longest text in a column with an index, in bytes; Postgres takes 2704, `lower()` may
+/// lengthen a text.
+pub(super) const INDEXED: usize = 1000;
+/// The longest text in any other column, in bytes.
+pub(super) const LONGEST: usize = 4000;
 
 /// A message as it is recorded, its addresses and parts: 19 columns.
 pub(super) struct MessageColumns<'a> {
@@ -37,15 +43,19 @@ impl<'a> MessageColumns<'a> {
     pub fn of(entry: &Entry<'a>, attempt: &Attempt) -> MessageColumns<'a> {
         let facts = entry.facts;
         let plain = |value: &Option<String>| {
-            value.as_deref().map(|value| clean(value, LONGEST).into_owned())
+            value.as_deref().map(|value| text::within(value, LONGEST).into_owned())
         };
         let indexed = |value: &Option<String>| {
-            value.as_deref().map(|value| clean(value, INDEXED).into_owned())
+            value.as_deref().map(|value| text::within(value, INDEXED).into_owned())
         };
         MessageColumns {
             message_id: entry.identity.message_id.as_deref(),
-            message_id_text: entry.identity.message_id.as_deref().map(text::of_bytes),
-            sender: clean(&attempt.sender, INDEXED).into_owned(),
+            message_id_text: entry
+                .identity
+                .message_id
+                .as_deref()
+                .map(|id| text::of_bytes(id, INDEXED)),
+            sender: text::within(&attempt.sender, INDEXED).into_owned(),
             subject: plain(&facts.subject),
             date: facts.date.and_then(date_secs),
             in_reply_to: indexed(&facts.in_reply_to),
@@ -58,11 +68,15 @@ impl<'a> MessageColumns<'a> {
             roles: facts.addresses.iter().map(|one| one.role).collect(),
             names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
             addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
-            paths: facts.parts.iter().map(|one| clean(&one.path, INDEXED).into_owned()).collect(),
+            paths: facts
+                .parts
+                .iter()
+                .map(|one| text::within(&one.path, INDEXED).into_owned())
+                .collect(),
             content_types: facts
                 .parts
                 .iter()
-                .map(|one| clean(&one.content_type, LONGEST).into_owned())
+                .map(|one| text::within(&one.content_type, LONGEST).into_owned())
                 .collect(),
             part_names: facts.parts.iter().map(|one| plain(&one.name)).collect(),
             part_sizes: facts.parts.iter().map(|one| clamped(one.size_bytes)).collect(),
@@ -119,7 +133,7 @@ impl AttemptColumns {
     pub fn of(attempt: &Attempt) -> AttemptColumns {
         let texts = [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host];
         AttemptColumns {
-            texts: texts.map(|value| clean(value, INDEXED).into_owned()),
+            texts: texts.map(|value| text::within(value, INDEXED).into_owned()),
             pid: i64::from(attempt.pid),
         }
     }
@@ -143,7 +157,7 @@ impl EndColumns {
         EndColumns {
             duration_ms: i64::try_from(end.duration.as_millis()).unwrap_or(i64::MAX),
             texts: [end.outcome, &end.status, &end.text]
-                .map(|value| clean(value, LONGEST).into_owned()),
+                .map(|value| text::within(value, LONGEST).into_owned()),
         }
     }
 

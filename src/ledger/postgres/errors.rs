@@ -6,8 +6,8 @@ use std::time::Duration;
 use postgres::Error;
 use postgres::error::SqlState;
 
-use super::text;
 use crate::ledger::LedgerError;
+use crate::text;
 
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Some(db) = error.as_db_error() else { return unavailable(error) };
@@ -72,5 +72,5 @@ pub(super) fn text_of(error: &Error) -> String {
             said
         }
     };
-    text::clean(&said, 300).into_owned()
+    text::within(&said, 300).into_owned()
 }

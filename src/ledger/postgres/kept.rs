@@ -2,10 +2,11 @@
 
 use postgres::types::Type;
 
+use super::columns::LONGEST;
 use super::columns::cell;
 use super::session::{Session, Statement};
-use super::text::{LONGEST, clean};
 use crate::ledger::LedgerError;
+use crate::text;
 
 /// The bytes travel once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
@@ -27,7 +28,7 @@ pub(super) fn keep(
     bytes: &[u8],
     why: &str,
 ) -> Result<bool, LedgerError> {
-    let why = clean(why, LONGEST);
+    let why = text::within(why, LONGEST);
     let statement = |sql| Statement::new(sql).with(&message, Type::INT8).with(&why, Type::TEXT);
     session.rollback()?;
     let known = session.commit(&[statement(SAY_WHY)])?;

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use postgres::Row;
 use postgres::types::Type;
 
+use super::columns::INDEXED;
 use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt, value};
 use super::session::{Session, Statement};
-use super::text::{INDEXED, clean};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, CopyState, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION,
@@ -18,6 +18,7 @@ use crate::ledger::{
 };
 use crate::lock_key::advisory_key;
 use crate::message::Identity;
+use crate::text;
 
 /// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two
 /// hashes and 19); the attempt (5); the claims (7).
@@ -187,7 +188,7 @@ impl<'a> Claims<'a> {
             accounts: ordered().map(|one| one.account.as_str()).collect(),
             mailboxes: ordered().map(|one| one.mailbox.as_str()).collect(),
             shared: ordered().map(|one| one.shared).collect(),
-            owner: clean(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned(),
+            owner: text::within(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned(),
             value: owner.value.bytes(),
             join: terms.join,
             lease_ms: i64::try_from(terms.lease.as_millis()).unwrap_or(i64::MAX),

@@ -14,10 +14,10 @@ use tokio_postgres::Config;
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::text;
 use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use crate::ledger::LedgerError;
 use crate::net::{is_loopback, is_loopback_address};
+use crate::text;
 
 /// How to reach the ledger.
 pub struct PostgresSettings {
@@ -105,7 +105,7 @@ fn parse(url: &str) -> Result<Config, LedgerError> {
 }
 
 fn unusable(why: &str) -> LedgerError {
-    LedgerError::Unavailable(format!("the ledger's URL cannot be used: {}", text::clean(why, 200)))
+    LedgerError::Unavailable(format!("the ledger's URL cannot be used: {}", text::within(why, 200)))
 }
 
 /// The value of an option in the query part of `url`.

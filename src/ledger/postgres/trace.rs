@@ -7,13 +7,14 @@ use std::time::UNIX_EPOCH;
 use postgres::Row;
 use postgres::types::Type;
 
+use super::columns::INDEXED;
 use super::columns::{cell, receipt};
 use super::session::{Session, Statement};
-use super::text::{INDEXED, clean};
 use crate::ledger::{
     LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart,
     wanted_hashes,
 };
+use crate::text;
 
 /// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2); $3: at most so many of
 /// each.
@@ -108,7 +109,7 @@ pub(super) fn trace(
         .iter()
         .map(|hash| hash.to_vec())
         .collect();
-    let name = filter.name.map(|name| clean(name.trim(), INDEXED));
+    let name = filter.name.map(|name| text::within(name.trim(), INDEXED));
     if name.as_deref() == Some("") {
         return Ok(Vec::new());
     }
@@ -118,7 +119,8 @@ pub(super) fn trace(
     let of_each = if is_plain { rows_limit } else { LOOKED_AT };
     let since =
         since.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let [sender, subject] = [sender, subject].map(|text| text.map(|text| clean(text, INDEXED)));
+    let [sender, subject] =
+        [sender, subject].map(|text| text.map(|text| text::within(text, INDEXED)));
     let sql = with_times(MESSAGES);
     let sql = match name {
         Some(_) => format!(

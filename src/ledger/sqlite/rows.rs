@@ -14,6 +14,7 @@ use crate::ledger::{
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
+use crate::text;
 
 pub(super) fn record_locked(
     ledger: &mut SqliteLedger,
@@ -79,10 +80,10 @@ fn insert_message(
     let (identity, facts) = (entry.identity, entry.facts);
     let recorded_at =
         recorded_secs(entry.at, UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0))) as i64;
-    let text = identity
+    let message_id_text = identity
         .message_id
         .as_deref()
-        .map(|id| String::from_utf8_lossy(id).replace('\0', "\u{FFFD}"));
+        .map(|id| text::one_line(&String::from_utf8_lossy(id)).into_owned());
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
              reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
@@ -91,7 +92,7 @@ fn insert_message(
             identity.id_hash,
             identity.digest,
             identity.message_id,
-            text,
+            message_id_text,
             attempt.sender,
             facts.subject,
             facts.date,

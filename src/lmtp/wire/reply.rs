@@ -3,6 +3,7 @@
 //! `outcome`.
 
 use crate::outcome::Outcome;
+use crate::text;
 
 /// The longest reply line, CRLF included.
 pub const LONGEST: usize = 512;
@@ -27,15 +28,9 @@ pub fn reply(outcome: &Outcome) -> Vec<u8> {
     out
 }
 
-/// Appends one reply line. What is not printable ASCII becomes `?`, blanks and line ends one space
-/// each; what is too long is cut.
+/// Appends one reply line; what is too long is cut.
 pub fn line(out: &mut Vec<u8>, text: &str) {
-    let harmless = text.chars().map(|c| match c {
-        ' '..='~' => c as u8,
-        c if c.is_whitespace() => b' ',
-        _ => b'?',
-    });
-    out.extend(harmless.take(LONGEST - 2));
+    out.extend(text::ascii(text).bytes().take(LONGEST - 2));
     out.extend_from_slice(b"\r\n");
 }
 
@@ -61,7 +56,7 @@ mod tests {
     #[test]
     fn a_text_can_neither_end_the_line_nor_outgrow_it() {
         let text = Outcome::Delivered("a\r\n250 2.0.0 b\0\x1b\u{9b}é\u{2028}".into());
-        assert_eq!(reply(&text), b"250 2.0.0 a  250 2.0.0 b???? \r\n");
+        assert_eq!(reply(&text), b"250 2.0.0 a  250 2.0.0 b   ? \r\n");
         let long = reply(&Outcome::Delivered("é".repeat(2000)));
         assert_eq!(long.len(), LONGEST);
         assert!(long.ends_with(b"?\r\n"));

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use crate::text;
+
 /// The names offered in the reply to LHLO.
 pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO SOURCE IDENT";
 
@@ -110,8 +112,7 @@ fn unquoted(value: &str) -> Cow<'_, str> {
 
 /// `value` as it may stand in a header field or a log line.
 pub fn harmless(value: &str) -> String {
-    let special = |c: char| !c.is_ascii_graphic() || "<>()\\\";@".contains(c);
-    value.chars().map(|c| if special(c) { '?' } else { c }).collect()
+    text::ascii(value).replace(|c| " <>()\\\";@".contains(c), "?")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, Utc};
 
 use crate::store::utf7::{BASE64, encode, modified_utf7};
+use crate::text;
 
 /// Longest text of a server's that goes into an error, in bytes.
 const LONGEST_TEXT: usize = 200;
@@ -67,18 +68,9 @@ fn utc(time: SystemTime) -> DateTime<Utc> {
     DateTime::from_timestamp(secs as i64, 0).unwrap_or_default()
 }
 
-/// What a server said, fit for an error: one line of printable characters, at most 200 bytes.
-pub fn clean(text: &[u8]) -> String {
-    let mut cleaned = String::new();
-    for c in String::from_utf8_lossy(text).trim().chars() {
-        let c = if c.is_control() { ' ' } else { c };
-        if cleaned.len() + c.len_utf8() > LONGEST_TEXT {
-            break;
-        }
-        cleaned.push(c);
-    }
-    cleaned.truncate(cleaned.trim_end().len());
-    cleaned
+/// What a server said, fit for an error.
+pub fn clean(said: &[u8]) -> String {
+    text::of_bytes(said.trim_ascii(), LONGEST_TEXT).trim_end().to_owned()
 }
 
 /// A response code (RFC 3501 section 7.1) at the start of a status response's text: name in upper
