@@ -24,10 +24,12 @@ mod store;
 mod tests;
 
 use bounded::bounded;
+pub use dovecot::of_output as of_doveconf;
 pub use finding::{Finding, Level};
+pub use postfix::{Arguments, Understand, Understood, of_output as of_postconf};
 
 /// What to look at beside the configuration.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// The account to log in for; one of the directory's or of the ledger's where there is none.
     pub account: Option<String>,
@@ -35,6 +37,8 @@ pub struct Options {
     pub dovecot: Option<PathBuf>,
     /// Postfix's configuration directory.
     pub postfix: Option<PathBuf>,
+    /// The parser of our own command line.
+    pub understand: Understand,
 }
 
 /// How long a step may take.
@@ -53,6 +57,7 @@ pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Fin
     let ours = postfix::Ours::new(
         loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()),
         &named_file(config),
+        args.understand,
     );
     let config_of_store =
         loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()).map(|one| one.config.clone());
@@ -110,18 +115,4 @@ fn of_configuration(
 fn named_file(config: Option<&Path>) -> PathBuf {
     let by_variable = || std::env::var_os("ONEDROP_CONFIG").map(PathBuf::from);
     config.map(Path::to_owned).or_else(by_variable).unwrap_or_else(|| DEFAULT_FILE.into())
-}
-
-/// What `check` makes of other programs' output, for the tests that spoil it.
-#[doc(hidden)]
-pub mod foreign {
-    /// What is found in the output of `doveconf -n`.
-    pub fn doveconf(output: &str) -> Vec<String> {
-        super::dovecot::of_output(output)
-    }
-
-    /// What is found in postconf's output about main.cf and master.cf.
-    pub fn postfix(main: &str, master: &str) -> Vec<String> {
-        super::postfix::of_output(main, master)
-    }
 }

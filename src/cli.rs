@@ -27,6 +27,7 @@ mod migrate;
 mod trace;
 mod verify;
 
+pub use check::understand;
 pub(crate) use deliver::host_name;
 
 /// A session with the ledger, or why there is none.
@@ -53,16 +54,16 @@ pub struct Adapters {
 /// to.
 #[derive(Debug, Parser)]
 #[command(name = "onedrop", version, arg_required_else_help = true)]
-pub(crate) struct Cli {
+struct Cli {
     /// Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+enum Command {
     /// Deliver the message on standard input
     Deliver(DeliverArgs),
     /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
@@ -82,28 +83,28 @@ pub(crate) enum Command {
 
 /// What Postfix says about the message.
 #[derive(Debug, Args)]
-pub(crate) struct DeliverArgs {
+struct DeliverArgs {
     /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
     /// field]
     #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true)]
-    pub(crate) recipients: Vec<OsString>,
+    recipients: Vec<OsString>,
     /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
     /// field]
     #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true)]
-    pub(crate) sender: Option<OsString>,
+    sender: Option<OsString>,
     /// Size of the message as Postfix states it (${size}); a much shorter one was cut on its way
     #[arg(long, value_name = "BYTES")]
-    pub(crate) size: Option<u64>,
+    size: Option<u64>,
     /// Postfix queue id (${queue_id}), for the record
     #[arg(long, value_name = "ID", allow_hyphen_values = true, default_value = "")]
-    pub(crate) queue_id: OsString,
+    queue_id: OsString,
     /// Login of the client that submitted the message (${sasl_username}), empty for none
     #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, default_value = "")]
     sasl_username: OsString,
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct LmtpArgs {
+struct LmtpArgs {
     /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets,
     /// else lmtp.listen]
     #[arg(long, value_name = "PLACE")]
@@ -114,7 +115,7 @@ pub(crate) struct LmtpArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
+struct CheckArgs {
     /// Print findings as JSON
     #[arg(long)]
     json: bool,
@@ -131,7 +132,7 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TraceArgs {
+struct TraceArgs {
     /// Message-ID, queue id, recipient or account; may be left out where another condition is given
     #[arg(
         value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
@@ -163,7 +164,7 @@ pub(crate) struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct VerifyArgs {
+struct VerifyArgs {
     /// Messages recorded since then: a duration back (24h, 7d) or a date (2026-11-01)
     #[arg(long, value_name = "TIME", default_value = "24h")]
     since: String,
@@ -269,7 +270,7 @@ fn setup_failure(text: String) -> Outcome {
 }
 
 /// clap's error with its tips in one line, without the usage behind it.
-pub(crate) fn usage_problem(error: &clap::Error) -> String {
+fn usage_problem(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let what = what.split("\n\nFor more information").next().unwrap_or_default();

@@ -68,12 +68,12 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
 }
 
 /// What is found in `output`, by IMAP from this host and into Maildirs: the part without I/O.
-pub(super) fn of_output(output: &str) -> Vec<String> {
+pub fn of_output(output: &str) -> Vec<Finding> {
     let (conf, config) = (Conf::read(output), Config::default());
     let clients = [Some(Ipv4Addr::LOCALHOST.into()), None];
     let told =
         clients.into_iter().flat_map(|client| judged(&conf, &Ours { config: &config, client }));
-    told.map(|(level, text)| Finding::new(level, "dovecot", text).text).collect()
+    told.map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
 }
 
 type Rule = fn(&Conf, &Ours<'_>) -> Option<Told>;

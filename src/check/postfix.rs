@@ -26,6 +26,7 @@ mod site;
 mod transport;
 
 use command::Command;
+pub use command::{Arguments, Understand, Understood};
 
 /// The socket of systemd/onedrop-lmtp.socket.
 const SOCKET: &str = "/run/onedrop/lmtp.sock";
@@ -39,15 +40,17 @@ pub(super) struct Ours {
     config_file: PathBuf,
     /// `ONEDROP...` variables that are set for this check.
     variables: Vec<String>,
+    understand: Understand,
 }
 
 impl Ours {
-    pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path) -> Ours {
+    pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path, understand: Understand) -> Ours {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         Ours {
             config: loaded.map(|loaded| loaded.config.clone()),
             config_file: facts::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
+            understand,
         }
     }
 
@@ -105,6 +108,26 @@ struct Transport {
     lacks: Vec<String>,
 }
 
+impl Transport {
+    /// What master.cf says of the service; `None` where it does not run onedrop. What the host says
+    /// is still to come: nothing stands in the way.
+    fn read(service: &master::Service, understand: Understand) -> Option<Transport> {
+        let attributes = master::Attributes::read(&service.arguments);
+        let command = Command::find(&attributes.argv, understand)?;
+        Some(Transport {
+            service: service.clone(),
+            recipient_limit: String::new(),
+            time_limit: String::new(),
+            rights: Rights::Fine,
+            config_file: command.delivery().and_then(|one| one.config.clone()).unwrap_or_default(),
+            cannot_run: None,
+            lacks: Vec::new(),
+            attributes,
+            command,
+        })
+    }
+}
+
 /// An lmtp(8) service that hands mail to our server.
 #[derive(Debug)]
 struct Lmtp {
@@ -141,6 +164,7 @@ struct MailboxCommand {
     /// `main.cf`, or the service that overrides it.
     place: String,
     text: String,
+    command: Command,
     /// `local_command_shell`; empty: a shell only where the text needs one.
     shell: String,
     time_limit: String,
@@ -195,26 +219,13 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
     findings
 }
 
-/// What is found in these outputs of postconf (main.cf, master.cf): the part without I/O and users.
-pub(super) fn of_output(main: &str, master: &str) -> Vec<String> {
+/// What is found in these outputs of postconf (main.cf, master.cf), on a host where all is in its
+/// place: the part without I/O.
+pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Finding> {
     let mut setup =
         Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
-    let owned = setup.services.clone();
-    for service in owned.iter().filter(|service| service.command == "pipe") {
-        let attributes = master::Attributes::read(&service.arguments);
-        let Some(command) = Command::find(&attributes.argv) else { continue };
-        setup.transports.push(Transport {
-            service: service.clone(),
-            recipient_limit: setup.value("onedrop_destination_recipient_limit").to_owned(),
-            time_limit: setup.value("onedrop_time_limit").to_owned(),
-            rights: Rights::Fine,
-            config_file: command.config().unwrap_or_default(),
-            cannot_run: None,
-            lacks: Vec::new(),
-            attributes,
-            command,
-        });
-    }
+    let pipes = setup.services.iter().filter(|service| service.command == "pipe");
+    setup.transports = pipes.filter_map(|pipe| Transport::read(pipe, understand)).collect();
     for route in site::routes(&setup) {
         for is_chrooted in [false, true] {
             let place = lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
@@ -222,13 +233,13 @@ pub(super) fn of_output(main: &str, master: &str) -> Vec<String> {
                 place.is_some_and(|place| lmtp::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
         }
     }
-    let config = Some(Config::default());
     let ours = Ours {
-        config,
+        config: Some(Config::default()),
         config_file: PathBuf::from("/etc/onedrop/onedrop.toml"),
         variables: Vec::new(),
+        understand,
     };
-    judged(&setup, &ours).into_iter().map(|finding| finding.text).collect()
+    judged(&setup, &ours)
 }
 
 /// Seconds of a Postfix time such as `1000s` or `2h`; without a unit they are seconds.

@@ -2,15 +2,32 @@
 
 use std::path::Path;
 
-use super::{Adapters, CheckArgs, Said, counted};
-use crate::check::{self, Finding, Level, Options};
+use clap::Parser as _;
+
+use super::{Adapters, CheckArgs, Cli, Command, Said, counted, usage_problem};
+use crate::check::{self, Arguments, Finding, Level, Options, Understood};
 use crate::exit::Verdict;
 
 /// Ends as failed with errors, as no where something was not tested.
 pub(super) fn run(args: CheckArgs, config: Option<&Path>, adapters: Adapters) -> Said {
     let CheckArgs { json, account, dovecot, postfix } = args;
-    let findings = check::run(&Options { account, dovecot, postfix }, config, adapters);
+    let findings = check::run(&Options { account, dovecot, postfix, understand }, config, adapters);
     said(&findings, json)
+}
+
+/// What this program makes of a command line of its own.
+pub fn understand(words: &[String]) -> Understood {
+    match Cli::try_parse_from(words) {
+        Ok(Cli { config, command: Command::Deliver(args) }) => Understood::Deliver(Arguments {
+            config,
+            recipients: args.recipients.iter().map(|to| to.to_string_lossy().into()).collect(),
+            has_sender: args.sender.is_some(),
+            has_size: args.size.is_some(),
+            has_queue_id: !args.queue_id.is_empty(),
+        }),
+        Ok(_) => Understood::Other,
+        Err(error) => Understood::Refused(usage_problem(&error)),
+    }
 }
 
 fn said(findings: &[Finding], json: bool) -> Said {

@@ -4,9 +4,28 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Parser as _;
+/// Reads a command line of ours, the program first, with Postfix' macros as `${name}`.
+pub type Understand = fn(&[String]) -> Understood;
 
-use crate::cli::{self, Cli, DeliverArgs};
+/// What onedrop makes of its arguments.
+#[derive(Debug)]
+pub enum Understood {
+    Deliver(Arguments),
+    /// Another command than `deliver`.
+    Other,
+    /// Why not.
+    Refused(String),
+}
+
+/// The arguments of a delivery.
+#[derive(Debug)]
+pub struct Arguments {
+    pub config: Option<PathBuf>,
+    pub recipients: Vec<String>,
+    pub has_sender: bool,
+    pub has_size: bool,
+    pub has_queue_id: bool,
+}
 
 /// A command line with onedrop in it.
 #[derive(Debug)]
@@ -15,31 +34,22 @@ pub(super) struct Command {
     pub(super) before: Vec<String>,
     /// The program, and its arguments with macros as `${name}`.
     pub(super) words: Vec<String>,
-}
-
-/// What onedrop makes of its arguments.
-#[derive(Debug)]
-pub(super) enum Understood {
-    Deliver {
-        args: DeliverArgs,
-        config: Option<PathBuf>,
-    },
-    /// Another command than `deliver`.
-    Other,
-    /// Why not.
-    Not(String),
+    pub(super) understood: Understood,
 }
 
 impl Command {
     /// `None` where no word is a program called onedrop, alone or inside a shell's command line.
-    pub(super) fn find(argv: &[String]) -> Option<Command> {
+    pub(super) fn find(argv: &[String], understand: Understand) -> Option<Command> {
         let words: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
         let at = words
             .iter()
             .position(|word| is_onedrop(word))
             .or_else(|| words.iter().position(|w| runs_onedrop(w)))?;
         let (before, words) = words.split_at(at);
-        Some(Command { before: before.to_vec(), words: words.to_vec() })
+        // A delivery's size is a number; all other macros may be any text.
+        let with_size: Vec<_> = words.iter().map(|word| word.replace("${size}", "0")).collect();
+        let understood = understand(&with_size);
+        Some(Command { before: before.to_vec(), words: words.to_vec(), understood })
     }
 
     pub(super) fn program(&self) -> &str {
@@ -51,23 +61,11 @@ impl Command {
         !is_onedrop(self.program())
     }
 
-    pub(super) fn understood(&self) -> Understood {
-        // A delivery's size is a number; all other macros may be any text.
-        let words = self.words.iter().map(|word| word.replace("${size}", "0"));
-        match Cli::try_parse_from(words) {
-            Ok(Cli { config, command: cli::Command::Deliver(args) }) => {
-                Understood::Deliver { args, config }
-            }
-            Ok(_) => Understood::Other,
-            Err(error) => Understood::Not(cli::usage_problem(&error)),
-        }
-    }
-
-    /// The `--config` of a delivery.
-    pub(super) fn config(&self) -> Option<PathBuf> {
-        match self.understood() {
-            Understood::Deliver { config, .. } => config,
-            Understood::Other | Understood::Not(_) => None,
+    /// The arguments of a delivery; `None` where they are none.
+    pub(super) fn delivery(&self) -> Option<&Arguments> {
+        match &self.understood {
+            Understood::Deliver(arguments) => Some(arguments),
+            Understood::Other | Understood::Refused(_) => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, Group, User, access};
 
 use super::access::{self, Identity};
 use super::ask::Postconf;
-use super::command::{Command, runs_onedrop};
+use super::command::Command;
 use super::master::{self, Attributes, Service};
 use super::recipients;
 use super::site::{self, Route};
@@ -65,17 +65,15 @@ pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> 
     // This one is not expanded: its $names are for a shell.
     main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);
     let services = master::services(&postconf.services()?);
-    let mailbox_commands = mailbox_commands(postconf, &main, &services)?;
+    let mailbox_commands = mailbox_commands(postconf, &main, &services, ours)?;
     let folder = main.get("config_directory").map(PathBuf::from).unwrap_or_default();
     let mut setup =
         Setup { folder, main, mailbox_commands, services: services.clone(), ..Setup::default() };
     let queue_manager =
         services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
     for service in services.iter().filter(|service| service.command == "pipe") {
-        let attributes = Attributes::read(&service.arguments);
-        if let Some(command) = Command::find(&attributes.argv) {
-            let transport =
-                transport(postconf, &setup, service, queue_manager, attributes, command, ours)?;
+        if let Some(mut transport) = Transport::read(service, ours.understand) {
+            add_facts(&mut transport, postconf, &setup, queue_manager, ours)?;
             setup.transports.push(transport);
         }
     }
@@ -87,38 +85,32 @@ pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> 
     Ok(setup)
 }
 
-fn transport(
+/// What other services and the host say of it.
+fn add_facts(
+    transport: &mut Transport,
     postconf: &Postconf,
     setup: &Setup,
-    service: &Service,
     queue_manager: Option<&Service>,
-    attributes: Attributes,
-    command: Command,
     ours: &Ours,
-) -> Result<Transport, String> {
+) -> Result<(), String> {
+    let Transport { service, attributes, command, .. } = &*transport;
     let value = |reader, name, default| own_or_default(postconf, service, reader, name, default);
-    let rights = rights(attributes.user.as_deref(), setup.value("mail_owner"));
-    let config_file = config_file(&command, &attributes, setup);
-    let identity =
-        attributes.user.as_deref().filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
+    let recipient_limit =
+        value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?;
+    let time_limit = value(Some(service), "time_limit", "command_time_limit")?;
+    let user = attributes.user.as_deref();
+    let rights = rights(user, setup.value("mail_owner"));
+    let config_file = config_file(command, attributes, setup);
+    let identity = user.filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
     // What another configuration file says is not known here.
     let config = ours.config.as_ref().filter(|_| config_file == ours.config_file);
     let wanted = access::wanted(&config_file, config);
-    Ok(Transport {
-        lacks: identity.map_or(Vec::new(), |identity| identity.lacks(&wanted, postconf.until())),
-        recipient_limit: value(
-            queue_manager,
-            "destination_recipient_limit",
-            "default_destination_recipient_limit",
-        )?,
-        time_limit: value(Some(service), "time_limit", "command_time_limit")?,
-        rights,
-        config_file,
-        cannot_run: cannot_run(&command, &attributes),
-        service: service.clone(),
-        attributes,
-        command,
-    })
+    let lacks = identity.map_or(Vec::new(), |identity| identity.lacks(&wanted, postconf.until()));
+    let cannot_run = cannot_run(command, attributes);
+    (transport.recipient_limit, transport.time_limit) = (recipient_limit, time_limit);
+    (transport.rights, transport.config_file) = (rights, config_file);
+    (transport.lacks, transport.cannot_run) = (lacks, cannot_run);
+    Ok(())
 }
 
 /// `NAME_name` of the service as `reader` sees it, else `default`.
@@ -224,7 +216,11 @@ fn config_file(command: &Command, attributes: &Attributes, setup: &Setup) -> Pat
             .next()
             .map(PathBuf::from)
     };
-    let file = command.config().or_else(exported).unwrap_or_else(|| DEFAULT_FILE.into());
+    let file = command
+        .delivery()
+        .and_then(|one| one.config.clone())
+        .or_else(exported)
+        .unwrap_or_else(|| DEFAULT_FILE.into());
     let folder = attributes.directory.as_deref().unwrap_or(setup.value("queue_directory"));
     canonical(&Path::new(folder).join(file))
 }
@@ -250,6 +246,7 @@ fn mailbox_commands(
     postconf: &Postconf,
     main: &BTreeMap<String, String>,
     services: &[Service],
+    ours: &Ours,
 ) -> Result<Vec<MailboxCommand>, String> {
     let locals = || services.iter().filter(|service| service.command == "local");
     let own = locals().filter_map(|service| {
@@ -261,14 +258,14 @@ fn mailbox_commands(
         ("mailbox_command".to_owned(), text.as_str(), reader)
     });
     let mut found = Vec::new();
-    for (place, text, reader) in
-        everyones.into_iter().chain(own).filter(|(_, text, _)| runs_onedrop(text))
-    {
+    for (place, text, reader) in everyones.into_iter().chain(own) {
+        let words: Vec<_> = text.split_ascii_whitespace().map(str::to_owned).collect();
+        let Some(command) = Command::find(&words, ours.understand) else { continue };
         let names = ["command_time_limit".to_owned(), "local_command_shell".to_owned()];
         let mut values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
         let mut value = |name: &str| values.remove(name).unwrap_or_default();
         let (time_limit, shell) = (value("command_time_limit"), value("local_command_shell"));
-        found.push(MailboxCommand { place, text: text.to_owned(), shell, time_limit });
+        found.push(MailboxCommand { place, text: text.to_owned(), command, shell, time_limit });
     }
     Ok(found)
 }

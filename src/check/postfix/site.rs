@@ -1,7 +1,7 @@
 //! The rules for what concerns a Postfix as a whole: whether anything runs onedrop, by which
 //! parameters, mailbox_command and its ways, queue ids. Facts in, findings out.
 
-use super::command::{Command, Understood, runs_onedrop};
+use super::command::{Understood, runs_onedrop};
 use super::facts::{ROUTE_MAPS, ROUTES};
 use super::{Level, MailboxCommand, Ours, Setup, Told, time_limit};
 
@@ -59,11 +59,10 @@ fn mailbox_command(command: &MailboxCommand, ours: &Ours) -> Vec<Told> {
 }
 
 fn not_understood(command: &MailboxCommand) -> Option<Told> {
-    let words: Vec<_> = command.text.split_ascii_whitespace().map(str::to_owned).collect();
-    let why = match Command::find(&words)?.understood() {
-        Understood::Deliver { .. } => return None,
+    let why = match &command.command.understood {
+        Understood::Deliver(_) => return None,
         Understood::Other => "it runs another command than \"onedrop deliver\"".to_owned(),
-        Understood::Not(why) => format!("it is refused: {why}"),
+        Understood::Refused(why) => format!("it is refused: {why}"),
     };
     Some((
         Level::Error,

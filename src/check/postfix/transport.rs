@@ -3,7 +3,6 @@
 
 use super::command::Understood;
 use super::{Level, Ours, Rights, Setup, Told, Transport, site, time_limit};
-use crate::cli::DeliverArgs;
 
 type Rule = fn(&Transport, &Setup, &Ours) -> Option<Told>;
 
@@ -132,28 +131,20 @@ fn arguments(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
     if transport.command.is_shell_text() {
         return None;
     }
-    match transport.command.understood() {
-        Understood::Deliver { .. } => None,
+    match &transport.command.understood {
+        Understood::Deliver(_) => None,
         Understood::Other => {
             let text = "argv runs another command than \"onedrop deliver\": nothing is delivered, and every message waits";
             Some((Level::Error, text.to_owned()))
         }
-        Understood::Not(why) => {
+        Understood::Refused(why) => {
             Some((Level::Error, format!("argv is refused, and every message waits: {why}")))
         }
     }
 }
 
-/// The arguments of a delivery; `None` where another rule has said why they are none.
-fn delivery(transport: &Transport) -> Option<DeliverArgs> {
-    match transport.command.understood() {
-        Understood::Deliver { args, .. } => Some(args),
-        Understood::Other | Understood::Not(_) => None,
-    }
-}
-
 fn recipient(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
-    if !delivery(transport)?.recipients.is_empty() {
+    if !transport.command.delivery()?.recipients.is_empty() {
         return None;
     }
     if transport.attributes.flags.contains('D') {
@@ -165,9 +156,7 @@ fn recipient(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
 }
 
 fn recipient_form(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
-    let recipients = delivery(transport)?.recipients;
-    let recipients: Vec<_> =
-        recipients.iter().map(|recipient| recipient.to_string_lossy()).collect();
+    let recipients = &transport.command.delivery()?.recipients;
     let given = recipients.first()?;
     let has = |name: &str| recipients.iter().any(|recipient| recipient.contains(name));
     let why = if has("${recipient}") || has("${user}@${domain}") || has("${mailbox}@${domain}") {
@@ -191,14 +180,15 @@ fn joined_sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
 }
 
 fn sender(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
-    let known = delivery(transport)?.sender.is_some() || transport.attributes.flags.contains('R');
+    let known =
+        transport.command.delivery()?.has_sender || transport.attributes.flags.contains('R');
     let text =
         "argv lacks -f ${sender}: the sender would be read from the message; write -f ${sender}";
     (!known).then(|| (Level::Warning, text.to_owned()))
 }
 
 fn size_argument(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
-    delivery(transport)?.size.is_none().then(|| {
+    (!transport.command.delivery()?.has_size).then(|| {
         let text =
             "argv lacks --size ${size}: a message that is cut on its way to onedrop cannot be told from a whole one";
         (Level::Warning, text.to_owned())
@@ -206,7 +196,7 @@ fn size_argument(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
 }
 
 fn queue_id_argument(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
-    delivery(transport)?.queue_id.is_empty().then(|| {
+    (!transport.command.delivery()?.has_queue_id).then(|| {
         let text = "argv lacks --queue-id ${queue_id}: \"onedrop trace QUEUE-ID\" finds nothing";
         (Level::Ok, text.to_owned())
     })
@@ -294,7 +284,7 @@ fn end_of_line(transport: &Transport, _: &Setup, _: &Ours) -> Option<Told> {
 }
 
 fn config_file(transport: &Transport, _: &Setup, ours: &Ours) -> Option<Told> {
-    delivery(transport)?;
+    transport.command.delivery()?;
     let (read, checked) = (&transport.config_file, &ours.config_file);
     let (shown_read, shown_checked) = (read.display(), checked.display());
     let text = format!(

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use onedrop::check::foreign;
+use onedrop::check::{Finding, of_doveconf};
 
 use super::harness::Target;
 
@@ -46,12 +46,12 @@ fn seeds() -> Vec<Vec<u8>> {
 
 pub fn check(input: &[u8]) {
     let output = String::from_utf8_lossy(input);
-    let told = foreign::doveconf(&output);
+    let told = of_doveconf(&output);
     assert!(!told.is_empty() && told.len() <= 10, "{told:?}");
-    for text in told {
+    for Finding { text, .. } in told {
         assert!(text.len() <= 5000 && !text.contains(char::is_control), "{text:?}");
     }
     // Blanks at the ends of lines, comments and blank lines mean nothing.
     let spaced: String = output.lines().map(|line| format!("  {line}  \n\n# x = y {{\n")).collect();
-    assert_eq!(foreign::doveconf(&spaced), foreign::doveconf(&output));
+    assert_eq!(of_doveconf(&spaced), of_doveconf(&output));
 }

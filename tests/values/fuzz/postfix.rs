@@ -3,7 +3,8 @@
 
 use std::fs;
 
-use onedrop::check::foreign;
+use onedrop::check::{Finding, of_postconf};
+use onedrop::cli::understand;
 
 use super::harness::Target;
 
@@ -54,13 +55,10 @@ fn seeds() -> Vec<Vec<u8>> {
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (main, master) = text.split_once("\n--\n").unwrap_or((&text, ""));
-    let told = foreign::postfix(main, master);
-    for text in &told {
+    let told = of_postconf(main, master, understand);
+    for Finding { text, .. } in &told {
         assert!(text.len() <= 5000 && !text.contains(char::is_control), "{text:?}");
     }
-    assert_eq!(
-        foreign::postfix(main, &format!("\n{master}\n\n")),
-        told,
-        "blank lines mean nothing"
-    );
+    let spaced = format!("\n{master}\n\n");
+    assert_eq!(of_postconf(main, &spaced, understand), told, "blank lines mean nothing");
 }
