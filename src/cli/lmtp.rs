@@ -2,6 +2,7 @@
 //! `[lmtp] listen`), serves.
 
 use std::fs::Permissions;
+use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
@@ -12,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{AccessFlags, Gid, Group, access};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::deliver::host_name;
 use super::{Adapters, LmtpArgs};
 use crate::config::{Config, Listen, LmtpSettings, Loaded, StoreUrl};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
-use crate::lmtp::{self, Listener, Made, Service};
+use crate::lmtp::{self, Control, Listener, Made, Service};
 
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
@@ -41,7 +43,20 @@ pub(super) fn run(
     let service = service_of(Arc::clone(&loaded), adapters)?;
     begin_to_look_at_both_ends(loaded, adapters);
     let reload: lmtp::Reload = Box::new(move || service_of(Arc::new(read()?), adapters));
-    lmtp::run(service, listeners, &reload)
+    let control = catch_signals().map_err(|error| format!("cannot start: {error}"))?;
+    lmtp::run(service, listeners, control, &reload)
+}
+
+/// SIGTERM and SIGINT stop the server, SIGHUP has it read its configuration again.
+fn catch_signals() -> io::Result<Control> {
+    let control = Control::new()?;
+    for (signal, flag) in
+        [(SIGTERM, &control.stop), (SIGINT, &control.stop), (SIGHUP, &control.reload)]
+    {
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
+        signal_hook::low_level::pipe::register(signal, control.waker.try_clone()?)?;
+    }
+    Ok(control)
 }
 
 fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, String> {

@@ -1,6 +1,6 @@
-//! The life of the server: listeners, clients up to a number, signals, systemd. SIGTERM ends it
-//! when what is in flight is done; SIGHUP reads the configuration again and keeps the old one if
-//! the new is wrong.
+//! The life of the server: listeners, clients up to a number, systemd. Its caller's [`Control`]
+//! ends it when what is in flight is done, or has it take another configuration; it keeps the old
+//! one if the new is wrong.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Uid, User, geteuid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::delivery::Parcel;
 use super::service::Service;
@@ -144,18 +143,40 @@ impl Shared {
 /// A configuration read anew.
 pub type Reload = Box<dyn Fn() -> Result<Service, String>>;
 
-/// Serves until SIGTERM or SIGINT, and then until what is in flight is done.
+/// What the server's caller asks of it: a flag is set, then a byte written to `waker`. A signal
+/// handler may do both.
+pub struct Control {
+    pub stop: Arc<AtomicBool>,
+    pub reload: Arc<AtomicBool>,
+    pub waker: UnixStream,
+    wakes: UnixStream,
+}
+
+impl Control {
+    /// # Errors
+    /// No sockets are to be had.
+    pub fn new() -> io::Result<Control> {
+        let (waker, wakes) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        wakes.set_nonblocking(true)?;
+        Ok(Control { stop: Arc::default(), reload: Arc::default(), waker, wakes })
+    }
+}
+
+/// Serves until `control` says stop, and then until what is in flight is done. `reload` is called
+/// when `control` says so.
 ///
 /// # Errors
 /// What keeps it from serving, in words.
-pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Result<(), String> {
+pub fn run(
+    service: Service,
+    listeners: Vec<Listener>,
+    control: Control,
+    reload: &Reload,
+) -> Result<(), String> {
     let setup = |error: io::Error| format!("cannot start: {error}");
-    let (waker, wakes) = UnixStream::pair().map_err(setup)?;
-    for end in [&waker, &wakes] {
-        end.set_nonblocking(true).map_err(setup)?;
-    }
+    let waker = control.waker.try_clone().map_err(setup)?;
     let (stop, stopping) = UnixStream::pair().map_err(setup)?;
-    let signals = Signals::catch(&waker).map_err(setup)?;
     let at_start = service.config().lmtp.clone();
     let shared = Arc::new(Shared {
         believed: believed(),
@@ -171,16 +192,16 @@ pub fn run(service: Service, listeners: Vec<Listener>, reload: &Reload) -> Resul
         web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
-    let server = Server { shared, listeners, wakes, signals, at_start };
+    let server = Server { shared, listeners, control, at_start };
     tell_systemd(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     server.serve(reload);
     tell_systemd(&[sd_notify::NotifyState::Stopping]);
-    let Server { shared, listeners, wakes, .. } = server;
+    let Server { shared, listeners, control, .. } = server;
     // Whoever comes now is turned away by the system, or waits in the queue of a socket that
     // systemd keeps.
     drop(listeners);
-    drain(&shared, &wakes, stop);
+    drain(&shared, &control.wakes, stop);
     Ok(())
 }
 
@@ -197,29 +218,10 @@ fn believed() -> Vec<Uid> {
     believed.filter(|user| *user != overflow).collect()
 }
 
-struct Signals {
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
-}
-
-impl Signals {
-    fn catch(waker: &UnixStream) -> io::Result<Signals> {
-        let signals = Signals { stop: Arc::default(), reload: Arc::default() };
-        for (signal, flag) in
-            [(SIGTERM, &signals.stop), (SIGINT, &signals.stop), (SIGHUP, &signals.reload)]
-        {
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
-        }
-        Ok(signals)
-    }
-}
-
 struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
-    wakes: UnixStream,
-    signals: Signals,
+    control: Control,
     /// What counted at the start, and counts until the end.
     at_start: LmtpSettings,
 }
@@ -227,8 +229,8 @@ struct Server {
 impl Server {
     fn serve(&self, reload: &Reload) {
         let mut last_tick = Instant::now();
-        while !self.signals.stop.load(Ordering::SeqCst) {
-            if self.signals.reload.swap(false, Ordering::SeqCst) {
+        while !self.control.stop.load(Ordering::SeqCst) {
+            if self.control.reload.swap(false, Ordering::SeqCst) {
                 self.reload(reload);
             }
             let ready = self.wait();
@@ -293,7 +295,7 @@ impl Server {
     fn wait(&self) -> Vec<&Listener> {
         let waits =
             self.is_full() && self.shared.service().config().lmtp.when_full == WhenFull::Wait;
-        let mut fds = vec![PollFd::new(self.wakes.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.control.wakes.as_fd(), PollFlags::POLLIN)];
         if !waits {
             fds.extend(
                 self.listeners
@@ -305,7 +307,7 @@ impl Server {
         let _ = poll(&mut fds, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO));
         let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         if ready(&fds[0]) {
-            clear(&self.wakes);
+            clear(&self.control.wakes);
         }
         self.listeners
             .iter()

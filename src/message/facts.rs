@@ -6,12 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mail_parser::{Address, HeaderName, HeaderValue, MessageParser};
 
-use super::parts::{self, PartFact};
+use super::parts::{self, PartFact, clean};
 use super::{Message, split};
-use crate::text;
 
-/// The longest text kept of one value, in bytes.
-const LONGEST_TEXT: usize = 2000;
 /// The longest header block that is parsed; of a longer one only the start counts.
 const LONGEST_HEADER: usize = 256 * 1024;
 /// The most addresses kept of one message.
@@ -143,9 +140,4 @@ fn set_ids(into: &mut Option<String>, value: &HeaderValue<'_>) {
         _ => return,
     };
     into.get_or_insert_with(|| clean(&ids.join(" ")));
-}
-
-/// A text of the message's as a fact.
-pub(super) fn clean(text: &str) -> String {
-    text::within(text, LONGEST_TEXT).trim().to_owned()
 }

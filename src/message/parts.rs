@@ -4,11 +4,13 @@
 
 use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
 
-use super::facts::clean;
 use super::fields;
+use crate::text;
 
 const MOST_PARTS: usize = 200;
 const DEEPEST: usize = 20;
+/// The longest text kept of one value, in bytes.
+const LONGEST_TEXT: usize = 2000;
 /// A part's header block longer than this is not parsed.
 const LONGEST_HEADER: usize = 64 * 1024;
 
@@ -36,6 +38,11 @@ pub(super) fn scan(bytes: &[u8]) -> Vec<PartFact> {
     let mut found = Vec::new();
     descend(bytes, &[], &mut found);
     found
+}
+
+/// A text of the message's as a fact.
+pub(super) fn clean(text: &str) -> String {
+    text::within(text, LONGEST_TEXT).trim().to_owned()
 }
 
 fn descend(bytes: &[u8], path: &[usize], found: &mut Vec<PartFact>) {
