@@ -35,10 +35,10 @@ pub use schema::known_keys;
 pub use url::{LedgerUrl, StoreUrl, Tls, UrlError};
 
 pub use crate::directory::AccountTemplate;
+pub use crate::login::LoginForm;
 pub use crate::message::DedupBy;
 pub use crate::outcome::OverQuota;
 pub use crate::sender::Trust;
-pub use crate::store::login_form::LoginForm;
 
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been
 /// checked.

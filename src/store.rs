@@ -12,71 +12,13 @@ use crate::lock_key::Hash;
 use crate::message::{self, Identity};
 
 pub mod imap;
-pub mod login_form;
 pub mod maildir;
 pub mod memory;
 pub mod port;
 mod utf7;
 
-/// What tells one stored copy from all others in its mailbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Receipt {
-    /// IMAP: UIDVALIDITY and UID (RFC 4315, APPENDUID).
-    Uid { validity: u32, uid: u32 },
-    /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two
-    /// files have it, [`Store::find`] names the one that is to stay like this and the others with
-    /// their folder and flags (`new/NAME`, `cur/NAME:2,S`).
-    Name(String),
-    /// The store took the copy and gave nothing to name it by (an IMAP server without UIDPLUS).
-    Unnamed,
-}
-
-impl Receipt {
-    /// UIDVALIDITY, UID and file name, as a ledger's columns hold them.
-    pub fn columns(&self) -> (Option<i64>, Option<i64>, Option<&str>) {
-        match self {
-            Receipt::Uid { validity, uid } => {
-                (Some(i64::from(*validity)), Some(i64::from(*uid)), None)
-            }
-            Receipt::Name(name) => (None, None, Some(name)),
-            Receipt::Unnamed => (None, None, None),
-        }
-    }
-
-    /// Whether it names its copy for good: a file named with folder and flags has another name as
-    /// soon as it is read.
-    pub fn is_lasting(&self) -> bool {
-        !matches!(self, Receipt::Name(name) if name.contains('/'))
-    }
-
-    /// The receipt that [`columns`](Receipt::columns) took apart; `None` if no version of this
-    /// program writes such.
-    pub fn from_columns(
-        validity: Option<i64>,
-        uid: Option<i64>,
-        name: Option<String>,
-    ) -> Option<Receipt> {
-        match (validity, uid, name) {
-            (Some(validity), Some(uid), None) => Some(Receipt::Uid {
-                validity: u32::try_from(validity).ok()?,
-                uid: u32::try_from(uid).ok()?,
-            }),
-            (None, None, Some(name)) => Some(Receipt::Name(name)),
-            (None, None, None) => Some(Receipt::Unnamed),
-            _ => None,
-        }
-    }
-}
-
-impl std::fmt::Display for Receipt {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Receipt::Uid { uid, .. } => write!(f, "uid={uid}"),
-            Receipt::Name(name) => write!(f, "name={name}"),
-            Receipt::Unnamed => f.write_str("uid=?"),
-        }
-    }
-}
+pub use crate::login::Way;
+pub use crate::receipt::Receipt;
 
 /// One copy of a message as it is to stand in a mailbox.
 #[derive(Debug, Clone, Copy)]
@@ -237,28 +179,6 @@ impl StoreError {
             | StoreError::NoAccount(_) => true,
             StoreError::NotStored(_) | StoreError::Setup(_) | StoreError::InDoubt(_) => false,
         }
-    }
-}
-
-/// A server and a way of logging in to it for accounts. What was proven of it holds for all hosts
-/// that use it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
-    /// Name or address and port.
-    pub server: String,
-    /// Who authenticates.
-    pub login_user: String,
-    /// `store.login`.
-    pub form: String,
-}
-
-impl std::fmt::Display for Way {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the mail server at {} (user {}, login \"{}\")",
-            self.server, self.login_user, self.form
-        )
     }
 }
 

@@ -14,8 +14,8 @@ use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, StoreUrl, Tls};
 use super::{Config, password};
 use crate::directory::FolderTemplate;
+use crate::login::LoginForm;
 use crate::net::is_loopback;
-use crate::store::login_form::LoginForm;
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;

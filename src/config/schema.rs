@@ -11,7 +11,7 @@ use super::problem::shown_name;
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
 use crate::directory::AccountTemplate;
-use crate::store::login_form::LoginForm;
+use crate::login::LoginForm;
 
 /// A key and its type.
 #[derive(Debug)]

@@ -21,8 +21,8 @@ use secrecy::SecretString;
 
 use crate::deadline::{Deadline, UNACKNOWLEDGED};
 use crate::directory::Destination;
+use crate::login::LoginForm;
 use crate::message::DedupBy;
-use crate::store::login_form::LoginForm;
 use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 
 use append::Part;

@@ -10,9 +10,9 @@ use crate::support::cyrus::Cyrus;
 use crate::support::dovecot::Dovecot;
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::login_form::LoginForm;
 use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {

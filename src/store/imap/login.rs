@@ -19,7 +19,7 @@ use super::syntax;
 use super::wire::Wire;
 use super::witness::{Span, Verdict, Witnesses};
 use super::{ImapSettings, Tls};
-use crate::store::login_form::LoginForm;
+use crate::login::LoginForm;
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;

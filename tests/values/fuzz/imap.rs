@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::login_form::LoginForm;
 use onedrop::store::{Copy, Receipt, Store, StoreError};
 
 use super::harness::Target;

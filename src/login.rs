@@ -1,6 +1,7 @@
 //! How a login names the account whose mailboxes it wants (`store.login`): as SASL's authorization
 //! identity, or in the name that it logs in with, for servers that split a name at a separator
-//! (Dovecot's `auth_master_user_separator`, Stalwart's `account%master`). Values only.
+//! (Dovecot's `auth_master_user_separator`, Stalwart's `account%master`); and the way in by it, of
+//! which it is on record that it was proven. Values only.
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -98,6 +99,28 @@ impl Template {
         let (before, after) = self.text.split_once(ACCOUNT).unwrap_or_default();
         // Each part by itself: what an account is called must not be taken for a placeholder.
         Ok(format!("{}{account}{}", before.replace(USER, user), after.replace(USER, user)))
+    }
+}
+
+/// A server and a way of logging in to it for accounts. What was proven of it holds for all hosts
+/// that use it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Name or address and port.
+    pub server: String,
+    /// Who authenticates.
+    pub login_user: String,
+    /// `store.login`.
+    pub form: String,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the mail server at {} (user {}, login \"{}\")",
+            self.server, self.login_user, self.form
+        )
     }
 }
 
