@@ -1,6 +1,6 @@
-//! Locks that are byte ranges of a file, one byte at the lock's key (open file description locks,
-//! fcntl(2)): they end with whoever opened the file, leave nothing behind, and keep out others of
-//! the same process as well. They cost no file each. Over NFS they are as good as the mount's
+//! Locks on single bytes of a file, at the offset of the lock's key (open file description locks,
+//! fcntl(2)). They also exclude other threads of the same process, need no file of their own, and
+//! end when the file is closed, so a crash leaves no lock. Over NFS they depend on the mount's
 //! locking.
 
 use std::fs::File;
@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-/// Tries for the lock at `key`; says whether it was free. Any byte offset that a file can have will
-/// do, so the sign is dropped.
+/// Tries to take the lock at `key`; returns whether it was free. A file offset has no sign, so the
+/// key's sign is dropped.
 ///
 /// # Errors
 /// The file cannot be locked.
@@ -23,7 +23,7 @@ pub fn try_lock(file: &File, key: i64) -> io::Result<bool> {
     }
 }
 
-/// Gives up the lock at `key`.
+/// Releases the lock at `key`.
 ///
 /// # Errors
 /// The file cannot be unlocked.
@@ -36,7 +36,7 @@ fn range(key: i64, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        // The last offset has no byte after it to end the range at.
+        // A range must end below the largest offset.
         l_start: (key & i64::MAX).min(i64::MAX - 1),
         l_len: 1,
         l_pid: 0,

@@ -1,6 +1,6 @@
-//! What the log says of how a delivery ended for one recipient, by whatever door the message came.
-//! The text carries queue id, recipient and Message-ID, so that what keeps only texts (rsyslog,
-//! grep) finds them; fields carry them as well.
+//! The log record of a delivery to one recipient; the command and the LMTP server write the same
+//! one. Queue id, recipient and Message-ID are in the text as well as in fields, because rsyslog and
+//! grep see only the text.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::deliver::{Phases, Placed};
 use crate::outcome::Outcome;
 use crate::telemetry::Priority;
 
-/// How it ended for whom. What is not known is `None`, or empty, and stays out of the fields.
+/// The outcome for one recipient. Unknown values are `None` or empty, and get no field.
 #[derive(Debug, Default)]
-pub struct Ended<'a> {
+pub struct DeliveryLogRecord<'a> {
     pub queue_id: &'a str,
     pub sender: &'a str,
     pub recipient: &'a str,
     pub message_id: Option<&'a [u8]>,
-    /// Of the recipient.
+    /// The recipient's account.
     pub account: Option<&'a str>,
     /// The recipient's own copy, if it is placed.
     pub own: Option<&'a Placed>,
@@ -23,12 +23,12 @@ pub struct Ended<'a> {
     pub collision: bool,
     pub took: Option<Duration>,
     pub phases: Option<&'a Phases>,
-    /// What stands before the outcome's text.
+    /// Prefix of the outcome's text, such as `handed over: `.
     pub by: &'a str,
 }
 
-impl Ended<'_> {
-    /// Logs it, at the outcome's priority.
+impl DeliveryLogRecord<'_> {
+    /// Writes the record with the outcome's priority.
     pub fn log(&self, outcome: &Outcome) {
         let message_id = self.message_id.map(String::from_utf8_lossy).unwrap_or_default();
         let message_id = message_id.escape_debug();
@@ -64,7 +64,7 @@ impl Ended<'_> {
     }
 }
 
-/// To the microsecond.
+/// Milliseconds, to the microsecond.
 fn millis(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }

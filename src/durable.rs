@@ -1,5 +1,5 @@
-//! Folders whose names last: a folder that was made is gone after a power failure, with all that is
-//! in it, unless the one above it was synced (fsync(2)).
+//! Durable names: a new folder and its content survive a power failure only if the folder above it
+//! was synced (fsync(2)).
 
 use std::fs::{self, File};
 use std::io;
@@ -9,19 +9,19 @@ use std::path::Path;
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// What the file system says.
+/// The folder cannot be opened or synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Makes the names in a folder durable, and its own, and those of the folders above it up to where
-/// its file system is mounted. One that we may not read was not made by us.
+/// Makes the names in a folder durable, and its own name and those of the folders above it, up to
+/// the mount point. A folder that this user may not read is skipped: this program did not create it.
 ///
 /// # Errors
-/// What the file system says.
+/// A folder cannot be found, opened or synced.
 pub fn sync_way_to(folder: &Path) -> io::Result<()> {
     sync_folder(folder)?;
-    // "ledger.db" lies in a folder as well.
+    // A relative path has ancestors only after this.
     let folder = fs::canonicalize(folder)?;
     let device = fs::metadata(&folder)?.dev();
     for above in folder.ancestors().skip(1) {

@@ -1,5 +1,5 @@
-//! What Postfix says about a message besides its bytes: envelope sender and recipients, queue id,
-//! authenticated user. Not From and To, which are header fields that anyone can write.
+//! What Postfix states about a message besides its bytes: envelope sender and recipients, queue id
+//! and authenticated user. The header fields From and To are something else: anyone can write them.
 
 /// The envelope of one delivery.
 #[derive(Debug, Clone, Default)]
@@ -7,8 +7,8 @@ pub struct Envelope {
     /// Empty for the null sender.
     pub sender: String,
     pub recipients: Vec<String>,
-    /// Empty when unknown; Postfix re-uses short queue ids, so it names nothing by itself.
+    /// Empty if unknown. Not a key: Postfix reuses short queue ids.
     pub queue_id: String,
-    /// The SASL login name of the client that submitted the message; empty when there was none.
+    /// The SASL login name of the submitting client; empty if it did not log in.
     pub sasl_username: String,
 }

@@ -1,28 +1,28 @@
-//! Names of locks. A key is SHA-256 over a domain-separated string; its first eight bytes, as a
-//! signed 64-bit integer, are what an SQL server's advisory lock takes. Rows store the full hash,
-//! so a collision of the 64 bits can delay a delivery and never mark anything as done.
+//! Keys of locks: SHA-256 of a domain-separated string, whose first eight bytes, as a signed 64-bit
+//! integer, are the key of an SQL server's advisory lock. Rows store the full hash, so a collision
+//! of the 64 bits can delay a delivery but never mark a copy as placed. Frozen, like identities.
 
 use sha2::{Digest, Sha256};
 
 /// A full SHA-256 hash.
 pub type Hash = [u8; 32];
 
-/// Hash of a message's identifier: the raw Message-ID, or what takes its place.
+/// Hash of the raw Message-ID.
 pub fn message_hash(message_id: &[u8]) -> Hash {
     hash(b"onedrop/1/message\0", &[message_id])
 }
 
-/// Hash that names a message without a usable Message-ID by its content digest.
+/// Hash of the content digest, for a message without a usable Message-ID.
 pub fn content_hash(digest: &Hash) -> Hash {
     hash(b"onedrop/1/content\0", &[digest])
 }
 
-/// Hash that names a copy: this message in this mailbox of this account.
+/// Hash of a copy: a message in a mailbox of an account.
 pub fn copy_hash(id_hash: &Hash, digest: &Hash, account: &str, mailbox: &str) -> Hash {
     hash(b"onedrop/1/copy\0", &[id_hash, digest, account.as_bytes(), b"\0", mailbox.as_bytes()])
 }
 
-/// Hash of a lock that somebody asked for by name (`check` proves mutual exclusion with one).
+/// Hash of a named lock (`check` tests mutual exclusion with one).
 pub fn name_hash(name: &str) -> Hash {
     hash(b"onedrop/1/name\0", &[name.as_bytes()])
 }
@@ -34,7 +34,7 @@ pub fn advisory_key(hash: &Hash) -> i64 {
     i64::from_be_bytes(first)
 }
 
-/// Lower-case hexadecimal, for file names and for people.
+/// Lower-case hexadecimal, for file names and output.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -52,7 +52,7 @@ fn hash(domain: &[u8], parts: &[&[u8]]) -> Hash {
 mod tests {
     use super::*;
 
-    /// Part of the ledger's format; computed with Python's hashlib.
+    /// The ledger's format; the values were computed with Python's hashlib.
     #[test]
     fn hashes_are_those_of_the_ledger() {
         let id = message_hash(b"<a@b>");

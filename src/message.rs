@@ -1,8 +1,12 @@
-//! A message as received, and who it is. The bytes are never rewritten: a leading mbox `From ` line
-//! is skipped, and a shared copy starts after the leading per-recipient fields. Identity is the raw
-//! first Message-ID and a digest over what the author wrote, so copies that took other ways through
-//! the mail system are equal and nobody can suppress a message by sending another under its
-//! Message-ID. Any bytes at all make a message; nothing here fails or panics.
+//! A message as received, and its identity.
+//!
+//! Promise: the received bytes are never rewritten. A recipient's own copy starts after a leading
+//! mbox `From ` line, a shared copy starts after the leading per-recipient fields as well. Any
+//! bytes make a message; nothing here fails or panics.
+//!
+//! The identity is the raw first Message-ID and a digest of what the author wrote. Copies that took
+//! different routes are equal, and a forged message with the same Message-ID does not suppress the
+//! real one.
 
 use std::io::Read;
 
@@ -18,7 +22,7 @@ mod parts;
 pub use bytes::Bytes;
 pub use facts::{AddressFact, Facts, from_addresses};
 pub use fields::{Field, fields, split, unfold};
-pub use head::{Passage, trace_head};
+pub use head::{ReceivedClauses, trace_head};
 pub use identity::{DedupBy, Identity};
 pub use nul::{Mismatch, NulRun, NulRuns, NulRunsError};
 pub use parts::PartFact;
@@ -26,10 +30,10 @@ pub use parts::PartFact;
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
 const PER_RECIPIENT: [&[u8]; 3] = [b"return-path", b"x-original-to", b"delivered-to"];
 
-/// Those of them that final delivery prepends (RFC 5321 section 4.4), be it pipe(8) or a server.
-const THE_SERVERS: [&[u8]; 2] = [b"return-path", b"delivered-to"];
+/// The subset that pipe(8) or an LMTP server prepends at final delivery (RFC 5321 section 4.4).
+const FINAL_DELIVERY: [&[u8]; 2] = [b"return-path", b"delivered-to"];
 
-/// Why no message could be read.
+/// Why the message could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("larger than {limit} bytes")]
@@ -49,8 +53,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads `input` to its end. With a `limit` other than 0 a longer message is read (so that
-    /// whoever writes it sees no broken pipe), thrown away and refused.
+    /// Reads `input` to its end. If `limit` is not 0, a longer message is refused; it is read to
+    /// its end all the same, so that the writer does not get a broken pipe.
     pub fn read(mut input: impl Read, limit: u64, by: DedupBy) -> Result<Message, ReadError> {
         let mut bytes = Vec::new();
         if limit == 0 {
@@ -65,7 +69,6 @@ impl Message {
         Ok(Message::new(bytes, by))
     }
 
-    /// The message in `bytes`.
     pub fn new(bytes: impl Into<Bytes>, by: DedupBy) -> Message {
         let bytes = bytes.into();
         let start = mbox_line(&bytes);
@@ -97,13 +100,14 @@ impl Message {
         &self.bytes[self.shared_start..]
     }
 
-    /// The bytes of a recipient's own copy, in pieces, for a server that prepends Return-Path and
-    /// Delivered-To itself: without the leading ones. `None` where the server would take the first
-    /// line left for an mbox line or for a part of its own fields, and where the last line has no
-    /// end, which it would get on the way.
+    /// The recipient's own copy, in pieces, for a server that prepends Return-Path and Delivered-To
+    /// itself: those two are left out of the leading fields. `None` if the server would change the
+    /// message: the first remaining line looks like an mbox line or continues a field, or the last
+    /// line has no line end.
     pub fn to_hand_over(&self) -> Option<Vec<&[u8]>> {
         let (leading, rest) = self.bytes[self.start..].split_at(self.shared_start - self.start);
-        let kept = fields(leading).filter(|field| !THE_SERVERS.iter().any(|name| field.is(name)));
+        let kept =
+            fields(leading).filter(|field| !FINAL_DELIVERY.iter().any(|name| field.is(name)));
         let mut pieces: Vec<&[u8]> = kept.map(|field| field.raw).collect();
         pieces.push(rest);
         let continues = pieces[0].starts_with(b" ") || pieces[0].starts_with(b"\t");
@@ -111,12 +115,13 @@ impl Message {
         (mbox_line(pieces[0]) == 0 && !continues && ends).then_some(pieces)
     }
 
-    /// Whether the message holds a NUL byte, which IMAP literals cannot.
+    /// Whether the message holds a NUL byte. IMAP literals must not (RFC 3501 section 4.3).
     pub fn has_nul(&self) -> bool {
         memchr::memchr(0, self.own_copy()).is_some()
     }
 
-    /// Where its NUL bytes stand; `None` without one. Costs a scan, and at most about 500 KB.
+    /// The positions of the NUL bytes, `None` if there are none. Scans the message and takes at most
+    /// about 500 KB.
     pub fn nul_runs(&self) -> Option<NulRuns> {
         NulRuns::of(self.own_copy())
     }
@@ -131,16 +136,16 @@ impl Message {
         self.fields().find(|field| field.is(name.as_bytes())).map(|field| field.unfolded())
     }
 
-    /// What the ledger records beside the identity: addresses, subject, date, parts. Costs a parse
-    /// of the header block and a scan for MIME boundaries.
+    /// What the ledger records besides the identity: addresses, subject, date, MIME parts. Parses
+    /// the header block and scans for MIME boundaries.
     pub fn facts(&self) -> Facts {
         Facts::of(self.own_copy())
     }
 }
 
-/// Length of a leading mbox `From ` line, 0 without. local(8) writes one before a message: it ends
-/// in LF, holds no CR but perhaps right before that, and is never all there is. Whatever else
-/// begins with `From ` is a message's own text.
+/// Length of the leading mbox `From ` line, 0 if there is none. The line that local(8) prepends
+/// ends in LF or CRLF, holds no other CR, and a message follows it. Any other `From ` belongs to
+/// the message.
 fn mbox_line(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.strip_prefix(b"From ") else { return 0 };
     // "From : lisa@..." is a header field in RFC 5322's obsolete syntax (section 4.5).
@@ -171,7 +176,9 @@ mod tests {
 
     #[test]
     fn a_shared_copy_names_no_recipient_and_an_mbox_line_is_skipped() {
-        let bytes = b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\nReturn-Path: <l@g>\nX-Original-To: doug\n\t(folded)\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\nSubject: s\n\nbody";
+        let bytes = b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\nReturn-Path: <l@g>\n\
+            X-Original-To: doug\n\t(folded)\nDelivered-To: doug@x\nReceived: by x\n\
+            Delivered-To: forged@x\nSubject: s\n\nbody";
         let message = Message::new(bytes.to_vec(), DedupBy::Content);
         assert!(message.own_copy().starts_with(b"Return-Path:"));
         assert!(message.shared_copy().starts_with(b"Received: by x\nDelivered-To: forged"));
@@ -180,8 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn a_message_handed_over_lacks_the_fields_that_the_server_prepends_and_is_the_same() {
-        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\nReceived: by x\nDelivered-To: forged@x\n\nbody\n";
+    fn a_message_handed_over_lacks_the_fields_that_the_server_prepends_and_stays_the_same() {
+        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\n\
+            Received: by x\nDelivered-To: forged@x\n\nbody\n";
         let message = Message::new(bytes.to_vec(), DedupBy::Content);
         let pieces = message.to_hand_over().expect("pieces").concat();
         assert_eq!(
@@ -193,8 +201,7 @@ mod tests {
             (there.identity(), there.shared_copy()),
             (message.identity(), message.shared_copy())
         );
-        // The second line would be taken for an mbox line.
-        // The others would continue a field of the server's, or get a line end.
+        // A server would read an mbox line, continue its own field, or add a line end.
         for odd in [
             &b"Return-Path: <>\nFrom here on\nx\n"[..],
             b" A: 1\n\nbody\n",
@@ -213,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_local_never_prepends_is_the_messages_own() {
+    fn a_from_line_that_local_never_writes_belongs_to_the_message() {
         assert_eq!(mbox_line(b"From lisa\r\nA: 1\r\n"), 11);
         for own in [
             &b"From lisa"[..],

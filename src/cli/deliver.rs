@@ -13,7 +13,7 @@ use super::{Adapters, DeliverArgs, OpenedLedger, input};
 use crate::config::{Config, LedgerUrl, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::{self, Failure, Job, Placed, Policy, Report, note};
-use crate::delivery_log::Ended;
+use crate::delivery_log::DeliveryLogRecord;
 use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::exit;
@@ -166,7 +166,7 @@ impl Ends {
     /// Logs how it ended for each.
     fn told(self, envelope: &Envelope, started: Instant) -> Outcome {
         for (at, end) in self.each.iter().enumerate() {
-            let ended = Ended {
+            let ended = DeliveryLogRecord {
                 queue_id: &envelope.queue_id,
                 sender: &envelope.sender,
                 recipient: envelope.recipients.get(at).map_or("", String::as_str),

@@ -21,7 +21,7 @@ use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
 use crate::ledger::{Attempt, Ledger, RandomValue, Recorded};
-use crate::message::{Facts, Message, Passage, trace_head};
+use crate::message::{Facts, Message, ReceivedClauses, trace_head};
 use crate::outcome::{Outcome, OverQuota};
 
 /// A delivery that ends by itself at its deadline gets this long to say so.
@@ -36,7 +36,7 @@ pub struct Parcel {
     envelope: Envelope,
     /// The accounts of the envelope's recipients, in their order.
     accounts: Vec<String>,
-    passage: Passage,
+    clauses: ReceivedClauses,
     received: Zoned,
     started: Instant,
     /// The same by the ledger's clock.
@@ -74,12 +74,12 @@ pub struct Contents {
     pub message: Message,
     pub envelope: Envelope,
     pub accounts: Vec<String>,
-    pub passage: Passage,
+    pub clauses: ReceivedClauses,
 }
 
 impl Parcel {
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, contents: Contents) -> Parcel {
-        let Contents { message, envelope, accounts, passage } = contents;
+        let Contents { message, envelope, accounts, clauses } = contents;
         Parcel {
             facts: message.facts(),
             deadline: service.deadline(),
@@ -93,7 +93,7 @@ impl Parcel {
             message,
             envelope,
             accounts,
-            passage,
+            clauses,
         }
     }
 
@@ -209,7 +209,7 @@ impl Parcel {
             _ => {
                 let (sender, address) =
                     (&self.envelope.sender, &self.envelope.recipients[recipient]);
-                trace_head(sender, address, &self.passage, &self.received)
+                trace_head(sender, address, &self.clauses, &self.received)
             }
         }
     }

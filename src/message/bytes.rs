@@ -1,11 +1,10 @@
-//! Where a message's bytes are: in memory, or, for a large one, in an unnamed file that is mapped.
+//! Storage of a message's bytes: in memory, or for a large message in a mapped, unnamed file.
 
 use std::fs::File;
 use std::ops::Deref;
 
 use memmap2::Mmap;
 
-/// The bytes of a message.
 #[derive(Debug)]
 pub enum Bytes {
     Memory(Vec<u8>),
@@ -13,17 +12,17 @@ pub enum Bytes {
 }
 
 impl Bytes {
-    /// The content of `file`, which nobody else can reach: it has no name.
+    /// Maps the content of `file`, which must have no name.
     ///
     /// # Errors
-    /// The system's.
+    /// The file cannot be mapped.
     pub fn unnamed(file: File) -> std::io::Result<Bytes> {
         // An empty map is an error on some kernels.
         if file.metadata()?.len() == 0 {
             return Ok(Bytes::Memory(Vec::new()));
         }
-        // SAFETY: a map is sound as long as nobody changes or shortens the file. The caller's file
-        // has no name (O_TMPFILE), so no other process can open it but by this one's descriptors,
+        // SAFETY: a map is sound as long as the file is neither changed nor shortened. The file has
+        // no name (O_TMPFILE), so other processes can open it only by this process's descriptors,
         // and its only descriptor is consumed and closed here.
         Ok(Bytes::File(unsafe { Mmap::map(&file)? }))
     }

@@ -1,14 +1,14 @@
 //! Reads the date of a Date or Received field for a message's identity: RFC 5322 section 3.3 with
-//! the obsolete forms of section 4.3 (zones by name, years of two and three digits, comments and
-//! blanks between all parts). What departs from that in any way is no date.
+//! the obsolete forms of section 4.3 (named zones, years of two and three digits, comments and
+//! blanks between all parts). Anything else is not a date.
 //!
-//! Written by hand because it is part of the ledger's format and frozen: whether a date can be read
-//! decides what counts for an identity, and a crate's tolerance changes with its version. Dates for
-//! people come from `facts.rs`.
+//! Written by hand because the result is part of the ledger's frozen format: whether a date can be
+//! read decides what counts for the identity, and a crate may become more or less tolerant with its
+//! next version. Dates for display come from `facts.rs`.
 
 const SECONDS_A_DAY: i64 = 86_400;
 
-/// Seconds since 1970-01-01 00:00 UTC of the date-time in `value`; `None` unless all of it is one.
+/// Seconds since 1970-01-01 00:00 UTC, `None` if `value` is not one date-time as a whole.
 pub(super) fn seconds(value: &[u8]) -> Option<i64> {
     let mut scanner = Scanner { rest: value };
     scanner.skip_blanks_and_comments()?;
@@ -48,14 +48,13 @@ fn position(names: &[&[u8]], name: &[u8]) -> Option<usize> {
     names.iter().position(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Each step takes its part and the blanks and comments behind it.
+/// Each step consumes one part and the blanks and comments after it.
 struct Scanner<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Scanner<'a> {
-    /// None where a comment does not end (RFC 5322 section 3.2.2: they nest, and a backslash
-    /// quotes).
+    /// `None` if a comment does not end (RFC 5322 section 3.2.2: comments nest, a backslash quotes).
     fn skip_blanks_and_comments(&mut self) -> Option<()> {
         let mut depth = 0usize;
         while let [first, rest @ ..] = self.rest {
@@ -88,7 +87,7 @@ impl<'a> Scanner<'a> {
         self.rest.starts_with(&[symbol]).then(|| self.take(1))?.map(|_| ())
     }
 
-    /// A number of at least `least` and at most `most` digits, with no digit behind it.
+    /// A number of `least` to `most` digits, not followed by another digit.
     fn number(&mut self, least: usize, most: usize) -> Option<i64> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits < least || digits > most {
@@ -101,8 +100,7 @@ impl<'a> Scanner<'a> {
         )
     }
 
-    /// Section 4.3: two digits below 50 are of this century, other two and three digits count from
-    /// 1900.
+    /// Section 4.3: two digits below 50 count from 2000, other two and three digits from 1900.
     fn year(&mut self) -> Option<i64> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let year = self.number(2, 4)?;
@@ -113,8 +111,8 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Seconds that the zone is ahead of UTC. A name that section 4.3 does not list, and a military
-    /// letter, is UTC.
+    /// Seconds by which the zone is ahead of UTC. Military letters and names that section 4.3 does
+    /// not list count as UTC.
     fn zone(&mut self) -> Option<i64> {
         let sign = match self.rest.first()? {
             b'+' => 1,
@@ -131,7 +129,7 @@ impl<'a> Scanner<'a> {
                 });
             }
         };
-        // No blanks behind the sign.
+        // Without `take`: no blanks may follow the sign.
         self.rest = &self.rest[1..];
         let offset = self.number(4, 4)?;
         (offset % 100 < 60).then_some(sign * (offset / 100 * 3600 + offset % 100 * 60))
@@ -153,8 +151,7 @@ fn days_in(year: i64, month: usize) -> i64 {
 }
 
 fn days_since_1970(year: i64, month: usize, day: i64) -> i64 {
-    // Days before a year in the Gregorian calendar, from the year 1 on; the year 0 is a leap year
-    // before that.
+    // Days before a year in the proleptic Gregorian calendar, counted from the year 1.
     let before = |year: i64| {
         let full = year - 1;
         full * 365 + full.div_euclid(4) - full.div_euclid(100) + full.div_euclid(400)
@@ -245,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_folding_may_stand_between_all_parts() {
+    fn comments_and_folding_are_allowed_between_all_parts() {
         let plain = read("Sun, 22 Nov 2026 10:20:30 +0000");
         for text in [
-            " (a) Sun (b) , (c) 22 (d) Nov (e) 2026 (f) 10 (g) : (h) 20 (i) : (j) 30 (k) +0000 (UTC) ",
+            " (a) Sun (b) , (c) 22 (d) Nov (e) 2026 (f) 10 (g) : (h) 20 (i) : (j) 30 (k) +0000 (l) ",
             "Sun,\r\n\t22 Nov\n 2026 10:20:30(nested (\\) \\( ;) twice)+0000",
             "22Nov2026 10:20:30+0000()",
         ] {
@@ -257,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_departs_from_the_syntax_is_no_date() {
+    fn any_other_syntax_is_not_a_date() {
         for text in [
             "",
             " ",

@@ -1,6 +1,6 @@
-//! What the ledger records of a message beside its identity, from the header block alone, by
-//! `mail-parser`. Display values: decoded, clean UTF-8 without NUL, bounded; never the source of a
-//! key. A parser that panics costs the facts, not the message.
+//! What the ledger records of a message besides its identity. `mail-parser` reads it from the
+//! header block. The values are for display: decoded UTF-8 without control characters, bounded, and
+//! never the source of a key. If the parser panics, the facts are empty and the delivery goes on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,12 +9,11 @@ use mail_parser::{Address, HeaderName, HeaderValue, MessageParser};
 use super::parts::{self, PartFact, clean};
 use super::{Message, split};
 
-/// The longest header block that is parsed; of a longer one only the start counts.
+/// Only this many bytes of a header block are parsed.
 const LONGEST_HEADER: usize = 256 * 1024;
-/// The most addresses kept of one message.
+/// Further addresses of a message are not recorded.
 const MOST_ADDRESSES: usize = 1000;
 
-/// Facts of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     pub subject: Option<String>,
@@ -41,22 +40,20 @@ impl Facts {
     pub(super) fn of(bytes: &[u8]) -> Facts {
         let (header, _) = split(bytes);
         let header = &header[..header.len().min(LONGEST_HEADER)];
-        // mail-parser has panicked on odd input before; its reports are read, its panics must not
-        // end a delivery.
+        // Releases of mail-parser have panicked on malformed input; that must not end a delivery.
         let mut facts = catch_unwind(AssertUnwindSafe(|| header_facts(header))).unwrap_or_default();
         facts.parts = catch_unwind(AssertUnwindSafe(|| parts::scan(bytes))).unwrap_or_default();
         facts
     }
 }
 
-/// The mailbox in the From field, in lower case, if there is exactly one such field and one address
-/// in it.
+/// The addresses of the From field in lower case; none unless there is exactly one From field and
+/// two parsers would read the same address in it.
 pub fn from_addresses(message: &Message) -> Vec<String> {
     let mut from = message.fields().filter(|field| field.is(b"from"));
     let (Some(field), None) = (from.next(), from.next()) else { return Vec::new() };
-    // What two parsers may read in two ways is believed in neither: comments, groups and quoted
-    // strings with an address of their own, control characters; an address that does not stand
-    // there byte for byte, has blanks or lacks a part.
+    // Parsers disagree on a second address in a comment, group or quoted string, on control
+    // characters, and on an address that is encoded, has blanks or lacks a part: all are rejected.
     let value = field.unfolded();
     if memchr::memchr_iter(b'@', &value).count() != 1
         || value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')

@@ -1,7 +1,8 @@
-//! A small scanner for header blocks, over raw bytes and without copies. It takes what it finds:
-//! the block ends at the first empty line, or before the first line that is neither a field nor the
-//! continuation of one; then the body starts there. A field's name is printable ASCII up to the
-//! colon (RFC 5322 section 2.2; blanks before the colon, section 4.5).
+//! A scanner for header blocks that works on raw bytes and copies nothing. It is written by hand
+//! because identities depend on it, byte for byte. The block ends at the first empty line, or
+//! before the first line that is neither a field nor a continuation; the body starts there. A
+//! field's name is printable ASCII up to the colon (RFC 5322 section 2.2; blanks before the colon,
+//! section 4.5).
 
 /// One header field with its line ends.
 #[derive(Debug, Clone, Copy)]
@@ -22,13 +23,12 @@ impl Field<'_> {
         self.name.to_ascii_lowercase()
     }
 
-    /// The value without line ends and without blanks at its ends; otherwise byte for byte.
+    /// The value without line ends and without leading and trailing blanks.
     pub fn unfolded(&self) -> Vec<u8> {
         unfold(self.value)
     }
 
-    /// The value unfolded, each run of blanks as one space, none at its ends (RFC 6376 section
-    /// 3.4.2).
+    /// The unfolded value with each run of blanks as one space (RFC 6376 section 3.4.2).
     pub fn relaxed(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.value.len());
         let mut blank = false;
@@ -97,11 +97,11 @@ fn line_at(bytes: &[u8], at: usize) -> &[u8] {
 }
 
 fn is_blank(line: &[u8]) -> bool {
-    // The last line of all may end in the midst of its line end.
+    // The message may be cut between CR and LF.
     matches!(line, b"\n" | b"\r\n" | b"\r" | b"")
 }
 
-/// Position of the colon that ends a field's name, if the line begins a field.
+/// Position of the colon after the field's name; `None` if the line does not begin a field.
 fn colon(line: &[u8]) -> Option<usize> {
     let colon = memchr::memchr(b':', line)?;
     let name = line[..colon].trim_ascii_end();
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_block_ends_at_an_empty_line_or_before_what_is_no_field() {
+    fn a_header_block_ends_at_an_empty_line_or_before_a_line_that_is_no_field() {
         assert_eq!(split(b"A: 1\nB: 2\n\nbody"), (&b"A: 1\nB: 2\n"[..], &b"body"[..]));
         assert_eq!(split(b"A: 1\r\n\r\nbody"), (&b"A: 1\r\n"[..], &b"body"[..]));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The trace fields that final delivery prepends (RFC 5321 section 4.4) where nobody did so before
-//! us: pipe(8) prepends its own, an LMTP server has to.
+//! The fields that final delivery prepends (RFC 5321 section 4.4). pipe(8) prepends its own; an
+//! LMTP server has to do it itself.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,17 +9,16 @@ use jiff::fmt::rfc2822;
 
 use crate::text;
 
-/// What a Received field of ours says in its comment; such a field never counts for a message's
-/// identity.
+/// Marks our own Received fields, which never count for a message's identity.
 pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
 
-/// Longest text of a peer's or a client's that goes into the Received field.
+/// Characters of each text in the Received field.
 const LONGEST: usize = 255;
 
-/// How the message came to us.
+/// The clauses of our Received field.
 #[derive(Debug, Clone, Default)]
-pub struct Passage {
-    /// What the client called itself (LHLO), or whom it stands for (XFORWARD NAME and ADDR).
+pub struct ReceivedClauses {
+    /// The client's name in LHLO, or the original client's name and address (XFORWARD).
     pub from: String,
     /// This host.
     pub by: String,
@@ -30,14 +29,20 @@ pub struct Passage {
 }
 
 /// Return-Path, Delivered-To and Received, each with its line end.
-pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned) -> Vec<u8> {
+pub fn trace_head(
+    sender: &str,
+    recipient: &str,
+    received: &ReceivedClauses,
+    now: &Zoned,
+) -> Vec<u8> {
     let mut head = String::with_capacity(400);
     let date = rfc2822::to_string(now).unwrap_or_default();
-    let Passage { from, by, protocol, id } = passage;
+    let ReceivedClauses { from, by, protocol, id } = received;
     // Writing to a String cannot fail.
     let _ = write!(
         head,
-        "Return-Path: <{}>\nDelivered-To: {}\nReceived: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
+        "Return-Path: <{}>\nDelivered-To: {}\n\
+         Received: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
         text::one_line(&quoted(sender)),
         text::one_line(recipient),
         short(from),
@@ -48,8 +53,8 @@ pub fn trace_head(sender: &str, recipient: &str, passage: &Passage, now: &Zoned)
     head.into_bytes()
 }
 
-/// `address` as it stands between angle brackets: its local part quoted if it must be (RFC 5321
-/// section 4.1.2).
+/// `address` in the form for angle brackets, the local part quoted if necessary (RFC 5321 section
+/// 4.1.2).
 fn quoted(address: &str) -> Cow<'_, str> {
     let (local, domain) = address.split_at(address.rfind('@').unwrap_or(address.len()));
     if address.is_empty() || local.split('.').all(is_atom) {
@@ -65,8 +70,8 @@ fn is_atom(text: &str) -> bool {
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// A text that is not too long for a line. An address is never cut where it says who sent the
-/// message or got it: a part of it may be somebody else's.
+/// A text cut to [`LONGEST`]. Return-Path and Delivered-To are never cut: a part of an address may
+/// be another valid address.
 fn short(text: &str) -> Cow<'_, str> {
     text::within(text, LONGEST)
 }
@@ -77,26 +82,28 @@ mod tests {
     use crate::message::{DedupBy, Identity};
 
     fn head(sender: &str, recipient: &str) -> Vec<u8> {
-        let passage = Passage {
+        let received = ReceivedClauses {
             from: "mx (x [1.2.3.4])".into(),
             by: "mda".into(),
             protocol: "LMTP",
             id: "4Q".into(),
         };
         let now = "2026-11-21T12:00:00+01:00[+01:00]".parse::<Zoned>().expect("a time");
-        trace_head(sender, recipient, &passage, &now)
+        trace_head(sender, recipient, &received, &now)
     }
 
     #[test]
     fn the_head_is_three_fields_whatever_the_envelope_holds() {
-        let expected = "Return-Path: <>\nDelivered-To: doug@b\nReceived: from mx (x [1.2.3.4])\n\tby mda (Onedrop) with LMTP id 4Q\n\tfor <doug@b>; Sat, 21 Nov 2026 12:00:00 +0100\n";
+        let expected = "Return-Path: <>\nDelivered-To: doug@b\n\
+            Received: from mx (x [1.2.3.4])\n\tby mda (Onedrop) with LMTP id 4Q\n\t\
+            for <doug@b>; Sat, 21 Nov 2026 12:00:00 +0100\n";
         assert_eq!(String::from_utf8_lossy(&head("", "doug@b")), expected);
         let odd = head("a\r\nBcc: x", "doug@b\n\n");
         assert_eq!(odd.iter().filter(|byte| **byte == b'\n').count(), 5);
     }
 
     #[test]
-    fn a_local_part_that_needs_quotes_has_them_between_angle_brackets() {
+    fn a_local_part_is_quoted_where_necessary() {
         let cases = [
             ("", ""),
             ("a.b+c@d.org", "a.b+c@d.org"),
@@ -125,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_change_who_a_message_is_not_even_an_anonymous_one() {
+    fn the_prepended_fields_change_no_identity_even_without_a_message_id() {
         for message in [
             &b"Message-ID: <a@b>\n\nbody\n"[..],
             b"Received: from a by b; now\nSubject: disk full\n\nx\n",

@@ -1,6 +1,6 @@
-//! Who a message is: the raw first Message-ID, and a digest over what its author wrote. Both are
-//! part of the ledger's format: a change of one byte delivers everything in flight a second time.
-//! `fixtures/identity` holds them.
+//! The identity of a message: the raw first Message-ID, and a digest of what its author wrote. Both
+//! are part of the ledger's frozen format: if one byte of a hash changed, everything in flight would
+//! be delivered a second time. `fixtures/identity` holds messages with their hashes.
 
 use sha2::{Digest, Sha256};
 
@@ -8,9 +8,9 @@ use super::fields::{Field, fields, split};
 use super::{date, head};
 use crate::lock_key::{self, Hash};
 
-/// Fields whose content the author chose, besides [`AUTHORED_KINDS`]. The last five direct answers,
-/// keys and receipts: without them, a text that is known could be sent ahead of its author's
-/// message with another's in them.
+/// Fields that the author writes, besides [`AUTHORED_KINDS`]. The last five direct answers, keys and
+/// receipts: if they did not count, an attacker who knows a message could send it first with other
+/// values in them.
 const AUTHORED: [&[u8]; 16] = [
     b"from",
     b"sender",
@@ -30,21 +30,21 @@ const AUTHORED: [&[u8]; 16] = [
     b"return-receipt-to",
 ];
 
-/// What the names of fields about the body, and of those about who sent it again, begin with.
+/// Prefixes of the names of further authored fields: about the body, and about a resent message.
 const AUTHORED_KINDS: [&[u8]; 2] = [b"content-", b"resent-"];
 
-/// The exceptions: software that stores mail counts the body, and only some recipients see who got
-/// a blind copy.
+/// The exceptions: mail stores write Content-Length, and only some recipients see Resent-Bcc.
 const NOT_AUTHORED: [&[u8]; 2] = [b"content-length", b"resent-bcc"];
 
-/// 1990-01-01 00:00 UTC. An earlier Date is that of a clock that was never set.
+/// 1990-01-01 00:00 UTC, in seconds since 1970. An earlier Date comes from a clock that was never
+/// set.
 const FIRST_DATE: i64 = 631_152_000;
 
-/// How much later than the oldest Received a Date may be, in seconds: time zones given wrongly, and
-/// clocks a day off.
+/// Seconds by which a Date may be later than the oldest Received: wrong time zones, and clocks that
+/// are a day off.
 const LATEST_DATE: i64 = 2 * 86_400;
 
-/// A Message-ID longer than this is not usable as one; RFC 5322 allows 998 bytes a line.
+/// A longer Message-ID is ignored; RFC 5322 allows 998 bytes in a line.
 const LONGEST_MESSAGE_ID: usize = 4096;
 
 /// What makes two messages the same (`dedup.by`).
@@ -58,17 +58,16 @@ pub enum DedupBy {
     MessageId,
 }
 
-/// Who a message is. Equal identities are one message.
+/// The identity of a message. Equal identities are one message.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` when absent, empty or
-    /// unusable.
+    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` if absent, empty or too
+    /// long.
     pub message_id: Option<Vec<u8>>,
-    /// Hash of the Message-ID, or of the digest in its place. Its first eight bytes are the lock
+    /// Hash of the Message-ID, or of the digest if there is none. Its first eight bytes are the lock
     /// key.
     pub id_hash: Hash,
-    /// SHA-256 over what the author wrote; under [`DedupBy::MessageId`] the `id_hash` stands in for
-    /// it.
+    /// SHA-256 of what the author wrote; under [`DedupBy::MessageId`] the `id_hash` takes its place.
     pub digest: Hash,
 }
 
@@ -81,7 +80,6 @@ impl PartialEq for Identity {
 impl Eq for Identity {}
 
 impl Identity {
-    /// The identity of the message in `bytes`.
     pub fn of(bytes: &[u8], by: DedupBy) -> Identity {
         let (header, body) = split(bytes);
         let message_id = first_message_id(header);
@@ -107,7 +105,7 @@ impl Identity {
 
 fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     let mut id = fields(header).find(|field| field.is(b"message-id"))?.unfolded();
-    // What an IMAP server makes of NUL, so that the identity survives the store.
+    // IMAP servers store NUL as 0x80; the identity must be the same in the store.
     for byte in &mut id {
         if *byte == 0 {
             *byte = 0x80;
@@ -116,18 +114,18 @@ fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     (!id.is_empty() && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
 }
 
-/// The oldest (bottom-most) Received that is not ours, where Message-ID or Date says nothing. An
-/// alarm without an id or with a constant one, from a machine without a clock, reads the same each
-/// time and is meant each time; what tells them apart is the first server's Received, one for all
-/// recipients and tries. What is sent on gets its fields above that.
+/// The oldest (bottom-most) Received that is not ours, if the Message-ID is missing or the Date does
+/// not distinguish messages. An alarm from a machine without a clock has the same text each time,
+/// and each one must be delivered. The first server's Received distinguishes them; it is the same
+/// for all recipients and retries, and forwarding adds its fields above it.
 fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>> {
     let oldest =
         fields(header).filter(|field| field.is(b"received") && !is_our_own(field)).last()?;
     (!has_message_id || !has_date(header, &oldest)).then_some(oldest)
 }
 
-/// Whether the first Date tells one message from another: it can be read, and no wrong clock
-/// explains it. Where the Received has no date that can be read, no Date is too late.
+/// Whether the first Date distinguishes messages: it can be read, and is not that of a wrong clock.
+/// Without a readable date in the Received, no Date is too late.
 fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
     let Some(field) = fields(header).find(|field| field.is(b"date")) else { return false };
     let Some(date) = date::seconds(&field.unfolded()) else { return false };
@@ -139,9 +137,9 @@ fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
         && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
 }
 
-/// SHA-256 over the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2),
-/// then `received`, and the body with line ends as CRLF, NUL as 0x80 and without trailing empty
-/// lines. CRs before a line's end count as part of it.
+/// SHA-256 of the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), then
+/// `received`, then the body with line ends as CRLF, NUL as 0x80 and without trailing empty lines.
+/// CRs right before a line end belong to it.
 fn content_digest(
     header: &[u8],
     body: &[u8],
@@ -155,7 +153,7 @@ fn content_digest(
     if let Some(received) = received {
         digest.put_field(received);
     }
-    // Without the empty line a mail reader may take the body's start for header fields.
+    // If the empty line is missing, a mail program may read the start of the body as header fields.
     digest.put(if is_separated || body.is_empty() { b"\r\n" } else { b"\n" });
     let mut empty_lines = 0usize;
     for line in body.split_inclusive(|byte| *byte == b'\n') {
@@ -176,7 +174,7 @@ fn content_digest(
     digest.finish()
 }
 
-/// Whether a Received field is one that this program prepended, which each try does anew.
+/// Whether this program prepended the Received field; each attempt writes another one.
 pub(super) fn is_our_own(received: &Field<'_>) -> bool {
     memchr::memmem::find(&received.relaxed(), head::OUR_RECEIVED).is_some()
 }
@@ -201,7 +199,7 @@ impl CanonicalDigest {
         let name = field.name_lower();
         self.put(&name);
         self.put(b":");
-        // A blank more or less in a boundary or a file name is another boundary or name.
+        // Blanks are significant in boundaries and file names.
         self.put(&if name.starts_with(b"content-") { field.unfolded() } else { field.relaxed() });
         self.put(b"\r\n");
     }
@@ -242,15 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn trace_fields_line_ends_and_folding_do_not_change_who_a_message_is() {
+    fn trace_fields_line_ends_and_folding_do_not_change_the_identity() {
         let plain = b"Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 GMT\nSubject: one two\n\nbody\n";
-        let travelled = b"Return-Path: <x@y>\r\nDelivered-To: doug@b\r\nReceived: from a by b;\r\n\tnow\r\nMESSAGE-ID:\r\n <a@b>\r\nX-Spam-Flag: NO\r\nDate: 1 Mar\r\n\t 2026 10:00 GMT\r\nSubject: one\r\n  two \r\n\r\nbody\r\n\r\n\r\n";
+        let travelled = b"Return-Path: <x@y>\r\nDelivered-To: doug@b\r\n\
+            Received: from a by b;\r\n\tnow\r\nMESSAGE-ID:\r\n <a@b>\r\nX-Spam-Flag: NO\r\n\
+            Date: 1 Mar\r\n\t 2026 10:00 GMT\r\nSubject: one\r\n  two \r\n\r\nbody\r\n\r\n\r\n";
         assert_eq!(identity(plain), identity(travelled));
         assert_eq!(identity(plain), identity(plain.trim_ascii_end()));
     }
 
     #[test]
-    fn what_the_author_wrote_makes_another_message() {
+    fn other_content_by_the_author_makes_another_message() {
         let one = identity(b"Message-ID: <a@b>\nSubject: one\n\nbody\n");
         for other in [
             &b"Message-ID: <a@b>\nSubject: two\n\nbody\n"[..],
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Each name of its own, so that no list of the code's stands for itself.
+    /// Written out, so that the code's lists are not compared with themselves.
     const WRITTEN_BY_THE_AUTHOR: [&str; 30] = [
         "From",
         "Sender",
@@ -338,7 +338,7 @@ mod tests {
         "User-Agent",
     ];
 
-    /// The digest with this line in the header, below and above all others and between them.
+    /// The digests with this line above, between and below the other header lines.
     fn digests_with(line: &str) -> [Hash; 3] {
         let [one, two] = [
             "Message-ID: <a@b>\nDate: 1 Mar 2026 10:00 +0000\n",
@@ -359,7 +359,7 @@ mod tests {
                 }
             }
             assert_ne!(digests[1], digests[2], "{name}");
-            // However its name is written.
+            // The name's case and blanks before the colon do not matter.
             for name in [name.to_uppercase(), name.to_lowercase(), format!("{name} ")] {
                 assert_eq!(digests_with(&format!("{name}: one@x\n")), digests[1], "{name}");
             }
@@ -381,8 +381,8 @@ mod tests {
     const ID: &str = "Message-ID: <a@b>\n";
     const DATE: &str = "Date: Sun, 1 Mar 2026 10:00:00 +0000\n";
 
-    /// Whether an alarm with these fields that comes in twice is two messages. Each time it has a
-    /// Received of the first server's, and above that one of another's.
+    /// Whether an alarm with these fields is two messages if it arrives twice. Each time the first
+    /// server and a relay prepend a Received.
     fn is_new_each_time(fields: &str) -> bool {
         let alarm = |id: &str, minute: u8| {
             let received = format!(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_whose_id_or_date_says_nothing_is_new_each_time_it_comes_in() {
+    fn an_alarm_without_a_usable_id_or_date_is_new_each_time_it_arrives() {
         assert!(!is_new_each_time(&[ID, DATE].concat()));
         for without in ["", ID, DATE] {
             assert!(is_new_each_time(without), "{without}");
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_a_wrong_clock_explains_says_nothing() {
+    fn the_date_of_a_wrong_clock_does_not_count() {
         for (date, says_nothing) in [
             ("1 Jan 1970 00:00:00 +0000", true),
             ("31 Dec 1989 23:59:59 +0000", true),
@@ -430,7 +430,7 @@ mod tests {
         ] {
             assert_eq!(is_new_each_time(&format!("{ID}Date: {date}\n")), says_nothing, "{date}");
         }
-        // To the second: at this one Received alone.
+        // The limit is exact to the second.
         let with = |date: &str, received: &str| {
             identity(format!("Received: by x; {received}\n{ID}Date: {date}\n\nbody\n").as_bytes())
         };
@@ -439,7 +439,7 @@ mod tests {
             ("3 Mar 2026 10:00:00 +0000", "1 Mar 2026 10:00:00 +0000", false),
             ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:00 +0000", true),
             ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:01 +0000 (a comment)", false),
-            // A Received without a date that can be read says of no Date that it is late.
+            // Without a readable date in the Received no Date is too late.
             ("3 Mar 2036 10:00:00 +0000", "some day", false),
             ("3 Mar 2036 10:00:00 +0000", "", false),
         ] {
@@ -460,9 +460,9 @@ mod tests {
         assert!(!counts("by x; 1 Mar 2026 10:00:00 +0000; y"));
     }
 
-    /// Two recipients, a retry, a copy that was sent on: the first server's Received is the same.
+    /// Copies for two recipients, a retry and a forwarded copy have the same oldest Received.
     #[test]
-    fn the_oldest_received_that_is_not_ours_counts_and_no_other() {
+    fn only_the_oldest_received_that_is_not_ours_counts() {
         let first = "Received: from ups by mx\n\tid A1; Sun, 1 Mar 2026 10:00:00 +0000\n";
         let alarm = |above: &str| {
             identity(format!("{above}{first}Subject: on battery\n\nbody\n").as_bytes())
@@ -482,14 +482,14 @@ mod tests {
         };
         assert_ne!(below("Received: by older; x\n"), alarm(""));
         assert_eq!(below(ours), alarm(""));
-        // Ours alone is none, however it is folded.
+        // Our own field never counts, however it is folded.
         for ours in [ours, "Received: from mx by mda (Onedrop)\n\twith LMTP id 4Q; now\n"] {
             assert_eq!(identity(format!("{ours}Subject: on battery\n\nbody\n").as_bytes()), plain);
         }
     }
 
     #[test]
-    fn a_message_sent_again_is_another() {
+    fn a_resent_message_is_another_one() {
         assert_ne!(
             identity(b"Message-ID: <a@b>\n\nbody"),
             identity(b"Resent-Message-ID: <c@d>\nMessage-ID: <a@b>\n\nbody")
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_may_see_differently_is_different() {
+    fn content_that_mail_programs_show_differently_is_different() {
         assert_ne!(identity(b"A: b\nno field\n\nrest"), identity(b"A: b\n\nno field\n\nrest"));
         assert_ne!(
             identity(b"Content-Type: x; b=\"a  b\"\n\n"),
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn nul_counts_as_what_an_imap_server_makes_of_it() {
+    fn nul_counts_as_the_byte_that_imap_servers_store() {
         assert_eq!(identity(b"Subject: x\n\na\0b\n"), identity(b"Subject: x\n\na\x80b\n"));
         assert_eq!(identity(b"Message-ID: <a\0b>\n\n"), identity(b"Message-ID: <a\x80b>\n\n"));
     }

@@ -1,68 +1,62 @@
-//! Where the NUL bytes of a message stood. IMAP literals cannot hold NUL, so each goes to the
-//! server as 0x80; the ledger keeps the places, in at most [`LONGEST`] bytes whatever the message,
-//! so that they can be put back.
+//! The positions of a message's NUL bytes. IMAP literals cannot hold NUL, so each one is sent as
+//! 0x80; the ledger keeps the positions, in at most [`LONGEST`] bytes, so that they can be restored.
 //!
-//! An offset counts from the first byte that all copies of a message share: behind the leading
-//! fields that name one recipient (Return-Path, X-Original-To, Delivered-To) and the Received that
-//! this program wrote. CRLF counts as one byte, as LF does. So an offset is the same in the bytes
-//! as received, in every recipient's copy, in the copy in Sent and in what an IMAP server made of
-//! any of them.
+//! Offsets count from the first byte that all copies share: after the leading per-recipient fields
+//! and our own Received. CRLF counts as one byte, like LF. So an offset is the same in the received
+//! bytes, in every copy, and in what an IMAP server made of them.
 //!
-//! Encoded: the version (1), flags (1: runs were left out), and for each run the bytes since the
-//! end of the one before and its length, both as unsigned LEB128. The runs are the first ones. A
-//! format of the ledger's: frozen.
+//! Frozen format: version (1), flags (1: runs were left out), then for each of the first runs its
+//! distance from the end of the run before and its length, both as unsigned LEB128.
 
 use super::identity::is_our_own;
 use super::{PER_RECIPIENT, fields, split};
 
-/// The most bytes of an encoded value.
+/// Longest encoded value, in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
 const VERSION: u8 = 1;
 const RUNS_LEFT_OUT: u8 = 1;
-/// What a NUL becomes on its way into an IMAP server.
+/// The byte that IMAP servers get for a NUL.
 const REPLACEMENT: u8 = 0x80;
 
 /// One run of NUL bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NulRun {
-    /// Bytes before it, counted as the module says.
+    /// Bytes before it, counted as described in the module's header.
     pub offset: u64,
-    /// Its bytes, at least one.
+    /// Number of NUL bytes, at least one.
     pub length: u64,
 }
 
-/// The runs of NUL bytes in a message, in their order and not adjacent.
+/// The runs of NUL bytes in a message, in order and not adjacent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NulRuns {
     runs: Vec<NulRun>,
     left_out: bool,
 }
 
-/// Why bytes are no encoded [`NulRuns`].
+/// Why bytes are not an encoded [`NulRuns`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NulRunsError {
-    #[error("places of NUL bytes: version {0} is not known")]
+    #[error("positions of NUL bytes: unknown version {0}")]
     Version(u8),
-    #[error("places of NUL bytes: flags {0:#04x} are not known")]
+    #[error("positions of NUL bytes: unknown flags {0:#04x}")]
     Flags(u8),
-    #[error("places of NUL bytes: {0} bytes, more than {LONGEST}")]
+    #[error("positions of NUL bytes: {0} bytes, more than {LONGEST}")]
     TooLong(usize),
-    #[error("places of NUL bytes: cut or malformed at byte {0}")]
+    #[error("positions of NUL bytes: cut or malformed at byte {0}")]
     Malformed(usize),
 }
 
-/// The bytes are not those that the places belong to.
+/// The runs do not belong to this copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no NUL stood here: byte {offset} of the message is neither 0x80 nor NUL, or the message ends before it"
-)]
+#[error("not the message of these NUL bytes: byte {offset} is missing or neither 0x80 nor NUL")]
 pub struct Mismatch {
     pub offset: u64,
 }
 
 impl NulRuns {
-    /// The runs in `copy`, as many as fit; `None` without a NUL.
+    /// The runs in `copy`, as many as fit; `None` if there is no NUL.
     pub(super) fn of(copy: &[u8]) -> Option<NulRuns> {
         memchr::memchr(0, copy)?;
         let (leading, shared) = copy.split_at(shared_start(copy));
@@ -107,7 +101,7 @@ impl NulRuns {
         out
     }
 
-    /// What [`NulRuns::encode`] wrote, and nothing else.
+    /// Reads what [`NulRuns::encode`] wrote.
     ///
     /// # Errors
     /// Another version, or bytes that `encode` never writes.
@@ -139,11 +133,10 @@ impl NulRuns {
         Ok(found)
     }
 
-    /// Makes NUL of the bytes at these places in `copy`, which are 0x80 there (or NUL already): any
-    /// copy of the message, its lines ending in LF or CRLF.
+    /// Restores the NUL bytes in `copy`, any copy of the message with lines in LF or CRLF.
     ///
     /// # Errors
-    /// Another byte stands at one of them; then `copy` is as it was.
+    /// A byte at these positions is neither 0x80 nor NUL; then `copy` is unchanged.
     pub fn put_back(&self, copy: &mut [u8]) -> Result<(), Mismatch> {
         let mut places = Vec::new();
         let (mut at, mut offset) = (shared_start(copy), 0);
@@ -171,7 +164,7 @@ impl NulRuns {
     }
 }
 
-/// Where the bytes begin that all copies of a message share.
+/// Where the bytes that all copies of a message share begin.
 fn shared_start(copy: &[u8]) -> usize {
     fields(split(copy).0)
         .take_while(|field| {
@@ -182,7 +175,7 @@ fn shared_start(copy: &[u8]) -> usize {
         .sum()
 }
 
-/// The length of `bytes`, CRLF as one.
+/// The length of `bytes`, each CRLF counted as one.
 fn counted(bytes: &[u8]) -> u64 {
     (bytes.len() - memchr::memmem::find_iter(bytes, b"\r\n").count()) as u64
 }
@@ -199,8 +192,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The number at `at`, which moves behind it; none where it is cut, too large or longer than it
-/// need be.
+/// Reads the number at `at` and advances `at`; `None` if it is cut, too large or not in the shortest
+/// form.
 fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0u64;
     for place in 0..10 {
@@ -235,7 +228,7 @@ mod tests {
         bytes.iter().map(|byte| if *byte == 0 { REPLACEMENT } else { *byte }).collect()
     }
 
-    /// As an IMAP server holds it.
+    /// As an IMAP server stores it.
     fn crlf(bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         for (at, byte) in bytes.iter().enumerate() {
@@ -248,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn without_nul_there_is_nothing_and_with_it_the_places_are_told() {
+    fn a_message_has_runs_only_if_it_holds_nul() {
         assert_eq!(runs(b"Subject: x\n\nbody\x80\n"), None);
         assert_eq!(places(b"\0a\0\0b\0"), [(0, 1), (2, 2), (5, 1)]);
         assert_eq!(places(b"A: b\n\n\r\nx\r\0\n\0"), [(9, 1), (11, 1)]);
@@ -260,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_the_same_in_every_copy() {
+    fn positions_are_the_same_in_every_copy() {
         let shared = b"Received: by mx\nSubject: a\0b\n\none\n\0two\0\0\r\n\0\n";
         let ours = b"Return-Path: <>\nDelivered-To: a@b\nReceived: from x\n\tby y (Onedrop) with LMTP id 1; now\n";
         let expected = places(shared);
@@ -284,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_left_as_they_are() {
+    fn the_bytes_of_another_message_stay_unchanged() {
         let found = runs(b"a\0bc\0\0").expect("NUL");
         for other in [
             &b""[..],
@@ -316,7 +309,7 @@ mod tests {
             assert_eq!(NulRuns::decode(&found.encode()), Ok(found));
         }
         assert_eq!(LONGEST, 65_536);
-        // Two bytes a run, and two before: exactly as many as fit, and one more.
+        // Two bytes a run after two bytes of header: as many as fit, then one more.
         let most = (LONGEST - 2) / 2;
         let fits = runs(&b"x\0".repeat(most)).expect("NUL");
         assert_eq!((fits.encode().len(), fits.has_more()), (LONGEST, false));
@@ -330,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_in_a_field_that_names_one_recipient_is_one_that_is_left_out() {
+    fn a_nul_in_a_per_recipient_field_counts_as_left_out() {
         let found = runs(b"Delivered-To: a\0@b\nSubject: x\n\n").expect("NUL");
         assert_eq!((found.runs(), found.has_more()), (&[][..], true));
     }
 
     #[test]
-    fn lengths_are_those_of_the_encoding() {
+    fn varint_lengths_match_the_encoding() {
         for value in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]) {
             let mut out = Vec::new();
             put_varint(&mut out, value);
@@ -348,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_encoded_is_refused() {
+    fn bytes_that_encode_never_writes_are_refused() {
         let cases: [(&[u8], NulRunsError); 10] = [
             (b"", NulRunsError::Malformed(0)),
             (&[1], NulRunsError::Malformed(1)),

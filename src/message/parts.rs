@@ -1,6 +1,6 @@
-//! The MIME structure of a message as its boundaries tell it (RFC 2046 section 5.1), without
-//! decoding anything: one pass over the bytes, bounded in parts and depth. An attached message
-//! (message/rfc822) is one part.
+//! The MIME structure of a message, read from its boundaries (RFC 2046 section 5.1) in one pass
+//! that decodes nothing and is bounded in parts and depth. An attached message (message/rfc822)
+//! counts as one part. Written by hand because `mail-parser` copies and decodes every part.
 
 use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
 
@@ -9,38 +9,38 @@ use crate::text;
 
 const MOST_PARTS: usize = 200;
 const DEEPEST: usize = 20;
-/// The longest text kept of one value, in bytes.
+/// Values are cut to this many bytes.
 const LONGEST_TEXT: usize = 2000;
-/// A part's header block longer than this is not parsed.
+/// Longer header blocks of a part are not parsed.
 const LONGEST_HEADER: usize = 64 * 1024;
 
 /// One leaf of the MIME tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartFact {
-    /// Place in the tree as IMAP numbers it (RFC 3501 section 6.4.5): `1`, `2.1`.
+    /// Part number as in IMAP (RFC 3501 section 6.4.5): `1`, `2.1`.
     pub path: String,
-    /// In lower case, `text/plain` when unstated.
+    /// In lower case; `text/plain` if the part has none.
     pub content_type: String,
-    /// The file name, if the part states one.
+    /// The file name, if any.
     pub name: Option<String>,
     /// Bytes of the body as transferred (not decoded).
     pub size_bytes: u64,
 }
 
-struct Described {
+struct PartHeader {
     content_type: String,
     name: Option<String>,
     boundary: Option<Vec<u8>>,
 }
 
-/// The leaves of the message in `bytes`, in their order.
+/// The leaves of the message in `bytes`, in order.
 pub(super) fn scan(bytes: &[u8]) -> Vec<PartFact> {
     let mut found = Vec::new();
     descend(bytes, &[], &mut found);
     found
 }
 
-/// A text of the message's as a fact.
+/// A text of the message, trimmed and of at most [`LONGEST_TEXT`] bytes.
 pub(super) fn clean(text: &str) -> String {
     text::within(text, LONGEST_TEXT).trim().to_owned()
 }
@@ -50,8 +50,8 @@ fn descend(bytes: &[u8], path: &[usize], found: &mut Vec<PartFact>) {
         return;
     }
     let (header, body) = fields::split(bytes);
-    let described = describe(header);
-    match described.boundary {
+    let PartHeader { content_type, name, boundary } = part_header(header);
+    match boundary {
         Some(boundary) if path.len() < DEEPEST => {
             for (index, part) in children(body, &boundary).enumerate() {
                 let mut path = path.to_vec();
@@ -68,35 +68,33 @@ fn descend(bytes: &[u8], path: &[usize], found: &mut Vec<PartFact>) {
             } else {
                 path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
             };
-            let Described { content_type, name, .. } = described;
             found.push(PartFact { path, content_type, name, size_bytes: body.len() as u64 });
         }
     }
 }
 
-fn describe(header: &[u8]) -> Described {
-    let mut described =
-        Described { content_type: "text/plain".to_owned(), name: None, boundary: None };
+fn part_header(header: &[u8]) -> PartHeader {
+    let mut part = PartHeader { content_type: "text/plain".to_owned(), name: None, boundary: None };
     if header.len() > LONGEST_HEADER {
-        return described;
+        return part;
     }
     let parser = MessageParser::new()
         .header_content_type(HeaderName::ContentType)
         .header_content_type(HeaderName::ContentDisposition)
         .default_header_ignore();
-    let Some(parsed) = parser.parse_headers(header) else { return described };
+    let Some(parsed) = parser.parse_headers(header) else { return part };
     if let Some(HeaderValue::ContentType(content)) = parsed.header(HeaderName::ContentType) {
         let subtype = content.subtype().unwrap_or("*");
-        described.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
+        part.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
         if content.ctype().eq_ignore_ascii_case("multipart") {
-            described.boundary = content
+            part.boundary = content
                 .attribute("boundary")
                 .filter(|b| !b.is_empty())
                 .map(|b| b.as_bytes().to_vec());
         }
     }
-    described.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
-    described
+    part.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
+    part
 }
 
 /// The parts between the delimiter lines of `boundary`.
@@ -130,7 +128,7 @@ fn delimiter_line(body: &[u8], from: usize, delimiter: &[u8]) -> Option<Delimite
         let start = at + found;
         let after = start + delimiter.len();
         at = after;
-        // First of all: a line may hold the boundary any number of times.
+        // Before the search for the line's end: a line may hold the boundary any number of times.
         if start > 0 && body[start - 1] != b'\n' {
             continue;
         }
@@ -156,14 +154,18 @@ mod tests {
 
     #[test]
     fn leaves_are_found_in_nested_multiparts() {
-        let message = b"Content-Type: multipart/mixed; boundary=\"a\"\n\npreamble\n--a\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\nplain\n--b\nContent-Type: TEXT/html\n\n<p>\n--b--\n--a\nContent-Type: application/pdf; name=\"x.pdf\"\nContent-Disposition: attachment; filename=\"y.pdf\"\n\n0123456789\n--a--\nepilogue\n";
+        let message = b"Content-Type: multipart/mixed; boundary=\"a\"\n\npreamble\n\
+            --a\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\nplain\n\
+            --b\nContent-Type: TEXT/html\n\n<p>\n--b--\n\
+            --a\nContent-Type: application/pdf; name=\"x.pdf\"\n\
+            Content-Disposition: attachment; filename=\"y.pdf\"\n\n0123456789\n--a--\nepilogue\n";
         let parts = scan(message);
-        let told: Vec<_> = parts
+        let leaves: Vec<_> = parts
             .iter()
             .map(|p| (p.path.as_str(), p.content_type.as_str(), p.name.as_deref(), p.size_bytes))
             .collect();
         assert_eq!(
-            told,
+            leaves,
             [
                 ("1.1", "text/plain", None, 5),
                 ("1.2", "text/html", None, 3),
@@ -172,7 +174,7 @@ mod tests {
         );
     }
 
-    /// With a search for the line's end at each of them this would take hours.
+    /// A search for the line's end at each boundary would take hours.
     #[test]
     fn a_line_full_of_boundaries_is_read_once() {
         let mut message = b"Content-Type: multipart/mixed; boundary=b\n\nx".to_vec();

@@ -1,21 +1,21 @@
 //! What the log says of a delivery.
 
 use super::protocol::Transaction;
-use crate::delivery_log::Ended;
+use crate::delivery_log::DeliveryLogRecord;
 use crate::lmtp::delivery::{Ending, Parcel};
 use crate::outcome::Outcome;
 
 /// That a recipient was refused before there was a delivery.
 pub fn refused(transaction: &Transaction, recipient: &str, outcome: &Outcome) {
     let (queue_id, sender) = (transaction.queue_id.as_str(), transaction.sender.as_str());
-    Ended { queue_id, sender, recipient, ..Ended::default() }.log(outcome);
+    DeliveryLogRecord { queue_id, sender, recipient, ..DeliveryLogRecord::default() }.log(outcome);
 }
 
 /// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields
 /// those of the recipient's own.
 pub fn ended(parcel: &Parcel, recipient: usize, ending: &Ending) {
     let envelope = parcel.envelope();
-    let ended = Ended {
+    let ended = DeliveryLogRecord {
         queue_id: &envelope.queue_id,
         sender: &envelope.sender,
         recipient: &envelope.recipients[recipient],

@@ -17,7 +17,7 @@ use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::lmtp::delivery::{self, Contents, Parcel};
 use crate::lmtp::service::Service;
-use crate::message::{Bytes, Message, Passage};
+use crate::message::{Bytes, Message, ReceivedClauses};
 use crate::outcome::Outcome;
 
 /// Serves one client to its end.
@@ -209,7 +209,7 @@ impl Client<'_> {
         let message = Message::new(bytes, service.by);
         let queue_id = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
         Some(Contents {
-            passage: Passage { from, by: service.host.clone(), protocol, id },
+            clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },
             envelope: Envelope {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
