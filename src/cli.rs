@@ -1,8 +1,8 @@
-//! The command line: argv to a command, and its end. A word that is not understood ends in 75,
+//! The command line: parses argv, runs the command and ends the process. A usage error exits 75,
 //! because Postfix returns the mail for most other statuses. A command that delivers nothing must
-//! not eat a message that a transport pipes into it by mistake: where Postfix started it (pipe(8)
-//! and local(8) set MAIL_CONFIG) and standard input is a pipe, it does nothing and ends in 75.
-//! Everywhere else standard input is none of its business: it is not read, whatever it is.
+//! not lose a message that a transport pipes into it by mistake: if Postfix started it (pipe(8) and
+//! local(8) set MAIL_CONFIG) and standard input is a pipe, it does nothing and exits 75. Otherwise
+//! it never reads standard input.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,20 +30,20 @@ mod verify;
 pub use check::understand;
 pub(crate) use deliver::host_name;
 
-/// A session with the ledger, or why there is none.
+/// A session with the ledger, or the error.
 pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
 
 /// Opens a session whose calls end by the instant.
 pub type OpenLedger = fn(&Loaded, Instant) -> OpenedLedger;
 
-/// Makes stores that share what can be shared; each is for one delivery at a time and connects to
-/// nothing yet.
+/// Makes stores that share resources; each one serves one delivery at a time and is not connected
+/// yet.
 pub type StoreMaker = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
 
-/// Prepares the making of stores.
+/// Prepares a [`StoreMaker`].
 pub type OpenStore = fn(&Loaded) -> Result<StoreMaker, StoreError>;
 
-/// What `main` chose: how to open a ledger and a store.
+/// How to open a ledger and a store; `main` chooses.
 #[derive(Clone, Copy)]
 pub struct Adapters {
     pub open_ledger: OpenLedger,
@@ -73,10 +73,9 @@ enum Command {
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
     /// finding
     Check(CheckArgs),
-    /// Show what is on record: the message, its copies, every attempt; ends in 1 when nothing is
-    /// found
+    /// Show what is on record: messages, their copies, every attempt; exits 1 if nothing is found
     Trace(TraceArgs),
-    /// Compare ledger and mailboxes, a line per finding; ends in 0 (nothing left to mend), 1
+    /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
     /// (something is) or 75 (failed)
     Verify(VerifyArgs),
 }
@@ -92,7 +91,7 @@ struct DeliverArgs {
     /// field]
     #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true)]
     sender: Option<OsString>,
-    /// Size of the message as Postfix states it (${size}); a much shorter one was cut on its way
+    /// Size of the message as Postfix states it (${size}); a much shorter message is refused as cut
     #[arg(long, value_name = "BYTES")]
     size: Option<u64>,
     /// Postfix queue id (${queue_id}), for the record
@@ -133,29 +132,29 @@ struct CheckArgs {
 
 #[derive(Debug, Args)]
 struct TraceArgs {
-    /// Message-ID, queue id, recipient or account; may be left out where another condition is given
+    /// Message-ID, queue id, recipient or account; optional if another condition is given
     #[arg(
         value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
         required_unless_present_any = ["since", "sender", "subject", "failed"]
     )]
     wanted: Option<String>,
-    /// Recorded since then: a duration back (24h, 7d) or a date (2026-11-01) [default: without a
-    /// name, 7d]
+    /// Recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: 7d if no name is
+    /// given]
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// This is part of the envelope sender or of an address in From
+    /// Part of the envelope sender or of an address in From
     #[arg(long, value_name = "TEXT")]
     sender: Option<String>,
-    /// This is part of the subject
+    /// Part of the subject
     #[arg(long, value_name = "TEXT")]
     subject: Option<String>,
-    /// Not all is done: a copy is not placed, or a recipient's last attempt failed
+    /// Messages with a copy that is not placed, or a recipient whose last attempt failed
     #[arg(long)]
     failed: bool,
     /// Show at most this many messages, the newest first
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Tell times in UTC, not in this host's time zone
+    /// Print times in UTC instead of this host's time zone
     #[arg(long)]
     utc: bool,
     /// Print as JSON, with times in UTC
@@ -165,14 +164,14 @@ struct TraceArgs {
 
 #[derive(Debug, Args)]
 struct VerifyArgs {
-    /// Messages recorded since then: a duration back (24h, 7d) or a date (2026-11-01)
+    /// Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01)
     #[arg(long, value_name = "TIME", default_value = "24h")]
     since: String,
     /// This account's mailboxes only
     #[arg(long)]
     account: Option<String>,
-    /// Put on record what a look finds for copies in doubt, place Sent copies that are kept for
-    /// later, and take out copies of ours that are too many
+    /// Record what is found for copies in doubt, place Sent copies that were kept for later, and
+    /// remove surplus copies that Onedrop wrote
     #[arg(long)]
     repair: bool,
     /// Print findings as JSON
@@ -189,8 +188,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     if let Command::Deliver(args) = cli.command {
         exit::end(&deliver::run(args, config, adapters));
     }
-    // Before anything is done: it may take long, and its ending may be one that returns a mail to
-    // its sender.
+    // Before the command runs: it may take long, and its exit status could return the mail.
     if is_fed_by_postfix() {
         exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
     }
@@ -240,13 +238,14 @@ fn load(config: Option<&std::path::Path>) -> Result<Loaded, String> {
     Config::load(config).map_err(|errors: ConfigErrors| errors.to_string())
 }
 
-/// What a transport hears that calls another command than the one that delivers.
-const DELIVERS_NOTHING: &str = "this command delivers nothing, and Postfix gave it a message: MAIL_CONFIG is set and \
-                                standard input is a pipe; transports call `onedrop deliver` (a script: use </dev/null)";
+/// For a transport that calls another command than `deliver`.
+const DELIVERS_NOTHING: &str = "this command delivers nothing, and Postfix gave it a message: \
+    MAIL_CONFIG is set and standard input is a pipe; transports call `onedrop deliver` \
+    (a script: use </dev/null)";
 
-/// Ends the process where the command line asks for help, or makes no sense. `deliver`, and
-/// whatever Postfix started, says in one line what is wrong, behind the status; an administrator
-/// gets all of it, with the usage, on standard error.
+/// Ends the process if the command line asks for help or is wrong. Postfix, and every caller of
+/// `deliver`, gets one line with the status and the error; an administrator gets clap's whole text
+/// on standard error.
 fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     let asks = matches!(
         error.kind(),
@@ -269,7 +268,7 @@ fn setup_failure(text: String) -> Outcome {
     Failure::Setup(text).outcome(OverQuota::Defer)
 }
 
-/// clap's error with its tips in one line, without the usage behind it.
+/// clap's error and tips in one line, without the usage.
 fn usage_problem(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
@@ -280,7 +279,7 @@ fn usage_problem(error: &clap::Error) -> String {
     format!("{}; see onedrop --help", parts.join("; "))
 }
 
-/// Whether Postfix started this process and standard input is a pipe, which holds a message then.
+/// Whether Postfix started this process and standard input is a pipe: then the pipe holds a message.
 fn is_fed_by_postfix() -> bool {
     let kind =
         fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
@@ -293,19 +292,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_not_understood_is_told_in_one_line_with_what_was_probably_meant() {
-        let told = |argv: &[&str]| usage_problem(&Cli::try_parse_from(argv).expect_err("an error"));
-        assert_eq!(
-            told(&["onedrop", "trace", "--jsno", "x"]),
-            "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'; see onedrop --help"
-        );
-        assert_eq!(
-            told(&["onedrop", "delivr"]),
-            "unrecognized subcommand 'delivr'; tip: a similar subcommand exists: 'deliver'; see onedrop --help"
-        );
-        assert_eq!(
-            told(&["onedrop", "deliver", "-d"]),
-            "a value is required for '-d <RECIPIENT>' but none was supplied; see onedrop --help"
-        );
+    fn a_usage_error_is_one_line_with_a_suggestion() {
+        for (argv, expected) in [
+            (
+                &["onedrop", "trace", "--jsno", "x"][..],
+                "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'",
+            ),
+            (
+                &["onedrop", "delivr"],
+                "unrecognized subcommand 'delivr'; tip: a similar subcommand exists: 'deliver'",
+            ),
+            (
+                &["onedrop", "deliver", "-d"],
+                "a value is required for '-d <RECIPIENT>' but none was supplied",
+            ),
+        ] {
+            let error = Cli::try_parse_from(argv).expect_err("an error");
+            assert_eq!(usage_problem(&error), format!("{expected}; see onedrop --help"));
+        }
     }
 }

@@ -1,6 +1,5 @@
-//! Who an address belongs to, and which mailboxes a message belongs in. Values only: a site's SQL
-//! query for accounts is run by the caller through the ledger, between [`Directory::known`] and the
-//! answer.
+//! Maps addresses to accounts and messages to mailboxes. Values only: if the configuration has a
+//! query, [`Directory::known`] returns its parameters and the caller runs it.
 
 mod template;
 
@@ -8,7 +7,7 @@ use std::collections::BTreeMap;
 
 pub use template::{AccountTemplate, FolderTemplate, TemplateError};
 
-/// A mailbox of an account, and how a copy in it is marked.
+/// A mailbox of an account, and the kind of copy that belongs into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     pub account: String,
@@ -24,14 +23,13 @@ impl Destination {
         Destination { account: account.to_owned(), mailbox: "INBOX".to_owned(), shared: false }
     }
 
-    /// The mailbox for what an account has sent.
+    /// The mailbox of an account's sent messages.
     pub fn sent(account: &str, mailbox: &str) -> Destination {
         // INBOX is INBOX in any case (RFC 3501 section 5.1).
         let mailbox = if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox };
         Destination { account: account.to_owned(), mailbox: mailbox.to_owned(), shared: true }
     }
 
-    /// Whether both lead to one mailbox.
     pub fn is_same_mailbox(&self, other: &Destination) -> bool {
         self.account == other.account && self.mailbox == other.mailbox
     }
@@ -43,7 +41,7 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// Where an address leads, as far as the configuration alone can tell.
+/// The account of an address, as far as the configuration alone can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Account(String),
@@ -52,17 +50,17 @@ pub enum Known {
     Nobody,
 }
 
-/// What the administrator's query is asked for; in lower case.
+/// The parameters of the administrator's query, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// The address without its detail: `$1`.
     pub address: String,
-    /// The address as it was given: `$2`.
+    /// The address as given: `$2`.
     pub given: String,
 }
 
 impl Asked {
-    /// An address without a detail.
+    /// For an address without a detail.
     pub fn plain(address: &str) -> Asked {
         Asked { address: address.to_owned(), given: address.to_owned() }
     }
@@ -72,22 +70,22 @@ impl Asked {
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub domains: Vec<String>,
-    /// Names the account of an address in one of them.
+    /// The account of an address in one of the domains.
     pub account: AccountTemplate,
     pub recipient_delimiter: String,
     pub accounts: BTreeMap<String, String>,
-    /// Whether a query is configured; then a domain alone makes no address known.
+    /// Whether a query is configured; then an address is not known by its domain alone.
     pub asks: bool,
 }
 
 impl Directory {
-    /// Where `address` leads. Case does not matter. `accounts` is asked for the address as it is,
-    /// then without its +detail; for a query or a template the detail is no part of it.
+    /// Looks up `address`, ignoring case: first in `accounts`, as given and then without its detail,
+    /// then by query or by template, without the detail.
     pub fn known(&self, address: &str) -> Known {
         let address = address.trim().trim_start_matches('<').trim_end_matches('>').to_lowercase();
         let (local, domain) = match address.rsplit_once('@') {
             Some((local, domain)) => (local, domain),
-            // local(8) may hand over a bare user name: it belongs to the first domain.
+            // local(8) may pass a bare user name; it belongs to the first domain.
             None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
         };
         let base = self.without_detail(local);
@@ -112,7 +110,7 @@ impl Directory {
     }
 
     fn without_detail<'a>(&self, local: &'a str) -> &'a str {
-        // As in Postfix: any one of the characters, at its first place, not at the start.
+        // As in Postfix: the first of these characters that is not at the start.
         local
             .char_indices()
             .skip(1)
@@ -121,9 +119,9 @@ impl Directory {
     }
 }
 
-/// Whether `name` can own mailboxes: it becomes a folder's name and an IMAP identity, so it has no
-/// slash, no control character, does not start with a dot, and has 1 to 255 bytes (NAME_MAX; no
-/// address is longer than 254, RFC 5321 section 4.5.3.1.3).
+/// Whether `name` can be an account. It becomes the name of a folder and an IMAP identity, so it has
+/// 1 to 255 bytes (NAME_MAX; RFC 5321 section 4.5.3.1.3 allows addresses of 254), no slash or
+/// control character, and no dot at the start.
 pub fn is_account_name(name: &str) -> bool {
     (1..=255).contains(&name.len())
         && !name.starts_with('.')
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_query_only_the_query_knows_a_domains_users() {
+    fn with_a_query_the_users_of_a_domain_come_from_the_query_alone() {
         let directory = Directory { asks: true, ..directory() };
         let asked = Asked {
             address: "scuba@mail.axial.net".to_owned(),
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_asked_with_the_detail_first() {
+    fn an_account_is_looked_up_with_its_detail_first() {
         let accounts = ["lisa+boss@gmail.com", "lisa@gmail.com"]
             .map(|key| (key.to_owned(), key[4..5].to_owned()));
         let directory =

@@ -1,12 +1,12 @@
-//! How a process ends, as Postfix reads it (pipe(8); global/pipe_command.c, global/sys_exits.c).
-//! Only 71 and 75 defer; every other non-zero status returns the mail to its sender, also a panic's
-//! 101 and an argument parser's 2. So all endings meet here: 0, 67, 69 by an explicit decision of
-//! `outcome.rs`, and 75 for everything else. Commands that deliver nothing end in 0, in 75, or in 1
-//! for an answer in the negative.
+//! Ends the process with an exit status for Postfix (pipe(8); global/pipe_command.c,
+//! global/sys_exits.c). Only 71 and 75 defer. Every other non-zero status returns the mail to its
+//! sender, also a panic's 101 and an argument parser's 2. So this module makes all exits: 0, 67 and
+//! 69 for an explicit outcome, 75 for everything else. Commands that deliver nothing exit 0 or 75,
+//! or 1 for a negative result.
 //!
-//! On failure the first bytes written are `x.y.z text`, which overrides the exit status in Postfix;
-//! on success one line, of which Postfix logs 100 characters. A pipe that is full, closed or gone
-//! changes nothing and blocks nobody.
+//! On failure the output begins with `x.y.z text`, which overrides the exit status in Postfix; on
+//! success it is one line, of which Postfix logs 100 characters. A full or closed pipe neither
+//! changes the status nor blocks the process.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,14 +24,13 @@ use crate::deliver::Failure;
 use crate::outcome::{Outcome, OverQuota, Status};
 use crate::text;
 
-/// The longest line written; Postfix keeps 4096 bytes of output, and a pipe takes this much in one
-/// piece.
+/// Bytes of the line; Postfix keeps 4096 bytes of output, and a pipe takes this many atomically.
 const LONGEST_LINE: usize = 1000;
-/// A delivery that ends by itself at its deadline gets this long to say so.
+/// Time for a delivery to end by itself at its deadline.
 const WATCHDOG_SLACK: Duration = Duration::from_millis(500);
-/// A watchdog that wakes up this late was frozen, and so was the delivery. With the slack it is
-/// less than the second by which a lease outlasts the deadline at least: whoever may have been
-/// overtaken gets the time to take its copy out again.
+/// If the watchdog wakes up this late, the process was frozen. With the slack this is less than the
+/// second by which a lease outlasts the deadline at least, so a delivery that another one may have
+/// overtaken has time to remove its copy.
 const FROZEN: Duration = Duration::from_millis(250);
 
 /// The exit status for `outcome`.
@@ -61,26 +60,26 @@ pub fn end(outcome: &Outcome) -> ! {
     std::process::exit(status(outcome) as i32)
 }
 
-/// How a command ends that delivers nothing.
+/// The result of a command that delivers nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// 0: done.
     Done,
-    /// 1: done, and the answer is no: `trace` found nothing, `verify` left something to mend,
-    /// `check` could not test something. Never the ending of a process that may have been given a
-    /// message: Postfix would return it.
+    /// 1: done, with a negative result: `trace` found nothing, `verify` left something to repair,
+    /// `check` could not test something. Never for a process that may have a message on standard
+    /// input: Postfix would return it.
     No,
-    /// 75: not done, or something is wrong.
+    /// 75: not done, or an error was found.
     Failed,
 }
 
-/// Ends a command that delivers nothing: `out` goes to standard output, then `err` to standard
-/// error. What could not be written to standard output was not done; a reader that went away (`|
-/// head`) needs no words about it.
+/// Ends a command that delivers nothing: writes `out` to standard output, then `err` to standard
+/// error. If `out` cannot be written, the command has failed; it prints no error for a reader that
+/// has closed the pipe (`| head`).
 pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     let written = print(out);
     let mut errors = std::io::stderr();
-    // Nobody is left to tell of an error.
+    // Errors of writing to standard error cannot be reported anywhere.
     if let Err(error) = &written
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
@@ -104,14 +103,14 @@ fn print(out: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Runs `f`; a panic in it is a temporary failure.
+/// Runs `f` and turns a panic into a temporary failure.
 pub fn guard(f: impl FnOnce() -> Outcome) -> Outcome {
     panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
     panic::catch_unwind(AssertUnwindSafe(f))
         .unwrap_or_else(|payload| Failure::Internal(panic_text(payload)).outcome(OverQuota::Defer))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     payload
         .downcast_ref::<&str>()
@@ -120,11 +119,10 @@ pub fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
         .unwrap_or_else(|| "panic".to_owned())
 }
 
-/// local(8) limits the size of files that its commands write (`mailbox_size_limit`), and the signal
-/// for that would end us without a word. Ignored, the write fails with EFBIG instead and is an
-/// error like any other.
+/// Ignores SIGXFSZ, so that a write beyond local(8)'s limit for files (`mailbox_size_limit`) fails
+/// with EFBIG, as any other error, instead of killing the process.
 pub fn survive_file_size_limit() {
-    // SAFETY: to ignore a signal installs no handler, so no code of ours runs in a signal's context
+    // SAFETY: ignoring a signal installs no handler, so no code runs in a signal's context
     // (signal-safety(7)).
     let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Err(error) = ignored {
@@ -132,10 +130,10 @@ pub fn survive_file_size_limit() {
     }
 }
 
-/// Makes SIGTERM, SIGINT and SIGHUP end the process as a temporary failure. Death by a signal would
-/// defer the mail as well, but not where a shell stands between (mailbox_command, a wrapper): that
-/// would end in 128 and the signal's number, and Postfix would return the mail. Nothing is tidied
-/// up: what has begun stays as a crash leaves it, and the next try goes on.
+/// Makes SIGTERM, SIGINT and SIGHUP end the process with a temporary failure. Death by a signal
+/// defers the mail too, but not below a shell (mailbox_command, a wrapper): the shell exits with 128
+/// plus the signal's number, and Postfix returns the mail. Nothing is cleaned up: the next attempt
+/// continues as after a crash.
 pub fn end_at_signals() {
     let texts = [
         (Signal::SIGTERM, "4.3.0 ended by SIGTERM\n"),
@@ -144,31 +142,28 @@ pub fn end_at_signals() {
     ];
     for (signal, text) in texts {
         let end = move || {
-            // SAFETY: standard output is open for the life of the process (Rust opens what is
-            // closed at its start).
+            // SAFETY: standard output is open for the life of the process (Rust opens the standard
+            // descriptors that are closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
             say_to(out, text);
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
-        // SAFETY: in the signal's context `end` calls poll(2), write(2) and _exit(2), and nothing
-        // else: all of them may be called there (signal-safety(7)), they allocate nothing and take
-        // no lock.
+        // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which are
+        // async-signal-safe (signal-safety(7)), allocate nothing and take no lock.
         if let Err(error) = unsafe { signal_hook::low_level::register(signal as i32, end) } {
-            tracing::warn!(%error, "{signal} would end a delivery without a word");
+            tracing::warn!(%error, "no handler for {signal}: it would kill the delivery");
         }
     }
 }
 
-/// The thread that ends the process with a temporary failure when the deadline has passed, whatever
-/// hangs: a name server, a disk, a peer. A delivery that was frozen while its last bytes were on
-/// their way gets the time to hear the answer.
+/// A thread that ends the process with a temporary failure after the deadline, even if a name
+/// server, a disk or a peer hangs. A delivery that was frozen after its last bytes gets the time to
+/// read the server's answer.
 pub struct Watchdog(Sender<(Deadline, u64)>);
 
 impl Watchdog {
-    /// Starts it.
-    ///
     /// # Errors
-    /// The thread cannot be started; without it nothing should be delivered.
+    /// The thread cannot be started; then the caller must not deliver.
     pub fn start(deadline: &Deadline, deadline_secs: u64) -> std::io::Result<Watchdog> {
         let (next, nexts) = channel();
         let mut watched = (deadline.clone(), deadline_secs);
@@ -178,7 +173,7 @@ impl Watchdog {
                 match nexts.recv_timeout(due.saturating_duration_since(Instant::now())) {
                     Ok(next) => watched = next,
                     Err(RecvTimeoutError::Timeout) => break,
-                    // Nobody can name another deadline any more: this one holds.
+                    // The handle was dropped: this deadline is the last one.
                     Err(RecvTimeoutError::Disconnected) => {
                         thread::sleep(due.saturating_duration_since(Instant::now()));
                         break;
@@ -190,9 +185,9 @@ impl Watchdog {
         Ok(Watchdog(next))
     }
 
-    /// From now on `deadline` counts in place of the one before.
+    /// Replaces the deadline.
     pub fn watch(&self, deadline: &Deadline, deadline_secs: u64) {
-        // The thread is there until the process ends.
+        // The thread receives until the process ends.
         let _ = self.0.send((deadline.clone(), deadline_secs));
     }
 }
@@ -207,20 +202,20 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     end(&failure.outcome(OverQuota::Defer));
 }
 
-/// Writes to standard output if it takes the text at once.
+/// Writes to standard output unless that would block.
 pub fn say(text: &str) {
     say_to(std::io::stdout().as_fd(), text);
 }
 
 fn say_to(out: BorrowedFd<'_>, text: &str) {
     if takes_output(out) {
-        // Not through Rust's own buffer: its lock may be held by a thread that hangs. Nobody is
-        // left to tell of an error.
+        // Not through Rust's buffer: a hanging thread may hold its lock. An error cannot be reported
+        // anywhere.
         let _ = nix::unistd::write(out, text.as_bytes());
     }
 }
 
-/// A pipe that polls writable takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
+/// Whether `out` is writable: then a pipe takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
 fn takes_output(out: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(out, PollFlags::POLLOUT)];
     matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)

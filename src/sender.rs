@@ -1,7 +1,7 @@
-//! Whose Sent mailbox a message belongs in. A From field is text that anyone can write, so with
+//! Decides whose Sent mailbox gets a copy of a message. Anyone can write a From field, so with
 //! `sent.trust = "authenticated"` it counts only if our own Authentication-Results (RFC 8601) says
-//! dmarc=pass for its domain, or if Postfix names an authenticated SASL user who owns the same
-//! account. Values only; whose account an address is, the caller resolves.
+//! dmarc=pass for its domain, or if Postfix names an authenticated SASL user with the same account.
+//! Values only: the caller looks the accounts up.
 
 use crate::envelope::Envelope;
 use crate::message::{Message, from_addresses};
@@ -16,17 +16,17 @@ pub enum Trust {
     Header,
 }
 
-/// Whose Sent a message may belong in: the account of `address`, under one condition.
+/// The author whose account may get a copy in Sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Author {
     /// In lower case.
     pub address: String,
-    /// With a login name: only if it leads to the same account as the address.
+    /// If this is a login name, it must have the same account as the address.
     pub if_same_account_as: Option<String>,
 }
 
-/// The author whose Sent gets a copy, as far as the message and its envelope tell; none when From
-/// has not exactly one address, or nothing vouches for it.
+/// The author as far as message and envelope tell; `None` if From does not hold exactly one address,
+/// or the address is not trusted.
 pub fn author(
     message: &Message,
     envelope: &Envelope,
@@ -47,9 +47,8 @@ pub fn author(
     Some(Author { address, if_same_account_as: Some(login) })
 }
 
-/// Whether the top-most Authentication-Results of `authserv_id` that speaks of DMARC says pass for
-/// `domain`. The border server must remove such fields from mail that comes in with them (RFC 8601
-/// section 5).
+/// Whether the top-most Authentication-Results of `authserv_id` with a DMARC result says pass for
+/// `domain`. The border server must remove such fields from incoming mail (RFC 8601 section 5).
 fn dmarc_passed(message: &Message, authserv_id: &str, domain: &str) -> bool {
     if authserv_id.is_empty() {
         return false;
@@ -64,7 +63,7 @@ fn dmarc_passed(message: &Message, authserv_id: &str, domain: &str) -> bool {
         .is_some_and(|(result, from)| result == "pass" && from.eq_ignore_ascii_case(domain))
 }
 
-/// The DMARC result and its header.from, if the field is `authserv_id`'s and has one.
+/// The DMARC result and its header.from, if `authserv_id` wrote the field and it has one.
 fn dmarc_result(value: &str, authserv_id: &str) -> Option<(String, String)> {
     let value = without_comments(value);
     let mut clauses = value.split(';');
@@ -84,14 +83,14 @@ fn dmarc_result(value: &str, authserv_id: &str) -> Option<(String, String)> {
             .filter_map(|word| word.split_once('='))
             .find(|(name, _)| name.eq_ignore_ascii_case("header.from"));
         let from = from.map_or("", |(_, value)| value.trim_matches('"'));
-        // Some write the whole address.
+        // Some servers write the whole address.
         let from = from.rsplit_once('@').map_or(from, |(_, domain)| domain);
         Some((result.to_ascii_lowercase(), from.to_owned()))
     })
 }
 
-/// Comments (RFC 5322 section 3.2.2, nested) as a blank; what is quoted stays, with its separators
-/// made harmless.
+/// `value` with comments (RFC 5322 section 3.2.2, nested) as blanks, and separators in quoted text as
+/// underscores.
 fn without_comments(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let (mut depth, mut quoted, mut escaped) = (0u32, false, false);
@@ -132,46 +131,37 @@ mod tests {
         author(&message, &envelope, trust, OURS)
     }
 
-    fn trusts(results: &str) -> bool {
-        find(&format!("{results}\nFrom: Lisa <Lisa@Gmail.com>"), "", Trust::Authenticated).is_some()
-    }
-
     #[test]
     fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
-        let pass =
-            "Authentication-Results: mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
-        assert!(trusts(pass));
-        assert!(trusts(&format!(
-            "Authentication-Results: mail.axial.net; dkim=pass header.d=gmail.com\n{pass}"
-        )));
-        assert!(trusts(
-            "Authentication-Results: MAIL.axial.net 1;\n\tspf=pass smtp.mailfrom=x@y; dmarc/1 = pass\n header.from=gmail.com"
-        ));
-        assert!(!trusts(""));
-        assert!(!trusts("Authentication-Results: evil.example; dmarc=pass header.from=gmail.com"));
-        assert!(!trusts(&format!(
-            "Authentication-Results: mail.axial.net; dmarc=fail header.from=gmail.com\n{pass}"
-        )));
-        assert!(!trusts(
-            "Authentication-Results: mail.axial.net; dmarc=pass header.from=evil.example"
-        ));
-        assert!(!trusts("Authentication-Results: mail.axial.net; dmarc=pass"));
-        assert!(!trusts(
-            "Authentication-Results: mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"
-        ));
-        assert!(!trusts(
-            "Authentication-Results: mail.axial.net; spf=fail reason=\"; dmarc=pass header.from=gmail.com\""
-        ));
-        assert!(!trusts(
-            "Authentication-Results: mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"
-        ));
-        assert!(!trusts(
-            "X: y\n\nAuthentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com"
-        ));
+        let pass = "mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
+        for (results, counts) in [
+            (&[pass][..], true),
+            (&["mail.axial.net; dkim=pass header.d=gmail.com", pass], true),
+            (
+                &["MAIL.axial.net 1;\n\tspf=pass smtp.mailfrom=x@y; dmarc/1 = pass\n \
+                   header.from=gmail.com"],
+                true,
+            ),
+            (&[], false),
+            (&["evil.example; dmarc=pass header.from=gmail.com"], false),
+            (&["mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"], false),
+            (&["mail.axial.net; dmarc=fail header.from=gmail.com", pass], false),
+            (&["mail.axial.net; dmarc=pass header.from=evil.example"], false),
+            (&["mail.axial.net; dmarc=pass"], false),
+            (&["mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"], false),
+            (&["mail.axial.net; spf=fail reason=\"; dmarc=pass header.from=gmail.com\""], false),
+        ] {
+            let header: String =
+                results.iter().map(|one| format!("Authentication-Results: {one}\n")).collect();
+            let author = find(&format!("{header}From: L <L@Gmail.com>"), "", Trust::Authenticated);
+            assert_eq!(author.is_some(), counts, "{results:?}");
+        }
+        let body = format!("From: l@gmail.com\n\nAuthentication-Results: {pass}");
+        assert_eq!(find(&body, "", Trust::Authenticated), None);
     }
 
     #[test]
-    fn a_login_vouches_for_its_own_account_only() {
+    fn a_login_counts_for_its_own_account_only() {
         let author = find("From: doug@mail.axial.net", "doug", Trust::Authenticated);
         let expected = Author {
             address: "doug@mail.axial.net".to_owned(),
@@ -181,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn two_authors_are_none() {
+    fn from_must_hold_exactly_one_address() {
         for header in [
             "From: a@x, b@x",
             "From: a@x\nFrom: b@x",

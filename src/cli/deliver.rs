@@ -89,7 +89,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     exit::end_at_signals();
     // Before anything that takes time: whoever is there now must still be there at the end of the
     // message.
-    let feeder = input::Feeder::find();
+    let writer = input::StdinWriter::find();
     let first = Deadline::new(TIME_TO_CONFIGURE, Duration::ZERO);
     let watchdog = match exit::Watchdog::start(&first, TIME_TO_CONFIGURE.as_secs()) {
         Ok(watchdog) => watchdog,
@@ -118,7 +118,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     let routing = Routing::new(&loaded.config);
     let mut delivery =
         Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
-    let ends = delivery.run(&feeder);
+    let ends = delivery.run(&writer);
     let envelope = &delivery.request.envelope;
     ends.unwrap_or_else(|failure| Ends::all(envelope, failure.outcome(over_quota)))
         .told(envelope, started)
@@ -207,7 +207,7 @@ struct Connections {
 }
 
 impl Delivery {
-    fn run(&mut self, feeder: &input::Feeder) -> Result<Ends, Failure> {
+    fn run(&mut self, writer: &input::StdinWriter) -> Result<Ends, Failure> {
         if self.loaded.config.directory.knows_nobody() {
             return Err(Failure::Setup(
                 "the directory knows nobody: set directory.domains, accounts or query".to_owned(),
@@ -215,10 +215,10 @@ impl Delivery {
         }
         let Some(call) = self.call() else {
             let connections = self.connect()?;
-            let message = self.read_message(feeder)?;
+            let message = self.read_message(writer)?;
             return self.deliver(&message, connections);
         };
-        let message = self.read_message(feeder)?;
+        let message = self.read_message(writer)?;
         match call.hand_over(&message, &self.request.envelope) {
             Ok(outcomes) => Ok(Ends {
                 each: outcomes.into_iter().map(End::from).collect(),
@@ -380,10 +380,10 @@ impl Delivery {
             .map_err(|error| Failure::Internal(format!("no thread for the ledger: {error}")))
     }
 
-    fn read_message(&mut self, feeder: &input::Feeder) -> Result<Message, Failure> {
+    fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {
         let config = &self.loaded.config;
         let message = input::read(
-            feeder,
+            writer,
             self.request.stated_size,
             config.limits.message_bytes,
             config.dedup.by,

@@ -1,7 +1,7 @@
-//! The message on standard input, and the guards against one that was cut short. When pipe(8) or
-//! local(8) is killed we run on and see a clean end of file on half a message; delivering that
-//! would make the retry's whole message "another message" and leave both. Two guards: the size that
-//! Postfix stated, and the process at the other end still living.
+//! Reads the message from standard input and refuses one that was cut short. If pipe(8) or local(8)
+//! is killed, this process reads half a message up to a clean end of file; if it delivered that, the
+//! retry would deliver the whole message as another one. Two guards: the size that Postfix states,
+//! and that the writing process is still alive.
 
 use std::fs;
 
@@ -10,23 +10,23 @@ use nix::unistd::{Pid, getppid};
 use crate::deliver::Failure;
 use crate::message::{DedupBy, Message, ReadError};
 
-/// `PF_EXITING` in include/linux/sched.h: the process has begun to exit. It is set before a
-/// process' files are closed, so whoever sees the end of file of a dying writer sees this too.
+/// `PF_EXITING` in include/linux/sched.h: the process is exiting. The kernel sets it before it closes
+/// the process's files, so a reader that sees the end of file sees this flag too.
 const PF_EXITING: u64 = 0x4;
 
-/// Shells that may stand between local(8) and a mailbox_command.
+/// Shells through which local(8) may run a mailbox_command.
 const SHELLS: [&str; 5] = ["sh", "dash", "bash", "ksh", "busybox"];
 const MOST_SHELLS: usize = 4;
 
-/// The process that feeds us: our parent, or where that is a shell (mailbox_command), the shell's
-/// parent as well.
-pub(super) struct Feeder {
+/// The process that writes to standard input: the parent, and above a shell (mailbox_command) the
+/// shell's parent as well.
+pub(super) struct StdinWriter {
     chain: Vec<Pid>,
 }
 
-impl Feeder {
-    /// To be called before standard input is read.
-    pub(super) fn find() -> Feeder {
+impl StdinWriter {
+    /// Must be called before standard input is read.
+    pub(super) fn find() -> StdinWriter {
         let mut chain = vec![getppid()];
         while let Some(stat) = chain.last().and_then(|pid| Stat::of(*pid))
             && SHELLS.contains(&stat.name.as_str())
@@ -34,18 +34,17 @@ impl Feeder {
         {
             chain.push(stat.parent);
         }
-        Feeder { chain }
+        StdinWriter { chain }
     }
 
-    /// Whether everybody who was there at the start still is and is not exiting.
+    /// Whether all processes found at the start are still alive and not exiting.
     fn lives(&self) -> bool {
         let mut child_parent = getppid();
         for pid in &self.chain {
             if child_parent != *pid {
                 return false;
             }
-            // Process 1 outlives us, and another user's /proc may be hidden: then only the parent's
-            // id counts.
+            // Another user's /proc may be hidden: then only the parent's id counts.
             let Some(stat) = Stat::of(*pid) else { return true };
             if stat.exiting {
                 return false;
@@ -56,7 +55,7 @@ impl Feeder {
     }
 }
 
-/// What /proc/PID/stat says (proc(5)).
+/// Fields of /proc/PID/stat (proc(5)).
 struct Stat {
     name: String,
     parent: Pid,
@@ -77,9 +76,9 @@ impl Stat {
     }
 }
 
-/// Reads standard input to its end and makes sure that it was the end.
+/// Reads standard input to its end and makes sure that the message is whole.
 pub(super) fn read(
-    feeder: &Feeder,
+    writer: &StdinWriter,
     stated_size: Option<u64>,
     limit: u64,
     by: DedupBy,
@@ -89,8 +88,8 @@ pub(super) fn read(
             ReadError::TooLarge { limit } => Failure::TooLarge { limit },
             ReadError::Io(error) => Failure::Input(error.to_string()),
         })?;
-    if !feeder.lives() {
-        return Err(Failure::Cut("the process that wrote it is gone".to_owned()));
+    if !writer.lives() {
+        return Err(Failure::Cut("the process that wrote it has ended".to_owned()));
     }
     let received = message.received();
     if message.own_copy().is_empty() {
@@ -101,39 +100,37 @@ pub(super) fn read(
     {
         let got = received.len();
         return Err(Failure::Cut(format!(
-            "{got} bytes came, Postfix stated {stated} with its own overhead"
+            "{got} bytes were read, Postfix stated {stated} with its own overhead"
         )));
     }
     Ok(message)
 }
 
-/// Smaller differences from ${size} have other reasons than a cut.
+/// Bytes by which a whole message may differ from ${size}.
 const SIZE_SLACK: u64 = 2048;
-/// Header fields that a milter took out still count in ${size}; Postfix takes no more header than
-/// this (`header_size_limit`).
+/// Postfix's `header_size_limit`: ${size} still counts header fields that a milter has removed.
 const LARGEST_HEADER: u64 = 102_400;
 /// The longest record in Postfix's queue file (`line_length_limit`).
 const LONGEST_RECORD: usize = 2048;
 
 /// Whether the message is shorter than Postfix stated. Postfix ends every message with a line end,
-/// and a pipe that breaks hardly ever does: with one, only a difference that no header can make is
-/// a cut.
+/// and a broken pipe rarely does. With a line end at its end, a message counts as cut only if the
+/// difference is larger than a header can be.
 fn is_cut(message: &Message, stated: u64) -> bool {
     let ends_in_a_line = message.received().ends_with(b"\n");
     let slack = if ends_in_a_line { SIZE_SLACK + LARGEST_HEADER } else { SIZE_SLACK };
     queue_file_size(message.shared_copy()) + slack < stated
 }
 
-/// What ${size} is for a whole message: the size of its records in Postfix's queue file
-/// (global/record.c), which lack the fields that pipe(8) prepends. A line is a record without its
-/// line end, or several; a record has one byte for its type and one for its length, or two for 128
-/// bytes and more.
+/// The ${size} of a whole message: the size of its records in Postfix's queue file (global/record.c),
+/// without the fields that pipe(8) prepends. A line without its line end is one record or several; a
+/// record has one byte for its type, and one for its length or two from 128 bytes on.
 fn queue_file_size(message: &[u8]) -> u64 {
     let record = |length: usize| (length + if length < 128 { 2 } else { 3 }) as u64;
     let mut size = 0;
     for line in message.split_inclusive(|byte| *byte == b'\n') {
         let length = line.strip_suffix(b"\n").unwrap_or(line).len();
-        // A full record is always followed by another, be it empty.
+        // A full record is always followed by another one, possibly empty.
         size += (length / LONGEST_RECORD) as u64 * record(LONGEST_RECORD)
             + record(length % LONGEST_RECORD);
     }
@@ -146,17 +143,17 @@ mod tests {
 
     #[test]
     fn the_parent_of_a_test_lives() {
-        let feeder = Feeder::find();
-        assert!(feeder.lives());
+        let writer = StdinWriter::find();
+        assert!(writer.lives());
         assert!(
-            !Feeder { chain: vec![Pid::from_raw(1), Pid::from_raw(2)] }.lives()
+            !StdinWriter { chain: vec![Pid::from_raw(1), Pid::from_raw(2)] }.lives()
                 || getppid() == Pid::from_raw(1)
         );
     }
 
     #[test]
     fn the_size_is_what_postfix_states() {
-        // Seen from a real Postfix: the records of a message, line by line.
+        // The records that a real Postfix writes, line by line.
         let message =
             [&b"A: b\n\n"[..], &[b'x'; 127], b"\n", &[b'x'; 128], b"\n", &[b'x'; 4096], b"\n"]
                 .concat();
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_says_whether_it_is_exiting() {
+    fn proc_shows_whether_a_process_is_exiting() {
         let stat = Stat::of(nix::unistd::getpid()).expect("/proc is there in tests");
         assert!(!stat.exiting);
         assert_eq!(stat.parent, getppid());

@@ -1,5 +1,5 @@
-//! `onedrop migrate`: brings the ledger's schema to this program's version, once, whoever runs it
-//! at the same time.
+//! `onedrop migrate`: brings the ledger's schema to this program's version. If several hosts run it
+//! at the same time, each migration is applied once.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::Adapters;
 use crate::config::Loaded;
 use crate::ledger::SCHEMA_VERSION;
 
-/// A migration may rewrite a large table.
+/// Long, because a migration may rewrite a large table.
 const TIME: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(loaded: &Loaded, adapters: Adapters) -> Result<String, String> {

@@ -1,12 +1,12 @@
-//! How an address becomes an account (`directory.account`), and an account the folder of its
-//! Maildir (`store.url`). Both are templates with placeholders in braces, and both must keep people
-//! apart: no two addresses share an account unless the administrator says so for each of them, and
-//! no two accounts share a folder.
+//! Templates with placeholders in braces: `directory.account` turns an address into an account, and
+//! `store.url` turns an account into the folder of its Maildir.
+//!
+//! Promise: two accounts never share a folder, and two addresses never share an account unless the
+//! administrator lists them.
 
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// A part of a template.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Piece {
     Text(String),
@@ -15,29 +15,29 @@ enum Piece {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Placeholder {
-    /// `{local}`: what stands before the last `@`.
+    /// `{local}`: the part before the last `@`.
     Local,
-    /// `{domain}`: what stands behind it.
+    /// `{domain}`: the part after it.
     Domain,
-    /// `{address}` of an address, `{account}` of an account.
+    /// `{address}` in the template of an account, `{account}` in that of a folder.
     Whole,
 }
 
-/// Names an account after an address: `{local}`, `{domain}` and `{address}` with text between.
+/// Turns an address into an account: text with `{local}`, `{domain}` and `{address}`.
 #[derive(Clone, Debug, Eq, PartialEq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct AccountTemplate {
     pieces: Vec<Piece>,
 }
 
-/// The folder of an account's Maildir. A path without placeholders is where the accounts' folders
-/// are, `ROOT/ACCOUNT/Maildir`; one with placeholders (`{account}`, `{local}`, `{domain}`) is the
+/// The folder of an account's Maildir. A path without placeholders is the root of
+/// `ROOT/ACCOUNT/Maildir`. A path with placeholders (`{account}`, `{local}`, `{domain}`) is the
 /// Maildir itself, as in Dovecot's `mail_location` (`%u`, `%n`, `%d`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FolderTemplate {
-    /// What comes before the first folder with a placeholder.
+    /// The path above the first folder with a placeholder.
     root: PathBuf,
-    /// The folders below, from the first one with a placeholder on.
+    /// The folders from the first one with a placeholder on.
     folders: Vec<Vec<Piece>>,
     needs_domain: bool,
 }
@@ -57,9 +57,7 @@ impl FromStr for AccountTemplate {
             return Err(refused("must not hold slashes or control characters"));
         }
         if !pieces.contains(&LOCAL) && !pieces.contains(&WHOLE) {
-            return Err(refused(
-                "needs {local} or {address}, or everybody would share one account",
-            ));
+            return Err(refused("needs {local} or {address}: all users would share one account"));
         }
         Ok(Self { pieces })
     }
@@ -96,11 +94,11 @@ impl AccountTemplate {
         filled(&self.pieces, local, domain, &format!("{local}@{domain}"))
     }
 
-    /// Whether somebody in `one` and somebody in `other` may have the same account.
+    /// Whether a user of domain `one` and a user of domain `other` may have the same account.
     ///
-    /// In one domain the template is text, a local part, text (and perhaps the local part again).
-    /// Two such words can be made equal only where of the texts in front one begins with the
-    /// other, and of the texts at the end one ends with the other.
+    /// For a domain the template is text, a local part, and text. Two accounts can be equal only if
+    /// one of the leading texts begins with the other, and one of the trailing texts ends with the
+    /// other.
     pub fn may_share(&self, one: &str, other: &str) -> bool {
         let (front, end) = self.around(one);
         let (other_front, other_end) = self.around(other);
@@ -113,9 +111,9 @@ impl AccountTemplate {
         self.account("l", "d") == "l@d" && self.account("m", "e") == "m@e"
     }
 
-    /// What stands before the first local part and behind the last one, for a domain.
+    /// The text before the first local part and after the last one, for a domain.
     fn around(&self, domain: &str) -> (String, String) {
-        // No domain and no template holds a control character.
+        // Neither a domain nor a template holds a control character.
         let word = filled(&self.pieces, "\0", domain, &format!("\0@{domain}"));
         let front = word.split('\0').next().unwrap_or_default();
         let end = word.rsplit('\0').next().unwrap_or_default();
@@ -141,12 +139,13 @@ impl FolderTemplate {
             match placeholders.count() {
                 0 if folders.is_empty() => root.push(component),
                 0 if matches!(component, Component::ParentDir) => {
-                    return Err(refused("must not hold \"..\" behind a placeholder"));
+                    return Err(refused("must not hold \"..\" after a placeholder"));
                 }
                 0 | 1 => folders.push(pieces),
                 _ => {
                     return Err(refused(
-                        "must not hold two placeholders in one folder's name: accounts could share one",
+                        "must not hold two placeholders in one folder's name: \
+                         two accounts could share a folder",
                     ));
                 }
             }
@@ -160,24 +159,24 @@ impl FolderTemplate {
         let tells_apart = has(&WHOLE) || (has(&LOCAL) && has(&DOMAIN));
         if !tells_apart {
             return Err(refused(
-                "needs {account}, or {domain} and {local}: accounts would share a folder",
+                "needs {account}, or {domain} and {local}: two accounts would share a folder",
             ));
         }
         let needs_domain = has(&LOCAL) || has(&DOMAIN);
         Ok(Self { root, folders, needs_domain })
     }
 
-    /// The folder that all Maildirs are in.
+    /// The folder above all Maildirs.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether only accounts that are addresses have a folder.
+    /// Whether an account needs a domain to have a folder.
     pub fn needs_domain(&self) -> bool {
         self.needs_domain
     }
 
-    /// The folder of an account's Maildir; `None` where the account cannot name one.
+    /// The folder of an account's Maildir; `None` if the account's name does not give one.
     pub fn folder(&self, account: &str) -> Option<PathBuf> {
         if !super::is_account_name(account) {
             return None;
@@ -207,12 +206,12 @@ const LOCAL: Piece = Piece::Placeholder(Placeholder::Local);
 const DOMAIN: Piece = Piece::Placeholder(Placeholder::Domain);
 const WHOLE: Piece = Piece::Placeholder(Placeholder::Whole);
 
-/// Takes `text` apart; `whole` is the name of the placeholder for all of it.
+/// Parses `text`; `whole` is the name of the placeholder for the whole address or account.
 fn pieces(text: &str, whole: &str) -> Result<Vec<Piece>, TemplateError> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
-        let unclosed = || refused("holds a brace without its other one");
+        let unclosed = || refused("holds a brace without its counterpart");
         let (before, behind) = rest.split_at(at);
         let (name, behind) = behind
             .strip_prefix('{')
@@ -249,7 +248,7 @@ fn filled(pieces: &[Piece], local: &str, domain: &str, whole: &str) -> String {
     texts.collect()
 }
 
-/// Whether a part of an account can be a folder by itself: it does not hide, nor lead elsewhere.
+/// Whether a part of an account can name a folder: neither a hidden one nor `..`.
 fn is_folder_name(part: &str) -> bool {
     !part.is_empty() && !part.starts_with('.')
 }
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_named_as_the_template_says() {
+    fn an_account_follows_its_template() {
         for (template, expected) in [
             ("{local}", "scuba"),
             ("{address}", "scuba@a.example"),
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_names_nobody_or_leads_elsewhere_is_refused() {
+    fn a_template_for_one_account_or_with_slashes_is_refused() {
         for (template, why) in [
             ("", "needs {local}"),
             ("vmail", "needs {local}"),
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_let_two_people_share_an_account_are_known() {
+    fn templates_that_let_two_users_share_an_account_are_recognized() {
         for (template, one, other, shares) in [
             ("{local}", "a.example", "b.example", true),
             ("u-{local}", "a.example", "b.example", true),
@@ -354,7 +353,7 @@ mod tests {
                 "scuba@a.example",
                 Some("/srv/a.example/u-scuba/Maildir"),
             ),
-            // The last @ divides: it is the only one that a domain cannot follow.
+            // The last @ separates: a domain cannot hold one.
             ("/srv/mail/{domain}/{local}", "\"a@b\"@c", Some("/srv/mail/c/\"a@b\"")),
             ("/srv/mail/{domain}/{local}", "scuba", None),
             ("/srv/mail/{domain}/{local}", "@a.example", None),
@@ -381,7 +380,7 @@ mod tests {
             ("/srv/{account}{account}", "two placeholders in one folder's name"),
             ("/srv/{address}", "unknown placeholder (known: {local}, {domain}, {account})"),
             ("/srv/{user}", "unknown placeholder"),
-            ("/srv/{account}/../x", "\"..\" behind a placeholder"),
+            ("/srv/{account}/../x", "\"..\" after a placeholder"),
             ("/srv/{account", "brace"),
         ] {
             let error = FolderTemplate::parse(Path::new(path)).expect_err(path).to_string();
