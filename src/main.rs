@@ -8,8 +8,8 @@ use onedrop::config::{self, LedgerUrl, Loaded, StoreUrl};
 use onedrop::exit;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::store::imap::{Door, ImapSettings, ImapStore, Tls};
-use onedrop::store::{StoreError, maildir::MaildirStore};
+use onedrop::store::imap::{Connector, ImapSettings, Tls, old::ImapStore};
+use onedrop::store::{StoreError, maildir::old::MaildirStore};
 
 fn main() {
     // Mail is nobody else's to read: files are made for their owner alone.
@@ -54,7 +54,7 @@ fn open_store(loaded: &Loaded) -> Result<StoreMaker, StoreError> {
                 config::Tls::StartTls => Tls::StartTls,
                 config::Tls::None => Tls::None,
             };
-            let door = Arc::new(Door::new(ImapSettings {
+            let connector = Arc::new(Connector::new(ImapSettings {
                 host,
                 port,
                 tls,
@@ -65,7 +65,7 @@ fn open_store(loaded: &Loaded) -> Result<StoreMaker, StoreError> {
                 create_mailboxes: settings.create_mailboxes,
                 dedup_by: loaded.config.dedup.by,
             }));
-            Ok(Box::new(move || Box::new(ImapStore::through(Arc::clone(&door)))))
+            Ok(Box::new(move || Box::new(ImapStore::through(Arc::clone(&connector)))))
         }
     }
 }

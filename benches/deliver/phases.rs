@@ -14,8 +14,8 @@ use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, Ledger, Turn};
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::maildir::MaildirStore;
+use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
+use onedrop::store::maildir::old::MaildirStore;
 use onedrop::store::{Copy, Store};
 
 use crate::process::{deliver, program};

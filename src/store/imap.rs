@@ -1,19 +1,18 @@
-//! The store on an IMAP server: one session per account, kept for the life of the store, opened in
-//! the background by [`Store::prepare`]. Relies on APPEND being all or nothing and on UIDPLUS for
-//! receipts; without UIDPLUS a copy is [`Receipt::Unnamed`] and cannot be taken out again.
-//! Appending twice leaves two copies: doubt must be settled by a look. A crash leaves at most what
-//! an APPEND without its answer leaves, a copy or none; a literal whose final CRLF was not sent is
-//! dropped by the server with the connection.
+//! The store on an IMAP server. Sessions are kept in a pool, by account; a call takes one, and a
+//! kept one that turns out to have ended is replaced once (`Taken`), but never under an append
+//! whose last bytes may be out. Small copies for one mailbox at the same time go in one command
+//! (`grouped`), and an append may begin before the ledger has agreed (`slot`).
 //!
-//! `socket` and `wire` bound the connection, `login` opens sessions, `witness` says whose fault a
-//! refused one is, `proof` whose mailboxes they show, `session` runs commands, `append`, `look` and
-//! `removal` do the work, `syntax` and `fetch` know how IMAP writes things. Logging in and sending
-//! commands is the `imap` crate's part, over our wire; reading answers is ours.
+//! Relies on APPEND being all or nothing and on UIDPLUS for receipts; without UIDPLUS a copy is
+//! [`Receipt::Unnamed`] and cannot be taken out again. Appending twice leaves two copies: doubt
+//! must be settled by a look. A crash leaves at most what an APPEND without its answer leaves, a
+//! copy or none; a literal whose final CRLF was not sent is dropped by the server with the
+//! connection. Logging in and sending commands is the `imap` crate's part; reading answers is ours.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,22 +22,23 @@ use crate::deadline::{Deadline, UNACKNOWLEDGED};
 use crate::directory::Destination;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
-use crate::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
+use crate::pool::{Connections, InUse, Limits, Pool};
+use crate::store::port::{Access, Mailboxes, Need, Slot, Store};
+use crate::store::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
 
-use append::Part;
-use appends::{Ahead, not_appended};
-pub use login::Door;
-use login::NoSession;
-use session::{Refusal, Session, Trouble};
+pub use login::Connector;
+use session::{CommandError, NoSession, Refusal, Session, SessionError};
 
 mod append;
-mod appends;
 mod fetch;
+mod grouped;
 mod login;
 mod look;
+pub mod old;
 mod proof;
 mod removal;
 mod session;
+mod slot;
 mod socket;
 mod syntax;
 #[cfg(test)]
@@ -89,20 +89,21 @@ impl ImapSettings {
 
 /// The store on an IMAP server.
 pub struct ImapStore {
-    door: Arc<Door>,
-    sessions: HashMap<String, Slot>,
+    connector: Arc<Connector>,
+    /// By account.
+    sessions: Arc<Pool<Session>>,
+    most_per_account: usize,
+    /// Logins in the background, by account, which nobody has asked for yet.
+    logins: Mutex<HashMap<String, BackgroundLogin>>,
+    appends: grouped::Appends,
     /// As [`IDLE`] says.
     idle: Duration,
-    /// The session of the last work had been used before.
-    was_used: bool,
-    /// In whose session an append has begun.
-    ahead: Option<Ahead>,
 }
 
-enum Slot {
-    Opening(Receiver<Result<Session, NoSession>>),
-    /// And since when nobody used it.
-    Open(Box<Session>, Instant),
+/// A login in the background; its session goes into the pool.
+struct BackgroundLogin {
+    ended: Receiver<Result<(), NoSession>>,
+    until: Instant,
 }
 
 /// A session that was idle for this long is asked whether it is still there before anything is done
@@ -113,71 +114,124 @@ const IDLE: Duration = Duration::from_secs(2);
 const TO_SAY_WHY: Duration = Duration::from_millis(200);
 
 impl ImapStore {
-    /// A store on the server that `settings` name; connects to nothing yet.
-    pub fn new(settings: ImapSettings) -> ImapStore {
-        ImapStore::through(Arc::new(Door::new(settings)))
-    }
-
-    /// As `new`, sharing with others what it takes to log in.
-    pub fn through(door: Arc<Door>) -> ImapStore {
-        ImapStore { door, sessions: HashMap::new(), idle: IDLE, was_used: false, ahead: None }
-    }
-
-    /// Runs `work` with the account's session, and keeps the session if it is still good.
-    fn with_session<T, E>(
-        &mut self,
-        account: &str,
-        until: Instant,
-        work: impl FnOnce(&mut Session, &ImapSettings) -> Result<T, E>,
-    ) -> Result<T, E>
-    where
-        E: From<NoSession>,
-    {
-        let mut session = self.session(account, until)?;
-        let result = work(&mut session, &self.door.settings);
-        if session.is_open() {
-            self.sessions.insert(account.to_owned(), Slot::Open(session, Instant::now()));
+    /// A store on the server that `settings` name, with so many sessions; connects to nothing yet.
+    pub fn new(settings: ImapSettings, limits: Limits) -> ImapStore {
+        ImapStore {
+            connector: Arc::new(Connector::new(settings)),
+            sessions: Arc::new(Pool::new(limits)),
+            most_per_account: limits.per_key,
+            logins: Mutex::default(),
+            appends: grouped::Appends::default(),
+            idle: IDLE,
         }
+    }
+
+    /// A session for `account`: the one that is being opened, a kept one, or a new one.
+    fn take(&self, account: &str, until: Instant) -> Result<Taken, NoSession> {
+        self.wait_for_login(account, until)?;
+        let right = self.sessions.take(account, until).map_err(|_| {
+            let most = self.most_per_account;
+            let all = format!("all {most} sessions of account={account} (pool.per_account)");
+            NoSession::Failed(format!("in use by other deliveries: {all}"))
+        })?;
+        let was_kept = right.is_at_hand();
+        let session = right.or_make(|| self.connector.open(account, until))?;
+        let mut taken = Taken { session, was_kept };
+        if was_kept && !taken.is_there(self.idle, until) {
+            taken.replace(self.connector.open(account, until)?);
+        }
+        Ok(taken)
+    }
+
+    /// A kept session for `account`, if one is idle now.
+    fn take_idle(&self, account: &str, until: Instant) -> Option<Taken> {
+        let right = self.sessions.take(account, Instant::now()).ok()?;
+        let session = right.or_make(|| Err(())).ok()?;
+        let mut taken = Taken { session, was_kept: true };
+        taken.is_there(self.idle, until).then_some(taken)
+    }
+
+    /// Runs `work` in the session at hand, else in one that is taken, and leaves the session at
+    /// hand. A kept session may end in the very moment in which it is used: if that is all that
+    /// happened, `work` runs once more in a new one.
+    fn run<T, E: SessionError>(
+        &self,
+        account: &str,
+        at_hand: &mut Option<Taken>,
+        until: Instant,
+        mut work: impl FnMut(&mut Session) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut taken = match at_hand.take() {
+            Some(taken) => taken,
+            None => self.take(account, until).map_err(CommandError::NoSession)?,
+        };
+        let mut result = work(&mut taken.session);
+        let is_lost = matches!(&result, Err(error) if error.is_lost_session());
+        if is_lost && taken.was_kept && !taken.session.is_open() && Instant::now() < until {
+            taken.replace(self.connector.open(account, until).map_err(CommandError::NoSession)?);
+            result = work(&mut taken.session);
+        }
+        *at_hand = taken.session.is_sound().then_some(taken);
         result
     }
 
-    /// The account's session: the one at hand, the one being opened, or a new one.
-    fn session(&mut self, account: &str, until: Instant) -> Result<Box<Session>, NoSession> {
-        self.was_used = false;
-        let mut is_used = false;
-        if let Some(ahead) = self.ahead.take() {
-            // It waits for the end of a command that will not come.
-            self.sessions.remove(&ahead.destination.account);
+    /// Waits for a login in the background, if there is one that nobody has waited for.
+    fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), NoSession> {
+        let Some(login) = self.logins().remove(account) else { return Ok(()) };
+        let now = Instant::now();
+        if login.until + TO_SAY_WHY < now {
+            // What it came to then says nothing about now.
+            return Ok(());
         }
-        let at_hand = match self.sessions.remove(account) {
-            Some(Slot::Open(mut session, since)) => {
-                is_used = true;
-                let soon = until.min(Instant::now() + UNACKNOWLEDGED);
-                (since.elapsed() < self.idle || session.answers(soon)).then_some(session)
+        match login.ended.recv_timeout((until + TO_SAY_WHY).saturating_duration_since(now)) {
+            Ok(ended) => ended,
+            Err(RecvTimeoutError::Timeout) => {
+                self.logins().insert(account.to_owned(), login);
+                let ImapSettings { host, port, .. } = &self.connector.settings;
+                Err(NoSession::Failed(format!("{host}:{port}: not logged in in time")))
             }
-            Some(Slot::Opening(opening)) => {
-                let told = until + TO_SAY_WHY;
-                match opening.recv_timeout(told.saturating_duration_since(Instant::now())) {
-                    Ok(opened) => Some(Box::new(opened?)),
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.sessions.insert(account.to_owned(), Slot::Opening(opening));
-                        let ImapSettings { host, port, .. } = &self.door.settings;
-                        return Err(NoSession::Failed(format!(
-                            "{host}:{port}: not logged in in time"
-                        )));
-                    }
-                    Err(RecvTimeoutError::Disconnected) => None,
-                }
-            }
-            None => None,
-        };
-        if let Some(mut session) = at_hand
-            && session.is_alive(until)
-        {
-            self.was_used = is_used;
-            return Ok(session);
+            // Without it the session is opened here.
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
         }
-        self.door.open(account, until).map(Box::new)
+    }
+
+    fn logins(&self) -> MutexGuard<'_, HashMap<String, BackgroundLogin>> {
+        // Nothing that can panic is done under this lock.
+        self.logins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds what is sought, in the session at hand if there is one.
+    fn find_in(
+        &self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        at_hand: &mut Option<Taken>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        let mailbox = mailbox(destination)?;
+        let by = self.connector.settings.dedup_by;
+        let found = self.run(&destination.account, at_hand, until, |session| {
+            look::find(session, &mailbox, sought, by, until)
+        });
+        found.map_err(|error| failed(&format!("looking in {destination}"), error))
+    }
+
+    /// Takes out message `uid` the way that `work` does, if the server can take out one alone.
+    fn take_out(
+        &self,
+        destination: &Destination,
+        uid: u32,
+        until: Instant,
+        mut work: impl FnMut(&mut Session, &str) -> Result<(), CommandError>,
+    ) -> Result<(), StoreError> {
+        let mailbox = mailbox(destination)?;
+        let done = self.run(&destination.account, &mut None, until, |session| {
+            if !session.capabilities().has("UIDPLUS") {
+                return Err(look::refused("the server has no UIDPLUS".to_owned()));
+            }
+            work(session, &mailbox)
+        });
+        done.map_err(|error| failed(&format!("taking uid {uid} out of {destination}"), error))
     }
 }
 
@@ -186,103 +240,71 @@ impl Store for ImapStore {
         false
     }
 
-    fn prepare(&mut self, account: &str, until: Instant) {
-        if self.sessions.contains_key(account) {
+    fn prepare(&self, account: &str, until: Instant) {
+        let mut logins = self.logins();
+        logins.retain(|_, login| Instant::now() < login.until);
+        if logins.contains_key(account) {
             return;
         }
-        let (opened, opening) = channel();
-        let (door, name) = (Arc::clone(&self.door), account.to_owned());
+        let Ok(right) = self.sessions.take(account, Instant::now()) else { return };
+        if right.is_at_hand() {
+            return;
+        }
+        let (tell, ended) = channel();
+        let (connector, name) = (Arc::clone(&self.connector), account.to_owned());
         let spawned = thread::Builder::new().name("imap-login".to_owned()).spawn(move || {
-            let _ = opened.send(door.open(&name, until));
+            let opened = right.or_make(|| connector.open(&name, until));
+            let _ = tell.send(opened.map(drop));
         });
-        // Without a thread the first use opens the session itself.
+        // Without a thread the first call opens the session itself.
         if spawned.is_ok() {
-            self.sessions.insert(account.to_owned(), Slot::Opening(opening));
+            logins.insert(account.to_owned(), BackgroundLogin { ended, until });
         }
     }
 
-    fn find(
-        &mut self,
-        destination: &Destination,
-        sought: &Sought<'_>,
-        until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
-        let mailbox = mailbox(destination)?;
-        self.with_session(&destination.account, until, |session, settings| {
-            look::find(session, &mailbox, sought, settings.dedup_by, until)
-                .map_err(|trouble| failed(&format!("looking in {destination}"), trouble))
-        })
-    }
-
-    fn append(
-        &mut self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, StoreError> {
-        let mailbox = mailbox(destination)?;
-        let part = [Part::new(copy, deadline)];
-        let appended = self.append_parts(destination, &mailbox, &part);
-        let receipts = appended.map_err(|trouble| not_appended(destination, trouble))?;
-        Ok(receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
-    }
-
-    fn appends_together(&self) -> bool {
-        let has = |slot: &Slot| matches!(slot, Slot::Open(session, _) if session.capabilities().has("MULTIAPPEND"));
-        self.sessions.values().any(has)
-    }
-
-    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
-        if let Ok(mailbox) = mailbox(destination) {
-            self.begin_part(destination, &mailbox, &Part::new(copy, deadline));
-        }
-    }
-
-    fn append_all(
-        &mut self,
-        destination: &Destination,
-        copies: &[(Copy<'_>, &Deadline)],
-    ) -> Vec<Result<Receipt, StoreError>> {
-        if let [(copy, deadline)] = copies {
-            return vec![self.append(destination, copy, deadline)];
-        }
-        let parts: Vec<Part<'_>> =
-            copies.iter().map(|(copy, deadline)| Part::new(copy, deadline)).collect();
-        let together = mailbox(destination).and_then(|mailbox| {
-            let appended = self.append_parts(destination, &mailbox, &parts);
-            appended.map_err(|trouble| not_appended(destination, trouble))
-        });
-        match together {
-            Ok(receipts) => receipts.into_iter().map(Ok).collect(),
-            Err(StoreError::InDoubt(why)) => {
-                copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect()
-            }
-            // None was stored, perhaps because of one of them: each by itself.
-            Err(_) => copies
-                .iter()
-                .map(|(copy, deadline)| self.append(destination, copy, deadline))
-                .collect(),
-        }
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        let slot = match need {
+            Need::Early => slot::begin(self, destination, copy, deadline),
+            Need::Write => Some(slot::write(self, destination, copy, deadline)?),
+            Need::Look => Some(slot::look(self, destination, copy, deadline)?),
+        };
+        Ok(slot.map(|slot| Box::new(slot) as Box<dyn Slot + 'a>))
     }
 
     fn remove(
-        &mut self,
+        &self,
         destination: &Destination,
         receipt: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError> {
         let Receipt::Uid { validity, uid } = *receipt else {
-            return Err(StoreError::NotStored(format!(
-                "no UID to take the copy out of {destination} by"
-            )));
+            let why = format!("no UID to take the copy out of {destination} by");
+            return Err(StoreError::NotStored(why));
         };
         self.take_out(destination, uid, until, |session, mailbox| {
             removal::remove(session, mailbox, validity, uid, until)
         })
     }
+}
+
+impl Mailboxes for ImapStore {
+    fn find(
+        &self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.find_in(destination, sought, &mut None, until)
+    }
 
     fn remove_double(
-        &mut self,
+        &self,
         destination: &Destination,
         double: &Receipt,
         keeper: &Receipt,
@@ -291,58 +313,77 @@ impl Store for ImapStore {
         let (Receipt::Uid { validity, uid }, Receipt::Uid { validity: same, uid: keeper }) =
             (double, keeper)
         else {
-            return Err(StoreError::NotStored(format!(
-                "no UIDs to tell two copies in {destination} apart by"
-            )));
+            let why = format!("no UIDs to tell two copies in {destination} apart by");
+            return Err(StoreError::NotStored(why));
         };
         if validity != same || uid == keeper {
-            return Err(StoreError::NotStored(format!(
-                "uid {uid} and uid {keeper} do not stand side by side"
-            )));
+            let why = format!("uid {uid} and uid {keeper} do not stand side by side");
+            return Err(StoreError::NotStored(why));
         }
         self.take_out(destination, *uid, until, |session, mailbox| {
             removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
         })
     }
+}
 
+impl Access for ImapStore {
     fn way(&self) -> Option<Way> {
-        Some(self.door.settings.way())
+        Some(self.connector.settings.way())
     }
 
-    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
-        proof::whose_mailboxes(&self.door, account, until)
+    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+        proof::whose_mailboxes(&self.connector, account, until)
     }
 
-    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
-        self.with_session(account, until, |session, settings| {
-            let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)
-                .map_err(|trouble| failed(&format!("opening INBOX of {account}"), trouble))?;
+    fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
+        let settings = &self.connector.settings;
+        let checked = self.run(account, &mut None, until, |session| {
+            let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)?;
             Ok(facts(session, settings, account, inbox))
-        })
+        });
+        checked.map_err(|error| failed(&format!("opening INBOX of {account}"), error))
     }
 }
 
-impl ImapStore {
-    /// Takes out message `uid` the way that `work` does, if the server can take out one alone.
-    fn take_out(
-        &mut self,
-        destination: &Destination,
-        uid: u32,
-        until: Instant,
-        work: impl FnOnce(&mut Session, &str) -> Result<(), Trouble>,
-    ) -> Result<(), StoreError> {
-        let mailbox = mailbox(destination)?;
-        self.with_session(&destination.account, until, |session, _| {
-            if !session.capabilities().has("UIDPLUS") {
-                let why = format!(
-                    "cannot take uid {uid} out of {destination}: the server has no UIDPLUS"
-                );
-                return Err(StoreError::NotStored(why));
-            }
-            work(session, &mailbox).map_err(|trouble| {
-                failed(&format!("taking uid {uid} out of {destination}"), trouble)
-            })
-        })
+impl Connections for ImapStore {
+    fn close_idle(&self) {
+        self.sessions.close_idle();
+    }
+
+    fn retire(&self) {
+        self.sessions.retire();
+    }
+
+    fn count(&self) -> (usize, usize) {
+        self.sessions.count()
+    }
+}
+
+/// A session taken from the pool. It goes back when dropped, if the next user can have it.
+struct Taken {
+    session: InUse<Session>,
+    /// It was idle in the pool, and may have ended there.
+    was_kept: bool,
+}
+
+impl Taken {
+    /// Whether a kept session is still there, asked of the server after a while.
+    fn is_there(&mut self, idle: Duration, until: Instant) -> bool {
+        let soon = until.min(Instant::now() + UNACKNOWLEDGED);
+        (self.session.idle() < idle || self.session.answers(soon)) && self.session.is_alive(until)
+    }
+
+    fn replace(&mut self, session: Session) {
+        *self.session = session;
+        self.was_kept = false;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.session.is_sound() {
+            self.session.throw_away();
+        }
     }
 }
 
@@ -362,13 +403,13 @@ fn mailbox(destination: &Destination) -> Result<String, StoreError> {
     })
 }
 
-fn failed(doing: &str, trouble: Trouble) -> StoreError {
-    StoreError::NotStored(format!("{doing}: {}", why(trouble)))
-}
-
-fn why(trouble: Trouble) -> String {
-    let (Trouble::Refused(Refusal { text: why, .. }) | Trouble::Broken(why)) = trouble;
-    why
+fn failed(doing: &str, error: CommandError) -> StoreError {
+    match error {
+        CommandError::NoSession(no) => no.into(),
+        CommandError::Refused(Refusal { text: why, .. }) | CommandError::Lost(why) => {
+            StoreError::NotStored(format!("{doing}: {why}"))
+        }
+    }
 }
 
 /// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501

@@ -1,8 +1,8 @@
 //! Mailboxes as Maildirs: ROOT/ACCOUNT/Maildir, or what the folder template of `store.url` says, is
 //! the INBOX, other mailboxes are Maildir++ folders in it. A copy's file is named after its key, so
 //! a second append of one copy finds the name taken: the append is idempotent by itself, until a
-//! reader renames the first. So whoever looks for a copy and appends it holds its lock from before
-//! it was read in the ledger until its receipt is on record there.
+//! reader renames the first. So a slot holds the copy's lock: a delivery has it from before it read
+//! the copy's row in the ledger until its receipt is on record there.
 //!
 //! A file is written without a name (O_TMPFILE), synced, linked into its folder, and the folder is
 //! synced: a crash before the link leaves nothing at all, one after it a whole message. Where the
@@ -17,12 +17,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
+use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
-use super::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
+use super::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, TemplateError};
 use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
+use crate::pool::Connections;
 
 use copies::{entries, is_named};
 use file::Unlinked;
@@ -32,48 +34,43 @@ use sync::Syncing;
 mod copies;
 mod file;
 mod lock;
+pub mod old;
 mod sync;
 
 /// Maildir++: tells a folder from an INBOX.
 const FOLDER_MARK: &str = "maildirfolder";
-
-/// A file that was written ahead, for that date, and is being synced.
-#[derive(Debug)]
-struct Begun {
-    recorded_at: SystemTime,
-    file: Unlinked,
-    syncing: Syncing,
-}
-
-impl Begun {
-    fn end(self) -> io::Result<Unlinked> {
-        self.syncing.end()?;
-        Ok(self.file)
-    }
-}
 
 /// Maildirs under one root.
 #[derive(Debug)]
 pub struct MaildirStore {
     place: Result<FolderTemplate, TemplateError>,
     create_mailboxes: bool,
-    held: Option<Held>,
 }
 
 /// A copy whose lock is held.
-#[derive(Debug)]
-struct Held {
-    key: Hash,
-    begun: Option<Begun>,
+struct MaildirSlot<'a> {
+    folder: PathBuf,
+    /// As which its file will be known.
+    name: String,
+    destination: &'a Destination,
+    copy: Copy<'a>,
+    deadline: &'a Deadline,
+    written: Option<Written>,
     /// Given up after the file.
     _lock: CopyLock,
+}
+
+/// A file that is written, in no mailbox yet, and being synced.
+struct Written {
+    file: Unlinked,
+    syncing: Syncing,
 }
 
 impl MaildirStore {
     /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or
     /// folder, and subscribe to the folder.
     pub fn new(place: impl AsRef<Path>, create_mailboxes: bool) -> MaildirStore {
-        MaildirStore { place: FolderTemplate::parse(place.as_ref()), create_mailboxes, held: None }
+        MaildirStore { place: FolderTemplate::parse(place.as_ref()), create_mailboxes }
     }
 
     fn place(&self) -> Result<&FolderTemplate, StoreError> {
@@ -141,107 +138,27 @@ impl Store for MaildirStore {
         true
     }
 
-    fn prepare(&mut self, _account: &str, _until: Instant) {}
+    fn prepare(&self, _account: &str, _until: Instant) {}
 
-    fn find(
-        &mut self,
-        destination: &Destination,
-        sought: &Sought<'_>,
-        _until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
-        let name = file_name(sought.key, sought.recorded_at);
-        copies::find(&self.folder(destination)?, &name, sought)
-    }
-
-    fn append(
-        &mut self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, StoreError> {
-        let folder = self.folder(destination)?;
-        if !self.holds(copy.key) {
-            self.ensure(&folder, destination)?;
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        let reserved = self.lock(destination, copy, deadline);
+        // What keeps an early one from its lock shows when the copy is to be written.
+        let reserved = if need == Need::Early { Ok(reserved.ok().flatten()) } else { reserved };
+        let Some(mut slot) = reserved? else { return Ok(None) };
+        if need != Need::Look {
+            slot.begin();
         }
-        let name = file_name(copy.key, copy.recorded_at);
-        // New mail goes to new/; a file with flags belongs in cur/.
-        let target = if destination.shared {
-            folder.join("cur").join(format!("{name}:2,S"))
-        } else {
-            folder.join("new").join(&name)
-        };
-        let held = self.held.as_mut().filter(|held| held.key == *copy.key);
-        let begun = held
-            .and_then(|held| held.begun.take())
-            .filter(|begun| begun.recorded_at == copy.recorded_at);
-        let file = match begun {
-            Some(begun) => begun.end(),
-            None => {
-                Unlinked::write(&folder, &name, copy).and_then(|file| file.sync().map(|()| file))
-            }
-        };
-        let file = file.map_err(|error| not_stored(&folder, &error))?;
-        deadline
-            .pass_point_of_no_return()
-            .map_err(|error| StoreError::NotStored(error.to_string()))?;
-        match file.link(&target, &folder, &name, copy) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // Over NFS the answer may be lost and the link made; the caller will look.
-            Err(error) if !is_refusal(&error) => {
-                return Err(StoreError::InDoubt(format!("{}: {error}", target.display())));
-            }
-            Err(error) => return Err(not_stored(&target, &error)),
-        }
-        let sub = target.parent().unwrap_or(&folder);
-        sync_folder(sub)
-            .map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
-        Ok(Receipt::Name(name))
-    }
-
-    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
-        self.let_go();
-        if let Ok(true) = self.hold(destination, copy.key, deadline)
-            && let Ok(folder) = self.folder(destination)
-            && let Some(held) = &mut self.held
-        {
-            let file = Unlinked::write(&folder, &file_name(copy.key, copy.recorded_at), copy);
-            held.begun = file.ok().map(|file| Begun {
-                recorded_at: copy.recorded_at,
-                syncing: file.begin_sync(),
-                file,
-            });
-        }
-    }
-
-    fn holds(&self, key: &Hash) -> bool {
-        self.held.as_ref().is_some_and(|held| held.key == *key)
-    }
-
-    fn hold(
-        &mut self,
-        destination: &Destination,
-        key: &Hash,
-        _deadline: &Deadline,
-    ) -> Result<bool, StoreError> {
-        if self.holds(key) {
-            return Ok(true);
-        }
-        self.let_go();
-        let folder = self.folder(destination)?;
-        self.ensure(&folder, destination)?;
-        let lock = CopyLock::try_take(&folder, key)
-            .map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
-        self.held = lock.map(|lock| Held { key: *key, begun: None, _lock: lock });
-        Ok(self.held.is_some())
-    }
-
-    fn let_go(&mut self) {
-        self.held = None;
+        Ok(Some(Box::new(slot)))
     }
 
     fn remove(
-        &mut self,
+        &self,
         destination: &Destination,
         receipt: &Receipt,
         _until: Instant,
@@ -266,9 +183,99 @@ impl Store for MaildirStore {
         }
         Ok(())
     }
+}
+
+impl MaildirStore {
+    /// Takes the lock of `copy`; `None`: another has it.
+    fn lock<'a>(
+        &self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        deadline: &'a Deadline,
+    ) -> Result<Option<MaildirSlot<'a>>, StoreError> {
+        let folder = self.folder(destination)?;
+        self.ensure(&folder, destination)?;
+        let lock = CopyLock::try_take(&folder, copy.key)
+            .map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
+        let name = file_name(copy.key, copy.recorded_at);
+        Ok(lock.map(|lock| MaildirSlot {
+            folder,
+            name,
+            destination,
+            copy,
+            deadline,
+            written: None,
+            _lock: lock,
+        }))
+    }
+}
+
+impl MaildirSlot<'_> {
+    /// Writes the file and begins to sync it, so that the disk works while the ledger is asked. An
+    /// error shows when that is done again for the append.
+    fn begin(&mut self) {
+        let file = Unlinked::write(&self.folder, &self.name, &self.copy).ok();
+        self.written = file.map(|file| Written { syncing: file.begin_sync(), file });
+    }
+
+    /// The file, as durable as its name is to be.
+    fn synced(&mut self) -> io::Result<Unlinked> {
+        match self.written.take() {
+            Some(Written { file, syncing }) => syncing.end().map(|()| file),
+            None => {
+                let file = Unlinked::write(&self.folder, &self.name, &self.copy)?;
+                file.sync().map(|()| file)
+            }
+        }
+    }
+}
+
+impl Slot for MaildirSlot<'_> {
+    fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
+        let found = copies::find(&self.folder, &self.name, &self.copy.sought())?;
+        Ok(found.into_iter().next().map(|found| found.receipt))
+    }
+
+    fn append(&mut self) -> Result<Receipt, StoreError> {
+        // New mail goes to new/; a file with flags belongs in cur/.
+        let target = if self.destination.shared {
+            self.folder.join("cur").join(format!("{}:2,S", self.name))
+        } else {
+            self.folder.join("new").join(&self.name)
+        };
+        let file = self.synced().map_err(|error| not_stored(&self.folder, &error))?;
+        self.deadline
+            .pass_point_of_no_return()
+            .map_err(|error| StoreError::NotStored(error.to_string()))?;
+        match file.link(&target, &self.folder, &self.name, &self.copy) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Over NFS the answer may be lost and the link made; the caller will look.
+            Err(error) if !is_refusal(&error) => {
+                return Err(StoreError::InDoubt(format!("{}: {error}", target.display())));
+            }
+            Err(error) => return Err(not_stored(&target, &error)),
+        }
+        let sub = target.parent().unwrap_or(&self.folder);
+        sync_folder(sub)
+            .map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
+        Ok(Receipt::Name(self.name.clone()))
+    }
+}
+
+impl Mailboxes for MaildirStore {
+    fn find(
+        &self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        _until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        let name = file_name(sought.key, sought.recorded_at);
+        copies::find(&self.folder(destination)?, &name, sought)
+    }
 
     fn remove_double(
-        &mut self,
+        &self,
         destination: &Destination,
         double: &Receipt,
         keeper: &Receipt,
@@ -281,16 +288,18 @@ impl Store for MaildirStore {
             _ => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
         }
     }
+}
 
+impl Access for MaildirStore {
     fn way(&self) -> Option<Way> {
         None
     }
 
-    fn whose_mailboxes(&mut self, _: &str, _: Instant) -> Result<Whose, StoreError> {
+    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<Whose, StoreError> {
         Ok(Whose::Accounts("no server stands between".to_owned()))
     }
 
-    fn check(&mut self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
+    fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         let inbox = self.folder(&Destination::inbox(account))?;
         let exists = inbox.join("new").is_dir();
         let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -313,6 +322,17 @@ impl Store for MaildirStore {
             }
             None => Ok(vec![folder]),
         }
+    }
+}
+
+/// There are none.
+impl Connections for MaildirStore {
+    fn close_idle(&self) {}
+
+    fn retire(&self) {}
+
+    fn count(&self) -> (usize, usize) {
+        (0, 0)
     }
 }
 

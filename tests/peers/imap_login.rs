@@ -12,7 +12,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
 use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {

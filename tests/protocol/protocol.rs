@@ -21,7 +21,7 @@ use onedrop::ledger::{
 use onedrop::lock_key::Hash;
 use onedrop::message::{Identity, Message};
 use onedrop::outcome::{Outcome, OverQuota, Status};
-use onedrop::store::maildir::MaildirStore;
+use onedrop::store::maildir::old::MaildirStore;
 use onedrop::store::memory::{self, MemoryStore};
 use onedrop::store::{Copy, Found, Receipt, Sought, Store, StoreError, Way, Whose};
 

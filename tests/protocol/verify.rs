@@ -12,7 +12,7 @@ use onedrop::ledger::{
     Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, TraceFilter, Window,
 };
 use onedrop::message::Message;
-use onedrop::store::maildir::MaildirStore;
+use onedrop::store::maildir::old::MaildirStore;
 use onedrop::store::memory::{Fault, MemoryStore};
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
 use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};

@@ -13,8 +13,9 @@ use std::time::Instant;
 use crate::deadline::Deadline;
 use crate::store::{Copy, Receipt};
 
-use super::login::NoSession;
-use super::session::{Answer, Capabilities, Event, Refusal, Session, Trouble};
+use super::session::{
+    Answer, Capabilities, CommandError, Event, NoSession, Refusal, Session, SessionError,
+};
 use super::syntax;
 
 /// Messages above this size wait for the server's `+`.
@@ -24,11 +25,13 @@ const LITERAL_MINUS_BYTES: usize = 4096;
 
 /// Why a copy was not appended.
 #[derive(Debug)]
-pub enum AppendTrouble {
+pub enum AppendError {
     /// Certainly not stored: the server answered NO or BAD, and was not itself in trouble.
     Refused(Refusal),
     /// Certainly not stored.
     NotStored(String),
+    /// Certainly not stored: too little time is left for the answer.
+    TooLate(String),
     /// Certainly not stored: there is no session for the account.
     NoSession(NoSession),
     /// Certainly not stored: the mailbox is not there, and is not to be made or cannot be.
@@ -39,26 +42,33 @@ pub enum AppendTrouble {
     InDoubt(String),
 }
 
-impl From<Trouble> for AppendTrouble {
-    fn from(trouble: Trouble) -> Self {
+impl From<CommandError> for AppendError {
+    fn from(trouble: CommandError) -> Self {
         match trouble {
-            Trouble::Refused(refusal) => AppendTrouble::Refused(refusal),
-            Trouble::Broken(why) => AppendTrouble::NotStored(why),
+            CommandError::Refused(refusal) => AppendError::Refused(refusal),
+            CommandError::Lost(why) => AppendError::NotStored(why),
+            CommandError::NoSession(no) => AppendError::NoSession(no),
         }
     }
 }
 
+impl SessionError for AppendError {
+    fn is_lost_session(&self) -> bool {
+        matches!(self, AppendError::NotStored(_))
+    }
+}
+
 /// One message of an APPEND.
-pub struct Part<'a> {
+pub struct AppendMessage<'a> {
     pub copy: &'a Copy<'a>,
     pub deadline: &'a Deadline,
     /// Of its literal, in bytes.
     pub size: usize,
 }
 
-impl<'a> Part<'a> {
-    pub fn new(copy: &'a Copy<'a>, deadline: &'a Deadline) -> Part<'a> {
-        Part {
+impl<'a> AppendMessage<'a> {
+    pub fn new(copy: &'a Copy<'a>, deadline: &'a Deadline) -> AppendMessage<'a> {
+        AppendMessage {
             copy,
             deadline,
             size: syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes),
@@ -72,34 +82,39 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Whether the server takes `parts` in one command (MULTIAPPEND, RFC 3502: all of them or none).
-pub fn take_together(capabilities: &Capabilities, parts: &[Part<'_>]) -> bool {
+/// Whether the server takes `messages` in one command (MULTIAPPEND, RFC 3502: all of them or none).
+fn take_together(capabilities: &Capabilities, messages: &[AppendMessage<'_>]) -> bool {
     let limit = capabilities.append_limit().unwrap_or(u64::MAX);
     // An empty literal would be a wish to stop.
-    let small = |part: &Part<'_>| {
-        part.size > 0 && part.size as u64 <= limit && !waits_for_plus(capabilities, part.size)
+    let small = |message: &AppendMessage<'_>| {
+        message.size > 0
+            && message.size as u64 <= limit
+            && !waits_for_plus(capabilities, message.size)
     };
-    capabilities.has("MULTIAPPEND") && parts.iter().all(small)
+    capabilities.has("MULTIAPPEND") && messages.iter().all(small)
 }
 
-/// Appends `parts` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with
+/// Appends `messages` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with
 /// `\Seen` if `seen`; returns a receipt for each.
 ///
 /// # Errors
-/// See [`AppendTrouble`]; it is that of all. The session is closed wherever it may be out of step.
+/// See [`AppendError`]; it is that of all. The session is closed wherever it may be out of step.
 pub fn append(
     session: &mut Session,
     mailbox: &str,
     seen: bool,
-    parts: &[Part<'_>],
-) -> Result<Vec<Receipt>, AppendTrouble> {
-    let begun = begin(session, mailbox, seen, parts, until(parts))?;
-    complete(session, &begun, parts)
+    messages: &[AppendMessage<'_>],
+) -> Result<Vec<Receipt>, AppendError> {
+    if messages.len() > 1 && !take_together(session.capabilities(), messages) {
+        return Err(AppendError::NotStored("not taken in one command".to_owned()));
+    }
+    let begun = begin(session, mailbox, seen, messages, until(messages))?;
+    complete(session, &begun, messages)
 }
 
 /// Until when the last bytes of all may be sent.
-pub fn until(parts: &[Part<'_>]) -> Instant {
-    parts.iter().map(|part| part.deadline.last_bytes()).min().unwrap_or_else(Instant::now)
+pub fn until(messages: &[AppendMessage<'_>]) -> Instant {
+    messages.iter().map(|message| message.deadline.last_bytes()).min().unwrap_or_else(Instant::now)
 }
 
 /// An APPEND up to the last bytes, which make it take effect.
@@ -107,7 +122,7 @@ pub struct Begun {
     tag: String,
 }
 
-/// Puts everything but the last bytes on the wire, until `until`; small parts stay unsent.
+/// Puts everything but the last bytes on the wire, until `until`; small messages stay unsent.
 ///
 /// # Errors
 /// As for [`append`]; never in doubt.
@@ -115,16 +130,16 @@ fn begin(
     session: &mut Session,
     mailbox: &str,
     seen: bool,
-    parts: &[Part<'_>],
+    messages: &[AppendMessage<'_>],
     until: Instant,
-) -> Result<Begun, AppendTrouble> {
-    let [first, others @ ..] = parts else {
-        return Err(AppendTrouble::NotStored("nothing to append".to_owned()));
+) -> Result<Begun, AppendError> {
+    let [first, others @ ..] = messages else {
+        return Err(AppendError::NotStored("nothing to append".to_owned()));
     };
     if let Some(limit) =
         session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit)
     {
-        return Err(AppendTrouble::TooBig { size: first.size as u64, limit });
+        return Err(AppendError::TooBig { size: first.size as u64, limit });
     }
     let plus = if waits_for_plus(session.capabilities(), first.size) { "" } else { "+" };
     let tag = session.queue(&format!("APPEND {mailbox}{}", first.announced(seen, plus)), until)?;
@@ -132,13 +147,13 @@ fn begin(
         wait_for_plus(session, &tag)?;
     }
     put_literal(session, &tag, first.copy)?;
-    for part in others {
-        let announced = format!("{}\r\n", part.announced(seen, plus));
+    for message in others {
+        let announced = format!("{}\r\n", message.announced(seen, plus));
         session
             .wire()
             .put(announced.as_bytes())
             .map_err(|error| not_sent(session, &tag, &error))?;
-        put_literal(session, &tag, part.copy)?;
+        put_literal(session, &tag, message.copy)?;
     }
     Ok(Begun { tag })
 }
@@ -148,17 +163,17 @@ fn begin(
 ///
 /// # Errors
 /// As for [`append`], never in doubt; also where the server would have to be waited for.
-pub fn begin_ahead(
+pub fn begin_early(
     session: &mut Session,
     mailbox: &str,
     seen: bool,
-    part: &Part<'_>,
+    message: &AppendMessage<'_>,
     until: Instant,
-) -> Result<Begun, AppendTrouble> {
-    if waits_for_plus(session.capabilities(), part.size) {
-        return Err(AppendTrouble::NotStored("the server is to be waited for".to_owned()));
+) -> Result<Begun, AppendError> {
+    if waits_for_plus(session.capabilities(), message.size) {
+        return Err(AppendError::NotStored("the server is to be waited for".to_owned()));
     }
-    let begun = begin(session, mailbox, seen, std::slice::from_ref(part), until)?;
+    let begun = begin(session, mailbox, seen, std::slice::from_ref(message), until)?;
     session.wire().send().map_err(|error| not_sent(session, &begun.tag, &error))?;
     Ok(begun)
 }
@@ -170,24 +185,24 @@ pub fn begin_ahead(
 pub fn complete(
     session: &mut Session,
     begun: &Begun,
-    parts: &[Part<'_>],
-) -> Result<Vec<Receipt>, AppendTrouble> {
+    messages: &[AppendMessage<'_>],
+) -> Result<Vec<Receipt>, AppendError> {
     let tag = &begun.tag;
-    session.wire().wait_until(until(parts));
+    session.wire().wait_until(until(messages));
     // What is small goes out in one piece, and until then nothing has.
     if session.wire().has_sent() {
         session.wire().send().map_err(|error| not_sent(session, tag, &error))?;
         nothing_said_yet(session, tag)?;
     }
-    for (at, part) in parts.iter().enumerate() {
-        if let Err(too_late) = part.deadline.pass_point_of_no_return() {
-            parts[..at].iter().for_each(|part| part.deadline.answered());
-            return Err(AppendTrouble::NotStored(session.close(too_late)));
+    for (at, message) in messages.iter().enumerate() {
+        if let Err(too_late) = message.deadline.pass_point_of_no_return() {
+            messages[..at].iter().for_each(|message| message.deadline.answered());
+            return Err(AppendError::TooLate(session.close(too_late)));
         }
     }
-    let outcome = finish(session, tag, parts);
-    if !matches!(outcome, Ok(_) | Err(AppendTrouble::InDoubt(_))) {
-        parts.iter().for_each(|part| part.deadline.answered());
+    let outcome = finish(session, tag, messages);
+    if !matches!(outcome, Ok(_) | Err(AppendError::InDoubt(_))) {
+        messages.iter().for_each(|message| message.deadline.answered());
     }
     outcome
 }
@@ -203,21 +218,21 @@ fn waits_for_plus(capabilities: &Capabilities, size: usize) -> bool {
     size > at_once
 }
 
-fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> {
+fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendError> {
     let event =
         session.wire().send().map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
         Ok(Event::GoOn) => Ok(()),
         // Instead of `+`: the command is over, and the session can go on.
-        Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
-        Ok(Event::Done(_)) => Err(AppendTrouble::NotStored(
+        Ok(Event::Refused(refusal)) => Err(AppendError::Refused(refusal)),
+        Ok(Event::Done(_)) => Err(AppendError::NotStored(
             session.close("the server said OK to a message it has not got"),
         )),
-        Err(why) => Err(AppendTrouble::NotStored(session.close(why))),
+        Err(why) => Err(AppendError::NotStored(session.close(why))),
     }
 }
 
-fn put_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendTrouble> {
+fn put_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendError> {
     let wire = session.wire();
     let put = syntax::literal_form(copy.head, |piece| wire.put(piece))
         .and_then(|()| syntax::literal_form(copy.bytes, |piece| wire.put(piece)));
@@ -225,30 +240,30 @@ fn put_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), 
 }
 
 /// A server that hangs up in the middle may have said why.
-fn not_sent(session: &mut Session, tag: &str, error: &std::io::Error) -> AppendTrouble {
+fn not_sent(session: &mut Session, tag: &str, error: &std::io::Error) -> AppendError {
     let refusal = match session.early(tag) {
         Ok(Some(Event::Refused(refusal))) => Some(refusal),
         _ => None,
     };
     let why = session.close(format!("sending the message: {error}"));
-    refusal.map_or(AppendTrouble::NotStored(why), AppendTrouble::Refused)
+    refusal.map_or(AppendError::NotStored(why), AppendError::Refused)
 }
 
 /// An answer to a command that is not complete yet: a refusal is final; an OK proves nothing, but a
 /// server that says it may have stored the literal, so the copy is in doubt.
-fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendTrouble> {
-    let trouble = match session.early(tag) {
+fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendError> {
+    let error = match session.early(tag) {
         Ok(None) => return Ok(()),
         Ok(Some(Event::Refused(refusal))) => {
             session.close("refused early");
-            AppendTrouble::Refused(refusal)
+            AppendError::Refused(refusal)
         }
-        Ok(Some(_)) => AppendTrouble::InDoubt(
+        Ok(Some(_)) => AppendError::InDoubt(
             session.close("the server answered before the command was complete"),
         ),
-        Err(why) => AppendTrouble::NotStored(session.close(why)),
+        Err(why) => AppendError::NotStored(session.close(why)),
     };
-    Err(trouble)
+    Err(error)
 }
 
 /// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed behind the
@@ -262,23 +277,25 @@ const UNSURE: [&str; 3] = ["SERVERBUG", "INUSE", "UNAVAILABLE"];
 fn finish(
     session: &mut Session,
     tag: &str,
-    parts: &[Part<'_>],
-) -> Result<Vec<Receipt>, AppendTrouble> {
-    let first = |ends: fn(&Deadline) -> Instant| parts.iter().map(|part| ends(part.deadline)).min();
+    messages: &[AppendMessage<'_>],
+) -> Result<Vec<Receipt>, AppendError> {
+    let first = |ends: fn(&Deadline) -> Instant| {
+        messages.iter().map(|message| ends(message.deadline)).min()
+    };
     session.wire().wait_until(first(Deadline::end).unwrap_or_else(Instant::now));
     let sent = session.wire().put(b"\r\n").and_then(|()| session.wire().send());
     session.wire().wait_until(first(Deadline::answer_until).unwrap_or_else(Instant::now));
     let event = sent.map_err(|error| error.to_string()).and_then(|()| session.next(tag));
     match event {
-        Ok(Event::Done(answer)) => Ok(receipts(&answer, parts.len())),
+        Ok(Event::Done(answer)) => Ok(receipts(&answer, messages.len())),
         Ok(Event::Refused(refusal)) if UNSURE.contains(&refusal.code.as_str()) => {
-            Err(AppendTrouble::InDoubt(refusal.text))
+            Err(AppendError::InDoubt(refusal.text))
         }
-        Ok(Event::Refused(refusal)) => Err(AppendTrouble::Refused(refusal)),
-        Ok(Event::GoOn) => Err(AppendTrouble::InDoubt(
-            session.close("the server wants more of a complete command"),
-        )),
-        Err(why) => Err(AppendTrouble::InDoubt(session.close(why))),
+        Ok(Event::Refused(refusal)) => Err(AppendError::Refused(refusal)),
+        Ok(Event::GoOn) => {
+            Err(AppendError::InDoubt(session.close("the server wants more of a complete command")))
+        }
+        Err(why) => Err(AppendError::InDoubt(session.close(why))),
     }
 }
 

@@ -6,6 +6,7 @@
 //! server echoes it. Nothing is left behind by a login that fails.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret;
 
-use super::session::{Capabilities, Refusal, Session, Trouble, guarded};
+use super::session::{Capabilities, CommandError, NoSession, Refusal, Session, guarded};
 use super::syntax;
 use super::wire::Wire;
 use super::witness::{Span, Verdict, Witnesses};
@@ -25,23 +26,14 @@ use crate::login::LoginForm;
 const LOGIN_BYTES: usize = 64 * 1024;
 
 /// Opens sessions; shared with the threads that do it in the background.
-pub struct Door {
+pub struct Connector {
     pub settings: ImapSettings,
     /// Reading the system's root certificates takes some milliseconds: once, by the first that
     /// needs them. What could not be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
     witnesses: Witnesses,
-}
-
-/// Why there is no session, in words.
-#[derive(Debug)]
-pub enum NoSession {
-    /// The server lets nobody act for this account, and us for others.
-    NoAccount(String),
-    /// The server does not let us in as we are set up.
-    Setup(String),
-    /// The server cannot be used now.
-    Failed(String),
+    /// What the last login was told.
+    has_multiappend: AtomicBool,
 }
 
 /// Whose mailboxes a login is for.
@@ -99,21 +91,6 @@ impl NoLogin {
     }
 }
 
-impl NoSession {
-    fn why(self) -> String {
-        let (NoSession::NoAccount(why) | NoSession::Setup(why) | NoSession::Failed(why)) = self;
-        why
-    }
-
-    pub fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
-        match self {
-            NoSession::NoAccount(why) => NoSession::NoAccount(say(why)),
-            NoSession::Setup(why) => NoSession::Setup(say(why)),
-            NoSession::Failed(why) => NoSession::Failed(say(why)),
-        }
-    }
-}
-
 /// SASL PLAIN (RFC 4616) for the crate.
 struct Plain(String);
 
@@ -125,9 +102,14 @@ impl imap::Authenticator for Plain {
     }
 }
 
-impl Door {
-    pub fn new(settings: ImapSettings) -> Door {
-        Door { settings, tls: OnceLock::new(), witnesses: Witnesses::default() }
+impl Connector {
+    pub fn new(settings: ImapSettings) -> Connector {
+        Connector {
+            settings,
+            tls: OnceLock::new(),
+            witnesses: Witnesses::default(),
+            has_multiappend: AtomicBool::new(false),
+        }
     }
 
     /// A session that acts for `account`.
@@ -172,6 +154,11 @@ impl Door {
         })
     }
 
+    /// Whether the server takes several messages in one APPEND (RFC 3502), as far as is known.
+    pub fn has_multiappend(&self) -> bool {
+        self.has_multiappend.load(Ordering::Relaxed)
+    }
+
     /// A session of the user's own, for none of the accounts.
     pub fn open_own(&self, until: Instant) -> Result<Session, NoLogin> {
         self.connect_and_log_in(Who::Itself, until)
@@ -190,8 +177,10 @@ impl Door {
         let began = Instant::now();
         let session = self.connect_and_log_in(Who::Account(account), until);
         let span = Span { began, ended: Instant::now() };
-        if session.is_ok() {
+        if let Ok(session) = &session {
             self.witnesses.logged_in(account, span);
+            let has_multiappend = session.capabilities().has("MULTIAPPEND");
+            self.has_multiappend.store(has_multiappend, Ordering::Relaxed);
         }
         (session, span)
     }
@@ -289,12 +278,13 @@ impl Door {
         {
             Ok(session) => {
                 let capabilities = told_at_login(wire);
-                Session::new(session, wire.clone(), capabilities, until).map_err(|trouble| {
-                    match trouble {
-                        Trouble::Refused(refusal) => NoLogin::from(refusal.text),
-                        Trouble::Broken(why) => NoLogin::from(why),
-                    }
-                })
+                Session::new(session, wire.clone(), capabilities, until).map_err(
+                    |error| match error {
+                        CommandError::NoSession(no) => NoLogin::Failed(no),
+                        CommandError::Refused(Refusal { text: why, .. })
+                        | CommandError::Lost(why) => NoLogin::from(why),
+                    },
+                )
             }
             Err(imap::Error::Io(error)) => Err(NoLogin::from(error.to_string())),
             Err(error) => {

@@ -12,7 +12,7 @@ use crate::message::{DedupBy, Identity};
 use crate::store::{Found, Proof, Receipt, Sought};
 
 use super::fetch::{self, Fetched};
-use super::session::{Answer, Refusal, Session, Trouble};
+use super::session::{Answer, CommandError, Refusal, Session};
 use super::syntax;
 
 /// A candidate is fetched in pieces of this size.
@@ -34,7 +34,7 @@ pub fn find(
     sought: &Sought<'_>,
     by: DedupBy,
     until: Instant,
-) -> Result<Vec<Found>, Trouble> {
+) -> Result<Vec<Found>, CommandError> {
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else { return Ok(Vec::new()) };
     let on_record = match sought.on_record {
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
@@ -86,10 +86,10 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// Searches, by `id` if there is one, and compares what was not seen before.
-    fn search(&mut self, id: Option<&str>) -> Result<(), Trouble> {
+    fn search(&mut self, id: Option<&str>) -> Result<(), CommandError> {
         let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
         let answer = self.session.run_large(&command, self.until)?;
-        let mut hits = hits(&answer).map_err(|why| Trouble::Broken(self.session.close(why)))?;
+        let mut hits = hits(&answer).map_err(|why| CommandError::Lost(self.session.close(why)))?;
         hits.sort_unstable();
         for uid in hits.into_iter().rev() {
             if !self.seen.insert(uid)
@@ -108,7 +108,7 @@ impl Look<'_> {
     /// What message `uid`, which is on record, is. A UID stays with its message only as long as
     /// nobody puts an older state of the mailbox back; so it is compared before anything is made of
     /// there being another copy.
-    fn proof(&mut self, uid: u32) -> Result<Proof, Trouble> {
+    fn proof(&mut self, uid: u32) -> Result<Proof, CommandError> {
         if self.found.is_empty() && !self.sought.is_thorough {
             return Ok(Proof::Assumed);
         }
@@ -129,20 +129,20 @@ pub fn open(
     how: &str,
     mailbox: &str,
     until: Instant,
-) -> Result<Option<u32>, Trouble> {
+) -> Result<Option<u32>, CommandError> {
     let answer = match session.run(&format!("{how} {mailbox}"), until) {
         Ok(answer) => answer,
-        Err(Trouble::Refused(refusal))
+        Err(CommandError::Refused(refusal))
             if refusal.code == "NONEXISTENT" || refusal.code == "TRYCREATE" =>
         {
             return Ok(None);
         }
-        Err(Trouble::Refused(refusal))
+        Err(CommandError::Refused(refusal))
             if refusal.code.is_empty() && !exists(session, mailbox, until)? =>
         {
             return Ok(None);
         }
-        Err(trouble) => return Err(trouble),
+        Err(error) => return Err(error),
     };
     let codes = answer
         .responses
@@ -158,13 +158,13 @@ pub fn open(
 
 /// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards
 /// in the name can only make this say yes.
-pub fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, Trouble> {
+pub fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, CommandError> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
 }
 
-pub fn refused(text: String) -> Trouble {
-    Trouble::Refused(Refusal { code: String::new(), text })
+pub fn refused(text: String) -> CommandError {
+    CommandError::Refused(Refusal { code: String::new(), text })
 }
 
 /// What to search for: a Message-ID, or without one messages of about the sought size.
@@ -224,7 +224,7 @@ fn candidate(
     sought: &Sought<'_>,
     by: DedupBy,
     until: Instant,
-) -> Result<Option<Fetched>, Trouble> {
+) -> Result<Option<Fetched>, CommandError> {
     let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
     let Some(mut seen) = fetch_one(session, uid, &first, until)? else { return Ok(None) };
     let (Some(mut bytes), size) = (seen.body.take(), seen.size.unwrap_or(0)) else {
@@ -240,7 +240,7 @@ fn candidate(
     // or an empty one.
     while last == PIECE || (last > 0 && bytes.len() < size) {
         if bytes.len() as u64 > (size as u64).max(*most).saturating_add(PIECE as u64) {
-            return Err(Trouble::Broken(
+            return Err(CommandError::Lost(
                 session.close(format!("message {uid} does not end at its size")),
             ));
         }
@@ -262,7 +262,7 @@ pub fn fetch_one(
     uid: u32,
     items: &str,
     until: Instant,
-) -> Result<Option<Fetched>, Trouble> {
+) -> Result<Option<Fetched>, CommandError> {
     let answer = session.run_large(&format!("UID FETCH {uid} {items}"), until)?;
     let wants_body = items.contains("BODY");
     let fetched = answer

@@ -13,28 +13,32 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Instant;
 
-use super::login::{Door, NoLogin};
-use super::session::{Refusal, Session, Trouble};
-use super::{failed, look, syntax, why};
+use super::login::{Connector, NoLogin};
+use super::session::{CommandError, Refusal, Session};
+use super::{failed, look, syntax};
 use crate::store::{StoreError, Whose};
 
 /// See [`Store::whose_mailboxes`](crate::store::Store::whose_mailboxes).
-pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Whose, StoreError> {
-    let user = &door.settings.user;
+pub fn whose_mailboxes(
+    connector: &Connector,
+    account: &str,
+    until: Instant,
+) -> Result<Whose, StoreError> {
+    let user = &connector.settings.user;
     if is_same_person(account, user) {
         return Err(cannot(format!(
             "{account} is the account of {user} itself; another account can tell"
         )));
     }
-    let mut session = door.open(account, until)?;
-    let mut own = match door.open_own(until) {
+    let mut session = connector.open(account, until)?;
+    let mut own = match connector.open_own(until) {
         Ok(own) => own,
-        Err(no) => return refused_itself(door, account, no, until),
+        Err(no) => return refused_itself(connector, account, no, until),
     };
     let before = inbox(&mut session, account, until)?;
     drop(session);
     let theirs = inbox(&mut own, user, until)?;
-    let again = inbox(&mut door.open(account, until)?, account, until)?;
+    let again = inbox(&mut connector.open(account, until)?, account, until)?;
     if before.is_some() && before == again && before != theirs {
         let uidvalidity =
             |inbox: Option<u32>| inbox.map_or("none".to_owned(), |validity| validity.to_string());
@@ -43,19 +47,19 @@ pub fn whose_mailboxes(door: &Door, account: &str, until: Instant) -> Result<Who
             "INBOX of {account} has uidvalidity {ours}, that of {user} {theirs}"
         )));
     }
-    by_a_mailbox(door, &mut own, account, until)
+    by_a_mailbox(connector, &mut own, account, until)
 }
 
 /// The server does not let the user in for itself. If it would ignore for whom, the account's login
 /// would be the same.
 fn refused_itself(
-    door: &Door,
+    connector: &Connector,
     account: &str,
     no: NoLogin,
     until: Instant,
 ) -> Result<Whose, StoreError> {
     match no {
-        no if no.denies_identity() => drop(door.open(account, until)?),
+        no if no.denies_identity() => drop(connector.open(account, until)?),
         NoLogin::Refused(Refusal { code, text }) if !is_trouble(&code) => {
             return Err(cannot(format!(
                 "{text}; an account of its own for this user on the mail server would tell"
@@ -65,34 +69,32 @@ fn refused_itself(
     }
     Ok(Whose::Accounts(format!(
         "{} may log in for {account} and not for itself",
-        door.settings.user
+        connector.settings.user
     )))
 }
 
 fn by_a_mailbox(
-    door: &Door,
+    connector: &Connector,
     own: &mut Session,
     account: &str,
     until: Instant,
 ) -> Result<Whose, StoreError> {
-    let user = &door.settings.user;
+    let user = &connector.settings.user;
     let name = format!("{}onedrop-{:016x}", prefix(own, until)?, random());
     let mailbox = syntax::quote(&name);
     match own.run(&format!("CREATE {mailbox}"), until) {
         Ok(_) => {}
-        Err(Trouble::Refused(Refusal { code, text })) if !is_trouble(&code) => {
+        Err(CommandError::Refused(Refusal { code, text })) if !is_trouble(&code) => {
             return Err(cannot(format!("{user} cannot make a mailbox {name} of its own: {text}")));
         }
-        Err(trouble) => return Err(failed(&format!("making a mailbox for {user}"), trouble)),
+        Err(error) => return Err(failed(&format!("making a mailbox for {user}"), error)),
     }
-    let seen = look_for(door, own, account, &mailbox, until);
+    let seen = look_for(connector, own, account, &mailbox, until);
     // Also after an error: nothing else takes it away.
     let deleted = own.run(&format!("DELETE {mailbox}"), until);
-    if let Err(trouble) = deleted {
-        tracing::warn!(
-            "the mailbox {name} of {user}, made for a test, is left behind: {}",
-            why(trouble)
-        );
+    if let Err(error) = deleted {
+        let error = failed("deleting it", error);
+        tracing::warn!("the mailbox {name} of {user}, made for a test, is left behind: {error}");
     }
     Ok(match seen? {
         true => Whose::Users(format!("{account} has the very mailbox that {user} has just made")),
@@ -102,23 +104,22 @@ fn by_a_mailbox(
 
 /// Whether `mailbox`, which `own` shows before and after, shows for the account.
 fn look_for(
-    door: &Door,
+    connector: &Connector,
     own: &mut Session,
     account: &str,
     mailbox: &str,
     until: Instant,
 ) -> Result<bool, StoreError> {
     let shows = |session: &mut Session| {
-        look::exists(session, mailbox, until)
-            .map_err(|trouble| failed("listing a mailbox", trouble))
+        look::exists(session, mailbox, until).map_err(|error| failed("listing a mailbox", error))
     };
     let before = shows(own)?;
-    let seen = shows(&mut door.open(account, until)?)?;
+    let seen = shows(&mut connector.open(account, until)?)?;
     let is_listed = seen || (before && shows(own)?);
     if !is_listed {
         return Err(cannot(format!(
             "the server does not list a mailbox that it has made for {}",
-            door.settings.user
+            connector.settings.user
         )));
     }
     Ok(seen)
@@ -127,7 +128,7 @@ fn look_for(
 /// UIDVALIDITY of the session's INBOX; `None` where there is none.
 fn inbox(session: &mut Session, whose: &str, until: Instant) -> Result<Option<u32>, StoreError> {
     look::open(session, "EXAMINE", "\"INBOX\"", until)
-        .map_err(|trouble| failed(&format!("opening INBOX of {whose}"), trouble))
+        .map_err(|error| failed(&format!("opening INBOX of {whose}"), error))
 }
 
 /// What the names of one's own mailboxes begin with (RFC 2342).
@@ -140,8 +141,8 @@ fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
             let told = answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
             Ok(told.as_deref().and_then(personal_prefix).unwrap_or_default())
         }
-        Err(Trouble::Refused(Refusal { .. })) => Ok(String::new()),
-        Err(trouble) => Err(failed("asking for namespaces", trouble)),
+        Err(CommandError::Refused(Refusal { .. })) => Ok(String::new()),
+        Err(error) => Err(failed("asking for namespaces", error)),
     }
 }
 

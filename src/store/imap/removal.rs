@@ -7,20 +7,20 @@ use std::time::Instant;
 
 use super::fetch;
 use super::look::{open, refused};
-use super::session::{Refusal, Session, Trouble};
+use super::session::{CommandError, Refusal, Session};
 
 /// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
 /// fine.
 ///
 /// # Errors
-/// [`Trouble::Refused`] also when the mailbox has another UIDVALIDITY.
+/// [`CommandError::Refused`] also when the mailbox has another UIDVALIDITY.
 pub fn remove(
     session: &mut Session,
     mailbox: &str,
     validity: u32,
     uid: u32,
     until: Instant,
-) -> Result<(), Trouble> {
+) -> Result<(), CommandError> {
     if !select(session, mailbox, validity, until)? {
         return Ok(());
     }
@@ -33,7 +33,7 @@ pub fn remove(
 /// mark.
 ///
 /// # Errors
-/// [`Trouble::Refused`] also when either is gone or marked as deleted by another, or the mailbox
+/// [`CommandError::Refused`] also when either is gone or marked as deleted by another, or the mailbox
 /// has another UIDVALIDITY.
 pub fn remove_double(
     session: &mut Session,
@@ -42,7 +42,7 @@ pub fn remove_double(
     uid: u32,
     keeper: u32,
     until: Instant,
-) -> Result<(), Trouble> {
+) -> Result<(), CommandError> {
     if !select(session, mailbox, validity, until)? {
         return Err(refused("the mailbox is gone".to_owned()));
     }
@@ -58,7 +58,7 @@ pub fn remove_double(
                 format!("uid {keeper}, which was to stay, is gone or marked as deleted by now");
             Err(unmark(session, uid, why, until))
         }
-        Err(Trouble::Refused(refusal)) => Err(unmark(session, uid, refusal.text, until)),
+        Err(CommandError::Refused(refusal)) => Err(unmark(session, uid, refusal.text, until)),
         Err(broken) => Err(broken),
     }
 }
@@ -69,7 +69,7 @@ fn select(
     mailbox: &str,
     validity: u32,
     until: Instant,
-) -> Result<bool, Trouble> {
+) -> Result<bool, CommandError> {
     match open(session, "SELECT", mailbox, until)? {
         Some(other) if other != validity => Err(refused(format!(
             "the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}"
@@ -79,7 +79,7 @@ fn select(
 }
 
 /// Whether message `uid` is there and, as the server expressly says, not marked as deleted.
-fn stands(session: &mut Session, uid: u32, until: Instant) -> Result<bool, Trouble> {
+fn stands(session: &mut Session, uid: u32, until: Instant) -> Result<bool, CommandError> {
     let answer = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
     let fetched = answer
         .responses
@@ -90,26 +90,27 @@ fn stands(session: &mut Session, uid: u32, until: Instant) -> Result<bool, Troub
     Ok(!marks.is_empty() && marks.iter().all(|is_deleted| !is_deleted))
 }
 
-fn mark(session: &mut Session, uid: u32, until: Instant) -> Result<(), Trouble> {
+fn mark(session: &mut Session, uid: u32, until: Instant) -> Result<(), CommandError> {
     session.run(&format!("UID STORE {uid} +FLAGS.SILENT (\\Deleted)"), until).map(drop)
 }
 
-fn expunge(session: &mut Session, uid: u32, until: Instant) -> Result<(), Trouble> {
+fn expunge(session: &mut Session, uid: u32, until: Instant) -> Result<(), CommandError> {
     match session.run(&format!("UID EXPUNGE {uid}"), until) {
-        Err(Trouble::Refused(Refusal { text, .. })) => Err(unmark(session, uid, text, until)),
+        Err(CommandError::Refused(Refusal { text, .. })) => Err(unmark(session, uid, text, until)),
         expunged => expunged.map(drop),
     }
 }
 
 /// Takes our mark back, as the message stays; returns why it does.
-fn unmark(session: &mut Session, uid: u32, why: String, until: Instant) -> Trouble {
+fn unmark(session: &mut Session, uid: u32, why: String, until: Instant) -> CommandError {
     match session.run(&format!("UID STORE {uid} -FLAGS.SILENT (\\Deleted)"), until) {
         Ok(_) => refused(why),
-        Err(Trouble::Refused(refusal)) => {
+        Err(CommandError::Refused(refusal)) => {
             refused(format!("{why}; uid {uid} stays marked as deleted: {}", refusal.text))
         }
-        Err(Trouble::Broken(broken)) => {
-            Trouble::Broken(format!("{why}; uid {uid} may stay marked as deleted: {broken}"))
+        Err(no @ CommandError::NoSession(_)) => no,
+        Err(CommandError::Lost(broken)) => {
+            CommandError::Lost(format!("{why}; uid {uid} may stay marked as deleted: {broken}"))
         }
     }
 }

@@ -19,13 +19,52 @@ const LARGE_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// How long a session that ends may take to say so.
 const GOODBYE: Duration = Duration::from_millis(50);
 
+/// Why there is no session, in words.
+#[derive(Debug)]
+pub enum NoSession {
+    /// The server lets nobody act for this account, and us for others.
+    NoAccount(String),
+    /// The server does not let us in as we are set up.
+    Setup(String),
+    /// The server cannot be used now.
+    Failed(String),
+}
+
 /// Why a command brought nothing.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum CommandError {
+    NoSession(NoSession),
     /// The server answered NO or BAD; the session goes on.
     Refused(Refusal),
     /// The session is closed, for this reason.
-    Broken(String),
+    Lost(String),
+}
+
+/// An error of something that is done in a session.
+pub trait SessionError: From<CommandError> {
+    /// Whether it may be done again where it ended with the session.
+    fn is_lost_session(&self) -> bool;
+}
+
+impl SessionError for CommandError {
+    fn is_lost_session(&self) -> bool {
+        matches!(self, CommandError::Lost(_))
+    }
+}
+
+impl NoSession {
+    pub fn why(self) -> String {
+        let (NoSession::NoAccount(why) | NoSession::Setup(why) | NoSession::Failed(why)) = self;
+        why
+    }
+
+    pub fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
+        match self {
+            NoSession::NoAccount(why) => NoSession::NoAccount(say(why)),
+            NoSession::Setup(why) => NoSession::Setup(say(why)),
+            NoSession::Failed(why) => NoSession::Failed(say(why)),
+        }
+    }
 }
 
 /// A tagged NO or BAD.
@@ -97,6 +136,8 @@ pub struct Session {
     in_command: bool,
     /// What an untagged BYE said.
     bye: Option<String>,
+    /// When a command ended last.
+    since: Instant,
 }
 
 impl Session {
@@ -109,10 +150,10 @@ impl Session {
         wire: Wire,
         capabilities: Capabilities,
         until: Instant,
-    ) -> Result<Session, Trouble> {
+    ) -> Result<Session, CommandError> {
         wire.collect_output();
-        let mut session =
-            Session { imap, wire, capabilities, open: true, in_command: false, bye: None };
+        let (in_command, bye, since) = (false, None, Instant::now());
+        let mut session = Session { imap, wire, capabilities, open: true, in_command, bye, since };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;
             let lists = answer.responses.iter().filter_map(|response| response.after("CAPABILITY"));
@@ -131,6 +172,16 @@ impl Session {
 
     pub fn is_open(&self) -> bool {
         self.open
+    }
+
+    /// Whether another command can follow.
+    pub fn is_sound(&self) -> bool {
+        self.open && !self.in_command
+    }
+
+    /// For how long nothing was done in it.
+    pub fn idle(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// Ends the session at once; nothing more is sent. Returns `why`, with what the server said at
@@ -152,14 +203,14 @@ impl Session {
 
     /// Whether the server still knows the session: asks it.
     pub fn answers(&mut self, until: Instant) -> bool {
-        !matches!(self.run("NOOP", until), Err(Trouble::Broken(_)))
+        !matches!(self.run("NOOP", until), Err(CommandError::Lost(_)))
     }
 
     /// Runs `command` to its tagged answer.
     ///
     /// # Errors
-    /// [`Trouble::Refused`] or [`Trouble::Broken`].
-    pub fn run(&mut self, command: &str, until: Instant) -> Result<Answer, Trouble> {
+    /// [`CommandError::Refused`] or [`CommandError::Lost`].
+    pub fn run(&mut self, command: &str, until: Instant) -> Result<Answer, CommandError> {
         let tag = self.queue(command, until)?;
         self.complete(&tag)
     }
@@ -168,34 +219,34 @@ impl Session {
     ///
     /// # Errors
     /// As for [`run`](Session::run).
-    pub fn run_large(&mut self, command: &str, until: Instant) -> Result<Answer, Trouble> {
+    pub fn run_large(&mut self, command: &str, until: Instant) -> Result<Answer, CommandError> {
         let tag = self.queue(command, until)?;
         self.wire.begin(until, LARGE_ANSWER_BYTES);
         self.complete(&tag)
     }
 
-    fn complete(&mut self, tag: &str) -> Result<Answer, Trouble> {
+    fn complete(&mut self, tag: &str) -> Result<Answer, CommandError> {
         let event =
             self.wire.send().map_err(|error| error.to_string()).and_then(|()| self.next(tag));
         match event {
             Ok(Event::Done(answer)) => Ok(answer),
-            Ok(Event::Refused(refusal)) => Err(Trouble::Refused(refusal)),
+            Ok(Event::Refused(refusal)) => Err(CommandError::Refused(refusal)),
             Ok(Event::GoOn) => {
-                Err(Trouble::Broken(self.close("the server wants more of a complete command")))
+                Err(CommandError::Lost(self.close("the server wants more of a complete command")))
             }
-            Err(why) => Err(Trouble::Broken(self.close(why))),
+            Err(why) => Err(CommandError::Lost(self.close(why))),
         }
     }
 
     /// Puts `command` on the wire without sending it, and returns its tag.
     ///
     /// # Errors
-    /// [`Trouble::Broken`]: the session cannot be used.
-    pub fn queue(&mut self, command: &str, until: Instant) -> Result<String, Trouble> {
+    /// [`CommandError::Lost`]: the session cannot be used.
+    pub fn queue(&mut self, command: &str, until: Instant) -> Result<String, CommandError> {
         self.wire.begin(until, ANSWER_BYTES);
         self.settle()
             .and_then(|()| self.put(command))
-            .map_err(|why| Trouble::Broken(self.close(why)))
+            .map_err(|why| CommandError::Lost(self.close(why)))
     }
 
     fn put(&mut self, command: &str) -> Result<String, String> {
@@ -231,6 +282,7 @@ impl Session {
                 return Ok(Event::GoOn);
             } else {
                 self.in_command = false;
+                self.since = Instant::now();
                 return tagged(&line, tag, responses);
             }
         }

@@ -146,7 +146,10 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut settings = settings(listener.local_addr().unwrap().port());
         change(&mut settings);
-        World { store: ImapStore::new(settings), script: thread::spawn(move || script(listener)) }
+        World {
+            store: ImapStore::new(settings, LIMITS),
+            script: thread::spawn(move || script(listener)),
+        }
     }
 
     /// A server that logs one client in and then does `script`.
@@ -161,17 +164,16 @@ impl World {
         })
     }
 
-    fn append(&mut self, destination: &Destination) -> Result<Receipt, StoreError> {
+    fn append(&self, destination: &Destination) -> Result<Receipt, StoreError> {
         self.append_within(destination, &deadline())
     }
 
     fn append_within(
-        &mut self,
+        &self,
         destination: &Destination,
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
-        let message = Message::new(LETTER.to_vec(), DedupBy::Content);
-        self.store.append(destination, &copy_of(&message), deadline)
+        append(&self.store, destination, LETTER, deadline)
     }
 
     /// The script must have come to its end, and the client have closed what it had open.
@@ -181,6 +183,20 @@ impl World {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+const LIMITS: Limits =
+    Limits { used: usize::MAX, per_key: 2, kept: 2, idle: Duration::from_secs(60) };
+
+fn append(
+    store: &ImapStore,
+    destination: &Destination,
+    letter: &[u8],
+    deadline: &Deadline,
+) -> Result<Receipt, StoreError> {
+    let message = Message::new(letter.to_vec(), DedupBy::Content);
+    let slot = store.reserve(destination, copy_of(&message), Need::Write, deadline)?;
+    slot.expect("a slot").append()
 }
 
 const KEY: Hash = [0; 32];
@@ -212,13 +228,17 @@ fn inbox() -> Destination {
     Destination::inbox("doug")
 }
 
+fn uid(uid: u32) -> Receipt {
+    Receipt::Uid { validity: 7, uid }
+}
+
 fn is_not_stored(error: &StoreError) -> bool {
     matches!(error, StoreError::NotStored(_))
 }
 
 #[test]
 fn a_copy_is_appended_in_one_round_trip_after_the_login() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         let tag = peer.append();
         peer.last_bytes();
         peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
@@ -237,7 +257,7 @@ fn a_copy_is_appended_in_one_round_trip_after_the_login() {
 
 #[test]
 fn one_session_serves_all_copies_of_an_account() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         let tag = peer.append();
         peer.last_bytes();
         peer.say(format!("{tag} OK done\r\n* 3 EXISTS\r\n"));
@@ -256,7 +276,7 @@ fn one_session_serves_all_copies_of_an_account() {
 
 #[test]
 fn without_sasl_ir_and_told_capabilities_they_are_asked_for() {
-    let mut world = World::new(|listener| {
+    let world = World::new(|listener| {
         let mut peer = Peer::accept(&listener);
         peer.say("* OK hello\r\n");
         let tag = peer.expect("AUTHENTICATE PLAIN");
@@ -275,7 +295,7 @@ fn without_sasl_ir_and_told_capabilities_they_are_asked_for() {
 
 #[test]
 fn without_literal_plus_the_literal_waits_for_the_plus() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR UIDPLUS", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR UIDPLUS", |peer| {
         let tag = peer.append_to("\"INBOX\"", "");
         peer.say("* 17 EXISTS\r\n* NO disk is nearly full {5}\r\n* OK Übrigens\r\n");
         peer.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -293,7 +313,7 @@ fn without_literal_plus_the_literal_waits_for_the_plus() {
 #[test]
 fn a_missing_mailbox_is_created_subscribed_and_filled() {
     for created in ["OK", "NO [ALREADYEXISTS] somebody was quicker"] {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             let sent = "\"Entw&APw-rfe\" (\\Seen)";
             let tag = peer.append_to(sent, "+");
             peer.bytes(LETTER_SENT.len() + 2);
@@ -312,7 +332,7 @@ fn a_missing_mailbox_is_created_subscribed_and_filled() {
 
 #[test]
 fn a_mailbox_that_stays_missing_is_created_once_only() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         for round in 0..2 {
             let tag = peer.append();
             peer.last_bytes();
@@ -343,7 +363,7 @@ fn without_create_mailboxes_a_missing_one_is_an_error_that_says_so() {
         peer.say(format!("{tag} NO [NONEXISTENT] no such mailbox\r\n"));
         peer.expect("LOGOUT");
     };
-    let mut world = World::with(script, |settings| settings.create_mailboxes = false);
+    let world = World::with(script, |settings| settings.create_mailboxes = false);
     let error = world.append(&inbox()).unwrap_err();
     assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
     assert!(
@@ -364,7 +384,7 @@ fn a_refusal_in_place_of_the_plus_is_told_by_its_code() {
         ("BAD what", "BAD what"),
     ];
     for (refusal, expected) in cases {
-        let mut world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
+        let world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
             let tag = peer.append_to("\"INBOX\"", "");
             peer.say(format!("* OK noise\r\n{tag} {refusal}\r\n"));
             peer.expect("LOGOUT");
@@ -425,7 +445,7 @@ fn a_refusal_tells_whom_it_concerns() {
                 peer.say(format!("{tag} {refusal}\r\n"));
                 peer.expect("LOGOUT");
             };
-            let mut world = World::with(script, |settings| settings.create_mailboxes = false);
+            let world = World::with(script, |settings| settings.create_mailboxes = false);
             let error = world.append(&inbox()).unwrap_err();
             assert_eq!(class(&error), expected, "{refusal}, late: {is_late}: {error}");
             assert!(error.to_string().contains(refusal), "{error}");
@@ -444,7 +464,7 @@ fn a_mailbox_that_cannot_be_made_tells_why() {
         ("NO no", "NotStored"),
     ];
     for (refusal, expected) in cases {
-        let mut world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
+        let world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
             let tag = peer.append_to("\"INBOX\"", "");
             peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
             peer.answer("CREATE \"INBOX\"", refusal);
@@ -459,7 +479,7 @@ fn a_mailbox_that_cannot_be_made_tells_why() {
 
 #[test]
 fn a_message_over_the_servers_limit_is_not_sent() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR APPENDLIMIT=20", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR APPENDLIMIT=20", |peer| {
         peer.expect("LOGOUT");
     });
     assert!(matches!(world.append(&inbox()), Err(StoreError::TooBig(_))));
@@ -471,7 +491,7 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
     let large = [&b"Subject: large\r\n\r\n"[..], &b"x".repeat(100_000)].concat();
     for (bytes, goes_ahead) in [(LETTER.to_vec(), false), (large, true)] {
         let size = syntax::literal_size(&bytes);
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             // What is small goes out with its last bytes or not at all.
             if goes_ahead {
                 peer.expect(&format!(
@@ -482,8 +502,7 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
             assert!(peer.rest().is_empty());
         });
         let deadline = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
-        let message = Message::new(bytes, DedupBy::Content);
-        let error = world.store.append(&inbox(), &copy_of(&message), &deadline).unwrap_err();
+        let error = append(&world.store, &inbox(), &bytes, &deadline).unwrap_err();
         assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");
         world.end();
     }
@@ -501,7 +520,7 @@ fn a_kept_session_that_ends_under_an_append_costs_none_but_not_after_the_last_by
         tag
     }
     for after_last_bytes in [false, true] {
-        let mut world = World::new(move |listener| {
+        let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.log_in("IMAP4rev1 SASL-IR UIDPLUS");
             let tag = literal(&mut peer);
@@ -531,7 +550,7 @@ fn a_kept_session_that_ends_under_an_append_costs_none_but_not_after_the_last_by
 fn a_session_that_ended_while_idle_is_opened_again() {
     for goodbye in ["", "* BYE idle for too long\r\n", "a2 OK stale\r\n"] {
         let (ended, ending) = channel();
-        let mut world = World::new(move |listener| {
+        let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.log_in(CAPABILITIES);
             let tag = peer.append();
@@ -564,7 +583,7 @@ fn a_session_that_ended_while_idle_is_opened_again() {
 #[test]
 fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
     for is_there in [true, false] {
-        let mut world = World::new(move |listener| {
+        let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             let stored = |peer: &mut Peer, uid: u32| {
                 let tag = peer.append();
@@ -583,6 +602,7 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
             again.log_in(CAPABILITIES);
             stored(&mut again, 43);
         });
+        let mut world = world;
         world.store.idle = Duration::ZERO;
         for uid in [42, 43] {
             assert_eq!(
@@ -597,7 +617,7 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
 
 #[test]
 fn a_check_tells_what_an_administrator_wants_to_know() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {
         let tag = peer.expect("EXAMINE \"INBOX\"");
         peer.say(format!(
             "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"

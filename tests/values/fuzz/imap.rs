@@ -11,7 +11,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
 use onedrop::store::{Copy, Receipt, Store, StoreError};
 
 use super::harness::Target;

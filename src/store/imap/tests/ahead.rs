@@ -1,11 +1,15 @@
-//! Appends that are begun before it is decided whether they are to take effect.
+//! Appends that begin before it is decided whether they are to take effect.
 
 use super::*;
 
-/// A world with a session at hand, in which `letter` was begun; the peer has all of it but the last
-/// bytes.
-fn begun(script: impl FnOnce(TcpListener, Peer, String) + Send + 'static) -> (World, Message) {
-    let mut world = World::new(move |listener| {
+/// A world with an idle session, and `then` with a slot whose append of `LETTER` has begun in it:
+/// the server has all of it but the last bytes.
+fn begun(
+    script: impl FnOnce(TcpListener, Peer, String) + Send + 'static,
+    deadline: &Deadline,
+    then: impl FnOnce(&mut dyn Slot),
+) {
+    let world = World::new(move |listener| {
         let mut peer = Peer::accept(&listener);
         peer.log_in(CAPABILITIES);
         let tag = peer.append();
@@ -14,12 +18,12 @@ fn begun(script: impl FnOnce(TcpListener, Peer, String) + Send + 'static) -> (Wo
         let tag = peer.append();
         script(listener, peer, tag);
     });
+    assert_eq!(world.append(&inbox()).unwrap(), uid(41));
     let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
-    // Without a session at hand nothing is begun.
-    world.store.begin_append(&inbox(), &copy_of(&letter), &deadline());
-    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 41 });
-    world.store.begin_append(&inbox(), &copy_of(&letter), &deadline());
-    (world, letter)
+    let inbox = inbox();
+    let slot = world.store.reserve(&inbox, copy_of(&letter), Need::Early, deadline).unwrap();
+    then(slot.expect("an idle session").as_mut());
+    world.end();
 }
 
 /// A new session with an append of its own.
@@ -31,81 +35,109 @@ fn afresh(listener: &TcpListener) {
     again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
 }
 
+fn is_begun(store: &ImapStore, letter: &[u8]) -> bool {
+    let letter = Message::new(letter.to_vec(), DedupBy::Content);
+    let (inbox, deadline) = (inbox(), deadline());
+    store.reserve(&inbox, copy_of(&letter), Need::Early, &deadline).unwrap().is_some()
+}
+
 #[test]
-fn the_same_append_has_only_its_last_bytes_to_send() {
-    let (mut world, _) = begun(|_, mut peer, tag| {
+fn the_append_has_only_its_last_bytes_to_send() {
+    let script = |_, mut peer: Peer, tag| {
         peer.last_bytes();
         peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        peer.expect("LOGOUT");
+    };
+    begun(script, &deadline(), |slot| assert_eq!(slot.append().unwrap(), uid(42)));
+}
+
+#[test]
+fn a_slot_that_is_dropped_says_no_word() {
+    let script = |_, mut peer: Peer, _| {
+        assert!(peer.rest().is_empty(), "any line would end the command");
+    };
+    begun(script, &deadline(), |_| {});
+}
+
+#[test]
+fn nothing_begins_that_would_have_to_wait() {
+    let world = World::new(|listener| {
+        let mut peer = Peer::accept(&listener);
+        peer.log_in(CAPABILITIES);
+        for _ in 0..2 {
+            let tag = peer.append();
+            peer.last_bytes();
+            peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        }
+        assert!(peer.rest().starts_with(b"a4 APPEND"), "begun, and given up");
     });
-    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
+    assert!(!is_begun(&world.store, LETTER), "no session is idle");
+    world.append(&inbox()).unwrap();
+    assert!(!is_begun(&world.store, &b"x".repeat(100_000)), "it is large");
+    let other = world.store.appends.begin(&inbox());
+    assert!(!is_begun(&world.store, LETTER), "another append is under way");
+    drop(other);
+    world.append(&inbox()).unwrap();
+    assert!(is_begun(&world.store, LETTER));
+    assert!(!is_begun(&world.store, LETTER), "the session of the one before is gone");
     world.end();
 }
 
 #[test]
-fn what_is_not_appended_is_given_up_without_a_word() {
-    let (world, _) =
-        begun(|_, mut peer, _| assert!(peer.rest().is_empty(), "any line would end the command"));
-    world.end();
-}
-
-#[test]
-fn another_append_or_a_look_gives_it_up_and_takes_a_new_session() {
-    let (mut world, letter) = begun(|listener, mut peer, _| {
-        assert!(peer.rest().is_empty());
-        let mut again = Peer::accept(&listener);
-        again.log_in(CAPABILITIES);
-        again.answer("APPEND \"INBOX\" \"21-Nov-2026 00:00:01 +0000\" {40+}", "NO not now");
-        again.rest();
-    });
-    // The ledger's clock has said otherwise.
-    let copy = Copy { recorded_at: recorded_at() + Duration::from_secs(1), ..copy_of(&letter) };
-    let error = world.store.append(&inbox(), &copy, &deadline()).unwrap_err();
-    assert!(is_not_stored(&error), "{error}");
-    world.end();
-
-    let (mut world, letter) = begun(|listener, mut peer, _| {
+fn a_look_gives_the_begun_append_up_and_takes_a_new_session() {
+    let script = |listener: TcpListener, mut peer: Peer, _| {
         assert!(peer.rest().is_empty());
         let mut again = Peer::accept(&listener);
         again.log_in(CAPABILITIES);
         again.answer("EXAMINE \"INBOX\"", "NO [NONEXISTENT] none");
-        again.rest();
+        let tag = again.append();
+        again.last_bytes();
+        again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+    };
+    begun(script, &deadline(), |slot| {
+        assert_eq!(slot.look(soon()).unwrap(), None);
+        assert_eq!(slot.append().unwrap(), uid(43));
     });
-    assert_eq!(world.store.look(&inbox(), &copy_of(&letter), soon()).unwrap(), None);
-    world.end();
 }
 
 #[test]
 fn a_session_that_ends_before_the_last_bytes_costs_nothing() {
     let (ended, ending) = channel();
-    let (mut world, _) = begun(move |listener, mut peer, _| {
+    let script = move |listener, mut peer: Peer, _| {
         peer.say("* BYE idle for too long\r\n");
         peer.hang_up();
         ended.send(()).unwrap();
         afresh(&listener);
+    };
+    begun(script, &deadline(), |slot| {
+        ending.recv().unwrap();
+        assert_eq!(slot.append().unwrap(), uid(43));
     });
-    ending.recv().unwrap();
-    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 43 });
-    world.end();
 }
 
 #[test]
 fn too_late_it_does_not_take_effect() {
-    let (mut world, _) = begun(|_, mut peer, _| assert!(peer.rest().is_empty()));
     let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
-    let error = world.append_within(&inbox(), &late).unwrap_err();
-    assert!(is_not_stored(&error) && !late.is_answering(), "{error}");
-    world.end();
+    begun(
+        |_, mut peer: Peer, _| assert!(peer.rest().is_empty()),
+        &late,
+        |slot| {
+            let error = slot.append().unwrap_err();
+            assert!(is_not_stored(&error) && !late.is_answering(), "{error}");
+        },
+    );
 }
 
 #[test]
 fn an_answer_before_the_last_bytes_is_doubt() {
     let (said, saying) = channel();
-    let (mut world, _) = begun(move |_, mut peer, tag| {
+    let script = move |_, mut peer: Peer, tag| {
         peer.say(format!("{tag} OK [APPENDUID 7 42] already\r\n"));
         said.send(()).unwrap();
         peer.rest();
+    };
+    begun(script, &deadline(), |slot| {
+        saying.recv().unwrap();
+        assert!(matches!(slot.append(), Err(StoreError::InDoubt(_))));
     });
-    saying.recv().unwrap();
-    assert!(matches!(world.append(&inbox()), Err(StoreError::InDoubt(_))));
-    world.end();
 }

@@ -8,7 +8,7 @@ fn is_in_doubt(error: &StoreError) -> bool {
 
 /// Appends against `script` and returns the error, which must come in time.
 fn refused_append(script: impl FnOnce(&mut Peer) + Send + 'static) -> StoreError {
-    let mut world = World::logged_in(CAPABILITIES, script);
+    let world = World::logged_in(CAPABILITIES, script);
     let start = Instant::now();
     let error = world.append(&inbox()).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(3), "took {:?}", start.elapsed());
@@ -25,7 +25,7 @@ fn a_server_that_goes_away_before_the_last_bytes_has_stored_nothing() {
     });
     // Gone before or after the last bytes went out: the second cannot be told from the outside.
     assert!(is_not_stored(&error) || is_in_doubt(&error), "{error}");
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         peer.append_to("\"INBOX\"", "");
         peer.say("* BYE shutting down\r\n");
         peer.hang_up();
@@ -90,7 +90,7 @@ fn what_is_no_answer_after_the_last_bytes_leaves_doubt() {
 
 #[test]
 fn an_ok_before_the_last_bytes_does_not_count() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         let tag = peer.append_to("\"INBOX\"", "");
         peer.say(format!("+ go on\r\n{tag} OK [APPENDUID 7 42] already\r\n"));
         peer.bytes(LETTER_SENT.len());
@@ -100,7 +100,7 @@ fn an_ok_before_the_last_bytes_does_not_count() {
     assert!(is_in_doubt(&error), "{error}");
     world.end();
 
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         let tag = peer.append_to("\"INBOX\"", "");
         peer.say(format!("{tag} OK [APPENDUID 7 42] without the message\r\n"));
         assert!(peer.rest().is_empty());
@@ -112,7 +112,7 @@ fn an_ok_before_the_last_bytes_does_not_count() {
 
 #[test]
 fn a_refusal_in_mid_literal_is_heard() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         let tag = peer.append_to("\"INBOX\"", "");
         peer.say(format!("+ go on\r\n{tag} NO [OVERQUOTA] on second thought\r\n"));
         peer.bytes(LETTER_SENT.len());
@@ -133,7 +133,7 @@ fn a_silent_server_is_given_up_in_time() {
     assert!(is_in_doubt(&silent_answer), "{silent_answer}");
     for tls in [Tls::None, Tls::Implicit, Tls::StartTls] {
         let script = |listener: TcpListener| drop(Peer::accept(&listener).rest());
-        let mut world = World::with(script, |settings| settings.tls = tls);
+        let world = World::with(script, |settings| settings.tls = tls);
         let start = Instant::now();
         let until = start + Duration::from_millis(300);
         assert!(is_not_stored(&world.store.check("doug", until).unwrap_err()));
@@ -152,7 +152,7 @@ fn what_hangs_before_the_last_bytes_leaves_the_time_for_an_answer() {
         peer.rest();
     };
     for script in [greeted as fn(TcpListener), waits_for_plus as fn(TcpListener)] {
-        let mut world = World::new(script);
+        let world = World::new(script);
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_millis(58_500));
         let error = world.append_within(&inbox(), &deadline).unwrap_err();
         assert!(is_not_stored(&error), "{error}");
@@ -163,7 +163,7 @@ fn what_hangs_before_the_last_bytes_leaves_the_time_for_an_answer() {
 
 #[test]
 fn a_login_in_the_background_is_not_waited_for_beyond_the_deadline() {
-    let mut world = World::new(|listener| drop(Peer::accept(&listener).rest()));
+    let world = World::new(|listener| drop(Peer::accept(&listener).rest()));
     world.store.prepare("doug", Instant::now() + Duration::from_secs(8));
     let start = Instant::now();
     let error = world.store.check("doug", start + Duration::from_millis(100)).unwrap_err();
@@ -195,7 +195,7 @@ fn a_drip_does_not_stretch_the_deadline() {
         peer.say(b"\x16\x03\x03\x40\x00");
         drip(&mut peer, "x");
     };
-    let mut world = World::with(script, |settings| settings.tls = Tls::Implicit);
+    let world = World::with(script, |settings| settings.tls = Tls::Implicit);
     let start = Instant::now();
     assert!(world.store.check("doug", start + Duration::from_millis(300)).is_err());
     assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
@@ -217,7 +217,7 @@ fn a_flood_is_cut_off() {
             "{error}"
         );
     }
-    let mut world = World::new(|listener| {
+    let world = World::new(|listener| {
         let mut peer = Peer::accept(&listener);
         while peer.stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
@@ -235,7 +235,7 @@ fn a_greeting_that_is_none_of_ours_is_refused_without_a_password() {
         "* OKAY\r\n",
         "\r\n",
     ] {
-        let mut world = World::new(move |listener| {
+        let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.say(greeting);
             assert!(peer.rest().is_empty());
@@ -253,7 +253,7 @@ fn a_refused_login_names_everything_but_the_password() {
         "NO wrong password: secret",
     ];
     for answer in answers {
-        let mut world = World::new(move |listener| {
+        let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.say("* OK [CAPABILITY IMAP4rev1 SASL-IR] ready\r\n");
             peer.answer("AUTHENTICATE PLAIN ZG91ZwBtZGEAc2VjcmV0", answer);
@@ -283,7 +283,7 @@ fn without_the_tls_that_was_asked_for_nothing_goes_on() {
             peer.say(format!("s1 {answer}"));
             assert!(peer.rest().is_empty());
         };
-        let mut world = World::with(script, |settings| settings.tls = Tls::StartTls);
+        let world = World::with(script, |settings| settings.tls = Tls::StartTls);
         assert!(is_not_stored(&world.append(&inbox()).unwrap_err()));
         world.end();
     }
@@ -291,7 +291,7 @@ fn without_the_tls_that_was_asked_for_nothing_goes_on() {
 
 #[test]
 fn a_mailbox_name_cannot_carry_a_command() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         let tag = peer.append_to("\"a\\\" b\\\\ {3+}\" (\\Seen)", "+");
         peer.bytes(LETTER_SENT.len() + 2);
         peer.say(format!("{tag} OK\r\n"));

@@ -26,14 +26,16 @@ impl Peer {
     }
 }
 
-fn look(world: &mut World, letter: &[u8]) -> Result<Option<Receipt>, StoreError> {
+fn look(world: &World, letter: &[u8]) -> Result<Option<Receipt>, StoreError> {
     let message = Message::new(letter.to_vec(), DedupBy::Content);
-    world.store.look(&inbox(), &copy_of(&message), soon())
+    let (inbox, deadline) = (inbox(), deadline());
+    let slot = world.store.reserve(&inbox, copy_of(&message), Need::Look, &deadline)?;
+    slot.expect("a slot").look(soon())
 }
 
 #[test]
 fn a_copy_is_found_by_what_it_is_newest_first() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("EXAMINE");
         peer.search("HEADER Message-ID \"<a@b>\"", " 2 5 4");
         peer.fetch(5, b"Message-ID: <a@b>\r\nSubject: another\r\n\r\nbody\r\n");
@@ -44,13 +46,13 @@ fn a_copy_is_found_by_what_it_is_newest_first() {
         );
         peer.fetch(2, FOUND);
     });
-    assert_eq!(look(&mut world, LETTER).unwrap(), Some(Receipt::Uid { validity: 7, uid: 2 }));
+    assert_eq!(look(&world, LETTER).unwrap(), Some(Receipt::Uid { validity: 7, uid: 2 }));
     world.end();
 }
 
 #[test]
 fn a_hit_that_is_another_message_is_no_copy() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("EXAMINE");
         peer.search("HEADER Message-ID \"<a@b>\"", " 5");
         peer.fetch(5, b"Message-ID: <aa@b>\r\nSubject: s\r\n\r\nbody\x80\r\n");
@@ -58,7 +60,7 @@ fn a_hit_that_is_another_message_is_no_copy() {
         peer.last_bytes();
         peer.say(format!("* 4 EXISTS\r\n{tag} OK [APPENDUID 7 6] done\r\n"));
     });
-    assert_eq!(look(&mut world, LETTER).unwrap(), None);
+    assert_eq!(look(&world, LETTER).unwrap(), None);
     assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 6 });
     world.end();
 }
@@ -66,7 +68,7 @@ fn a_hit_that_is_another_message_is_no_copy() {
 #[test]
 fn a_missing_mailbox_holds_no_copy_but_a_refusal_is_an_error() {
     let listed = |tag: String| format!("* LIST () \"/\" \"INBOX\"\r\n{tag} OK\r\n");
-    let mut world = World::logged_in(CAPABILITIES, move |peer| {
+    let world = World::logged_in(CAPABILITIES, move |peer| {
         peer.answer("EXAMINE \"INBOX\"", "NO [NONEXISTENT] none");
         peer.answer("EXAMINE \"INBOX\"", "NO [TRYCREATE] none");
         peer.answer("EXAMINE \"INBOX\"", "NO Mailbox does not exist");
@@ -80,10 +82,10 @@ fn a_missing_mailbox_holds_no_copy_but_a_refusal_is_an_error() {
         peer.answer("EXAMINE \"INBOX\"", "OK without UIDVALIDITY");
     });
     for _ in 0..3 {
-        assert_eq!(look(&mut world, LETTER).unwrap(), None);
+        assert_eq!(look(&world, LETTER).unwrap(), None);
     }
     for _ in 0..4 {
-        assert!(is_not_stored(&look(&mut world, LETTER).unwrap_err()));
+        assert!(is_not_stored(&look(&world, LETTER).unwrap_err()));
     }
     world.end();
 }
@@ -97,11 +99,11 @@ fn nothing_but_printable_ascii_gets_from_a_message_into_a_search() {
     ];
     for (id, searched) in by_header {
         let criteria = format!("HEADER Message-ID {searched}");
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("EXAMINE");
             peer.search(&criteria, "");
         });
-        assert_eq!(look(&mut world, format!("Message-ID: {id}\n\n").as_bytes()).unwrap(), None);
+        assert_eq!(look(&world, format!("Message-ID: {id}\n\n").as_bytes()).unwrap(), None);
         world.end();
     }
     let long = "x".repeat(501);
@@ -119,11 +121,11 @@ fn nothing_but_printable_ascii_gets_from_a_message_into_a_search() {
     for letter in by_size {
         let size = syntax::literal_size(letter);
         let criteria = format!("LARGER 0 SMALLER {}", size + 8192);
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("EXAMINE");
             peer.search(&criteria, "");
         });
-        assert_eq!(look(&mut world, letter).unwrap(), None);
+        assert_eq!(look(&world, letter).unwrap(), None);
         world.end();
     }
 }
@@ -133,7 +135,7 @@ fn a_large_copy_is_fetched_in_pieces() {
     let mut letter = b"Message-ID: <a@b>\r\n\r\n".to_vec();
     letter.resize(1024 * 1024 + 10, b'x');
     let stored = letter.clone();
-    let mut world = World::logged_in(CAPABILITIES, move |peer| {
+    let world = World::logged_in(CAPABILITIES, move |peer| {
         peer.open("EXAMINE");
         peer.search("HEADER Message-ID \"<a@b>\"", " 5 (MODSEQ 917)");
         for (offset, first) in [(0, "FLAGS INTERNALDATE RFC822.SIZE "), (1024 * 1024, "")] {
@@ -146,26 +148,26 @@ fn a_large_copy_is_fetched_in_pieces() {
             peer.say(format!(" UID 5)\r\n{tag} OK done\r\n"));
         }
     });
-    assert_eq!(look(&mut world, &letter).unwrap(), Some(Receipt::Uid { validity: 7, uid: 5 }));
+    assert_eq!(look(&world, &letter).unwrap(), Some(Receipt::Uid { validity: 7, uid: 5 }));
     world.end();
 }
 
 #[test]
 fn an_answer_that_is_not_understood_says_nothing_about_the_copy() {
     for answer in ["* SEARCH 2 x", "* ESEARCH (TAG \"a3\") UID ALL 2", "* SEARCH 99999999999"] {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("EXAMINE");
             let tag = peer.expect("UID SEARCH SINCE 20-Nov-2026 HEADER Message-ID \"<a@b>\"");
             peer.say(format!("{answer}\r\n{tag} OK done\r\n"));
             assert!(peer.rest().is_empty());
         });
-        assert!(is_not_stored(&look(&mut world, LETTER).unwrap_err()));
+        assert!(is_not_stored(&look(&world, LETTER).unwrap_err()));
         world.end();
     }
 }
 
 /// Seeks `LETTER` as verify does, with uid 4 on record.
-fn find(world: &mut World, is_thorough: bool) -> Vec<Found> {
+fn find(world: &World, is_thorough: bool) -> Vec<Found> {
     let message = Message::new(LETTER.to_vec(), DedupBy::Content);
     let receipt = Receipt::Uid { validity: 7, uid: 4 };
     let copy = copy_of(&message);
@@ -199,29 +201,29 @@ fn the_copy_on_record_is_compared_before_another_counts() {
     for (on_record, hits, expected) in
         [(FOUND, " 4 9", Proof::Equal), (OTHER, " 9", Proof::Foreign), (FOUND, " 9", Proof::Hidden)]
     {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("EXAMINE");
             peer.recorded(true);
             peer.search(BY_ID, hits);
             peer.fetch(9, FOUND);
             peer.fetch(4, on_record);
         });
-        assert_eq!(proofs(&find(&mut world, false)), [(9, Proof::Equal), (4, expected)]);
+        assert_eq!(proofs(&find(&world, false)), [(9, Proof::Equal), (4, expected)]);
         world.end();
     }
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("EXAMINE");
         peer.recorded(true);
         peer.search(BY_ID, " 4");
     });
-    assert_eq!(proofs(&find(&mut world, false)), [(4, Proof::Assumed)], "alone, it needs no proof");
+    assert_eq!(proofs(&find(&world, false)), [(4, Proof::Assumed)], "alone, it needs no proof");
     world.end();
 }
 
 /// A server may index another of two Message-ID fields than the first.
 #[test]
 fn where_the_search_is_blind_for_the_copy_on_record_it_is_by_size() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("EXAMINE");
         peer.recorded(true);
         peer.search(BY_ID, "");
@@ -246,16 +248,16 @@ fn where_the_search_is_blind_for_the_copy_on_record_it_is_by_size() {
         peer.search(BY_SIZE, "");
         peer.fetch(4, FOUND);
     });
-    assert_eq!(proofs(&find(&mut world, true)), [(9, Proof::Equal), (4, Proof::Equal)]);
-    assert_eq!(proofs(&find(&mut world, true)), [(9, Proof::Equal)]);
-    assert_eq!(proofs(&find(&mut world, true)), [(4, Proof::Equal)]);
-    assert_eq!(proofs(&find(&mut world, true)), [(4, Proof::Hidden)]);
+    assert_eq!(proofs(&find(&world, true)), [(9, Proof::Equal), (4, Proof::Equal)]);
+    assert_eq!(proofs(&find(&world, true)), [(9, Proof::Equal)]);
+    assert_eq!(proofs(&find(&world, true)), [(4, Proof::Equal)]);
+    assert_eq!(proofs(&find(&world, true)), [(4, Proof::Hidden)]);
     world.end();
 }
 
 #[test]
 fn the_copy_on_record_is_told_however_many_there_are() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("EXAMINE");
         peer.recorded(true);
         peer.search(BY_ID, " 4 5 6 7 8 9");
@@ -263,7 +265,7 @@ fn the_copy_on_record_is_told_however_many_there_are() {
             peer.fetch(uid, FOUND);
         }
     });
-    let uids: Vec<u32> = proofs(&find(&mut world, false)).into_iter().map(|(uid, _)| uid).collect();
+    let uids: Vec<u32> = proofs(&find(&world, false)).into_iter().map(|(uid, _)| uid).collect();
     assert_eq!(uids, [9, 8, 7, 4]);
     world.end();
 }

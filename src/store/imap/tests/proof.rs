@@ -55,7 +55,7 @@ fn whose(ways: Ways) -> Told {
             thread::spawn(move || serve(&mut peer, ways, &mailboxes));
         }
     });
-    let whose = ImapStore::new(settings(port)).whose_mailboxes("doug", soon());
+    let whose = ImapStore::new(settings(port), LIMITS).whose_mailboxes("doug", soon());
     let mailboxes = std::mem::take(&mut *mailboxes.lock().unwrap());
     Told { whose, mailboxes }
 }

@@ -18,14 +18,14 @@ impl Peer {
     }
 }
 
-fn remove_double(world: &mut World) -> Result<(), StoreError> {
+fn remove_double(world: &World) -> Result<(), StoreError> {
     let [double, keeper] = [42, 41].map(|uid| Receipt::Uid { validity: 7, uid });
     world.store.remove_double(&inbox(), &double, &keeper, soon())
 }
 
 #[test]
 fn a_copy_is_taken_out_by_its_uid_and_nothing_else() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("SELECT");
         peer.answer("UID STORE 42 +FLAGS.SILENT (\\Deleted)", "OK");
         peer.answer("UID EXPUNGE 42", "OK");
@@ -33,19 +33,19 @@ fn a_copy_is_taken_out_by_its_uid_and_nothing_else() {
         peer.answer("SELECT \"INBOX\"", "NO [NONEXISTENT] gone with all it held");
         peer.expect("LOGOUT");
     });
-    let remove = |world: &mut World, receipt| world.store.remove(&inbox(), &receipt, soon());
-    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
-    let error = remove(&mut world, Receipt::Uid { validity: 8, uid: 42 }).unwrap_err();
+    let remove = |world: &World, receipt| world.store.remove(&inbox(), &receipt, soon());
+    remove(&world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
+    let error = remove(&world, Receipt::Uid { validity: 8, uid: 42 }).unwrap_err();
     assert!(is_not_stored(&error) && error.to_string().contains("UIDVALIDITY 7"), "{error}");
-    remove(&mut world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
-    assert!(is_not_stored(&remove(&mut world, Receipt::Unnamed).unwrap_err()));
-    assert!(is_not_stored(&remove(&mut world, Receipt::Name("x".to_owned())).unwrap_err()));
+    remove(&world, Receipt::Uid { validity: 7, uid: 42 }).unwrap();
+    assert!(is_not_stored(&remove(&world, Receipt::Unnamed).unwrap_err()));
+    assert!(is_not_stored(&remove(&world, Receipt::Name("x".to_owned())).unwrap_err()));
     world.end();
 }
 
 #[test]
 fn without_uidplus_nothing_is_marked_for_removal() {
-    let mut world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
+    let world = World::logged_in("IMAP4rev1 SASL-IR", |peer| {
         peer.expect("LOGOUT");
     });
     let error =
@@ -56,7 +56,7 @@ fn without_uidplus_nothing_is_marked_for_removal() {
 
 #[test]
 fn a_double_is_taken_out_while_its_keeper_stands() {
-    let mut world = World::logged_in(CAPABILITIES, |peer| {
+    let world = World::logged_in(CAPABILITIES, |peer| {
         peer.open("SELECT");
         peer.flags(42, "\\Seen");
         peer.answer(MARK, "OK");
@@ -64,7 +64,7 @@ fn a_double_is_taken_out_while_its_keeper_stands() {
         peer.answer("UID EXPUNGE 42", "OK");
         peer.expect("LOGOUT");
     });
-    remove_double(&mut world).unwrap();
+    remove_double(&world).unwrap();
     for (double, keeper) in [(7, 42), (8, 41)] {
         let [double, keeper] =
             [(double, 42), (7, keeper)].map(|(validity, uid)| Receipt::Uid { validity, uid });
@@ -78,7 +78,7 @@ fn a_double_is_taken_out_while_its_keeper_stands() {
 #[test]
 fn without_its_keeper_a_double_stays_and_is_no_longer_marked() {
     for keeper in ["", "\\Seen \\Deleted"] {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("SELECT");
             peer.flags(42, "\\Seen");
             peer.answer(MARK, "OK");
@@ -86,7 +86,7 @@ fn without_its_keeper_a_double_stays_and_is_no_longer_marked() {
             peer.answer(UNMARK, "OK");
             peer.expect("LOGOUT");
         });
-        let error = remove_double(&mut world).unwrap_err().to_string();
+        let error = remove_double(&world).unwrap_err().to_string();
         assert!(error.contains("uid 41") && !error.contains("stays marked"), "{error}");
         world.end();
     }
@@ -95,12 +95,12 @@ fn without_its_keeper_a_double_stays_and_is_no_longer_marked() {
 #[test]
 fn what_another_has_marked_or_taken_out_is_left_to_them() {
     for double in ["", "\\Deleted"] {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("SELECT");
             peer.flags(42, double);
             peer.expect("LOGOUT");
         });
-        assert!(remove_double(&mut world).unwrap_err().to_string().contains("try again"));
+        assert!(remove_double(&world).unwrap_err().to_string().contains("try again"));
         world.end();
     }
 }
@@ -108,7 +108,7 @@ fn what_another_has_marked_or_taken_out_is_left_to_them() {
 #[test]
 fn a_mark_is_taken_back_where_the_removal_is_refused() {
     for (answer, is_left) in [("OK", false), ("NO not now", true)] {
-        let mut world = World::logged_in(CAPABILITIES, move |peer| {
+        let world = World::logged_in(CAPABILITIES, move |peer| {
             peer.open("SELECT");
             peer.flags(42, "\\Seen");
             peer.answer(MARK, "OK");
@@ -121,10 +121,10 @@ fn a_mark_is_taken_back_where_the_removal_is_refused() {
             peer.answer(UNMARK, answer);
             peer.expect("LOGOUT");
         });
-        let undone = |world: &mut World| {
+        let undone = |world: &World| {
             world.store.remove(&inbox(), &Receipt::Uid { validity: 7, uid: 42 }, soon())
         };
-        for error in [remove_double(&mut world).unwrap_err(), undone(&mut world).unwrap_err()] {
+        for error in [remove_double(&world).unwrap_err(), undone(&world).unwrap_err()] {
             assert!(is_not_stored(&error) && error.to_string().contains("not by you"), "{error}");
             assert_eq!(
                 error.to_string().contains("uid 42 stays marked as deleted"),

@@ -1,17 +1,10 @@
-//! Several messages in one APPEND (MULTIAPPEND, RFC 3502).
+//! Several messages for one mailbox in one APPEND (MULTIAPPEND, RFC 3502).
 
 use super::*;
 
 const MULTI: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS MULTIAPPEND";
 
-/// Two copies of `LETTER`, appended together by `deadlines`.
-fn append_two(world: &mut World, deadlines: [&Deadline; 2]) -> Vec<Result<Receipt, StoreError>> {
-    let message = Message::new(LETTER.to_vec(), DedupBy::Content);
-    let copies = deadlines.map(|deadline| (copy_of(&message), deadline));
-    world.store.append_all(&inbox(), &copies)
-}
-
-/// Reads an APPEND of both, to its last bytes.
+/// Reads an APPEND of two messages, to its last bytes.
 fn both(peer: &mut Peer) -> String {
     let tag = peer.append();
     let announced = format!(" \"21-Nov-2026 00:00:00 +0000\" {{{}+}}", LETTER_SENT.len());
@@ -27,102 +20,127 @@ fn one(peer: &mut Peer, answer: &str) {
     peer.say(format!("{tag} {answer}\r\n"));
 }
 
-fn uid(uid: u32) -> Receipt {
-    Receipt::Uid { validity: 7, uid }
+/// Appends one copy, and by `deadlines` two others that wait meanwhile; returns what came of those,
+/// by `script`.
+fn two_wait(
+    capabilities: &'static str,
+    deadlines: [&Deadline; 2],
+    script: impl FnOnce(&TcpListener, &mut Peer) + Send + 'static,
+) -> [Result<Receipt, StoreError>; 2] {
+    let (go, gone) = channel::<()>();
+    let world = World::new(move |listener| {
+        let mut peer = Peer::accept(&listener);
+        peer.log_in(capabilities);
+        let tag = peer.append();
+        peer.last_bytes();
+        gone.recv().unwrap();
+        peer.say(format!("{tag} OK [APPENDUID 7 41] done\r\n"));
+        script(&listener, &mut peer);
+    });
+    world.store.prepare("doug", soon());
+    // The login tells what the server can do.
+    while world.store.count() != (0, 1) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let ended = thread::scope(|scope| {
+        let first = scope.spawn(|| world.append(&inbox()));
+        while world.store.count() != (1, 0) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut waiting = 0;
+        let others = deadlines.map(|deadline| {
+            let other = scope.spawn(|| world.append_within(&inbox(), deadline));
+            waiting += 1;
+            while world.store.appends.waiting() != waiting {
+                thread::sleep(Duration::from_millis(1));
+            }
+            other
+        });
+        go.send(()).unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), uid(41));
+        others.map(|other| other.join().unwrap())
+    });
+    assert!(!world.store.appends.is_busy(), "nothing is kept of a mailbox");
+    world.end();
+    ended
 }
 
 #[test]
-fn messages_for_one_mailbox_go_in_one_command() {
-    let mut world = World::logged_in(MULTI, |peer| {
+fn messages_that_wait_for_one_mailbox_go_in_one_command() {
+    let deadlines = [deadline(), deadline()];
+    let stored = two_wait(MULTI, deadlines.each_ref(), |_, peer| {
         let tag = both(peer);
         peer.say(format!("{tag} OK [APPENDUID 7 42:43] done\r\n"));
     });
-    let deadlines = [deadline(), deadline()];
-    let stored = append_two(&mut world, deadlines.each_ref());
-    assert!(
-        matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))),
-        "{stored:?}"
-    );
+    let mut stored = stored.map(Result::unwrap);
+    stored.sort_by_key(|receipt| receipt.to_string());
+    assert_eq!(stored, [uid(42), uid(43)]);
     assert!(deadlines.iter().all(Deadline::is_answering), "until the receipts are on record");
-    world.end();
 }
 
 #[test]
-fn what_is_refused_together_is_tried_alone() {
-    let mut world = World::logged_in(MULTI, |peer| {
+fn what_is_refused_in_company_is_tried_alone() {
+    let deadlines = [deadline(), deadline()];
+    let stored = two_wait(MULTI, deadlines.each_ref(), |_, peer| {
         let tag = both(peer);
         peer.say(format!("{tag} NO [OVERQUOTA] one is too many\r\n"));
         one(peer, "OK [APPENDUID 7 42] done");
         one(peer, "NO [OVERQUOTA] full");
     });
-    let deadlines = [deadline(), deadline()];
-    let stored = append_two(&mut world, deadlines.each_ref());
-    assert!(
-        matches!(stored.as_slice(), [Ok(a), Err(StoreError::OverQuota(_))] if *a == uid(42)),
-        "{stored:?}"
-    );
-    assert!(deadlines[0].is_answering() && !deadlines[1].is_answering());
-    world.end();
+    let refused = |one: &Result<Receipt, StoreError>| matches!(one, Err(StoreError::OverQuota(_)));
+    let is_stored =
+        |one: &Result<Receipt, StoreError>| matches!(one, Ok(there) if *there == uid(42));
+    assert!(stored.iter().any(refused) && stored.iter().any(is_stored), "{stored:?}");
+    for (deadline, stored) in deadlines.iter().zip(&stored) {
+        assert_eq!(deadline.is_answering(), stored.is_ok());
+    }
 }
 
 #[test]
 fn without_an_answer_all_are_in_doubt() {
-    let mut world = World::logged_in(MULTI, |peer| {
+    let stored = two_wait(MULTI, [&deadline(), &deadline()], |_, peer| {
         both(peer);
         peer.hang_up();
     });
-    let deadlines = [deadline(), deadline()];
-    let stored = append_two(&mut world, deadlines.each_ref());
     assert!(stored.iter().all(|one| matches!(one, Err(StoreError::InDoubt(_)))), "{stored:?}");
-    world.end();
 }
 
 #[test]
 fn one_that_is_too_late_keeps_no_other_back() {
-    let mut world = World::new(|listener| {
-        let mut peer = Peer::accept(&listener);
-        peer.log_in(MULTI);
+    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
+    let stored = two_wait(MULTI, [&deadline(), &late], |listener, peer| {
         assert!(peer.rest().is_empty());
         // Each by itself: with a session of its own after one that was given up.
-        let mut again = Peer::accept(&listener);
+        let mut again = Peer::accept(listener);
         again.log_in(MULTI);
         one(&mut again, "OK [APPENDUID 7 42] done");
         assert!(again.rest().is_empty());
     });
-    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
-    let stored = append_two(&mut world, [&deadline(), &late]);
     assert!(
-        matches!(stored.as_slice(), [Ok(a), Err(StoreError::NotStored(_))] if *a == uid(42)),
+        matches!(&stored, [Ok(there), Err(StoreError::NotStored(_))] if *there == uid(42)),
         "{stored:?}"
     );
     assert!(!late.is_answering());
-    world.end();
 }
 
 #[test]
-fn where_the_server_cannot_each_goes_alone() {
-    for capabilities in [CAPABILITIES, "IMAP4rev1 SASL-IR UIDPLUS MULTIAPPEND"] {
-        let mut world = World::logged_in(capabilities, move |peer| {
-            for uid in [42, 43] {
-                let tag = match capabilities.contains("LITERAL+") {
-                    true => peer.append(),
-                    false => {
-                        let tag = peer.append_to("\"INBOX\"", "");
-                        peer.say("+ go on\r\n");
-                        assert_eq!(peer.bytes(LETTER_SENT.len()), LETTER_SENT);
-                        tag
-                    }
-                };
-                peer.last_bytes();
-                peer.say(format!("{tag} OK [APPENDUID 7 {uid}] done\r\n"));
-            }
+fn where_the_server_cannot_each_goes_alone_and_waits_for_none() {
+    let world = World::new(|listener| {
+        let mut peers = [(); 2].map(|()| {
+            let mut peer = Peer::accept(&listener);
+            peer.log_in(CAPABILITIES);
+            let tag = peer.append();
+            peer.last_bytes();
+            (peer, tag)
         });
-        let deadlines = [deadline(), deadline()];
-        let stored = append_two(&mut world, deadlines.each_ref());
-        assert!(
-            matches!(stored.as_slice(), [Ok(a), Ok(b)] if (a, b) == (&uid(42), &uid(43))),
-            "{stored:?}"
-        );
-        world.end();
-    }
+        for (peer, tag) in &mut peers {
+            peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        }
+    });
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(world.append(&inbox()).unwrap(), uid(42)));
+        }
+    });
+    world.end();
 }

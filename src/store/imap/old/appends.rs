@@ -4,13 +4,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::append::{self, AppendTrouble, Begun, Part};
-use super::login::NoSession;
-use super::session::{Refusal, Trouble};
-use super::{ImapStore, Slot, refused};
+use super::{ImapStore, Slot};
 use crate::directory::Destination;
 use crate::lock_key::Hash;
-use crate::store::{Receipt, StoreError};
+use crate::store::Receipt;
+use crate::store::imap::append::{self, AppendError, AppendMessage, Begun};
+use crate::store::imap::session::{CommandError, NoSession, Refusal};
 
 /// A server that can be waited for takes a small message at once.
 const SOON: Duration = Duration::from_secs(1);
@@ -27,7 +26,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    fn is_of(&self, destination: &Destination, parts: &[Part<'_>]) -> bool {
+    fn is_of(&self, destination: &Destination, parts: &[AppendMessage<'_>]) -> bool {
         let [part] = parts else { return false };
         let same_copy = (self.key, self.recorded_at, self.size)
             == (*part.copy.key, part.copy.recorded_at, part.size);
@@ -38,14 +37,19 @@ impl Ahead {
 impl ImapStore {
     /// Begins the append of a small message, if there was a session at hand: without one there is
     /// nothing to gain.
-    pub(super) fn begin_part(&mut self, destination: &Destination, mailbox: &str, part: &Part<'_>) {
+    pub(super) fn begin_part(
+        &mut self,
+        destination: &Destination,
+        mailbox: &str,
+        part: &AppendMessage<'_>,
+    ) {
         if !matches!(self.sessions.get(&destination.account), Some(Slot::Open(..))) {
             return;
         }
         // It is a favour to whoever appends later, who may have more time to wait for this server.
         let until = part.deadline.last_bytes().min(Instant::now() + SOON);
         let begun = self.with_session(&destination.account, until, |session, _| {
-            append::begin_ahead(session, mailbox, destination.shared, part, until)
+            append::begin_early(session, mailbox, destination.shared, part, until)
         });
         self.ahead = begun.ok().map(|begun| Ahead {
             destination: destination.clone(),
@@ -62,8 +66,8 @@ impl ImapStore {
         &mut self,
         destination: &Destination,
         mailbox: &str,
-        parts: &[Part<'_>],
-    ) -> Result<Vec<Receipt>, AppendTrouble> {
+        parts: &[AppendMessage<'_>],
+    ) -> Result<Vec<Receipt>, AppendError> {
         let until = append::until(parts);
         let idle = self.idle;
         let mut first = match self
@@ -76,19 +80,19 @@ impl ImapStore {
         // A session that was kept may end in that very moment: with a new one it is as if there had
         // been none.
         if self.was_used
-            && matches!(first, Err(AppendTrouble::NotStored(_)))
+            && matches!(first, Err(AppendError::NotStored(_)))
             && Instant::now() < until
         {
             first = self.append_once(destination, mailbox, parts, until);
         }
-        let Err(AppendTrouble::Refused(refusal)) = first else { return first };
+        let Err(AppendError::Refused(refusal)) = first else { return first };
         if !matches!(refusal.code.as_str(), "TRYCREATE" | "NONEXISTENT") {
-            return Err(AppendTrouble::Refused(refusal));
+            return Err(AppendError::Refused(refusal));
         }
-        if !self.door.settings.create_mailboxes {
+        if !self.connector.settings.create_mailboxes {
             let text =
                 format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
-            return Err(AppendTrouble::NoMailbox(text));
+            return Err(AppendError::NoMailbox(text));
         }
         self.create(destination, mailbox, until)?;
         self.append_once(destination, mailbox, parts, until)
@@ -98,11 +102,11 @@ impl ImapStore {
     fn append_rest(
         &mut self,
         ahead: &Ahead,
-        parts: &[Part<'_>],
-    ) -> Result<Vec<Receipt>, AppendTrouble> {
+        parts: &[AppendMessage<'_>],
+    ) -> Result<Vec<Receipt>, AppendError> {
         let account = &ahead.destination.account;
         let Some(Slot::Open(mut session, _)) = self.sessions.remove(account) else {
-            return Err(AppendTrouble::NotStored("the session was lost".to_owned()));
+            return Err(AppendError::NotStored("the session was lost".to_owned()));
         };
         self.was_used = true;
         let appended = append::complete(&mut session, &ahead.begun, parts);
@@ -116,13 +120,10 @@ impl ImapStore {
         &mut self,
         destination: &Destination,
         mailbox: &str,
-        parts: &[Part<'_>],
+        parts: &[AppendMessage<'_>],
         until: Instant,
-    ) -> Result<Vec<Receipt>, AppendTrouble> {
+    ) -> Result<Vec<Receipt>, AppendError> {
         self.with_session(&destination.account, until, |session, _| {
-            if parts.len() > 1 && !append::take_together(session.capabilities(), parts) {
-                return Err(AppendTrouble::NotStored("not taken in one command".to_owned()));
-            }
             append::append(session, mailbox, destination.shared, parts)
         })
     }
@@ -134,52 +135,40 @@ impl ImapStore {
         destination: &Destination,
         mailbox: &str,
         until: Instant,
-    ) -> Result<(), AppendTrouble> {
+    ) -> Result<(), AppendError> {
         self.with_session(&destination.account, until, |session, _| {
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Ok(_) => {}
-                Err(Trouble::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
-                Err(Trouble::Refused(Refusal { code, text })) => {
-                    return Err(AppendTrouble::Refused(Refusal {
+                Err(CommandError::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
+                Err(CommandError::Refused(Refusal { code, text })) => {
+                    return Err(AppendError::Refused(Refusal {
                         code,
                         text: format!("creating it: {text}"),
                     }));
                 }
-                Err(Trouble::Broken(why)) => {
-                    return Err(AppendTrouble::NotStored(format!("creating it: {why}")));
+                Err(CommandError::NoSession(no)) => return Err(no.into()),
+                Err(CommandError::Lost(why)) => {
+                    return Err(AppendError::NotStored(format!("creating it: {why}")));
                 }
             }
             match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
-                Ok(_) | Err(Trouble::Refused(_)) => Ok(()),
-                Err(Trouble::Broken(why)) => {
-                    Err(AppendTrouble::NotStored(format!("subscribing to it: {why}")))
+                Ok(_) | Err(CommandError::Refused(_)) => Ok(()),
+                Err(CommandError::NoSession(no)) => Err(no.into()),
+                Err(CommandError::Lost(why)) => {
+                    Err(AppendError::NotStored(format!("subscribing to it: {why}")))
                 }
             }
         })
     }
 }
 
-pub(super) fn not_appended(destination: &Destination, trouble: AppendTrouble) -> StoreError {
-    let doing = format!("appending to {destination}");
-    match trouble {
-        AppendTrouble::Refused(refusal) => refused(&doing, refusal),
-        AppendTrouble::NotStored(why) => StoreError::NotStored(format!("{doing}: {why}")),
-        AppendTrouble::NoMailbox(why) => StoreError::Refused(format!("{doing}: {why}")),
-        AppendTrouble::NoSession(no) => no.map(|why| format!("{doing}: {why}")).into(),
-        AppendTrouble::TooBig { size, limit } => StoreError::TooBig(format!(
-            "{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"
-        )),
-        AppendTrouble::InDoubt(why) => StoreError::InDoubt(format!("{doing}: {why}")),
-    }
-}
-
-impl From<NoSession> for AppendTrouble {
+impl From<NoSession> for AppendError {
     fn from(no: NoSession) -> Self {
         match no {
             // As any trouble with a connection: a kept session may end, and with a new one it is as
             // if there had been none.
-            NoSession::Failed(why) => AppendTrouble::NotStored(why),
-            no => AppendTrouble::NoSession(no),
+            NoSession::Failed(why) => AppendError::NotStored(why),
+            no => AppendError::NoSession(no),
         }
     }
 }

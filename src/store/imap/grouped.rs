@@ -1,0 +1,170 @@
+//! Small appends to one mailbox at the same time. A mail server lets one in at a time and syncs for
+//! each, so those that come while one is under way go together, in one command (MULTIAPPEND, RFC
+//! 3502): 16 deliveries to one mailbox wait for two syncs instead of 16. A copy whose turn does not
+//! come in time is certainly not stored; one whose leader panics is in doubt.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::group_commit::{GroupCommit, Waited};
+use crate::lock_key::Hash;
+use crate::message::Identity;
+use crate::store::{Copy, Receipt, StoreError};
+
+/// How many messages go in one command at most.
+const MOST: usize = 16;
+/// Larger ones go alone, in bytes: their transfer costs more than the sync.
+const SMALL: usize = 64 * 1024;
+
+/// What came of one append.
+pub type Appended = Result<Receipt, StoreError>;
+
+/// Whether `copy` is so small that it goes together with others.
+pub fn is_small(copy: &Copy<'_>) -> bool {
+    copy.head.len() + copy.bytes.len() <= SMALL
+}
+
+/// The appends that are under way, by account and mailbox.
+#[derive(Default)]
+pub struct Appends {
+    mailboxes: Mutex<HashMap<(String, String), Arc<Mailbox>>>,
+}
+
+struct Mailbox {
+    group: GroupCommit<OwnedCopy, Appended>,
+    /// An append has begun early.
+    has_begun: AtomicBool,
+}
+
+/// A copy that another thread may append.
+struct OwnedCopy {
+    key: Hash,
+    head: Vec<u8>,
+    bytes: Vec<u8>,
+    identity: Identity,
+    recorded_at: SystemTime,
+    deadline: Deadline,
+}
+
+impl Appends {
+    /// Notes that an append to `destination` begins early, which nobody waits for. `None` where
+    /// other appends are under way: then it is better to go with them.
+    pub fn begin(&self, destination: &Destination) -> Option<EarlyAppend<'_>> {
+        let entry = self.entry(destination);
+        let is_first = !entry.mailbox.group.is_busy()
+            && !entry.mailbox.has_begun.swap(true, Ordering::Relaxed);
+        is_first.then(|| EarlyAppend(entry))
+    }
+
+    /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this one
+    /// first and returns what came of each, in their order), or by another thread's.
+    ///
+    /// # Errors
+    /// What came of it, or that its turn did not come while last bytes may go out.
+    pub fn append(
+        &self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+        append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
+    ) -> Appended {
+        let entry = self.entry(destination);
+        let owned = || OwnedCopy::of(copy, deadline);
+        let leader = match entry.mailbox.group.wait(owned, deadline.last_bytes()) {
+            Waited::Leads(leader) => leader,
+            Waited::Done(appended) => return appended,
+            Waited::TimedOut => {
+                let why = format!("the appends to {destination} before this one take too long");
+                return Err(StoreError::NotStored(why));
+            }
+        };
+        let mut copies = vec![(*copy, deadline)];
+        copies.extend(leader.jobs().map(|one| (one.copy(), &one.deadline)));
+        let mut appended = append(&copies).into_iter();
+        let own = appended.next().unwrap_or_else(abandoned);
+        leader.done(appended);
+        own
+    }
+
+    fn entry(&self, destination: &Destination) -> Entry<'_> {
+        let key = (destination.account.clone(), destination.mailbox.clone());
+        let mailbox = Arc::clone(self.mailboxes().entry(key.clone()).or_default());
+        Entry { appends: self, key, mailbox }
+    }
+
+    fn mailboxes(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Mailbox>>> {
+        // Nothing that can panic is done under this lock.
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many appends wait for their turn.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.mailboxes().values().map(|mailbox| mailbox.group.waiting()).sum()
+    }
+
+    /// Whether a mailbox is known to which somebody appends.
+    #[cfg(test)]
+    pub fn is_busy(&self) -> bool {
+        !self.mailboxes().is_empty()
+    }
+}
+
+impl Default for Mailbox {
+    fn default() -> Mailbox {
+        let group = GroupCommit::new(1, MOST, None, abandoned);
+        Mailbox { group, has_begun: AtomicBool::new(false) }
+    }
+}
+
+fn abandoned() -> Appended {
+    Err(StoreError::InDoubt("the thread that appended it did not say what came of it".to_owned()))
+}
+
+/// A mailbox in use; it is forgotten when the last user leaves.
+struct Entry<'a> {
+    appends: &'a Appends,
+    key: (String, String),
+    mailbox: Arc<Mailbox>,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut mailboxes = self.appends.mailboxes();
+        // Ours and the map's: it is copied under this lock only.
+        if Arc::strong_count(&self.mailbox) == 2 {
+            mailboxes.remove(&self.key);
+        }
+    }
+}
+
+/// An append that has begun early; over when dropped.
+pub struct EarlyAppend<'a>(Entry<'a>);
+
+impl Drop for EarlyAppend<'_> {
+    fn drop(&mut self) {
+        self.0.mailbox.has_begun.store(false, Ordering::Relaxed);
+    }
+}
+
+impl OwnedCopy {
+    fn of(copy: &Copy<'_>, deadline: &Deadline) -> OwnedCopy {
+        OwnedCopy {
+            key: *copy.key,
+            head: copy.head.to_vec(),
+            bytes: copy.bytes.to_vec(),
+            identity: copy.identity.clone(),
+            recorded_at: copy.recorded_at,
+            deadline: deadline.clone(),
+        }
+    }
+
+    fn copy(&self) -> Copy<'_> {
+        let OwnedCopy { key, head, bytes, identity, recorded_at, .. } = self;
+        Copy { key, head, bytes, identity, recorded_at: *recorded_at }
+    }
+}
