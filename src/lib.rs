@@ -5,9 +5,9 @@
 //! `cli`, `lmtp`.
 //!
 //! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`,
-//! `text`, `net`, `clock`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors (`cli`,
-//! `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the values,
-//! nothing else. SQL lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in
+//! `text`, `net`, `clock`, `hook`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors
+//! (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the
+//! values, nothing else. SQL lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in
 //! `exit.rs`, temporary or permanent in `outcome.rs`.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
@@ -27,6 +27,7 @@ mod durable;
 pub mod envelope;
 pub mod exit;
 pub mod group_commit;
+pub mod hook;
 pub mod ledger;
 pub mod lmtp;
 pub mod lock_key;

@@ -1,43 +1,27 @@
-//! A store in memory, for tests: it keeps every promise of the port, behaves like an IMAP server or
-//! like a Maildir, and can be told to fail at any call. Clones share the mailboxes. Nothing
-//! outlives the process.
+//! A store in memory, for tests: it keeps every promise of the port and behaves like an IMAP server
+//! (each append is a copy, named by its UID, and may take effect after its sender gave up) or like
+//! Maildirs (a copy's file is named after its key, and reserved copies are locked). Clones share the
+//! mailboxes; each stands for another host or process. A [`Hook`] sees every call. Nothing outlives
+//! the process.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
+use super::port::{Access, Mailboxes, Need, Slot, Store};
+use super::{Copy, Found, Proof, Receipt, Sought, StoreError, Way, Whose};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::lock_key::Hash;
+use crate::hook::{Call, Hook};
+use crate::lock_key::{self, Hash};
 use crate::message::Identity;
+use crate::pool::Connections;
+
+pub use old::Fault;
+
+mod old;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-
-/// What a [`MemoryStore`] does instead of its work, once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The next look fails.
-    Look,
-    /// The next append fails before anything is written.
-    NotStored,
-    /// The next append is written and its answer lost.
-    StoredInDoubt,
-    /// The next append is not written and its answer lost.
-    LostInDoubt,
-    /// The next append panics before anything is written.
-    Panic,
-    /// The account is over its quota at the next append.
-    OverQuota,
-    /// The mailbox takes no copy at the next append.
-    Refused,
-    /// Nobody may write for the account at the next append.
-    NoAccount,
-    /// The store does not let us in at the next append.
-    Setup,
-    /// The next removal fails.
-    Remove,
-}
 
 /// One stored copy.
 #[derive(Debug, Clone)]
@@ -48,15 +32,38 @@ pub struct Stored {
     pub seen: bool,
     pub date: SystemTime,
     pub marked_deleted: bool,
+    /// Like a Maildir: a reader has renamed its file.
+    pub renamed: bool,
     identity: Identity,
 }
 
-/// Mailboxes in memory.
-#[derive(Debug, Clone, Default)]
+impl Stored {
+    /// Like a Maildir: the file's name, but for what a reader adds to it.
+    fn name(&self) -> String {
+        file_name(&self.key, self.date)
+    }
+
+    /// Like a Maildir: folder and file.
+    fn file(&self) -> String {
+        match self.renamed {
+            true => format!("cur/{}:2,RS{}", self.name(), self.uid),
+            false => format!("new/{}", self.name()),
+        }
+    }
+}
+
+fn file_name(key: &Hash, date: SystemTime) -> String {
+    let secs = date.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{secs}.{}", lock_key::hex(&key[..8]))
+}
+
+/// A handle on mailboxes in memory.
+#[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Mutex<Shared>>,
     idempotent: bool,
     server: Option<Server>,
+    hook: Arc<dyn Hook<StoreError>>,
 }
 
 /// A server that a store in memory is on.
@@ -73,13 +80,38 @@ pub enum Server {
 #[derive(Debug, Default)]
 struct Shared {
     mailboxes: BTreeMap<(String, String), Vec<Stored>>,
+    /// The copies that are reserved.
+    locked: BTreeSet<Hash>,
     next_uid: u32,
+    /// Appends whose last bytes are out and that have not taken effect.
+    under_way: BTreeMap<u64, Append>,
+    /// Those that have, and whose senders do not know yet.
+    done: BTreeMap<u64, Receipt>,
+    next_append: u64,
     faults: VecDeque<Fault>,
     asked_whose: Vec<String>,
 }
 
+#[derive(Debug)]
+struct Append {
+    place: (String, String),
+    copy: Stored,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        MemoryStore { shared: Arc::default(), idempotent: false, server: None, hook: Arc::new(()) }
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MemoryStore").field(&self.shared()).finish()
+    }
+}
+
 impl MemoryStore {
-    /// Like a Maildir: the append is idempotent.
+    /// Like Maildirs: the append is idempotent.
     pub fn idempotent() -> MemoryStore {
         MemoryStore { idempotent: true, ..MemoryStore::default() }
     }
@@ -89,23 +121,35 @@ impl MemoryStore {
         MemoryStore { server: Some(server), ..MemoryStore::default() }
     }
 
-    /// Makes the next call that `fault` concerns fail.
-    pub fn fail(&self, fault: Fault) {
-        self.shared().faults.push_back(fault);
+    /// Another handle, whose calls go through `hook`.
+    pub fn with_hook(&self, hook: Arc<dyn Hook<StoreError>>) -> MemoryStore {
+        MemoryStore { hook, ..self.clone() }
     }
 
     /// The copies in `account/mailbox`, oldest first.
     pub fn copies(&self, account: &str, mailbox: &str) -> Vec<Stored> {
-        self.shared()
-            .mailboxes
-            .get(&(account.to_owned(), mailbox.to_owned()))
-            .cloned()
-            .unwrap_or_default()
+        let place = (account.to_owned(), mailbox.to_owned());
+        self.shared().mailboxes.get(&place).cloned().unwrap_or_default()
     }
 
     /// Lets the owner of a mailbox have their way with what is in it, oldest first.
     pub fn meddle(&self, account: &str, mailbox: &str, with: impl FnOnce(&mut Vec<Stored>)) {
         with(self.shared().mailboxes.entry((account.to_owned(), mailbox.to_owned())).or_default());
+    }
+
+    /// The appends whose last bytes are out and that have not taken effect, by their numbers, which
+    /// rise.
+    pub fn under_way(&self) -> Vec<u64> {
+        self.shared().under_way.keys().copied().collect()
+    }
+
+    /// Lets such an append take effect, if it has not.
+    pub fn take_effect(&self, number: u64) {
+        let mut shared = self.shared();
+        if let Some(append) = shared.under_way.remove(&number) {
+            let receipt = shared.store(append, self.idempotent);
+            shared.done.insert(number, receipt);
+        }
     }
 
     /// For which accounts it was asked whose mailboxes a session shows.
@@ -117,14 +161,145 @@ impl MemoryStore {
         // A panic in a test's append must not poison the mailboxes that the test then counts.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn call<T>(
+        &self,
+        name: &'static str,
+        destination: Option<&Destination>,
+        work: impl FnOnce(&mut Shared) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let call = Call { name, destination };
+        self.hook.before(&call)?;
+        let result = work(&mut self.shared());
+        self.hook.after(&call)?;
+        result
+    }
+
+    fn name(&self, stored: &Stored) -> Receipt {
+        match self.idempotent {
+            true => Receipt::Name(stored.name()),
+            false => receipt(stored.uid),
+        }
+    }
+
+    fn write(
+        &self,
+        destination: &Destination,
+        copy: &Copy<'_>,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
+        let call = Call { name: "append", destination: Some(destination) };
+        self.hook.before(&call)?;
+        deadline
+            .pass_point_of_no_return()
+            .map_err(|error| StoreError::NotStored(error.to_string()))?;
+        let number = self.shared().send(destination, copy);
+        match self.hook.within(&call) {
+            Err(error @ StoreError::InDoubt(_)) => return Err(error),
+            Err(error) => {
+                self.shared().under_way.remove(&number);
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        self.take_effect(number);
+        let receipt = self.shared().done.remove(&number);
+        self.hook.after(&call)?;
+        receipt.ok_or_else(|| StoreError::InDoubt("its sender gave it up".to_owned()))
+    }
+
+    /// As [`Mailboxes::find`].
+    fn seek(
+        &self,
+        name: &'static str,
+        destination: &Destination,
+        sought: &Sought<'_>,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.call(name, Some(destination), |shared| {
+            let stored = shared.mailboxes.get(&place(destination)).into_iter().flatten();
+            Ok(match self.idempotent {
+                true => found_by_name(stored, sought),
+                false => found_by_identity(stored.rev(), sought),
+            })
+        })
+    }
+}
+
+fn found_by_identity<'a>(
+    newest_first: impl Iterator<Item = &'a Stored>,
+    sought: &Sought<'_>,
+) -> Vec<Found> {
+    let day_before = sought.recorded_at.checked_sub(DAY);
+    let mut left = sought.at_most;
+    let is_sought = |stored: &&Stored| {
+        let is_equal =
+            stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
+        let is_on_record = sought.on_record == Some(&receipt(stored.uid));
+        left -= usize::from(is_equal && !is_on_record);
+        is_on_record || is_equal
+    };
+    let found = |stored: &Stored| Found {
+        receipt: receipt(stored.uid),
+        has_our_date: stored.date == sought.recorded_at,
+        marked_deleted: stored.marked_deleted,
+        proof: if stored.identity == *sought.identity { Proof::Equal } else { Proof::Foreign },
+    };
+    newest_first.filter(is_sought).map(found).collect()
+}
+
+/// The files of the copy's name, and last the one that goes by that name.
+fn found_by_name<'a>(stored: impl Iterator<Item = &'a Stored>, sought: &Sought<'_>) -> Vec<Found> {
+    let name = file_name(sought.key, sought.recorded_at);
+    let mut found: Vec<Found> = stored
+        .filter(|stored| stored.name() == name)
+        .map(|stored| Found {
+            receipt: Receipt::Name(stored.file()),
+            has_our_date: true,
+            marked_deleted: stored.marked_deleted,
+            proof: Proof::Equal,
+        })
+        .collect();
+    found.sort_by_key(|one| !one.marked_deleted);
+    if let Some(keeper) = found.last_mut() {
+        keeper.receipt = Receipt::Name(name);
+    }
+    let skip = found.len().saturating_sub(sought.at_most);
+    found.split_off(skip)
 }
 
 impl Shared {
-    /// Whether the next fault is one of `wanted`; it is then used up.
-    fn fault(&mut self, wanted: &[Fault]) -> Option<Fault> {
-        let fault = *self.faults.front().filter(|fault| wanted.contains(fault))?;
-        self.faults.pop_front();
-        Some(fault)
+    /// The last bytes of an append go out.
+    fn send(&mut self, destination: &Destination, copy: &Copy<'_>) -> u64 {
+        let stored = Stored {
+            uid: 0, // given when it takes effect
+            key: *copy.key,
+            bytes: [copy.head, copy.bytes].concat(),
+            seen: destination.shared,
+            date: copy.recorded_at,
+            marked_deleted: false,
+            renamed: false,
+            identity: copy.identity.clone(),
+        };
+        self.next_append += 1;
+        let append = Append { place: place(destination), copy: stored };
+        self.under_way.insert(self.next_append, append);
+        self.next_append
+    }
+
+    fn store(&mut self, append: Append, idempotent: bool) -> Receipt {
+        self.next_uid += 1;
+        let stored = Stored { uid: self.next_uid, ..append.copy };
+        let mailbox = self.mailboxes.entry(append.place).or_default();
+        if !idempotent {
+            let receipt = receipt(stored.uid);
+            mailbox.push(stored);
+            return receipt;
+        }
+        let receipt = Receipt::Name(stored.name());
+        if !mailbox.iter().any(|there| there.file() == stored.file()) {
+            mailbox.push(stored);
+        }
+        receipt
     }
 }
 
@@ -141,142 +316,158 @@ impl Store for MemoryStore {
         self.idempotent
     }
 
-    fn prepare(&mut self, _account: &str, _until: Instant) {}
+    fn prepare(&self, _account: &str, _until: Instant) {}
 
-    fn find(
-        &mut self,
-        destination: &Destination,
-        sought: &Sought<'_>,
-        _until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
-        let mut shared = self.shared();
-        if shared.fault(&[Fault::Look]).is_some() {
-            return Err(StoreError::NotStored("told to fail".to_owned()));
-        }
-        let day_before = sought.recorded_at.checked_sub(DAY);
-        let mut left = sought.at_most;
-        let is_sought = |stored: &&Stored| {
-            let is_equal =
-                stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
-            let is_on_record = sought.on_record == Some(&receipt(stored.uid));
-            left -= usize::from(is_equal && !is_on_record);
-            is_on_record || is_equal
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        let name = match need {
+            Need::Early => "begin",
+            Need::Write | Need::Look => "reserve",
         };
-        let found = |stored: &Stored| Found {
-            receipt: receipt(stored.uid),
-            has_our_date: stored.date == sought.recorded_at,
-            marked_deleted: stored.marked_deleted,
-            proof: if stored.identity == *sought.identity { Proof::Equal } else { Proof::Foreign },
-        };
-        let stored = shared.mailboxes.get(&place(destination)).into_iter().flatten();
-        Ok(stored.rev().filter(is_sought).map(found).collect())
-    }
-
-    fn append(
-        &mut self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, StoreError> {
-        let mut shared = self.shared();
-        let refusals = [Fault::OverQuota, Fault::Refused, Fault::NoAccount, Fault::Setup];
-        let appends = [Fault::NotStored, Fault::StoredInDoubt, Fault::LostInDoubt, Fault::Panic];
-        let fault = shared.fault(&[&appends[..], &refusals].concat());
-        let told = || "told to fail".to_owned();
-        match fault {
-            Some(Fault::NotStored) => return Err(StoreError::NotStored(told())),
-            Some(Fault::OverQuota) => return Err(StoreError::OverQuota(told())),
-            Some(Fault::Refused) => return Err(StoreError::Refused(told())),
-            Some(Fault::NoAccount) => return Err(StoreError::NoAccount(told())),
-            Some(Fault::Setup) => return Err(StoreError::Setup(told())),
-            Some(Fault::Panic) => panic!("told to panic"),
-            _ => {}
-        }
-        deadline
-            .pass_point_of_no_return()
-            .map_err(|error| StoreError::NotStored(error.to_string()))?;
-        if fault == Some(Fault::LostInDoubt) {
-            return Err(StoreError::InDoubt("told to lose the answer".to_owned()));
-        }
-        shared.next_uid += 1;
-        let uid = shared.next_uid;
-        let idempotent = self.idempotent;
-        let mailbox = shared.mailboxes.entry(place(destination)).or_default();
-        if let Some(there) = mailbox.iter().find(|stored| idempotent && stored.key == *copy.key) {
-            return Ok(receipt(there.uid));
-        }
-        mailbox.push(Stored {
-            uid,
-            key: *copy.key,
-            bytes: [copy.head, copy.bytes].concat(),
-            seen: destination.shared,
-            date: copy.recorded_at,
-            marked_deleted: false,
-            identity: copy.identity.clone(),
-        });
-        if fault == Some(Fault::StoredInDoubt) {
-            return Err(StoreError::InDoubt("told to lose the answer".to_owned()));
-        }
-        Ok(receipt(uid))
+        let call = Call { name, destination: Some(destination) };
+        self.hook.before(&call)?;
+        let is_free = !self.idempotent || self.shared().locked.insert(*copy.key);
+        let lock = (self.idempotent && is_free).then(|| CopyLock { store: self, key: *copy.key });
+        self.hook.after(&call)?;
+        let slot = MemorySlot { store: self, destination, copy, deadline, _lock: lock };
+        Ok(is_free.then(|| Box::new(slot) as Box<dyn Slot>))
     }
 
     fn remove(
-        &mut self,
+        &self,
         destination: &Destination,
         wanted: &Receipt,
         _until: Instant,
     ) -> Result<(), StoreError> {
-        let mut shared = self.shared();
-        if shared.fault(&[Fault::Remove]).is_some() {
-            return Err(StoreError::NotStored("told to fail".to_owned()));
-        }
-        if !matches!(wanted, Receipt::Uid { .. }) {
-            return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
-        }
-        if let Some(mailbox) = shared.mailboxes.get_mut(&place(destination)) {
-            mailbox.retain(|stored| receipt(stored.uid) != *wanted);
-        }
-        Ok(())
+        self.call("remove", Some(destination), |shared| {
+            if *wanted == Receipt::Unnamed {
+                return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
+            }
+            let is_it = |stored: &Stored| {
+                self.name(stored) == *wanted
+                    || self.idempotent && Receipt::Name(stored.file()) == *wanted
+            };
+            if let Some(mailbox) = shared.mailboxes.get_mut(&place(destination)) {
+                mailbox.retain(|stored| !is_it(stored));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A place for one copy.
+struct MemorySlot<'a> {
+    store: &'a MemoryStore,
+    destination: &'a Destination,
+    copy: Copy<'a>,
+    deadline: &'a Deadline,
+    _lock: Option<CopyLock<'a>>,
+}
+
+/// The lock of a copy, as Maildirs have it.
+struct CopyLock<'a> {
+    store: &'a MemoryStore,
+    key: Hash,
+}
+
+impl Drop for CopyLock<'_> {
+    fn drop(&mut self) {
+        self.store.shared().locked.remove(&self.key);
+    }
+}
+
+impl Slot for MemorySlot<'_> {
+    fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
+        let found = self.store.seek("look", self.destination, &self.copy.sought())?;
+        Ok(found.into_iter().next().map(|found| found.receipt))
+    }
+
+    fn append(&mut self) -> Result<Receipt, StoreError> {
+        self.store.write(self.destination, &self.copy, self.deadline)
+    }
+}
+
+impl Mailboxes for MemoryStore {
+    fn find(
+        &self,
+        destination: &Destination,
+        sought: &Sought<'_>,
+        _until: Instant,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.seek("find", destination, sought)
     }
 
     fn remove_double(
-        &mut self,
+        &self,
         destination: &Destination,
         double: &Receipt,
         keeper: &Receipt,
-        until: Instant,
+        _until: Instant,
     ) -> Result<(), StoreError> {
-        let copies = self.copies(&destination.account, &destination.mailbox);
-        let stands = |wanted: &Receipt| {
-            copies.iter().any(|one| receipt(one.uid) == *wanted && !one.marked_deleted)
-        };
-        if double == keeper || !stands(double) || !stands(keeper) {
-            return Err(StoreError::NotStored(format!(
-                "{double} and {keeper} do not stand side by side"
-            )));
-        }
-        self.remove(destination, double, until)
+        self.call("remove_double", Some(destination), |shared| {
+            let mailbox = shared.mailboxes.entry(place(destination)).or_default();
+            let is_double = |stored: &Stored| match self.idempotent {
+                true => Receipt::Name(stored.file()) == *double,
+                false => receipt(stored.uid) == *double,
+            };
+            let at = mailbox.iter().position(|one| is_double(one) && !one.marked_deleted);
+            let stands = |(index, one): (usize, &Stored)| {
+                Some(index) != at && self.name(one) == *keeper && !one.marked_deleted
+            };
+            match at {
+                Some(at) if mailbox.iter().enumerate().any(stands) => {
+                    mailbox.remove(at);
+                    Ok(())
+                }
+                _ => Err(StoreError::NotStored(format!(
+                    "{double} and {keeper} do not stand side by side"
+                ))),
+            }
+        })
     }
+}
 
+impl Access for MemoryStore {
     fn way(&self) -> Option<Way> {
         let way =
             || Way { server: "memory:143".into(), login_user: "mda".into(), form: "sasl".into() };
         self.server.map(|_| way())
     }
 
-    fn whose_mailboxes(&mut self, account: &str, _until: Instant) -> Result<Whose, StoreError> {
-        self.shared().asked_whose.push(account.to_owned());
-        match self.server {
-            _ if account == "mda" => Err(StoreError::Setup("mda is the user itself".to_owned())),
-            Some(Server::TellsNothing) => Err(StoreError::Setup("told to tell nothing".to_owned())),
-            Some(Server::IgnoresAccounts) => Ok(Whose::Users(format!("asked for {account}"))),
-            Some(Server::HeedsAccounts) | None => {
-                Ok(Whose::Accounts(format!("asked for {account}")))
+    fn whose_mailboxes(&self, account: &str, _until: Instant) -> Result<Whose, StoreError> {
+        self.call("whose_mailboxes", None, |shared| {
+            shared.asked_whose.push(account.to_owned());
+            match self.server {
+                _ if account == "mda" => {
+                    Err(StoreError::Setup("mda is the user itself".to_owned()))
+                }
+                Some(Server::TellsNothing) => {
+                    Err(StoreError::Setup("told to tell nothing".to_owned()))
+                }
+                Some(Server::IgnoresAccounts) => Ok(Whose::Users(format!("asked for {account}"))),
+                Some(Server::HeedsAccounts) | None => {
+                    Ok(Whose::Accounts(format!("asked for {account}")))
+                }
             }
-        }
+        })
     }
 
-    fn check(&mut self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
-        Ok(vec!["in memory".to_owned()])
+    fn check(&self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
+        self.call("check", None, |_| Ok(vec!["in memory".to_owned()]))
+    }
+}
+
+impl Connections for MemoryStore {
+    fn close_idle(&self) {}
+
+    fn retire(&self) {}
+
+    fn count(&self) -> (usize, usize) {
+        (0, 0)
     }
 }

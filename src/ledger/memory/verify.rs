@@ -1,13 +1,13 @@
 //! What `onedrop verify` asks of a ledger in memory, and the newest copies, for `onedrop check`.
 
-use super::{CopyRow, Shared};
+use super::rows::{CopyRow, Rows, wall_clock};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
 use crate::store::Receipt;
 
-impl Shared {
-    pub(super) fn copies_to_verify(
+impl Rows {
+    pub fn copies_to_verify(
         &self,
         window: &Window<'_>,
         after: Option<&CopyOnRecord>,
@@ -30,7 +30,7 @@ impl Shared {
         copies
     }
 
-    pub(super) fn latest_copies(&self, limit: u32) -> Vec<(Destination, Receipt)> {
+    pub fn latest_copies(&self, limit: u32) -> Vec<(Destination, Receipt)> {
         let placed = self
             .copies
             .iter()
@@ -45,16 +45,16 @@ impl Shared {
         let needs_a_look =
             row.receipt.is_some() && (row.epoch > 1 || row.prior_doubt) && !row.settled;
         let lease_ended_since = row.receipt.is_none()
-            && row.leased_until.is_some_and(|until| super::wall_clock(until) >= window.since);
+            && row.leased_until.is_some_and(|until| wall_clock(until) >= window.since);
         let is_kept = message.kept_of(row).is_some();
         if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look || is_kept) {
             return None;
         }
-        let is_leased = row.leased_until.is_some_and(|until| until > self.now);
+        let is_leased = row.leased_until.is_some_and(|until| until > self.time.now());
         let standing = match &row.receipt {
             Some(receipt) => Standing::Placed {
                 receipt: receipt.clone(),
-                ago: self.now.saturating_sub(row.placed_at),
+                ago: self.time.now().saturating_sub(row.placed_at),
             },
             None if is_leased => Standing::Leased,
             None if row.in_doubt => {
@@ -86,11 +86,7 @@ impl Shared {
         })
     }
 
-    pub(super) fn settle(
-        &mut self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-    ) -> Result<bool, LedgerError> {
+    pub fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
         let row = self.copy(copy.copy, copy.value)?;
         let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
         let is_as_told = row.epoch == copy.epoch && row.receipt.as_ref() == Some(was);

@@ -1,0 +1,346 @@
+//! The rows of a ledger in memory, and what a statement does to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::clock::Clock;
+use crate::directory::Destination;
+use crate::ledger::port::ToConfirm;
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
+    RandomValue, Recorded, recorded_secs,
+};
+use crate::lock_key::Hash;
+use crate::message::{Facts, Identity};
+use crate::store::{Receipt, Way};
+
+/// All that is on record, and the locks.
+#[derive(Default)]
+pub struct Rows {
+    pub time: Time,
+    pub locks: BTreeMap<i64, Holder>,
+    /// Numbers of sessions and locks.
+    pub next: u64,
+    pub messages: Vec<MessageRow>,
+    pub copies: Vec<CopyRow>,
+    pub attempts: Vec<AttemptRow>,
+    pub accounts: BTreeMap<String, String>,
+    pub proven: Vec<Way>,
+}
+
+/// Who has a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    pub session: u64,
+    /// Tells one holding from the next.
+    pub number: u64,
+}
+
+/// The ledger's clock: it stands still until a test moves it, or goes by another one; either way a
+/// test can make it step.
+#[derive(Default)]
+pub struct Time {
+    /// Another clock, and what it said at the beginning.
+    pub by: Option<(Arc<dyn Clock>, Instant)>,
+    pub ahead: Duration,
+    pub behind: Duration,
+}
+
+impl Time {
+    pub fn now(&self) -> Duration {
+        let gone = self.by.as_ref().map_or(Duration::ZERO, |(clock, began)| clock.now() - *began);
+        (gone + self.ahead).saturating_sub(self.behind)
+    }
+
+    pub fn set_back(&mut self, by: Duration) {
+        self.behind += by.min(self.now());
+    }
+
+    /// What the ledger's clock stands for.
+    pub fn wall_clock(&self) -> SystemTime {
+        wall_clock(self.now())
+    }
+}
+
+pub fn wall_clock(now: Duration) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + now
+}
+
+pub struct MessageRow {
+    pub id_hash: Hash,
+    pub digest: Hash,
+    pub message_id: Option<Vec<u8>>,
+    pub facts: Facts,
+    pub size_bytes: u64,
+    pub raw: Option<Vec<u8>>,
+    pub recorded_at: SystemTime,
+    /// The shared copy's bytes, and why it could not be placed.
+    pub kept: Option<(Vec<u8>, String)>,
+}
+
+pub struct CopyRow {
+    pub message: i64,
+    pub destination: Destination,
+    pub value: RandomValue,
+    pub epoch: i64,
+    pub owner: String,
+    pub lease_value: RandomValue,
+    pub lease: Duration,
+    pub leased_until: Option<Duration>,
+    pub in_doubt: bool,
+    pub prior_doubt: bool,
+    pub receipt: Option<Receipt>,
+    pub facts: CopyFacts,
+    pub placed_at: Duration,
+    /// The epoch of the claim that confirmed.
+    pub placed_epoch: i64,
+    pub settled: bool,
+}
+
+pub struct AttemptRow {
+    /// When it began.
+    pub at: Duration,
+    pub message: Option<i64>,
+    pub id_hash: Hash,
+    pub attempt: Attempt,
+    pub end: Option<AttemptEnd>,
+}
+
+impl Rows {
+    pub fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Recorded {
+        let (identity, at) = (entry.identity, self.time.now());
+        let known = self.known(identity);
+        let message = known.unwrap_or_else(|| {
+            self.messages.push(MessageRow {
+                id_hash: identity.id_hash,
+                digest: identity.digest,
+                message_id: identity.message_id.clone(),
+                facts: entry.facts.clone(),
+                size_bytes: entry.size_bytes,
+                raw: entry.raw.map(<[u8]>::to_vec),
+                recorded_at: SystemTime::UNIX_EPOCH
+                    + Duration::from_secs(recorded_secs(entry.at, self.time.wall_clock())),
+                kept: None,
+            });
+            self.messages.len() as i64
+        });
+        self.attempts.push(AttemptRow {
+            at,
+            message: Some(message),
+            id_hash: identity.id_hash,
+            attempt: attempt.clone(),
+            end: None,
+        });
+        let copies = self.claims(message, destinations, attempt, terms);
+        let row = &self.messages[message as usize - 1];
+        Recorded {
+            message,
+            recorded_at: row.recorded_at,
+            is_new: known.is_none(),
+            collision: self.collides(row),
+            attempt: self.attempts.len() as i64,
+            copies,
+        }
+    }
+
+    /// The number of the message's row.
+    fn known(&self, identity: &Identity) -> Option<i64> {
+        let is_it =
+            |row: &MessageRow| row.id_hash == identity.id_hash && row.digest == identity.digest;
+        self.messages.iter().position(is_it).map(|at| at as i64 + 1)
+    }
+
+    /// Claims the copies in their order; a mailbox that is named twice is leased once.
+    pub fn claims(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Vec<CopyState> {
+        let mut claim = |(at, destination): (usize, &Destination)| {
+            let is_named_before =
+                destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+            self.claim(message, destination, owner, is_named_before, terms)
+        };
+        destinations.iter().enumerate().map(&mut claim).collect()
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        owner: &Attempt,
+        is_named_before: bool,
+        terms: LeaseTerms,
+    ) -> CopyState {
+        let now = self.time.now();
+        let until = now + terms.lease;
+        let lease_value = owner.value;
+        let owner = format!("{}:{}", owner.host, owner.pid);
+        let found = self.copies.iter_mut().enumerate().find(|(_, row)| {
+            row.message == message
+                && row.destination.account == destination.account
+                && row.destination.mailbox == destination.mailbox
+        });
+        let Some((index, row)) = found else {
+            let value = RandomValue::default();
+            self.copies.push(CopyRow {
+                message,
+                destination: destination.clone(),
+                value,
+                epoch: 1,
+                owner,
+                lease_value,
+                lease: terms.lease,
+                leased_until: Some(until),
+                in_doubt: true,
+                prior_doubt: false,
+                receipt: None,
+                facts: CopyFacts::default(),
+                placed_at: Duration::ZERO,
+                placed_epoch: 0,
+                settled: false,
+            });
+            return CopyState::Claimed(Claim {
+                copy: self.copies.len() as i64,
+                value,
+                epoch: 1,
+                in_doubt: false,
+            });
+        };
+        if let Some(receipt) = &row.receipt {
+            return CopyState::Placed(receipt.clone());
+        }
+        let is_own = row.lease_value == lease_value && !is_named_before;
+        if row.leased_until.is_some_and(|until| until > now) {
+            if !terms.join && !is_own {
+                return CopyState::Busy;
+            }
+            row.prior_doubt |= !is_own;
+            row.lease = row.lease.max(terms.lease);
+        } else {
+            row.epoch += 1;
+            row.prior_doubt = row.in_doubt;
+            row.lease = terms.lease;
+        }
+        row.destination.shared |= destination.shared;
+        row.lease_value = lease_value;
+        row.in_doubt = true;
+        row.owner = owner;
+        row.leased_until = row.leased_until.max(Some(until));
+        let (copy, value) = (index as i64 + 1, row.value);
+        CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt: row.prior_doubt })
+    }
+
+    pub fn copy(&mut self, id: i64, value: RandomValue) -> Result<&mut CopyRow, LedgerError> {
+        usize::try_from(id - 1)
+            .ok()
+            .and_then(|index| self.copies.get_mut(index))
+            .filter(|row| row.value == value)
+            .ok_or_else(|| LedgerError::Broken(format!("no copy {id}")))
+    }
+
+    pub fn message(&mut self, id: i64) -> Result<&mut MessageRow, LedgerError> {
+        let row = usize::try_from(id - 1).ok().and_then(|index| self.messages.get_mut(index));
+        row.ok_or_else(|| LedgerError::Broken(format!("no message {id}")))
+    }
+
+    /// Whether another message with the same Message-ID and other content is on record.
+    pub fn collides(&self, one: &MessageRow) -> bool {
+        let is_other =
+            |other: &MessageRow| other.id_hash == one.id_hash && other.digest != one.digest;
+        one.message_id.is_some() && self.messages.iter().any(is_other)
+    }
+
+    /// The first receipt wins, whatever its epoch.
+    pub fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        let now = self.time.now();
+        let row = self.copy(one.claim.copy, one.claim.value)?;
+        if let Some(by) = row.receipt.clone() {
+            // Copies without a name are one only where no other than ours can have been placed.
+            let is_another =
+                by != *one.receipt || by == Receipt::Unnamed && row.placed_epoch != one.claim.epoch;
+            if is_another {
+                row.epoch += 1;
+                row.settled = false;
+                return Ok(Confirmed::Superseded { by });
+            }
+        } else {
+            row.placed_at = now;
+            row.placed_epoch = one.claim.epoch;
+            row.receipt = Some(one.receipt.clone());
+            row.leased_until = None;
+            row.in_doubt = false;
+            row.facts = one.facts;
+            let (message, is_shared) = (row.message, row.destination.shared);
+            if is_shared {
+                self.message(message)?.kept = None;
+            }
+        }
+        if let Some((attempt, end)) = one.end {
+            self.end(attempt, end);
+        }
+        Ok(Confirmed::Recorded)
+    }
+
+    pub fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        for claim in claims {
+            let row = self.copy(claim.copy, claim.value)?;
+            if row.epoch == claim.epoch && row.receipt.is_none() {
+                row.leased_until = None;
+                row.in_doubt = row.prior_doubt;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        let is_it = |copy: &CopyRow| {
+            copy.message == message && copy.destination.shared && copy.receipt.is_none()
+        };
+        if !self.copies.iter().any(is_it) {
+            return Ok(false);
+        }
+        let kept = &mut self.message(message)?.kept;
+        let bytes = kept.take().map_or_else(|| bytes.to_vec(), |(bytes, _)| bytes);
+        *kept = Some((bytes, why.to_owned()));
+        Ok(true)
+    }
+
+    /// Puts an attempt's end on record.
+    pub fn end(&mut self, attempt: i64, end: &AttemptEnd) {
+        let index = usize::try_from(attempt - 1).ok();
+        if let Some(row) = index.and_then(|index| self.attempts.get_mut(index)) {
+            row.end = Some(end.clone());
+        }
+    }
+
+    /// Puts attempts on record that [`Rows::record`] did not.
+    pub fn note(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) {
+        let (at, message) = (self.time.now(), self.known(identity));
+        self.attempts.extend(ended.iter().map(|(attempt, end)| AttemptRow {
+            at,
+            message,
+            id_hash: identity.id_hash,
+            attempt: attempt.clone(),
+            end: Some(end.clone()),
+        }));
+    }
+}
+
+impl MessageRow {
+    /// Why `copy` could not be placed, if it is the shared one whose bytes are kept.
+    pub fn kept_of(&self, copy: &CopyRow) -> Option<&str> {
+        let (_, why) =
+            self.kept.as_ref().filter(|_| copy.destination.shared && copy.receipt.is_none())?;
+        Some(why)
+    }
+}
