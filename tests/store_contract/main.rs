@@ -17,13 +17,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::lock_key::Hash;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
-use onedrop::store::maildir::old::MaildirStore;
-use onedrop::store::memory::MemoryStore;
-use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError};
+use onedrop::pool::Limits;
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::maildir::MaildirStore;
+use onedrop::store::port::{AnyStore, Need, Slot};
+use onedrop::store::{Copy, Found, Proof, Receipt, Sought, StoreError};
 use support::dovecot::Dovecot;
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
@@ -31,11 +31,11 @@ use ports::{inbox, mail, mail_with_body, message, sent, soon};
 /// A store of its own for one test. Accounts `doug`, `lisa`, `zoe` and `account0` to `account15`
 /// may be used in it; none of them has a mailbox yet.
 trait Rig: Sync {
-    /// A fresh session. Missing mailboxes are made.
-    fn store(&self) -> Box<dyn Store>;
+    /// A handle of its own, as another process has it. Missing mailboxes are made.
+    fn store(&self) -> Box<dyn AnyStore>;
 
-    /// A session that makes no mailboxes; `None` where that cannot be.
-    fn store_that_makes_nothing(&self) -> Option<Box<dyn Store>>;
+    /// One that makes no mailboxes; `None` where that cannot be.
+    fn store_that_makes_nothing(&self) -> Option<Box<dyn AnyStore>>;
 
     /// The bytes of each message in a mailbox, and whether it is marked as read. A missing mailbox
     /// has none.
@@ -56,11 +56,6 @@ trait Rig: Sync {
     /// Does what a mail reader does to delete each message of a mailbox, but for taking it out.
     fn mark_deleted(&self, account: &str, mailbox: &str);
 
-    /// Whether each copy has a lock.
-    fn has_locks(&self) -> bool {
-        false
-    }
-
     /// Panics if anything was written where no mailbox is.
     fn assert_nothing_outside(&self) {}
 }
@@ -75,7 +70,7 @@ macro_rules! store_contract {
                 an_empty_message_is_stored_or_refused,
                 a_shared_copy_is_marked_as_read_and_an_own_one_is_not,
                 a_copy_has_the_date_of_its_first_recording,
-                copies_appended_together_are_each_what_they_would_be_alone,
+                copies_that_come_together_are_each_what_they_would_be_alone,
                 a_missing_mailbox_is_made,
                 a_mailbox_that_may_not_be_made_is_refused,
                 a_missing_mailbox_holds_no_copy,
@@ -100,10 +95,10 @@ macro_rules! store_contract {
                 many_append_to_one_mailbox_at_once,
                 many_make_one_mailbox_at_once,
                 a_copy_appended_by_many_at_once_is_as_the_store_says,
-                a_copy_that_is_held_is_nobody_elses,
-                an_append_that_has_begun_stores_nothing_before_it_ends,
-                an_append_that_has_begun_without_its_lock_is_not_in_the_way,
-                an_append_takes_its_own_date_whatever_it_began_with,
+                a_copy_that_is_reserved_is_nobody_elses_where_copies_have_locks,
+                a_slot_stores_nothing_before_its_append,
+                one_slot_looks_and_then_appends,
+                a_slot_is_for_its_own_date,
                 preparing_changes_nothing,
                 a_check_writes_no_message,
             }
@@ -131,52 +126,82 @@ fn ample() -> Deadline {
     Deadline::new(Duration::from_secs(120), Duration::from_secs(20))
 }
 
-/// Calls `with` on the copy of `mail` that belongs in `destination`.
-fn with_copy<T>(mail: &Message, destination: &Destination, with: impl FnOnce(&Copy<'_>) -> T) -> T {
-    let key = mail.identity().copy_key(&destination.account, &destination.mailbox);
+/// Reserves what `need` says for the copy of `mail` that belongs in `destination`, and calls `with`
+/// on the slot, if there is one.
+fn try_reserve<T>(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    (need, recorded_at, deadline): (Need, SystemTime, &Deadline),
+    with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
+) -> Result<T, StoreError> {
+    let key = &mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    with(&Copy {
-        key: &key,
-        head: b"",
-        bytes,
-        identity: mail.identity(),
-        recorded_at: recorded_at(),
-    })
+    let copy = Copy { key, head: b"", bytes, identity: mail.identity(), recorded_at };
+    let mut slot = store.reserve(destination, copy, need, deadline)?;
+    Ok(with(slot.as_deref_mut()))
 }
 
-fn key_of(mail: &Message, destination: &Destination) -> Hash {
-    mail.identity().copy_key(&destination.account, &destination.mailbox)
+fn reserve<T>(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    need: Need,
+    with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
+) -> T {
+    try_reserve(store, destination, mail, (need, recorded_at(), &ample()), with).expect("reserve")
 }
 
-fn hold(store: &mut dyn Store, destination: &Destination, mail: &Message) -> bool {
-    let is_held = store.hold(destination, &key_of(mail, destination), &ample()).expect("hold");
-    assert!(is_held || !store.holds(&key_of(mail, destination)));
-    is_held
+/// Whether the copy can be reserved for each need. A need that has nothing to gain may be left out
+/// where copies have no locks.
+fn is_free(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> bool {
+    let free = [Need::Early, Need::Write, Need::Look]
+        .map(|need| reserve(store, destination, mail, need, |slot| slot.is_some()));
+    assert!(
+        free[1] == free[2] && (free[0] == free[1] || !store.append_is_idempotent()),
+        "{free:?}"
+    );
+    free[1]
 }
 
-fn begin(store: &mut dyn Store, destination: &Destination, mail: &Message) {
-    with_copy(mail, destination, |copy| store.begin_append(destination, copy, &ample()));
+fn append_as(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    (recorded_at, deadline): (SystemTime, &Deadline),
+) -> Result<Receipt, StoreError> {
+    let reservation = (Need::Write, recorded_at, deadline);
+    try_reserve(store, destination, mail, reservation, |slot| slot.expect("a slot").append())?
 }
 
 fn try_append(
-    store: &mut dyn Store,
+    store: &dyn AnyStore,
     destination: &Destination,
     mail: &Message,
 ) -> Result<Receipt, StoreError> {
-    with_copy(mail, destination, |copy| store.append(destination, copy, &ample()))
+    append_as(store, destination, mail, (recorded_at(), &ample()))
 }
 
-fn append(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Receipt {
+fn append(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Receipt {
     try_append(store, destination, mail).expect("append")
 }
 
-fn look(store: &mut dyn Store, destination: &Destination, mail: &Message) -> Option<Receipt> {
-    with_copy(mail, destination, |copy| store.look(destination, copy, soon())).expect("look")
+fn try_look(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+) -> Result<Option<Receipt>, StoreError> {
+    let reservation = (Need::Look, recorded_at(), &ample());
+    try_reserve(store, destination, mail, reservation, |slot| slot.expect("a slot").look(soon()))?
+}
+
+fn look(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Option<Receipt> {
+    try_look(store, destination, mail).expect("look")
 }
 
 /// All copies that stand in a mailbox, by what a ledger knows of them.
 fn find(
-    store: &mut dyn Store,
+    store: &dyn AnyStore,
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
@@ -185,7 +210,7 @@ fn find(
 }
 
 fn find_as(
-    store: &mut dyn Store,
+    store: &dyn AnyStore,
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
@@ -263,11 +288,11 @@ mod suite {
     use super::*;
 
     pub fn a_copy_is_stored_byte_for_byte(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let mut expected = Vec::new();
         for bytes in odd_messages() {
             let mail = message(bytes.clone());
-            append(store.as_mut(), &inbox(), &mail);
+            append(store.as_ref(), &inbox(), &mail);
             expected.push(rig.stored_form(&bytes));
         }
         let mut stored: Vec<_> =
@@ -289,26 +314,26 @@ mod suite {
         // What Postfix hands over has a field at least; what is left of it for a shared copy may be
         // nothing. An IMAP server may refuse that (RFC 3502 takes an empty literal for a wish to
         // stop).
-        let mut store = rig.store();
+        let store = rig.store();
         let mail = message("Return-Path: <lisa@gmail.com>\n");
-        match try_append(store.as_mut(), &sent(), &mail) {
+        match try_append(store.as_ref(), &sent(), &mail) {
             Ok(receipt) => {
                 assert_eq!(rig.messages("lisa", "Sent"), [(Vec::new(), true)]);
-                assert_eq!(look(store.as_mut(), &sent(), &mail), Some(receipt));
+                assert_eq!(look(store.as_ref(), &sent(), &mail), Some(receipt));
             }
             Err(error) => {
                 assert!(error.certainly_not_stored(), "{error}");
                 assert!(rig.messages("lisa", "Sent").is_empty());
             }
         }
-        append(store.as_mut(), &sent(), &super::mail("next"));
+        append(store.as_ref(), &sent(), &super::mail("next"));
         assert!(subjects(rig, &sent()).contains(&"next".to_owned()), "the session lives on");
     }
 
     pub fn a_shared_copy_is_marked_as_read_and_an_own_one_is_not(rig: &dyn Rig) {
-        let mut store = rig.store();
-        append(store.as_mut(), &inbox(), &mail("own"));
-        append(store.as_mut(), &sent(), &mail("shared"));
+        let store = rig.store();
+        append(store.as_ref(), &inbox(), &mail("own"));
+        append(store.as_ref(), &sent(), &mail("shared"));
         let seen = |account, mailbox| -> Vec<bool> {
             rig.messages(account, mailbox).into_iter().map(|(_, seen)| seen).collect()
         };
@@ -317,98 +342,83 @@ mod suite {
     }
 
     pub fn a_copy_has_the_date_of_its_first_recording(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
-            append(store.as_mut(), &destination, &mail("dated"));
+            append(store.as_ref(), &destination, &mail("dated"));
             if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
                 assert_eq!(dates, [recorded_at()], "{destination}");
             }
         }
     }
 
-    pub fn copies_appended_together_are_each_what_they_would_be_alone(rig: &dyn Rig) {
-        let mut store = rig.store();
+    pub fn copies_that_come_together_are_each_what_they_would_be_alone(rig: &dyn Rig) {
+        let store = rig.store();
         // The first one makes the mailbox.
-        let destination = Destination::sent("lisa", "Together");
-        let mails: Vec<Message> = (0..12).map(|n| mail(&format!("together {n:02}"))).collect();
-        let keys: Vec<_> = mails
-            .iter()
-            .map(|mail| mail.identity().copy_key(&destination.account, &destination.mailbox))
-            .collect();
-        let deadline = ample();
-        let copies: Vec<(Copy<'_>, &Deadline)> = mails
-            .iter()
-            .zip(&keys)
-            .map(|(mail, key)| {
-                let (bytes, identity) = (mail.shared_copy(), mail.identity());
-                (Copy { key, head: b"", bytes, identity, recorded_at: recorded_at() }, &deadline)
-            })
-            .collect();
-        let receipts: Vec<Receipt> = store
-            .append_all(&destination, &copies)
-            .into_iter()
-            .map(|one| one.expect("append"))
-            .collect();
-        assert_eq!(
-            subjects(rig, &destination),
-            (0..12).map(|n| format!("together {n:02}")).collect::<Vec<_>>()
-        );
-        assert!(
-            rig.messages("lisa", "Together").iter().all(|(_, seen)| *seen),
-            "each has its flags"
-        );
-        for (mail, receipt) in mails.iter().zip(&receipts) {
-            assert_eq!(
-                look(store.as_mut(), &destination, mail).as_ref(),
-                Some(receipt),
-                "each has its own receipt"
-            );
-        }
-        assert!(store.append_all(&destination, &[]).is_empty());
+        let destination = &Destination::sent("lisa", "Together");
+        let barrier = Barrier::new(MANY);
+        thread::scope(|scope| {
+            for n in 0..MANY {
+                let (store, barrier) = (store.as_ref(), &barrier);
+                scope.spawn(move || {
+                    for round in ["a", "b"] {
+                        let mail = mail(&format!("{round}{n:02}"));
+                        barrier.wait();
+                        let receipt = append(store, destination, &mail);
+                        let found = look(store, destination, &mail);
+                        assert_eq!(found, Some(receipt), "each has its own receipt");
+                    }
+                });
+            }
+        });
+        let names = |round: &'static str| (0..MANY).map(move |n| format!("{round}{n:02}"));
+        let expected: Vec<String> = names("a").chain(names("b")).collect();
+        assert_eq!(subjects(rig, destination), expected);
+        let messages = rig.messages("lisa", "Together");
+        assert!(messages.iter().all(|(_, seen)| *seen), "each has its flags");
     }
 
     pub fn a_missing_mailbox_is_made(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let deep = Destination::sent("zoe", "Archive/2026");
         for destination in [inbox(), sent(), Destination::inbox("lisa"), deep] {
-            append(store.as_mut(), &destination, &mail("first"));
-            append(rig.store().as_mut(), &destination, &mail("second"));
+            append(store.as_ref(), &destination, &mail("first"));
+            append(rig.store().as_ref(), &destination, &mail("second"));
             assert_eq!(subjects(rig, &destination), ["first", "second"], "{destination}");
         }
     }
 
     pub fn a_mailbox_that_may_not_be_made_is_refused(rig: &dyn Rig) {
-        let Some(mut store) = rig.store_that_makes_nothing() else { return };
-        append(rig.store().as_mut(), &Destination::inbox("lisa"), &mail("there"));
+        let Some(store) = rig.store_that_makes_nothing() else { return };
+        append(rig.store().as_ref(), &Destination::inbox("lisa"), &mail("there"));
         // An account without any mailbox is another matter: some stores give every account an
         // INBOX.
-        let refused = try_append(store.as_mut(), &sent(), &mail("refused"));
+        let refused = try_append(store.as_ref(), &sent(), &mail("refused"));
         assert!(refused.is_err_and(|error| error.certainly_not_stored()));
-        assert_eq!(look(store.as_mut(), &sent(), &mail("refused")), None);
+        assert!(find(store.as_ref(), &sent(), &mail("refused"), None).is_empty());
         assert!(rig.messages("lisa", "Sent").is_empty());
-        append(store.as_mut(), &Destination::inbox("lisa"), &mail("accepted"));
+        append(store.as_ref(), &Destination::inbox("lisa"), &mail("accepted"));
         assert_eq!(
             subjects(rig, &Destination::inbox("lisa")),
             ["accepted", "there"],
             "the session lives on"
         );
-        append(rig.store().as_mut(), &sent(), &mail("made"));
-        append(store.as_mut(), &sent(), &mail("later"));
+        append(rig.store().as_ref(), &sent(), &mail("made"));
+        append(store.as_ref(), &sent(), &mail("later"));
         assert_eq!(subjects(rig, &sent()), ["later", "made"]);
     }
 
     pub fn a_missing_mailbox_holds_no_copy(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
-            assert_eq!(look(store.as_mut(), &destination, &mail("nowhere")), None);
+            assert_eq!(look(store.as_ref(), &destination, &mail("nowhere")), None);
         }
         // Not the INBOX: an IMAP server has one for everybody, with a UIDVALIDITY of its own.
-        let gone = append(store.as_mut(), &Destination::inbox("zoe"), &mail("elsewhere"));
+        let gone = append(store.as_ref(), &Destination::inbox("zoe"), &mail("elsewhere"));
         store.remove(&sent(), &gone, soon()).expect("gone already");
     }
 
     pub fn the_look_finds_a_copy_whatever_way_it_took(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let body = "Message-ID: <way@x>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nFrom: lisa@gmail.com\r\nSubject: way\r\n\r\nHello\r\n";
         let first = message(format!("Delivered-To: a@x\r\nReceived: from a by b; now\r\n{body}"));
         let second = message(format!(
@@ -416,25 +426,25 @@ mod suite {
         ));
         let unix = message(body.replace("\r\n", "\n"));
         for destination in [inbox(), sent()] {
-            append(store.as_mut(), &destination, &mail("before"));
-            let receipt = append(store.as_mut(), &destination, &first);
-            append(store.as_mut(), &destination, &mail("after"));
+            append(store.as_ref(), &destination, &mail("before"));
+            let receipt = append(store.as_ref(), &destination, &first);
+            append(store.as_ref(), &destination, &mail("after"));
             for other in [&first, &second, &unix] {
-                assert_eq!(look(store.as_mut(), &destination, other), Some(receipt.clone()));
-                assert_eq!(look(rig.store().as_mut(), &destination, other), Some(receipt.clone()));
+                assert_eq!(look(store.as_ref(), &destination, other), Some(receipt.clone()));
+                assert_eq!(look(rig.store().as_ref(), &destination, other), Some(receipt.clone()));
             }
         }
     }
 
     pub fn the_look_finds_what_a_reader_has_touched(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
-            let receipt = append(store.as_mut(), &destination, &mail("read"));
-            assert_eq!(look(store.as_mut(), &destination, &mail("read")), Some(receipt.clone()));
+            let receipt = append(store.as_ref(), &destination, &mail("read"));
+            assert_eq!(look(store.as_ref(), &destination, &mail("read")), Some(receipt.clone()));
             rig.read(&destination.account, &destination.mailbox);
-            assert_eq!(look(store.as_mut(), &destination, &mail("read")), Some(receipt.clone()));
+            assert_eq!(look(store.as_ref(), &destination, &mail("read")), Some(receipt.clone()));
             assert_eq!(
-                look(rig.store().as_mut(), &destination, &mail("read")),
+                look(rig.store().as_ref(), &destination, &mail("read")),
                 Some(receipt.clone())
             );
             store.remove(&destination, &receipt, soon()).expect("remove");
@@ -443,7 +453,7 @@ mod suite {
     }
 
     pub fn the_look_takes_no_other_message_for_the_copy(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let wanted = mail_with_body("same", "wanted");
         for other in [
             mail_with_body("same", "another"),
@@ -456,83 +466,83 @@ mod suite {
                 "Subject: second\r\nMessage-ID: <x@x>\r\nMessage-ID: <same@example.org>\r\n\r\nwanted",
             ),
         ] {
-            append(store.as_mut(), &inbox(), &other);
+            append(store.as_ref(), &inbox(), &other);
         }
-        assert_eq!(look(store.as_mut(), &inbox(), &wanted), None);
-        let receipt = append(store.as_mut(), &inbox(), &wanted);
-        append(store.as_mut(), &inbox(), &mail_with_body("same", "a third"));
-        assert_eq!(look(store.as_mut(), &inbox(), &wanted), Some(receipt));
+        assert_eq!(look(store.as_ref(), &inbox(), &wanted), None);
+        let receipt = append(store.as_ref(), &inbox(), &wanted);
+        append(store.as_ref(), &inbox(), &mail_with_body("same", "a third"));
+        assert_eq!(look(store.as_ref(), &inbox(), &wanted), Some(receipt));
     }
 
     pub fn the_look_finds_a_copy_without_a_message_id(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let wanted = message("Subject: none\n\nbody 1\n");
-        append(store.as_mut(), &inbox(), &message("Subject: none\n\nbody 2\n"));
-        append(store.as_mut(), &inbox(), &mail("with"));
-        assert_eq!(look(store.as_mut(), &inbox(), &wanted), None);
-        let receipt = append(store.as_mut(), &inbox(), &wanted);
-        append(store.as_mut(), &inbox(), &message("Subject: none\n\nbody 3\n"));
-        assert_eq!(look(store.as_mut(), &inbox(), &wanted), Some(receipt));
+        append(store.as_ref(), &inbox(), &message("Subject: none\n\nbody 2\n"));
+        append(store.as_ref(), &inbox(), &mail("with"));
+        assert_eq!(look(store.as_ref(), &inbox(), &wanted), None);
+        let receipt = append(store.as_ref(), &inbox(), &wanted);
+        append(store.as_ref(), &inbox(), &message("Subject: none\n\nbody 3\n"));
+        assert_eq!(look(store.as_ref(), &inbox(), &wanted), Some(receipt));
     }
 
     pub fn the_look_finds_odd_copies(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
         let receipts: Vec<_> =
-            mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
+            mails.iter().map(|mail| append(store.as_ref(), &inbox(), mail)).collect();
         for (receipt, mail) in receipts.into_iter().zip(&mails) {
-            let found = look(store.as_mut(), &inbox(), mail);
+            let found = look(store.as_ref(), &inbox(), mail);
             assert_eq!(found, Some(receipt), "{:.100?}", mail.own_copy().escape_ascii());
         }
     }
 
     pub fn the_look_finds_one_among_many(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let mut receipts = Vec::new();
         for n in 0..60 {
-            receipts.push(append(store.as_mut(), &inbox(), &mail(&format!("n{n}"))));
+            receipts.push(append(store.as_ref(), &inbox(), &mail(&format!("n{n}"))));
         }
         let distinct: HashSet<String> =
             receipts.iter().map(|receipt| format!("{receipt:?}")).collect();
         assert_eq!(distinct.len(), 60, "each has a receipt of its own");
-        let mut fresh = rig.store();
+        let fresh = rig.store();
         for n in [0, 1, 31, 59] {
             assert_eq!(
-                look(fresh.as_mut(), &inbox(), &mail(&format!("n{n}"))),
+                look(fresh.as_ref(), &inbox(), &mail(&format!("n{n}"))),
                 Some(receipts[n].clone())
             );
         }
-        assert_eq!(look(fresh.as_mut(), &inbox(), &mail("n")), None);
+        assert_eq!(look(fresh.as_ref(), &inbox(), &mail("n")), None);
     }
 
     pub fn the_look_keeps_to_its_mailbox(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let others = [
             Destination::inbox("zoe"),
             Destination::sent("doug", "Sent"),
             Destination::sent("doug", "Sent2"),
         ];
         for other in &others {
-            append(store.as_mut(), other, &mail("kept"));
+            append(store.as_ref(), other, &mail("kept"));
         }
-        assert_eq!(look(store.as_mut(), &inbox(), &mail("kept")), None);
-        let receipt = append(store.as_mut(), &inbox(), &mail("kept"));
-        assert_eq!(look(store.as_mut(), &inbox(), &mail("kept")), Some(receipt));
+        assert_eq!(look(store.as_ref(), &inbox(), &mail("kept")), None);
+        let receipt = append(store.as_ref(), &inbox(), &mail("kept"));
+        assert_eq!(look(store.as_ref(), &inbox(), &mail("kept")), Some(receipt));
         for other in others {
             assert_eq!(subjects(rig, &other), ["kept"]);
         }
     }
 
     pub fn looks_and_appends_do_not_disturb_each_other(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let destinations =
             [inbox(), sent(), Destination::inbox("lisa"), Destination::sent("doug", "Sent")];
         for round in 0..3 {
             let mail = mail(&format!("round{round}"));
             for destination in &destinations {
-                assert_eq!(look(store.as_mut(), destination, &mail), None);
-                let receipt = append(store.as_mut(), destination, &mail);
-                assert_eq!(look(store.as_mut(), destination, &mail), Some(receipt));
+                assert_eq!(look(store.as_ref(), destination, &mail), None);
+                let receipt = append(store.as_ref(), destination, &mail);
+                assert_eq!(look(store.as_ref(), destination, &mail), Some(receipt));
             }
         }
         for destination in &destinations {
@@ -545,22 +555,22 @@ mod suite {
     }
 
     pub fn all_copies_of_a_message_are_found(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
             let (account, mailbox) = (&destination.account, &destination.mailbox);
-            assert_eq!(find(store.as_mut(), &destination, &mail("two"), None), []);
-            append(store.as_mut(), &destination, &mail("before"));
-            let first = append(store.as_mut(), &destination, &mail("two"));
-            append(store.as_mut(), &destination, &mail_with_body("two", "other content"));
+            assert_eq!(find(store.as_ref(), &destination, &mail("two"), None), []);
+            append(store.as_ref(), &destination, &mail("before"));
+            let first = append(store.as_ref(), &destination, &mail("two"));
+            append(store.as_ref(), &destination, &mail_with_body("two", "other content"));
             // Of an idempotent store's names one may be taken twice, once a reader has touched the
             // first.
             rig.read(account, mailbox);
-            append(store.as_mut(), &destination, &mail("two"));
-            append(store.as_mut(), &destination, &mail("two"));
+            append(store.as_ref(), &destination, &mail("two"));
+            append(store.as_ref(), &destination, &mail("two"));
             let standing =
                 subjects(rig, &destination).iter().filter(|subject| *subject == "two").count() - 1;
             for on_record in [None, Some(&first)] {
-                let found = find(store.as_mut(), &destination, &mail("two"), on_record);
+                let found = find(store.as_ref(), &destination, &mail("two"), on_record);
                 assert_eq!(found.len(), standing, "{destination}: {found:?}");
                 assert!(
                     found.iter().all(|one| one.has_our_date && !one.marked_deleted),
@@ -576,39 +586,30 @@ mod suite {
                 assert_eq!(names.len(), standing, "each can be told from the others: {found:?}");
             }
             let others = subjects(rig, &destination).len() - standing;
-            for one in find(store.as_mut(), &destination, &mail("two"), None) {
+            for one in find(store.as_ref(), &destination, &mail("two"), None) {
                 if one.receipt != first {
                     store.remove(&destination, &one.receipt, soon()).expect("remove");
                 }
             }
-            let left = find(rig.store().as_mut(), &destination, &mail("two"), None);
+            let left = find(rig.store().as_ref(), &destination, &mail("two"), None);
             assert_eq!(left.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&first]);
             assert_eq!(subjects(rig, &destination).len(), others + 1);
             store.remove(&destination, &first, soon()).expect("remove");
-            assert_eq!(find(store.as_mut(), &destination, &mail("two"), Some(&first)), []);
+            assert_eq!(find(store.as_ref(), &destination, &mail("two"), Some(&first)), []);
             assert_eq!(subjects(rig, &destination).len(), others);
         }
     }
 
     pub fn a_copy_is_found_with_its_date_and_its_deletion(rig: &dyn Rig) {
-        let mut store = rig.store();
-        let at = |store: &mut dyn Store, recorded_at: SystemTime| {
-            let mail = mail("dated");
-            let key = mail.identity().copy_key("doug", "INBOX");
-            let copy = Copy {
-                key: &key,
-                head: b"",
-                bytes: mail.own_copy(),
-                identity: mail.identity(),
-                recorded_at,
-            };
-            store.append(&inbox(), &copy, &ample()).expect("append")
+        let store = rig.store();
+        let at = |store: &dyn AnyStore, recorded_at: SystemTime| {
+            append_as(store, &inbox(), &mail("dated"), (recorded_at, &ample())).expect("append")
         };
         let day = Duration::from_secs(24 * 3600);
-        let ours = at(store.as_mut(), recorded_at());
-        at(store.as_mut(), recorded_at() + Duration::from_secs(1));
-        let long_ago = at(store.as_mut(), recorded_at() - 3 * day);
-        let found = find(store.as_mut(), &inbox(), &mail("dated"), None);
+        let ours = at(store.as_ref(), recorded_at());
+        at(store.as_ref(), recorded_at() + Duration::from_secs(1));
+        let long_ago = at(store.as_ref(), recorded_at() - 3 * day);
+        let found = find(store.as_ref(), &inbox(), &mail("dated"), None);
         let dated: Vec<bool> =
             found.iter().filter(|one| one.receipt != ours).map(|one| one.has_our_date).collect();
         assert!(found.iter().any(|one| one.receipt == ours && one.has_our_date));
@@ -616,32 +617,32 @@ mod suite {
         assert!(dated.iter().all(|ours| !ours) && dated.len() <= 1, "{found:?}");
         assert!(store.append_is_idempotent() || dated.len() == 1, "{found:?}");
         if !store.append_is_idempotent() {
-            let found = find(store.as_mut(), &inbox(), &mail("dated"), Some(&long_ago));
+            let found = find(store.as_ref(), &inbox(), &mail("dated"), Some(&long_ago));
             assert!(
                 found.iter().any(|one| one.receipt == long_ago && !one.has_our_date),
                 "on record: {found:?}"
             );
         }
         rig.mark_deleted("doug", "INBOX");
-        let found = find(store.as_mut(), &inbox(), &mail("dated"), Some(&ours));
+        let found = find(store.as_ref(), &inbox(), &mail("dated"), Some(&ours));
         assert!(found.iter().all(|one| one.marked_deleted), "{found:?}");
         assert_eq!(
-            look(store.as_mut(), &inbox(), &mail("dated")),
+            look(store.as_ref(), &inbox(), &mail("dated")),
             Some(found[0].receipt.clone()),
             "it was delivered"
         );
     }
 
     pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
         let receipts: Vec<_> =
-            mails.iter().map(|mail| append(store.as_mut(), &inbox(), mail)).collect();
+            mails.iter().map(|mail| append(store.as_ref(), &inbox(), mail)).collect();
         for (receipt, mail) in receipts.iter().zip(&mails) {
             for (on_record, is_thorough) in
                 [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
             {
-                let found = find_as(store.as_mut(), &inbox(), mail, on_record, is_thorough);
+                let found = find_as(store.as_ref(), &inbox(), mail, on_record, is_thorough);
                 let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
                 assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
                 assert!(
@@ -653,19 +654,19 @@ mod suite {
     }
 
     pub fn a_removal_takes_out_the_one_it_names(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
             let receipts: Vec<_> = ["a", "b", "c"]
-                .map(|name| append(store.as_mut(), &destination, &mail(name)))
+                .map(|name| append(store.as_ref(), &destination, &mail(name)))
                 .into();
-            append(store.as_mut(), &Destination::inbox("zoe"), &mail("b"));
+            append(store.as_ref(), &Destination::inbox("zoe"), &mail("b"));
             for _ in 0..2 {
                 store.remove(&destination, &receipts[1], soon()).expect("remove");
                 assert_eq!(subjects(rig, &destination), ["a", "c"]);
             }
-            assert_eq!(look(store.as_mut(), &destination, &mail("b")), None);
-            let again = append(store.as_mut(), &destination, &mail("b"));
-            assert_eq!(look(store.as_mut(), &destination, &mail("b")), Some(again.clone()));
+            assert_eq!(look(store.as_ref(), &destination, &mail("b")), None);
+            let again = append(store.as_ref(), &destination, &mail("b"));
+            assert_eq!(look(store.as_ref(), &destination, &mail("b")), Some(again.clone()));
             rig.store().remove(&destination, &again, soon()).expect("remove, by another session");
             assert_eq!(subjects(rig, &destination), ["a", "c"]);
         }
@@ -673,9 +674,9 @@ mod suite {
     }
 
     pub fn a_removal_by_a_strange_receipt_takes_out_nothing(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         let receipts: Vec<_> =
-            ["a", "b"].map(|name| append(store.as_mut(), &inbox(), &mail(name))).into();
+            ["a", "b"].map(|name| append(store.as_ref(), &inbox(), &mail(name))).into();
         let mut strange = vec![
             Receipt::Unnamed,
             Receipt::Uid { validity: 0, uid: 0 },
@@ -710,19 +711,19 @@ mod suite {
             }
             assert_eq!(subjects(rig, &inbox()), ["a", "b"], "{receipt:?}");
         }
-        append(store.as_mut(), &inbox(), &mail("c"));
+        append(store.as_ref(), &inbox(), &mail("c"));
         assert_eq!(subjects(rig, &inbox()), ["a", "b", "c"], "the session lives on");
     }
 
     pub fn a_double_is_taken_out_while_its_keeper_stands(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
             let (account, mailbox) = (&destination.account, &destination.mailbox);
-            append(store.as_mut(), &destination, &mail("other"));
-            let keeper = append(store.as_mut(), &destination, &mail("two"));
+            append(store.as_ref(), &destination, &mail("other"));
+            let keeper = append(store.as_ref(), &destination, &mail("two"));
             rig.read(account, mailbox);
-            append(store.as_mut(), &destination, &mail("two"));
-            let found = find(store.as_mut(), &destination, &mail("two"), Some(&keeper));
+            append(store.as_ref(), &destination, &mail("two"));
+            let found = find(store.as_ref(), &destination, &mail("two"), Some(&keeper));
             // An idempotent store without readers has none.
             let [double, kept] = &found[..] else { return };
             assert_eq!((&kept.receipt, double.proof), (&keeper, Proof::Equal));
@@ -747,7 +748,7 @@ mod suite {
             store.remove_double(&destination, double, &keeper, soon()).expect("removal");
             assert_eq!(subjects(rig, &destination), ["other", "two"]);
             assert_eq!(
-                find(rig.store().as_mut(), &destination, &mail("two"), None)[0].receipt,
+                find(rig.store().as_ref(), &destination, &mail("two"), None)[0].receipt,
                 keeper
             );
             assert!(
@@ -755,9 +756,9 @@ mod suite {
                 "gone, or renamed"
             );
             rig.read(account, mailbox);
-            append(store.as_mut(), &destination, &mail("two"));
+            append(store.as_ref(), &destination, &mail("two"));
             rig.mark_deleted(account, mailbox);
-            for one in find(store.as_mut(), &destination, &mail("two"), Some(&keeper)) {
+            for one in find(store.as_ref(), &destination, &mail("two"), Some(&keeper)) {
                 assert!(
                     store.remove_double(&destination, &one.receipt, &keeper, soon()).is_err(),
                     "{one:?}"
@@ -769,10 +770,10 @@ mod suite {
     }
 
     pub fn a_second_append_is_as_the_store_says(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for destination in [inbox(), sent()] {
-            let first = append(store.as_mut(), &destination, &mail("again"));
-            let second = append(rig.store().as_mut(), &destination, &mail("again"));
+            let first = append(store.as_ref(), &destination, &mail("again"));
+            let second = append(rig.store().as_ref(), &destination, &mail("again"));
             let expected = if store.append_is_idempotent() {
                 assert_eq!(first, second);
                 1
@@ -783,16 +784,16 @@ mod suite {
             assert_eq!(subjects(rig, &destination).len(), expected, "{destination}");
             if expected == 2 {
                 store.remove(&destination, &second, soon()).expect("remove");
-                assert_eq!(look(store.as_mut(), &destination, &mail("again")), Some(first));
+                assert_eq!(look(store.as_ref(), &destination, &mail("again")), Some(first));
             }
         }
         assert_eq!(store.append_is_idempotent(), rig.store().append_is_idempotent());
     }
 
     pub fn odd_names_are_stored_safely_or_refused(rig: &dyn Rig) {
-        let mut store = rig.store();
-        append(store.as_mut(), &inbox(), &mail("victim"));
-        append(store.as_mut(), &Destination::sent("doug", "Sent"), &mail("victim"));
+        let store = rig.store();
+        append(store.as_ref(), &inbox(), &mail("victim"));
+        append(store.as_ref(), &Destination::sent("doug", "Sent"), &mail("victim"));
         let accounts = [
             "",
             ".",
@@ -860,14 +861,14 @@ mod suite {
         for (n, destination) in odd.iter().enumerate() {
             let mail = mail(&format!("odd{n:02}"));
             let context = format!("{:?} {:?}", destination.account, destination.mailbox);
-            match try_append(store.as_mut(), destination, &mail) {
+            match try_append(store.as_ref(), destination, &mail) {
                 Ok(receipt) => {
                     assert_eq!(
-                        look(store.as_mut(), destination, &mail),
+                        look(store.as_ref(), destination, &mail),
                         Some(receipt),
                         "{context}"
                     );
-                    assert!(look(rig.store().as_mut(), destination, &mail).is_some(), "{context}");
+                    assert!(look(rig.store().as_ref(), destination, &mail).is_some(), "{context}");
                 }
                 Err(error) => {
                     // Dovecot has no word for some of these but that it is in trouble, which it may
@@ -875,8 +876,7 @@ mod suite {
                     let is_trouble = error.to_string().contains("NO [SERVERBUG]");
                     assert!(error.certainly_not_stored() || is_trouble, "{context}: {error}");
                     // Refused or not there; an odd name finds nothing else either.
-                    let found =
-                        with_copy(&mail, destination, |copy| store.look(destination, copy, soon()));
+                    let found = try_look(store.as_ref(), destination, &mail);
                     assert!(!matches!(found, Ok(Some(_))), "{context}");
                 }
             }
@@ -885,35 +885,42 @@ mod suite {
         }
         assert_eq!(subjects(rig, &inbox()), ["victim"]);
         assert_eq!(subjects(rig, &Destination::sent("doug", "Sent")), ["victim"]);
-        append(store.as_mut(), &inbox(), &mail("last"));
+        append(store.as_ref(), &inbox(), &mail("last"));
         assert_eq!(subjects(rig, &inbox()), ["last", "victim"], "the session lives on");
     }
 
     pub fn without_time_for_the_answer_nothing_is_stored(rig: &dyn Rig) {
-        let mut store = rig.store();
-        append(store.as_mut(), &inbox(), &mail("before"));
+        let store = rig.store();
+        append(store.as_ref(), &inbox(), &mail("before"));
         let spent = Deadline::new(Duration::ZERO, Duration::from_secs(1));
         let short = Deadline::new(Duration::from_secs(60), Duration::from_secs(61));
         for deadline in [short, spent] {
             let late =
-                with_copy(&mail("late"), &inbox(), |copy| store.append(&inbox(), copy, &deadline));
+                append_as(store.as_ref(), &inbox(), &mail("late"), (recorded_at(), &deadline));
             assert!(matches!(late, Err(StoreError::NotStored(_))), "{late:?}");
             assert!(!deadline.is_answering());
             assert_eq!(subjects(rig, &inbox()), ["before"]);
         }
-        let mut fresh = rig.store();
-        assert_eq!(look(fresh.as_mut(), &inbox(), &mail("late")), None);
-        append(fresh.as_mut(), &inbox(), &mail("late"));
+        let fresh = rig.store();
+        assert_eq!(look(fresh.as_ref(), &inbox(), &mail("late")), None);
+        append(fresh.as_ref(), &inbox(), &mail("late"));
         assert_eq!(subjects(rig, &inbox()), ["before", "late"]);
     }
 
     pub fn an_append_tells_the_watchdog_that_it_waits_for_the_answer(rig: &dyn Rig) {
         let deadline = ample();
-        let mut store = rig.store();
-        with_copy(&mail("told"), &inbox(), |copy| store.look(&inbox(), copy, soon()))
-            .expect("look");
-        assert!(!deadline.is_answering());
-        with_copy(&mail("told"), &inbox(), |copy| store.append(&inbox(), copy, &deadline))
+        let store = rig.store();
+        look(store.as_ref(), &inbox(), &mail("told"));
+        for need in [Need::Look, Need::Early] {
+            let reservation = (need, recorded_at(), &deadline);
+            let looked =
+                try_reserve(store.as_ref(), &inbox(), &mail("told"), reservation, |slot| {
+                    slot.map(|slot| slot.look(soon()).expect("look"))
+                });
+            looked.expect("reserve");
+            assert!(!deadline.is_answering(), "{need:?}");
+        }
+        append_as(store.as_ref(), &inbox(), &mail("told"), (recorded_at(), &deadline))
             .expect("append");
         assert!(deadline.is_answering(), "until the caller has put the receipt on record");
     }
@@ -921,16 +928,16 @@ mod suite {
     const MANY: usize = 16;
 
     pub fn many_append_to_one_mailbox_at_once(rig: &dyn Rig) {
-        append(rig.store().as_mut(), &inbox(), &mail("m"));
+        append(rig.store().as_ref(), &inbox(), &mail("m"));
         let (barrier, receipts) = (Barrier::new(MANY), Mutex::new(HashSet::new()));
         thread::scope(|scope| {
             for n in 0..MANY {
                 let (barrier, receipts) = (&barrier, &receipts);
                 scope.spawn(move || {
-                    let (mut store, mail) = (rig.store(), mail(&format!("m{n:02}")));
+                    let (store, mail) = (rig.store(), mail(&format!("m{n:02}")));
                     barrier.wait();
-                    let receipt = append(store.as_mut(), &inbox(), &mail);
-                    assert_eq!(look(store.as_mut(), &inbox(), &mail), Some(receipt.clone()));
+                    let receipt = append(store.as_ref(), &inbox(), &mail);
+                    assert_eq!(look(store.as_ref(), &inbox(), &mail), Some(receipt.clone()));
                     receipts.lock().expect("receipts").insert(format!("{receipt:?}"));
                 });
             }
@@ -945,11 +952,11 @@ mod suite {
             for n in 0..MANY {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    let mut store = rig.store();
+                    let store = rig.store();
                     barrier.wait();
-                    append(store.as_mut(), &sent(), &mail(&format!("m{n}")));
+                    append(store.as_ref(), &sent(), &mail(&format!("m{n}")));
                     append(
-                        store.as_mut(),
+                        store.as_ref(),
                         &Destination::inbox(&format!("account{n}")),
                         &mail("own"),
                     );
@@ -961,199 +968,150 @@ mod suite {
 
     pub fn a_copy_appended_by_many_at_once_is_as_the_store_says(rig: &dyn Rig) {
         let barrier = Barrier::new(MANY);
+        let is_idempotent = rig.store().append_is_idempotent();
         thread::scope(|scope| {
             for _ in 0..MANY {
                 scope.spawn(|| {
-                    let mut store = rig.store();
+                    let store = rig.store();
                     barrier.wait();
-                    append(store.as_mut(), &sent(), &mail("one"));
+                    reserve(
+                        store.as_ref(),
+                        &sent(),
+                        &mail("one"),
+                        Need::Write,
+                        |slot| match slot {
+                            Some(slot) => drop(slot.append().expect("append")),
+                            None => assert!(is_idempotent, "only a lock keeps others out"),
+                        },
+                    );
                 });
             }
         });
-        let expected = if rig.store().append_is_idempotent() { 1 } else { MANY };
+        let expected = if is_idempotent { 1 } else { MANY };
         assert_eq!(subjects(rig, &sent()).len(), expected);
-        assert!(look(rig.store().as_mut(), &sent(), &mail("one")).is_some());
+        assert!(look(rig.store().as_ref(), &sent(), &mail("one")).is_some());
     }
 
-    pub fn a_copy_that_is_held_is_nobody_elses(rig: &dyn Rig) {
-        let is_free = !rig.has_locks();
+    pub fn a_copy_that_is_reserved_is_nobody_elses_where_copies_have_locks(rig: &dyn Rig) {
         let [one, other] = ["one", "other"].map(mail);
+        let (store, second) = (rig.store(), rig.store());
+        let are_shared = !store.append_is_idempotent();
         for destination in [inbox(), sent()] {
-            let (mut first, mut second) = (rig.store(), rig.store());
-            for _ in 0..2 {
-                assert!(
-                    hold(first.as_mut(), &destination, &one),
-                    "{destination}: nobody has it, or we have"
-                );
-                assert_eq!(first.holds(&key_of(&one, &destination)), rig.has_locks());
-                assert_eq!(hold(second.as_mut(), &destination, &one), is_free, "{destination}");
+            for need in [Need::Early, Need::Write, Need::Look] {
+                let context = format!("{destination} {need:?}");
+                reserve(store.as_ref(), &destination, &one, need, |slot| {
+                    assert!(slot.is_some() || are_shared, "{context}: nobody has it");
+                    for another in [&store, &second] {
+                        let another = another.as_ref();
+                        assert_eq!(is_free(another, &destination, &one), are_shared, "{context}");
+                        assert!(is_free(another, &destination, &other), "{context}: another copy");
+                        let elsewhere = Destination::inbox("zoe");
+                        assert!(is_free(another, &elsewhere, &one), "{context}: elsewhere");
+                    }
+                });
+                assert!(is_free(second.as_ref(), &destination, &one), "{context}: given up");
             }
-            assert!(!first.holds(&key_of(&other, &destination)));
-            assert!(hold(second.as_mut(), &destination, &other), "{destination}: another copy");
-            assert!(
-                hold(second.as_mut(), &Destination::inbox("zoe"), &one),
-                "the same message elsewhere"
-            );
-            first.let_go();
-            assert!(!first.holds(&key_of(&one, &destination)));
-            assert!(hold(second.as_mut(), &destination, &one), "{destination}: let go");
-            assert_eq!(
-                hold(first.as_mut(), &destination, &one),
-                is_free,
-                "{destination}: taken since"
-            );
-            drop(second);
-            assert!(hold(first.as_mut(), &destination, &one), "{destination}: dropped");
-            assert!(hold(first.as_mut(), &destination, &other));
-            assert!(
-                !first.holds(&key_of(&one, &destination)),
-                "whoever holds another gives up the first"
-            );
-            assert!(hold(rig.store().as_mut(), &destination, &one), "{destination}: given up");
             assert!(subjects(rig, &destination).is_empty());
         }
         rig.assert_nothing_outside();
     }
 
-    pub fn an_append_that_has_begun_stores_nothing_before_it_ends(rig: &dyn Rig) {
+    pub fn a_slot_stores_nothing_before_its_append(rig: &dyn Rig) {
         for destination in [inbox(), sent()] {
-            let (mut store, mut other) = (rig.store(), rig.store());
-            append(store.as_mut(), &destination, &mail("a"));
-            let key = key_of(&mail("begun"), &destination);
-            begin(store.as_mut(), &destination, &mail("begun"));
-            assert_eq!(store.holds(&key), rig.has_locks(), "{destination}");
-            assert_eq!(
-                hold(other.as_mut(), &destination, &mail("begun")),
-                !rig.has_locks(),
-                "{destination}"
-            );
-            assert_eq!(subjects(rig, &destination), ["a"], "{destination}");
-            assert_eq!(look(other.as_mut(), &destination, &mail("begun")), None);
-            let receipt = append(store.as_mut(), &destination, &mail("begun"));
-            assert_eq!(
-                store.holds(&key),
-                rig.has_locks(),
-                "{destination}: its receipt is not on record yet"
-            );
-            assert_eq!(
-                hold(other.as_mut(), &destination, &mail("begun")),
-                !rig.has_locks(),
-                "{destination}"
-            );
-            store.let_go();
-            assert!(!store.holds(&key));
-            assert!(hold(other.as_mut(), &destination, &mail("begun")));
-            assert_eq!(subjects(rig, &destination), ["a", "begun"], "{destination}");
-            assert_eq!(look(other.as_mut(), &destination, &mail("begun")), Some(receipt));
-            let messages = rig.messages(&destination.account, &destination.mailbox);
-            let expected = (rig.stored_form(mail("begun").own_copy()), destination.shared);
-            assert!(messages.contains(&expected), "{destination}: its bytes and flags");
-            if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
-                assert_eq!(dates, [recorded_at(); 2], "{destination}");
+            let (store, other) = (rig.store(), rig.store());
+            append(store.as_ref(), &destination, &mail("a"));
+            let mut expected = vec!["a".to_owned()];
+            for (need, name) in [(Need::Early, "early"), (Need::Write, "write"), (Need::Look, "z")]
+            {
+                let context = format!("{destination} {need:?}");
+                reserve(store.as_ref(), &destination, &mail("dropped"), need, |_| {});
+                let appended = reserve(store.as_ref(), &destination, &mail(name), need, |slot| {
+                    let slot = slot?;
+                    assert_eq!(subjects(rig, &destination), expected, "{context}");
+                    let receipt = slot.append().expect("append");
+                    expected.push(name.to_owned());
+                    assert_eq!(subjects(rig, &destination), expected, "{context}");
+                    // Its receipt is not on record yet.
+                    let is_free = is_free(other.as_ref(), &destination, &mail(name));
+                    assert_eq!(is_free, !store.append_is_idempotent(), "{context}");
+                    Some(receipt)
+                });
+                let found = look(other.as_ref(), &destination, &mail(name));
+                assert_eq!(found, appended, "{context}");
+                let is_early = need == Need::Early && !store.append_is_idempotent();
+                assert!(found.is_some() || is_early, "{context}");
             }
-
-            // And those that come to no end.
-            begin(store.as_mut(), &destination, &mail("let go"));
-            store.let_go();
-            begin(store.as_mut(), &destination, &mail("in the way"));
-            append(store.as_mut(), &destination, &mail("c"));
-            let mut store = rig.store();
-            begin(store.as_mut(), &destination, &mail("dropped"));
-            drop(store);
-            assert_eq!(subjects(rig, &destination), ["a", "begun", "c"], "{destination}");
+            let messages = rig.messages(&destination.account, &destination.mailbox);
+            for name in &expected {
+                let whole = (rig.stored_form(mail(name).own_copy()), destination.shared);
+                assert!(messages.contains(&whole), "{destination} {name}: its bytes and flags");
+            }
+            if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
+                assert_eq!(dates, vec![recorded_at(); expected.len()], "{destination}");
+            }
         }
         rig.assert_nothing_outside();
     }
 
-    pub fn an_append_that_has_begun_without_its_lock_is_not_in_the_way(rig: &dyn Rig) {
-        let (mut first, mut second) = (rig.store(), rig.store());
-        assert!(hold(first.as_mut(), &inbox(), &mail("held")));
-        begin(second.as_mut(), &inbox(), &mail("held"));
-        assert!(!second.holds(&key_of(&mail("held"), &inbox())));
-        drop(second);
-        append(first.as_mut(), &inbox(), &mail("held"));
-        assert_eq!(subjects(rig, &inbox()), ["held"]);
-        drop(first);
-        rig.assert_nothing_outside();
+    pub fn one_slot_looks_and_then_appends(rig: &dyn Rig) {
+        let store = rig.store();
+        append(store.as_ref(), &inbox(), &mail("before"));
+        for need in [Need::Early, Need::Write, Need::Look] {
+            let mail = mail(&format!("{need:?}"));
+            let appended = reserve(store.as_ref(), &inbox(), &mail, need, |slot| {
+                let slot = slot?;
+                for _ in 0..2 {
+                    assert_eq!(slot.look(soon()).expect("look"), None, "{need:?}");
+                }
+                let receipt = slot.append().expect("append");
+                assert_eq!(slot.look(soon()).expect("look").as_ref(), Some(&receipt), "{need:?}");
+                Some(receipt)
+            });
+            assert_eq!(look(rig.store().as_ref(), &inbox(), &mail), appended, "{need:?}");
+        }
     }
 
-    pub fn an_append_takes_its_own_date_whatever_it_began_with(rig: &dyn Rig) {
+    pub fn a_slot_is_for_its_own_date(rig: &dyn Rig) {
         for destination in [inbox(), sent()] {
-            let mut store = rig.store();
-            with_copy(&mail("dated"), &destination, |copy| {
-                let recorded_at = recorded_at() + Duration::from_secs(2);
-                store.begin_append(&destination, &Copy { recorded_at, ..*copy }, &ample());
-            });
-            let receipt = append(store.as_mut(), &destination, &mail("dated"));
-            store.let_go();
+            let store = rig.store();
+            let later = recorded_at() + Duration::from_secs(2);
+            let early = (Need::Early, later, &ample());
+            let begun = try_reserve(store.as_ref(), &destination, &mail("dated"), early, |_| {});
+            begun.expect("reserve");
+            let receipt = append(store.as_ref(), &destination, &mail("dated"));
             assert_eq!(subjects(rig, &destination), ["dated"], "{destination}");
             if let Some(dates) = rig.dates(&destination.account, &destination.mailbox) {
                 assert_eq!(dates, [recorded_at()], "{destination}");
             }
-            let found = find(rig.store().as_mut(), &destination, &mail("dated"), None);
-            assert_eq!(
-                found.iter().map(|one| &one.receipt).collect::<Vec<_>>(),
-                [&receipt],
-                "{destination}: its name"
-            );
+            let found = find(rig.store().as_ref(), &destination, &mail("dated"), None);
+            let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
+            assert_eq!(receipts, [&receipt], "{destination}: its name");
         }
         rig.assert_nothing_outside();
     }
 
     pub fn preparing_changes_nothing(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for account in ["doug", "../etc", "", "lisa", "doug"] {
             store.prepare(account, soon());
         }
-        append(store.as_mut(), &inbox(), &mail("prepared"));
-        append(store.as_mut(), &Destination::inbox("zoe"), &mail("not prepared"));
+        append(store.as_ref(), &inbox(), &mail("prepared"));
+        append(store.as_ref(), &Destination::inbox("zoe"), &mail("not prepared"));
         assert_eq!(subjects(rig, &inbox()), ["prepared"]);
         assert!(rig.messages("lisa", "INBOX").is_empty());
         rig.assert_nothing_outside();
     }
 
     pub fn a_check_writes_no_message(rig: &dyn Rig) {
-        let mut store = rig.store();
+        let store = rig.store();
         for account in ["doug", "lisa"] {
             assert!(!store.check(account, soon()).expect("a check").is_empty());
             assert!(rig.messages(account, "INBOX").is_empty());
         }
-        append(store.as_mut(), &inbox(), &mail("checked"));
+        append(store.as_ref(), &inbox(), &mail("checked"));
         assert!(!store.check("doug", soon()).expect("a check").is_empty());
         assert_eq!(subjects(rig, &inbox()), ["checked"]);
     }
-}
-
-struct MemoryRig(MemoryStore);
-
-impl Rig for MemoryRig {
-    fn store(&self) -> Box<dyn Store> {
-        Box::new(self.0.clone())
-    }
-
-    fn store_that_makes_nothing(&self) -> Option<Box<dyn Store>> {
-        None
-    }
-
-    fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)> {
-        self.0
-            .copies(account, mailbox)
-            .into_iter()
-            .map(|stored| (stored.bytes, stored.seen))
-            .collect()
-    }
-
-    fn dates(&self, account: &str, mailbox: &str) -> Option<Vec<SystemTime>> {
-        Some(self.0.copies(account, mailbox).into_iter().map(|stored| stored.date).collect())
-    }
-
-    fn mark_deleted(&self, account: &str, mailbox: &str) {
-        self.0.meddle(account, mailbox, |stored| {
-            stored.iter_mut().for_each(|one| one.marked_deleted = true)
-        });
-    }
-
-    fn read(&self, _account: &str, _mailbox: &str) {}
 }
 
 /// The file of a Maildir's locks.
@@ -1198,11 +1156,11 @@ fn list(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Rig for MaildirRig {
-    fn store(&self) -> Box<dyn Store> {
+    fn store(&self) -> Box<dyn AnyStore> {
         Box::new(MaildirStore::new(self.root(), true))
     }
 
-    fn store_that_makes_nothing(&self) -> Option<Box<dyn Store>> {
+    fn store_that_makes_nothing(&self) -> Option<Box<dyn AnyStore>> {
         Some(Box::new(MaildirStore::new(self.root(), false)))
     }
 
@@ -1243,10 +1201,6 @@ impl Rig for MaildirRig {
         }
     }
 
-    fn has_locks(&self) -> bool {
-        true
-    }
-
     fn assert_nothing_outside(&self) {
         assert_eq!(list(self.folder.path()), [self.root()], "beside the root");
         for account in list(&self.root()) {
@@ -1285,8 +1239,8 @@ impl ImapRig {
         ImapRig { dovecot: Dovecot::start_with("mail_save_crlf = yes") }
     }
 
-    fn open(&self, create_mailboxes: bool) -> Box<dyn Store> {
-        Box::new(ImapStore::new(ImapSettings {
+    fn open(&self, create_mailboxes: bool) -> Box<dyn AnyStore> {
+        let settings = ImapSettings {
             host: "127.0.0.1".to_owned(),
             port: self.dovecot.imap_port(),
             tls: Tls::None,
@@ -1296,7 +1250,9 @@ impl ImapRig {
             password: self.dovecot.password().into(),
             create_mailboxes,
             dedup_by: DedupBy::Content,
-        }))
+        };
+        let idle = Duration::from_secs(60);
+        Box::new(ImapStore::new(settings, Limits { used: usize::MAX, per_key: 4, kept: 8, idle }))
     }
 
     fn fetched(&self, account: &str, mailbox: &str, item: &str) -> Vec<String> {
@@ -1313,11 +1269,11 @@ impl ImapRig {
 }
 
 impl Rig for ImapRig {
-    fn store(&self) -> Box<dyn Store> {
+    fn store(&self) -> Box<dyn AnyStore> {
         self.open(true)
     }
 
-    fn store_that_makes_nothing(&self) -> Option<Box<dyn Store>> {
+    fn store_that_makes_nothing(&self) -> Option<Box<dyn AnyStore>> {
         Some(self.open(false))
     }
 
@@ -1370,8 +1326,6 @@ impl Rig for ImapRig {
 }
 
 store_contract!(imap, ImapRig::new());
-store_contract!(memory_like_imap, MemoryRig(MemoryStore::default()));
-store_contract!(memory_like_maildir, MemoryRig(MemoryStore::idempotent()));
 store_contract!(maildir, MaildirRig::new());
 
 /// Puts a file of that name, with the date of an append of ours, beside the others.
@@ -1389,7 +1343,7 @@ fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
 #[test]
 fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else {
+    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
         panic!("a name")
     };
     fs::remove_file(rig.folder("doug", "INBOX").join("new").join(&name)).expect("removal");
@@ -1407,12 +1361,12 @@ fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
             put(&rig, &format!("cur/{name}{second}"), second_date),
         ];
         let keeper = if why.starts_with("the second was read") { &paths[1] } else { &paths[0] };
-        let mut store = rig.store();
-        let found = find(store.as_mut(), &inbox(), &mail("two"), None);
+        let store = rig.store();
+        let found = find(store.as_ref(), &inbox(), &mail("two"), None);
         let lasting: Vec<bool> = found.iter().map(|one| one.receipt.is_lasting()).collect();
         assert_eq!(lasting, [false, true], "{why}: {found:?}");
         assert_eq!(
-            look(store.as_mut(), &inbox(), &mail("two")),
+            look(store.as_ref(), &inbox(), &mail("two")),
             Some(Receipt::Name(name.clone())),
             "{why}"
         );
@@ -1426,7 +1380,7 @@ fn maildir_the_copy_that_is_to_stay_goes_by_its_name() {
 #[test]
 fn maildir_a_double_stays_where_its_keeper_does_not() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_mut(), &inbox(), &mail("two")) else {
+    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
         panic!("a name")
     };
     let double = Receipt::Name(format!("new/{name}"));
@@ -1452,7 +1406,7 @@ fn maildir_a_double_stays_where_its_keeper_does_not() {
         );
         assert_eq!(rig.files("doug", "INBOX").len(), 2);
     }
-    let Receipt::Name(other) = append(rig.store().as_mut(), &inbox(), &mail("other")) else {
+    let Receipt::Name(other) = append(rig.store().as_ref(), &inbox(), &mail("other")) else {
         panic!("a name")
     };
     assert!(
@@ -1468,8 +1422,8 @@ fn maildir_a_double_stays_where_its_keeper_does_not() {
 #[test]
 fn maildir_an_account_without_a_maildir_is_refused_where_none_may_be_made() {
     let rig = MaildirRig::new();
-    let mut store = rig.store_that_makes_nothing().expect("a store");
-    let refused = try_append(store.as_mut(), &inbox(), &mail("refused"));
+    let store = rig.store_that_makes_nothing().expect("a store");
+    let refused = try_append(store.as_ref(), &inbox(), &mail("refused"));
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     assert!(list(&rig.root()).is_empty());
 }
@@ -1479,8 +1433,8 @@ fn maildir_a_made_mailbox_is_subscribed_once_and_private() {
     use std::os::unix::fs::PermissionsExt;
     let rig = MaildirRig::new();
     for name in ["a", "b"] {
-        append(rig.store().as_mut(), &sent(), &mail(name));
-        append(rig.store().as_mut(), &Destination::sent("lisa", "Other"), &mail(name));
+        append(rig.store().as_ref(), &sent(), &mail(name));
+        append(rig.store().as_ref(), &Destination::sent("lisa", "Other"), &mail(name));
     }
     let inbox = rig.folder("lisa", "INBOX");
     assert_eq!(
@@ -1499,28 +1453,26 @@ fn maildir_a_made_mailbox_is_subscribed_once_and_private() {
 #[test]
 fn maildir_a_folder_that_cannot_be_written_or_read_is_no_missing_mailbox() {
     let rig = MaildirRig::new();
-    append(rig.store().as_mut(), &inbox(), &mail("there"));
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
     // A file in the place of a folder fails for root as well, whom no permission stops.
     let new = rig.folder("doug", "INBOX").join("new");
     let aside = rig.folder("doug", "INBOX").join("aside");
     fs::rename(&new, &aside).expect("a rename");
     fs::write(&new, "").expect("a file");
-    let mut store = rig.store();
-    assert!(
-        with_copy(&mail("there"), &inbox(), |copy| store.look(&inbox(), copy, soon())).is_err()
-    );
-    let refused = try_append(store.as_mut(), &inbox(), &mail("refused"));
+    let store = rig.store();
+    assert!(try_look(store.as_ref(), &inbox(), &mail("there")).is_err());
+    let refused = try_append(store.as_ref(), &inbox(), &mail("refused"));
     assert!(refused.is_err_and(|error| error.certainly_not_stored()));
     fs::remove_file(&new).expect("removal");
     fs::rename(&aside, &new).expect("a rename");
-    append(store.as_mut(), &inbox(), &mail("refused"));
+    append(store.as_ref(), &inbox(), &mail("refused"));
     assert_eq!(subjects(&rig, &inbox()), ["refused", "there"]);
 }
 
 #[test]
 fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
     let rig = MaildirRig::new();
-    append(rig.store().as_mut(), &inbox(), &mail("there"));
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
     let locks = rig.folder("doug", "INBOX").join(LOCKS);
     let outside = tempfile::tempdir().expect("a folder");
     let (missing, victim) = (outside.path().join("missing"), outside.path().join("victim"));
@@ -1535,39 +1487,42 @@ fn maildir_the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
     for (what, plant) in plants {
         let _ = fs::remove_file(&locks);
         plant();
-        let (mut store, (done, is_done)) = (rig.store(), channel());
-        // Whoever waits at a pipe waits for ever.
+        let (store, (done, is_done)) = (rig.store(), channel());
+        // An open of a pipe would wait for ever.
         thread::spawn(move || {
-            let held = store.hold(&inbox(), &key_of(&mail("held"), &inbox()), &ample());
-            begin(store.as_mut(), &inbox(), &mail("held"));
-            let _ = done.send((held, store.holds(&key_of(&mail("held"), &inbox()))));
+            let reserved = [Need::Look, Need::Early].map(|need| {
+                let (held, deadline) = (mail("held"), ample());
+                let reservation = (need, recorded_at(), &deadline);
+                try_reserve(store.as_ref(), &inbox(), &held, reservation, |slot| slot.is_some())
+            });
+            let _ = done.send(reserved);
         });
-        let (held, holds) = is_done
+        let [reserved, early] = is_done
             .recv_timeout(Duration::from_secs(60))
             .unwrap_or_else(|_| panic!("{what}: it hangs"));
-        let error = held.expect_err(what);
+        let error = reserved.expect_err(what);
         assert!(
             matches!(error, StoreError::NotStored(_)) && error.to_string().contains(LOCKS),
             "{what}: {error}"
         );
-        assert!(!holds, "{what}");
+        assert!(matches!(early, Ok(false)), "{what}");
         assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
         assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");
         assert_eq!(subjects(&rig, &inbox()), ["there"], "{what}");
         assert!(list(&rig.folder("doug", "INBOX").join("tmp")).is_empty(), "{what}");
     }
     fs::remove_dir(&locks).expect("removal");
-    assert!(hold(rig.store().as_mut(), &inbox(), &mail("held")), "as soon as it is gone");
+    assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")), "as soon as it is gone");
 }
 
 #[test]
 fn maildir_the_file_of_its_locks_is_its_owners_though_root_made_it() {
     let rig = MaildirRig::new();
-    append(rig.store().as_mut(), &inbox(), &mail("there"));
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
     let (folder, owner) = (rig.folder("doug", "INBOX"), 65534);
     let _ = fs::remove_file(folder.join(LOCKS));
     std::os::unix::fs::chown(&folder, Some(owner), Some(owner)).expect("chown");
-    assert!(hold(rig.store().as_mut(), &inbox(), &mail("held")));
+    assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")));
     let made = fs::metadata(folder.join(LOCKS)).expect("a file");
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (owner, owner, 0o600));
 }
@@ -1575,22 +1530,23 @@ fn maildir_the_file_of_its_locks_is_its_owners_though_root_made_it() {
 #[test]
 fn maildir_no_lock_is_taken_where_no_mailbox_may_be_made() {
     let rig = MaildirRig::new();
-    append(rig.store().as_mut(), &Destination::inbox("lisa"), &mail("there"));
-    let mut store = rig.store_that_makes_nothing().expect("a store");
+    append(rig.store().as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let store = rig.store_that_makes_nothing().expect("a store");
     for destination in [inbox(), sent()] {
-        let refused = store.hold(&destination, &key_of(&mail("refused"), &destination), &ample());
-        let error = refused.expect_err("no mailbox");
+        let error = try_look(store.as_ref(), &destination, &mail("refused"));
+        let error = error.expect_err("no mailbox");
         assert!(
             error.certainly_not_stored() && error.to_string().contains("create_mailboxes"),
             "{error}"
         );
-        begin(store.as_mut(), &destination, &mail("refused"));
-        assert!(!store.holds(&key_of(&mail("refused"), &destination)));
+        reserve(store.as_ref(), &destination, &mail("refused"), Need::Early, |slot| {
+            assert!(slot.is_none());
+        });
     }
     assert_eq!(list(&rig.root()), [rig.root().join("lisa")]);
     assert!(!rig.folder("lisa", "Sent").exists());
     assert!(
-        hold(store.as_mut(), &Destination::inbox("lisa"), &mail("refused")),
+        is_free(store.as_ref(), &Destination::inbox("lisa"), &mail("refused")),
         "where there is one"
     );
 }
