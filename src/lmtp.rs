@@ -17,6 +17,6 @@ mod service;
 mod together;
 pub mod wire;
 
-pub use server::{Control, Listener, Made, Reload, connection, protocol, run};
+pub use server::{Control, Reload, connection, protocol, run};
 pub use service::Service;
 pub use wire::data;

@@ -3,7 +3,7 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +19,9 @@ use super::deliver::host_name;
 use super::{Adapters, LmtpArgs};
 use crate::config::{Config, Listen, LmtpSettings, Loaded, StoreUrl};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
-use crate::lmtp::{self, Control, Listener, Made, Service};
+use crate::lmtp::{self, Control, Service};
+use crate::net::listener::{Listener, SocketFile};
+use crate::net::socket::Socket;
 
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
@@ -105,14 +107,7 @@ fn store_answers(store: &StoreUrl) -> std::io::Result<()> {
             Ok(access(there, AccessFlags::W_OK | AccessFlags::X_OK)?)
         }
         StoreUrl::Imap { host, port, .. } => {
-            let mut last = std::io::ErrorKind::AddrNotAvailable.into();
-            for address in (host.as_str(), *port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&address, FIRST_LOOK) {
-                    Ok(_) => return Ok(()),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
+            Socket::connect_tcp(host, *port, Instant::now() + FIRST_LOOK).map(drop)
         }
     }
 }
@@ -154,7 +149,7 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
             Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
             Listen::Unix(path) => {
                 let listener = bind(path).map_err(at)?;
-                let made = Made::at(path).map_err(at)?;
+                let made = SocketFile::at(path).map_err(at)?;
                 // It was made for our user alone (main's umask). The group comes first: it is never
                 // open to another one.
                 if let Some(group) = group {

@@ -9,21 +9,16 @@
 //! the server is said before anything is done with it, and then this process' own limit decides.
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
-
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
-};
-use nix::sys::time::TimeVal;
+use std::time::{Duration, Instant};
 
 use super::wire::write as wire;
 use crate::deadline::Deadline;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::message::Message;
+use crate::net::input::{Input, Line};
+use crate::net::socket::{Socket, Timed};
 use crate::outcome::{Outcome, OverQuota, Status};
 
 /// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
@@ -63,12 +58,14 @@ impl Call {
         deadline_secs: u64,
     ) -> Result<Call, String> {
         let name = path.display().to_string();
-        let mut stream = call(path).map_err(|error| format!("{name}: {error}"))?;
+        let socket = Socket::connect_unix(path, Duration::from_secs(CONNECT_SECS))
+            .map_err(|error| format!("{name}: {error}"))?;
+        let mut stream = Timed::new(socket, Instant::now() + deadline.left());
         // A server that has gone again has said why, which is read instead of a greeting.
         let _ = stream.write_all(format!("LHLO {host}\r\n").as_bytes());
         Ok(Call(Conversation {
             stream,
-            read: Vec::new(),
+            input: Input::default(),
             deadline: deadline.clone(),
             deadline_secs,
             name,
@@ -96,16 +93,6 @@ impl Call {
         let commands = wire::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
         conversation.hand_over(&commands, &recipients, &pieces)
     }
-}
-
-/// connect(2) waits while the server's queue is full, as long as a send would (unix_stream_connect
-/// in net/unix/af_unix.c).
-fn call(path: &Path) -> io::Result<UnixStream> {
-    let address = UnixAddr::new(path)?;
-    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, SendTimeout, &TimeVal::new(CONNECT_SECS as i64, 0))?;
-    connect(socket.as_raw_fd(), &address)?;
-    Ok(UnixStream::from(socket))
 }
 
 /// What broke a conversation.
@@ -144,9 +131,8 @@ impl Reply {
 }
 
 struct Conversation {
-    stream: UnixStream,
-    /// Read and not used yet.
-    read: Vec<u8>,
+    stream: Timed,
+    input: Input,
     deadline: Deadline,
     deadline_secs: u64,
     /// The socket.
@@ -320,39 +306,31 @@ impl Conversation {
     }
 
     fn line(&mut self) -> Result<String, Broken> {
-        let mut searched = 0;
         loop {
-            if let Some(at) = memchr::memchr(b'\n', &self.read[searched..]) {
-                let line: Vec<u8> = self.read.drain(..=searched + at).collect();
-                let line = line.strip_suffix(b"\r\n").unwrap_or(&line[..line.len() - 1]);
-                return Ok(String::from_utf8_lossy(line).into_owned());
+            match self.input.line(LONGEST_LINE) {
+                Line::Whole(line) => return Ok(String::from_utf8_lossy(&line).into_owned()),
+                Line::Incomplete if !self.input.is_too_long() => {}
+                Line::Incomplete | Line::TooLong => {
+                    return Err(Broken::NotUnderstood("an endless line".to_owned()));
+                }
             }
-            searched = self.read.len();
-            if searched > LONGEST_LINE {
-                let begin = String::from_utf8_lossy(&self.read[..80]).into_owned();
-                return Err(Broken::NotUnderstood(begin));
-            }
-            self.stream.set_read_timeout(Some(self.left()?))?;
-            let mut block = [0; 4096];
-            match self.stream.read(&mut block) {
-                Ok(0) => return Err(Broken::Lost(io::Error::other("the connection was closed"))),
-                Ok(read) => self.read.extend_from_slice(&block[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            self.stream.until = self.until();
+            let stream = &mut self.stream;
+            if self.input.fill(LONGEST_LINE, |into| stream.read(into))? == 0 {
+                return Err(Broken::Lost(io::Error::other("the connection was closed")));
             }
         }
     }
 
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.left();
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    fn until(&self) -> Instant {
+        Instant::now() + self.deadline.left()
     }
 }
 
 /// Each write is over by the deadline.
 impl Write for Conversation {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.until = self.until();
         self.stream.write(bytes)
     }
 

@@ -18,23 +18,22 @@ use super::delivery::Parcel;
 use super::service::Service;
 use super::wire::reply;
 use crate::config::{LmtpSettings, WhenFull};
+use crate::net::listener::Listener;
+use crate::net::socket::Socket;
 
 pub mod connection;
 mod flights;
-mod input;
 mod log;
 pub(super) mod metrics;
+mod pace;
 pub mod protocol;
 mod queue_id;
 mod session;
 mod spool;
-mod stream;
 mod web;
 
 use flights::Flights;
 use metrics::Metrics;
-use stream::Stream;
-pub use stream::{Listener, Made};
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
@@ -114,15 +113,15 @@ impl Shared {
     pub fn flight(
         self: &Arc<Self>,
         parcel: &Arc<Parcel>,
-        client: &Arc<Stream>,
+        client: &Arc<Socket>,
     ) -> (Flight, Answers) {
         let answers = Answers::default();
         let (late, hanging, client) = (answers.clone(), Arc::clone(parcel), Arc::clone(client));
         let answer = move || {
             if late.take().is_ok() {
-                client.try_say(
-                    &reply(&hanging.overdue()).repeat(hanging.envelope().recipients.len()),
-                );
+                let recipients = hanging.envelope().recipients.len();
+                // As much as the client takes.
+                let _ = client.write_now(&reply(&hanging.overdue()).repeat(recipients));
                 client.shut();
             }
         };
@@ -333,31 +332,36 @@ impl Server {
         }
     }
 
-    fn seat(&self, stream: Stream) {
+    fn seat(&self, client: Socket) {
         let shared = &self.shared;
         if self.is_full() {
             shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
-            return stream.try_say(FULL);
+            return turn_away(&client, FULL);
         }
         shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
         let seat = Seat(Arc::clone(shared));
         // A thread that cannot be made takes with it what it was given.
         let (hand_over, handed_over) = sync_channel(1);
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
-            let Ok(stream) = handed_over.recv() else { return };
+            let Ok(client) = handed_over.recv() else { return };
             // A panic ends this client; the hook has logged it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                session::serve(stream, &seat.0)
+                session::serve(client, &seat.0)
             }));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
             shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
-            return stream.try_say(NO_THREAD);
+            return turn_away(&client, NO_THREAD);
         }
         // It is there to take it.
-        let _ = hand_over.send(stream);
+        let _ = hand_over.send(client);
     }
+}
+
+/// A client that does not take the few bytes at once is gone.
+fn turn_away(client: &Socket, why: &[u8]) {
+    let _ = client.write_now(why);
 }
 
 /// Waits until every client has its answers and every delivery has ended, as long as a delivery may

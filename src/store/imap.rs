@@ -39,7 +39,6 @@ mod proof;
 mod removal;
 mod session;
 mod slot;
-mod socket;
 mod syntax;
 #[cfg(test)]
 mod tests;

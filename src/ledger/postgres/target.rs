@@ -2,13 +2,9 @@
 //! Promises that the address of a server off this host is never spoken to in clear text or
 //! unverified unless the URL says so, and that no error shows the URL or the password.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use postgres::config::{Host, SslMode, TargetSessionAttrs};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::Config;
 use tokio_postgres::config::LoadBalanceHosts;
@@ -16,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use crate::ledger::LedgerError;
-use crate::net::{is_loopback, is_loopback_address};
+use crate::net::{is_loopback, is_loopback_address, tls};
 use crate::text;
 
 /// How to reach the ledger.
@@ -73,7 +69,10 @@ impl Target {
         }
         let hosts = split_hosts(&config, mode_given)?;
         let tls = match hosts.iter().any(|host| host.config.get_ssl_mode() != SslMode::Disable) {
-            true => Some(MakeRustlsConnect::new(tls_config(settings.ca_file.as_deref())?)),
+            true => Some(MakeRustlsConnect::new(
+                tls::client_config(settings.ca_file.as_deref())
+                    .map_err(|why| LedgerError::Unavailable(format!("TLS: {why}")))?,
+            )),
             false => None,
         };
         Ok(Target { hosts, tls, prepare: settings.prepare })
@@ -188,43 +187,6 @@ fn without_hosts(from: &Config) -> Config {
         .target_session_attrs(from.get_target_session_attrs())
         .load_balance_hosts(from.get_load_balance_hosts());
     to
-}
-
-fn tls_config(ca_file: Option<&Path>) -> Result<ClientConfig, LedgerError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?
-        .with_root_certificates(authorities(ca_file)?)
-        .with_no_client_auth();
-    Ok(config)
-}
-
-fn authorities(ca_file: Option<&Path>) -> Result<RootCertStore, LedgerError> {
-    let (certificates, from) = match ca_file {
-        Some(path) => {
-            let certificates = CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            (
-                certificates.map_err(|error| format!("{}: {error}", path.display())),
-                path.display().to_string(),
-            )
-        }
-        None => (
-            Ok(rustls_native_certs::load_native_certs().certs),
-            "the system's certificates".to_owned(),
-        ),
-    };
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(
-        certificates.map_err(|error| LedgerError::Unavailable(format!("TLS: {error}")))?,
-    );
-    match roots.is_empty() {
-        true => {
-            Err(LedgerError::Unavailable(format!("TLS: {from}: no certificate of an authority")))
-        }
-        false => Ok(roots),
-    }
 }
 
 #[cfg(test)]

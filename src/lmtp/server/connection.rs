@@ -11,18 +11,21 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::input::{Input, Pace};
+use super::pace::Pace;
 use super::protocol::{self, Admit, Next, Protocol, Transaction};
 use super::spool::Spool;
 use crate::deliver::Failure;
 use crate::lmtp::wire::data::{ChunkReader, DotReader};
 use crate::lmtp::wire::{LONGEST_LINE, reply};
 use crate::message::Bytes;
+use crate::net::input::{self, Input};
 use crate::outcome::Outcome;
 
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.
 const LAST_WORD: Duration = Duration::from_millis(250);
+/// Read from the peer at once.
+const BLOCK: usize = 16 * 1024;
 /// Replies that are kept back while the client sends ahead.
 const MOST_REPLIES: usize = 64 * 1024;
 
@@ -97,7 +100,8 @@ pub struct Connection<'a, P, H> {
     protocol: Protocol,
     settings: Settings,
     handler: &'a mut H,
-    input: Input<P>,
+    peer: P,
+    input: Input,
     out: Vec<u8>,
     chunks: Option<(ChunkReader, Spool)>,
     /// Nothing was said since the last message.
@@ -117,7 +121,8 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
             protocol: Protocol::new(settings.protocol.clone()),
             settings,
             handler,
-            input: Input::new(peer),
+            peer,
+            input: Input::default(),
             out: Vec::new(),
             chunks: None,
             has_just_delivered: false,
@@ -157,7 +162,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
                 Line::End => return self.flush(),
                 Line::TooLong => self.protocol.line_too_long(&mut self.out),
                 Line::Whole(line) => {
-                    self.protocol.line(&line, self.input.peer.now(), self.handler, &mut self.out)
+                    self.protocol.line(&line, self.peer.now(), self.handler, &mut self.out)
                 }
             };
             self.has_just_delivered = false;
@@ -183,32 +188,21 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
     /// The next line, without its line end. Replies go out before anything is waited for.
     fn line(&mut self) -> io::Result<Line> {
         let mut until = self.idle_from_now();
-        let mut too_long = false;
         loop {
-            let rest = self.input.rest();
-            if let Some(at) = memchr::memchr(b'\n', rest) {
-                let line = rest[..at].strip_suffix(b"\r").unwrap_or(&rest[..at]).to_vec();
-                self.input.take(at + 1);
-                return Ok(if too_long || at + 1 > LONGEST_LINE {
-                    Line::TooLong
-                } else {
-                    Line::Whole(line)
-                });
-            }
-            // With the line end that is still to come.
-            if rest.len() + 1 > LONGEST_LINE {
-                too_long = true;
-                self.input.take(self.input.rest().len());
+            match self.input.line(LONGEST_LINE) {
+                input::Line::Whole(line) => return Ok(Line::Whole(line)),
+                input::Line::TooLong => return Ok(Line::TooLong),
+                input::Line::Incomplete => {}
             }
             self.flush()?;
-            if self.input.rest().is_empty() && !too_long && self.protocol.is_idle() {
+            if !self.input.has_begun() && self.protocol.is_idle() {
                 if self.is_told_to_go(until)? {
                     return Ok(Line::End);
                 }
                 // The line begins now.
                 until = self.idle_from_now();
             }
-            if self.input.fill(until)? == 0 {
+            if self.fill(until)? == 0 {
                 return Ok(Line::End);
             }
         }
@@ -219,7 +213,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
     /// see whether a kept connection is good, and then takes no second look): it gets the time to.
     /// One that has not goes at once, or under load it would never go.
     fn is_told_to_go(&mut self, until: Instant) -> io::Result<bool> {
-        let peer = &mut self.input.peer;
+        let peer = &mut self.peer;
         if self.has_just_delivered && self.handler.is_draining() {
             return Ok(peer.wait(peer.now()).is_err());
         }
@@ -243,7 +237,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
             if taken.is_some() {
                 return self.message(spool);
             }
-            if self.input.fill(pace.until(read, self.input.peer.now()))? == 0 {
+            if self.fill(pace.until(read, self.peer.now()))? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -276,7 +270,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         while left > 0 {
             if self.input.rest().is_empty() {
                 self.flush()?;
-                if self.input.fill(pace.until(bytes - left, self.input.peer.now()))? == 0 {
+                if self.fill(pace.until(bytes - left, self.peer.now()))? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
@@ -291,16 +285,24 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         Ok(())
     }
 
+    /// Waits for more, and reads it; 0 when the client has said all.
+    fn fill(&mut self, until: Instant) -> io::Result<usize> {
+        // A client that has said nothing yet costs no block.
+        self.peer.wait(until)?;
+        let peer = &mut self.peer;
+        self.input.fill(BLOCK, |into| peer.read(into, until))
+    }
+
     fn spool(&self) -> Spool {
         Spool::new(&self.settings.spool_dir, self.settings.spool_bytes, self.settings.message_bytes)
     }
 
     fn pace(&self) -> Pace {
-        Pace::new(self.input.peer.now(), self.settings.idle)
+        Pace::new(self.peer.now(), self.settings.idle)
     }
 
     fn idle_from_now(&self) -> Instant {
-        self.input.peer.now() + self.settings.idle
+        self.peer.now() + self.settings.idle
     }
 
     /// Delivers, and replies for each recipient in order, as soon as it is decided.
@@ -309,7 +311,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         self.has_just_delivered = true;
         // Should the server answer in our place, nothing must stand before that.
         self.flush()?;
-        let (peer, idle) = (&mut self.input.peer, self.settings.idle);
+        let (peer, idle) = (&mut self.peer, self.settings.idle);
         let mut say = |outcome: &Outcome| {
             let until = peer.now() + idle;
             peer.write_all(&reply(outcome), until)
@@ -327,7 +329,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
             return Ok(());
         }
         let until = self.idle_from_now();
-        let written = self.input.peer.write_all(&self.out, until);
+        let written = self.peer.write_all(&self.out, until);
         self.out.clear();
         // What a client that sends ahead without end made of it is not kept.
         self.out.shrink_to(MOST_REPLIES);

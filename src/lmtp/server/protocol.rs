@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::input::SLOWEST;
+use super::pace::SLOWEST;
 use crate::lmtp::wire::command::{self, Command, Mail, Refusal};
 use crate::lmtp::wire::reply::line;
 use crate::lmtp::wire::xforward::{self, Forwarded, harmless};
@@ -23,11 +23,6 @@ pub const IN_VAIN: u32 = 100;
 
 /// What may pass from the first word of a transaction to its data.
 pub const TRANSACTION: Duration = Duration::from_mins(10);
-
-/// The longest command line the caller should read, its line end included. What Postfix reads as an
-/// address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where each is
-/// quoted; our own AUTH may be three times as long as what it says.
-pub const LONGEST_LINE: usize = 16 * 1024;
 
 /// The longest domain name (RFC 5321 section 4.5.3.1.2).
 const LONGEST_NAME: usize = 255;

@@ -12,27 +12,28 @@ use super::connection::{Connection, Handler, Peer, Settings};
 use super::log;
 use super::protocol::{self, Admit, Transaction};
 use super::queue_id;
-use super::stream::Stream;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::lmtp::delivery::{self, Contents, Parcel};
 use crate::lmtp::service::Service;
 use crate::message::{Bytes, Message, ReceivedClauses};
+use crate::net::socket::Socket;
 use crate::outcome::Outcome;
 
 /// Serves one client to its end.
-pub fn serve(stream: Stream, shared: &Arc<Shared>) {
-    let stream = Arc::new(stream);
+pub fn serve(socket: Socket, shared: &Arc<Shared>) {
+    let socket = Arc::new(socket);
     let service = shared.service();
     let settings = settings(&service);
     let mut client = Client {
-        stream: Arc::clone(&stream),
+        socket: Arc::clone(&socket),
         shared,
         service,
         known: HashMap::new(),
         cannot_ask: None,
     };
-    if let Err(error) = Connection::new(Socket { stream, shared }, &mut client, settings).run() {
+    if let Err(error) = Connection::new(OverSocket { socket, shared }, &mut client, settings).run()
+    {
         tracing::debug!(%error, "connection ended");
     }
 }
@@ -52,35 +53,35 @@ fn settings(service: &Service) -> Settings {
 }
 
 /// A socket, and the time as it is.
-struct Socket<'a> {
-    stream: Arc<Stream>,
+struct OverSocket<'a> {
+    socket: Arc<Socket>,
     shared: &'a Shared,
 }
 
-impl Peer for Socket<'_> {
+impl Peer for OverSocket<'_> {
     fn now(&self) -> Instant {
         Instant::now()
     }
 
     fn read(&mut self, into: &mut [u8], until: Instant) -> io::Result<usize> {
-        self.stream.read(into, until)
+        self.socket.read(into, until)
     }
 
     fn write_all(&mut self, bytes: &[u8], until: Instant) -> io::Result<()> {
-        self.stream.write_all(bytes, until)
+        self.socket.write_all(bytes, until)
     }
 
     fn wait(&mut self, until: Instant) -> io::Result<()> {
-        self.stream.wait(until.saturating_duration_since(self.now()))
+        self.socket.wait(until)
     }
 
     fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool> {
-        self.stream.wait_beside(&self.shared.stopping, until.saturating_duration_since(self.now()))
+        self.socket.wait_beside(&self.shared.stopping, until)
     }
 }
 
 struct Client<'a> {
-    stream: Arc<Stream>,
+    socket: Arc<Socket>,
     shared: &'a Arc<Shared>,
     service: Arc<Service>,
     /// The accounts of the message's recipients.
@@ -172,7 +173,7 @@ impl Client<'_> {
             Arc::clone(&self.shared.metrics),
             contents,
         ));
-        let (flight, answers) = self.shared.flight(&parcel, &self.stream);
+        let (flight, answers) = self.shared.flight(&parcel, &self.socket);
         let news = delivery::begin(&parcel, flight);
         let mut told = answers.take();
         for recipient in 0..parcel.envelope().recipients.len() {
@@ -228,7 +229,7 @@ impl Client<'_> {
     /// Whether the client's word is taken for who logged in: anybody who may connect could say so,
     /// and write into everybody's Sent.
     fn is_believed(&self) -> bool {
-        self.stream.peer().is_some_and(|user| self.shared.believed.contains(&user))
+        self.socket.peer_user().is_some_and(|user| self.shared.believed.contains(&user))
     }
 
     fn reply_to_all(

@@ -13,6 +13,7 @@ use smtp_proto::{
 };
 
 use super::path;
+use crate::net::xtext;
 
 /// A command that was understood.
 #[derive(Debug, PartialEq, Eq)]
@@ -187,7 +188,9 @@ fn mail<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
     if from != offered {
         return Err(BAD_PARAMETER);
     }
-    let auth = from.auth.filter(|auth| auth != "<>").map(from_xtext).unwrap_or_default();
+    // smtp-proto makes one character of each byte of an xtext, which is UTF-8.
+    let auth = from.auth.filter(|auth| auth != "<>").and_then(|_| auth_parameter(rest));
+    let auth = auth.unwrap_or_default();
     Ok(Command::Mail(Mail {
         sender,
         // A name that no account can have is nobody's.
@@ -197,11 +200,11 @@ fn mail<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {
     }))
 }
 
-/// smtp-proto makes one character of each byte of an xtext; the bytes were UTF-8 (RFC 6533 section
-/// 3).
-fn from_xtext(value: String) -> String {
-    let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
-    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or(value)
+/// Who logged in, by the parameter AUTH (RFC 4954 section 5) among `parameters`.
+fn auth_parameter(parameters: &str) -> Option<String> {
+    let mut words = parameters.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+    let (_, value) = words.rfind(|(name, _)| name.eq_ignore_ascii_case("AUTH"))?;
+    xtext::decode(value)
 }
 
 fn rcpt<'a>(arguments: &str) -> Result<Command<'a>, Refusal> {

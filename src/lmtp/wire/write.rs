@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 
 use crate::envelope::Envelope;
+use crate::net::xtext;
 
 /// What the server takes as one line, its line end included.
 const LONGEST_COMMAND: usize = super::LONGEST_LINE;
@@ -21,8 +22,8 @@ const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
 /// cannot say, or not so that the server understands the same. XFORWARD is left out without a queue
 /// id. Each has one reply.
 pub fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<Commands> {
-    let ident =
-        Some(xtext(&envelope.queue_id)).filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
+    let ident = Some(xtext::encode(&envelope.queue_id))
+        .filter(|ident| (1..=LONGEST_IDENT).contains(&ident.len()));
     let mut lines = Vec::new();
     lines.extend(ident.as_ref().map(|ident| format!("XFORWARD IDENT={ident}")));
     lines.push(mail(envelope, recipients, pieces)?);
@@ -61,7 +62,7 @@ fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<St
         line.push_str(" SMTPUTF8");
     }
     if !envelope.sasl_username.is_empty() {
-        line.push_str(&format!(" AUTH={}", xtext(&envelope.sasl_username)));
+        line.push_str(&format!(" AUTH={}", xtext::encode(&envelope.sasl_username)));
     }
     Some(line)
 }
@@ -88,19 +89,6 @@ fn path(address: &str) -> Option<String> {
     }
     let quoted = local.replace('\\', "\\\\").replace('"', "\\\"");
     Some(format!("<\"{quoted}\"@{domain}>"))
-}
-
-/// RFC 3461 section 4: what is not printable ASCII, `+` and `=` as hexadecimal digits.
-fn xtext(value: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'+' && byte != b'=';
-    value
-        .bytes()
-        .map(
-            |byte| {
-                if is_plain(byte) { char::from(byte).to_string() } else { format!("+{byte:02X}") }
-            },
-        )
-        .collect()
 }
 
 /// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start

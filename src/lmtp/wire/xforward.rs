@@ -2,8 +2,7 @@
 //! and src/smtpd/smtpd.c). The attributes hold for one transaction: after its end, RSET and LHLO
 //! included, they are gone.
 
-use std::borrow::Cow;
-
+use crate::net::xtext;
 use crate::text;
 
 /// The names offered in the reply to LHLO.
@@ -50,7 +49,9 @@ impl Forwarded {
             if value.is_empty() || value.len() > LONGEST_VALUE {
                 return Err("501 5.5.4 Attribute value missing or too long");
             }
-            changed.set(&name.to_ascii_uppercase(), harmless(&unquoted(value)))?;
+            // Postfix before 2.3 sent values unencoded.
+            let decoded = xtext::decode(value).unwrap_or_else(|| value.to_owned());
+            changed.set(&name.to_ascii_uppercase(), harmless(&decoded))?;
         }
         *self = changed;
         Ok(())
@@ -87,27 +88,6 @@ impl Forwarded {
     pub fn queue_id(&self) -> &str {
         &self.ident
     }
-}
-
-/// Decodes xtext (RFC 3461 section 4). What is no xtext stays as it is: Postfix before 2.3 sent
-/// values unencoded.
-fn unquoted(value: &str) -> Cow<'_, str> {
-    if !value.contains('+') {
-        return Cow::Borrowed(value);
-    }
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut parts = value.split('+');
-    bytes.extend(parts.next().unwrap_or_default().bytes());
-    for part in parts {
-        let digits =
-            part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let Some(byte) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
-            return Cow::Borrowed(value);
-        };
-        bytes.push(byte);
-        bytes.extend(part.bytes().skip(2));
-    }
-    String::from_utf8(bytes).map_or(Cow::Borrowed(value), Cow::Owned)
 }
 
 /// `value` as it may stand in a header field or a log line.

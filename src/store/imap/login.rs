@@ -5,14 +5,11 @@
 //! TLS that was asked for no password goes out. The password shows in no error, not even when a
 //! server echoes it. Nothing is left behind by a login that fails.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 
 use super::session::{Capabilities, CommandError, NoSession, Refusal, Session, guarded};
@@ -21,6 +18,7 @@ use super::wire::Wire;
 use super::witness::{Span, Verdict, Witnesses};
 use super::{ImapSettings, Tls};
 use crate::login::LoginForm;
+use crate::net::tls;
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
@@ -235,14 +233,12 @@ impl Connector {
         let config = match self.tls.get() {
             Some(config) => config,
             None => {
-                let config = tls_config(self.settings.ca_file.as_deref())?;
-                self.tls.get_or_init(|| config)
+                let config = tls::client_config(self.settings.ca_file.as_deref())?;
+                self.tls.get_or_init(|| Arc::new(config))
             }
         };
-        let config = Arc::clone(config);
-        let host = self.settings.host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host).map_err(|error| format!("TLS: {error}"))?;
-        wire.start_tls(config, name).map_err(|error| format!("TLS: {error}"))
+        wire.start_tls(Arc::clone(config), &self.settings.host)
+            .map_err(|error| format!("TLS: {error}"))
     }
 
     fn authenticate(
@@ -363,34 +359,4 @@ fn what_was_said(wire: &Wire, error: &imap::Error, secrets: &[&str]) -> String {
         Some((tag, rest)) if tag != "*" => rest.to_owned(),
         _ => text,
     }
-}
-
-fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(file) => {
-            let unreadable = |error| format!("CA file {}: {error}", file.display());
-            for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
-                let certificate = certificate.map_err(unreadable)?;
-                roots
-                    .add(certificate)
-                    .map_err(|error| format!("CA file {}: {error}", file.display()))?;
-            }
-        }
-        None => {
-            // Certificates of the system's that cannot be read are none.
-            let native = rustls_native_certs::load_native_certs().certs;
-            let _ = roots.add_parsable_certificates(native);
-        }
-    }
-    if roots.is_empty() {
-        return Err("no root certificates to verify the server with".to_owned());
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }

@@ -11,23 +11,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 
-use super::socket::{Socket, Transport, lost};
+use crate::net::input::{Input, Line};
+use crate::net::socket::{Socket, Timed};
+use crate::net::tls::{Transport, closed};
 
 /// Output is collected up to this size before it is sent; the only copy of a message's bytes we
 /// make.
 const OUTPUT: usize = 64 * 1024;
-const INPUT: usize = 16 * 1024;
+/// Read at once.
+const BLOCK: usize = 16 * 1024;
 /// Lines of the crate's input that are kept, and how much of each.
 const TAPPED_LINES: usize = 8;
 const TAPPED_BYTES: usize = 8 * 1024;
 
 struct Inner {
     transport: Transport,
-    input: Vec<u8>,
-    /// How much of `input` was handed out.
-    taken: usize,
+    input: Input,
     output: Vec<u8>,
     /// Something was sent since the bounds were set.
     sent: bool,
@@ -49,10 +49,10 @@ impl Wire {
     /// # Errors
     /// No address, none that answers, or no time left.
     pub fn connect(host: &str, port: u16, until: Instant) -> io::Result<Wire> {
+        let socket = Timed::new(Socket::connect_tcp(host, port, until)?, until);
         Ok(Wire(Arc::new(Mutex::new(Inner {
-            transport: Transport::Tcp(Socket::connect(host, port, until)?),
-            input: Vec::new(),
-            taken: 0,
+            transport: Transport::Clear(socket),
+            input: Input::default(),
             output: Vec::new(),
             sent: false,
             budget: 0,
@@ -62,17 +62,13 @@ impl Wire {
         }))))
     }
 
-    /// Goes over to TLS and verifies that the peer is `name`.
+    /// Goes over to TLS and verifies that the peer is `host`.
     ///
     /// # Errors
     /// Handshake or verification failed, or the peer sent something in clear before TLS began.
-    pub fn start_tls(
-        &self,
-        config: Arc<ClientConfig>,
-        name: ServerName<'static>,
-    ) -> io::Result<()> {
+    pub fn start_tls(&self, config: Arc<ClientConfig>, host: &str) -> io::Result<()> {
         let mut inner = self.lock();
-        if inner.taken < inner.input.len() {
+        if !inner.input.rest().is_empty() {
             // RFC 3501 section 6.2.1 says to forget it; but nobody honest sends it.
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -80,7 +76,7 @@ impl Wire {
             ));
         }
         let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
-        inner.transport = transport.start_tls(config, name)?;
+        inner.transport = transport.start_tls(config, host)?;
         Ok(())
     }
 
@@ -96,7 +92,7 @@ impl Wire {
     /// Moves the deadline.
     pub fn wait_until(&self, until: Instant) {
         if let Ok(socket) = self.lock().transport.socket() {
-            socket.wait_until(until);
+            socket.until = until;
         }
     }
 
@@ -138,18 +134,11 @@ impl Wire {
     /// The connection is gone, the deadline has passed or the budget is used up.
     pub fn read_line(&self) -> io::Result<Vec<u8>> {
         let mut inner = self.lock();
-        let mut searched = 0;
         loop {
-            if let Some(at) = memchr::memchr(b'\n', &inner.input[inner.taken + searched..]) {
-                let end = inner.taken + searched + at;
-                let mut line = inner.input[inner.taken..end].to_vec();
-                inner.taken = end + 1;
-                if line.last() == Some(&b'\r') {
-                    line.pop();
-                }
+            // The budget bounds it.
+            if let Line::Whole(line) = inner.input.line(usize::MAX) {
                 return Ok(line);
             }
-            searched = inner.input.len() - inner.taken;
             inner.fill()?;
         }
     }
@@ -160,15 +149,16 @@ impl Wire {
     /// As for [`read_line`](Wire::read_line); known beforehand when `count` is over the budget.
     pub fn read_exactly(&self, count: usize) -> io::Result<Vec<u8>> {
         let mut inner = self.lock();
-        if count > inner.budget.saturating_add(inner.input.len() - inner.taken) {
+        if count > inner.budget.saturating_add(inner.input.rest().len()) {
             return Err(too_much());
         }
         let mut bytes = Vec::with_capacity(count);
         loop {
-            let take = (count - bytes.len()).min(inner.input.len() - inner.taken);
-            let from = inner.taken;
-            bytes.extend_from_slice(&inner.input[from..from + take]);
-            inner.taken += take;
+            let rest = inner.input.rest();
+            let piece = &rest[..rest.len().min(count - bytes.len())];
+            bytes.extend_from_slice(piece);
+            let taken = piece.len();
+            inner.input.take(taken);
             if bytes.len() == count {
                 return Ok(bytes);
             }
@@ -182,16 +172,16 @@ impl Wire {
     /// The connection is gone.
     pub fn has_input(&self) -> io::Result<bool> {
         let mut inner = self.lock();
-        if inner.taken == inner.input.len() {
-            inner.transport.socket()?.set_waits(false);
+        if inner.input.rest().is_empty() {
+            inner.transport.socket()?.waits = false;
             let filled = inner.fill();
-            inner.transport.socket()?.set_waits(true);
+            inner.transport.socket()?.waits = true;
             match filled {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 filled => filled?,
             }
         }
-        Ok(inner.taken < inner.input.len())
+        Ok(!inner.input.rest().is_empty())
     }
 
     /// The last lines that the crate has read, oldest first.
@@ -202,13 +192,12 @@ impl Wire {
     /// Ends the connection. Output that was not sent is dropped, and nobody can send any more.
     pub fn close(&self) {
         let mut inner = self.lock();
-        if let Ok(socket) = inner.transport.socket() {
-            socket.shut();
+        if let Ok(timed) = inner.transport.socket() {
+            timed.socket.shut();
         }
         inner.transport = Transport::Closed;
         inner.output = Vec::new();
-        inner.input = Vec::new();
-        inner.taken = 0;
+        inner.input = Input::default();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -240,18 +229,14 @@ impl Inner {
         if self.budget == 0 {
             return Err(too_much());
         }
-        self.input.drain(..self.taken);
-        self.taken = 0;
-        let had = self.input.len();
-        self.input.resize(had + INPUT.min(self.budget), 0);
-        let read = self.transport.read(&mut self.input[had..]);
-        let got = *read.as_ref().unwrap_or(&0);
-        self.input.truncate(had + got);
-        self.budget -= got;
-        match read {
-            Ok(0) => Err(lost()),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(lost()),
+        let transport = &mut self.transport;
+        match self.input.fill(BLOCK.min(self.budget), |into| transport.read(into)) {
+            Ok(0) => Err(closed()),
+            Ok(read) => {
+                self.budget -= read;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(closed()),
             Err(error) => Err(error),
         }
     }
@@ -272,17 +257,17 @@ impl Inner {
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.lock();
-        if inner.taken == inner.input.len() {
+        if inner.input.rest().is_empty() {
             match inner.fill() {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 filled => filled?,
             }
         }
-        let ready = &inner.input[inner.taken..];
+        let ready = inner.input.rest();
         let line = memchr::memchr(b'\n', ready).map_or(ready.len(), |at| at + 1);
         let count = line.min(into.len());
         into[..count].copy_from_slice(&ready[..count]);
-        inner.taken += count;
+        inner.input.take(count);
         inner.tap(&into[..count]);
         for byte in into[..count].iter_mut().filter(|byte| !byte.is_ascii()) {
             *byte = b'?';
