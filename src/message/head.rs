@@ -43,8 +43,8 @@ pub fn trace_head(
         head,
         "Return-Path: <{}>\nDelivered-To: {}\n\
          Received: from {}\n\tby {} (Onedrop) with {protocol} id {}\n\tfor <{}>; {date}\n",
-        text::one_line(&quoted(sender)),
-        text::one_line(recipient),
+        text::without_controls(&quoted(sender)),
+        text::without_controls(recipient),
         short(from),
         short(by),
         short(id),
@@ -72,8 +72,8 @@ fn is_atom(text: &str) -> bool {
 
 /// A text cut to [`LONGEST`]. Return-Path and Delivered-To are never cut: a part of an address may
 /// be another valid address.
-fn short(text: &str) -> Cow<'_, str> {
-    text::within(text, LONGEST)
+fn short(text: &str) -> String {
+    text::without_controls(text).chars().take(LONGEST).collect()
 }
 
 #[cfg(test)]
