@@ -1,5 +1,5 @@
-//! `onedrop trace`: what is on record about messages, for people and as JSON. On a terminal lines
-//! are at most 100 columns wide; anywhere else nothing is broken, so that what reads it finds whole
+//! `onedrop trace`: prints what is on record about messages, as text or as JSON. On a terminal,
+//! lines are wrapped at 100 columns; for other readers no line is wrapped, so that they find whole
 //! values.
 
 use std::io::IsTerminal;
@@ -17,11 +17,11 @@ use crate::text::one_line;
 use crate::verify::since;
 
 const TIME: Duration = Duration::from_secs(60);
-/// How far back to look without a name and without a time.
+/// The default of `--since` if no name is given.
 const SINCE: &str = "7d";
 /// Columns on a terminal.
 const WIDTH: usize = 100;
-/// Columns of a line's name.
+/// Columns of the name at the start of a line.
 const NAME: usize = 12;
 
 pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Result<Said, String> {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         ledger.trace(filter, args.limit).map_err(|error| format!("ledger: {error}"))
     };
     let mut traces = find(&filter)?;
-    // An address that was delivered to under another form: its account has the copies.
+    // The recipient may be on record in another form; then its account has the copies.
     if traces.is_empty()
         && let Some(name) = filter.name
         && let Known::Account(account) = Routing::new(&loaded.config).known(name)
@@ -60,7 +60,11 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         false => {
             let zone = if args.utc { TimeZone::UTC } else { TimeZone::system() };
             let width = if std::io::stdout().is_terminal() { WIDTH } else { usize::MAX };
-            traces.iter().map(|trace| Told::of(trace, &zone, width)).collect::<Vec<_>>().join("\n")
+            traces
+                .iter()
+                .map(|trace| TraceText::of(trace, &zone, width))
+                .collect::<Vec<_>>()
+                .join("\n")
         }
     };
     match traces.is_empty() {
@@ -73,7 +77,7 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
     }
 }
 
-/// What was asked for.
+/// The conditions, in words.
 fn asked(args: &TraceArgs, since: Option<&str>) -> String {
     let mut asked = String::new();
     let words = [
@@ -93,27 +97,27 @@ fn asked(args: &TraceArgs, since: Option<&str>) -> String {
 }
 
 /// A message as text: a name and a value on each line.
-struct Told<'a> {
+struct TraceText<'a> {
     zone: &'a TimeZone,
     width: usize,
     out: String,
 }
 
-impl Told<'_> {
+impl TraceText<'_> {
     fn of(trace: &Trace, zone: &TimeZone, width: usize) -> String {
-        let mut told = Told { zone, width, out: String::new() };
+        let mut text = TraceText { zone, width, out: String::new() };
         if trace.message == 0 {
-            told.line("message", "not recorded");
+            text.line("message", "not recorded");
         } else {
-            told.message(trace);
+            text.message(trace);
         }
         for copy in &trace.copies {
-            told.line("copy", &told.copy(copy));
+            text.line("copy", &text.copy(copy));
         }
         for attempt in &trace.attempts {
-            told.attempt(attempt);
+            text.attempt(attempt);
         }
-        told.out
+        text.out
     }
 
     fn message(&mut self, trace: &Trace) {
@@ -158,43 +162,43 @@ impl Told<'_> {
     }
 
     fn copy(&self, copy: &TraceCopy) -> String {
-        let mut told = format!("account={} mailbox={}: ", copy.account, copy.mailbox);
+        let mut text = format!("account={} mailbox={}: ", copy.account, copy.mailbox);
         let time =
             |time: &Option<String>| time.as_deref().map(|time| self.time(time)).unwrap_or_default();
         match (copy.state.as_str(), &copy.kept) {
             ("placed", _) => {
                 let receipt = copy.receipt.as_deref().unwrap_or_default();
-                told.push_str(&format!("placed {}, {receipt}", time(&copy.placed_at)));
+                text.push_str(&format!("placed {}, {receipt}", time(&copy.placed_at)));
             }
             ("leased", _) => {
-                told.push_str(&format!(
+                text.push_str(&format!(
                     "{} is delivering it until {}",
                     copy.owner,
                     time(&copy.leased_until)
                 ));
             }
-            (_, Some(why)) => told.push_str(&format!("sent copy kept for later: {why}")),
+            (_, Some(why)) => text.push_str(&format!("sent copy kept for later: {why}")),
             ("in doubt", None) => {
-                told.push_str(&format!(
+                text.push_str(&format!(
                     "in doubt, {} may have written it; the next try looks first",
                     copy.owner
                 ));
             }
-            (_, None) => told.push_str("not delivered"),
+            (_, None) => text.push_str("not delivered"),
         }
         if copy.epoch > 1 {
-            told.push_str(&format!(", tried {} times", copy.epoch));
+            text.push_str(&format!(", tried {} times", copy.epoch));
         }
         if copy.found_by_look {
-            told.push_str(", found in the mailbox after a doubt");
+            text.push_str(", found in the mailbox after a doubt");
         }
         if copy.nul_replaced {
-            told.push_str(", NUL bytes stored as 0x80");
+            text.push_str(", NUL bytes stored as 0x80");
         }
-        told
+        text
     }
 
-    /// How it ended for whom, whose attempt it was, and a line for each copy.
+    /// The outcome, sender, host and process of an attempt, and a line for each copy.
     fn attempt(&mut self, attempt: &TraceAttempt) {
         let to = if attempt.recipient.is_empty() {
             String::new()
@@ -205,7 +209,7 @@ impl Told<'_> {
             (Some(outcome), Some(took)) => {
                 format!("{outcome} {} in {took} ms", attempt.status.as_deref().unwrap_or_default())
             }
-            _ => "no end on record: at work, or killed".to_owned(),
+            _ => "no end on record: still running, or killed".to_owned(),
         };
         self.line("attempt", &format!("{}{to}: {end}", self.time(&attempt.started_at)));
         let sender = if attempt.sender.is_empty() { "<>" } else { &attempt.sender };
@@ -221,15 +225,14 @@ impl Told<'_> {
         }
     }
 
-    /// A time on record (RFC 3339, in UTC), as it is here.
+    /// A recorded time (RFC 3339, in UTC) in the output's time zone.
     fn time(&self, text: &str) -> String {
         let Ok(at) = text.parse::<Timestamp>() else { return text.to_owned() };
         let zone = if *self.zone == TimeZone::UTC { "UTC" } else { "%:z" };
         at.to_zoned(self.zone.clone()).strftime(&format!("%Y-%m-%d %H:%M:%S {zone}")).to_string()
     }
 
-    /// Writes a line; what is too wide goes on below, broken at blanks or, in a word that is too
-    /// wide, anywhere.
+    /// Writes a line, wrapped at blanks, or within a word that is too wide for a line.
     fn line(&mut self, name: &str, value: &str) {
         let (room, indent) = (self.width.saturating_sub(NAME), NAME);
         let mut line = format!("{name:<width$} ", width = NAME - 1);
@@ -308,9 +311,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_delivered_is_called_so_and_times_are_local() {
+    fn the_text_names_each_copys_state_and_local_times() {
         let zone = TimeZone::get("Europe/Berlin").expect("a zone");
-        let told = Told::of(&trace(), &zone, usize::MAX);
+        let text = TraceText::of(&trace(), &zone, usize::MAX);
         for line in [
             "recorded    2026-07-01 12:00:00 +02:00",
             "size        12 bytes",
@@ -324,23 +327,20 @@ mod tests {
             "            stored account=scuba mailbox=INBOX uid=42",
             "            stored account=lisa mailbox=Sent uid=1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line:?} is not in\n{told}");
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
-        assert!(!told.contains('\u{1b}'), "{told:?}");
-        let utc = Told::of(&trace(), &TimeZone::UTC, usize::MAX);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        let utc = TraceText::of(&trace(), &TimeZone::UTC, usize::MAX);
         assert!(utc.contains("recorded    2026-07-01 10:00:00 UTC\n"), "{utc}");
     }
 
     #[test]
-    fn a_terminal_gets_lines_that_fit_and_nothing_is_lost() {
-        let whole = Told::of(&trace(), &TimeZone::UTC, usize::MAX);
-        let told = Told::of(&trace(), &TimeZone::UTC, WIDTH);
-        assert!(
-            whole.lines().any(|line| line.chars().count() > WIDTH),
-            "there is something to break"
-        );
-        assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
+    fn lines_for_a_terminal_fit_and_lose_nothing() {
+        let whole = TraceText::of(&trace(), &TimeZone::UTC, usize::MAX);
+        let wrapped = TraceText::of(&trace(), &TimeZone::UTC, WIDTH);
+        assert!(whole.lines().any(|line| line.chars().count() > WIDTH), "nothing to wrap");
+        assert!(wrapped.lines().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
         let black = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
-        assert_eq!(black(&told), black(&whole));
+        assert_eq!(black(&wrapped), black(&whole));
     }
 }

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::errors::{no_answer_text, refuses_login, text_of};
-use super::metered::{Budget, Gate, by_gate};
+use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
 use crate::ledger::LedgerError;
 
@@ -130,9 +130,9 @@ async fn connect(
     tls: Option<MakeRustlsConnect>,
     budget: Budget,
 ) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
-    match by_gate(&host.config) {
+    match with_meter(&host.config) {
         Some(config) => {
-            let (client, connection) = config.connect(Gate { tls, budget }).await?;
+            let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
             Ok((client, tokio::spawn(connection)))
         }
         // A Unix socket.

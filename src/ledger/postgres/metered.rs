@@ -1,11 +1,10 @@
-//! A bound on what a server may send for one call. tokio-postgres collects a message until it is
-//! whole, and how long it is the server says: up to 2 GiB, also before anybody has logged in. Bytes
-//! are counted below TLS; one too many ends the connection.
+//! Limits the bytes that a server may send for one call. tokio-postgres buffers a message until it
+//! is complete, and the server states its length: up to 2 GiB, even before the login. Bytes are
+//! counted below TLS; one byte above the limit ends the connection.
 //!
-//! tokio-postgres opens its sockets itself and hands them out at one place only, where TLS is made
-//! of them. So a TCP connection without TLS comes by here too, as "direct" TLS that adds nothing.
-//! Not counted are Unix sockets, whose server is this machine's own, and what `sslmode=prefer`
-//! falls back to.
+//! tokio-postgres opens its sockets itself and passes them on in one place only, to add TLS. So a
+//! TCP connection without TLS passes here too, as "direct" TLS that adds nothing. Unix sockets,
+//! whose server runs on this host, and the fallback of `sslmode=prefer` are not counted.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,15 +20,15 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_postgres::{Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What the server may send for one call: more than any answer of ours has.
+/// Bytes that the server may send for one call; answers to this program's statements have fewer.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// How much may still come in.
+/// Bytes that the server may still send.
 #[derive(Clone, Default)]
 pub(super) struct Budget(Arc<AtomicUsize>);
 
 impl Budget {
-    /// To be called before each call.
+    /// Must be called before each call.
     pub fn renew(&self) {
         self.0.store(ANSWER_BYTES, Ordering::Relaxed);
     }
@@ -44,15 +43,15 @@ impl Budget {
     }
 }
 
-/// `config`, such that its sockets come by a [`Gate`]; `None` where they cannot.
-pub(super) fn by_gate(config: &Config) -> Option<Config> {
+/// `config` changed so that its sockets pass a [`MeteredTls`]; `None` for Unix sockets.
+pub(super) fn with_meter(config: &Config) -> Option<Config> {
     if matches!(config.get_hosts().first(), Some(Host::Unix(_))) {
         return None;
     }
     let mut config = config.clone();
     if config.get_ssl_mode() == SslMode::Disable {
         config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
-        // There is no TLS without a name, not even this one.
+        // tokio-postgres needs a name for TLS, even for this one.
         if let (true, Some(address)) =
             (config.get_hosts().is_empty(), config.get_hostaddrs().first().copied())
         {
@@ -62,8 +61,8 @@ pub(super) fn by_gate(config: &Config) -> Option<Config> {
     Some(config)
 }
 
-/// What every socket passes: it is counted, and becomes TLS if it should.
-pub(super) struct Gate {
+/// Wraps every socket in a [`Metered`], and in TLS if there is any.
+pub(super) struct MeteredTls {
     pub tls: Option<MakeRustlsConnect>,
     pub budget: Budget,
 }
@@ -72,12 +71,12 @@ type Rustls = MakeRustlsConnect;
 type RustlsConnect = <Rustls as MakeTlsConnect<Metered>>::TlsConnect;
 type RustlsStream = <Rustls as MakeTlsConnect<Metered>>::Stream;
 
-pub(super) struct Connector {
+pub(super) struct MeteredConnector {
     tls: Option<RustlsConnect>,
     budget: Budget,
 }
 
-pub(super) enum Passed {
+pub(super) enum MeteredStream {
     Plain(Metered),
     Tls(Box<RustlsStream>),
 }
@@ -88,42 +87,42 @@ pub(super) struct Metered {
     budget: Budget,
 }
 
-impl MakeTlsConnect<Socket> for Gate {
-    type Stream = Passed;
-    type TlsConnect = Connector;
+impl MakeTlsConnect<Socket> for MeteredTls {
+    type Stream = MeteredStream;
+    type TlsConnect = MeteredConnector;
     type Error = Infallible;
 
-    fn make_tls_connect(&mut self, name: &str) -> Result<Connector, Infallible> {
+    fn make_tls_connect(&mut self, name: &str) -> Result<MeteredConnector, Infallible> {
         let tls = self
             .tls
             .as_mut()
             .map(|tls| MakeTlsConnect::<Metered>::make_tls_connect(tls, name))
             .transpose()?;
-        Ok(Connector { tls, budget: self.budget.clone() })
+        Ok(MeteredConnector { tls, budget: self.budget.clone() })
     }
 }
 
-impl TlsConnect<Socket> for Connector {
-    type Stream = Passed;
+impl TlsConnect<Socket> for MeteredConnector {
+    type Stream = MeteredStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Passed>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<MeteredStream>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
         let metered = Metered { socket, budget: self.budget };
         Box::pin(async move {
             match self.tls {
-                Some(tls) => Ok(Passed::Tls(Box::new(tls.connect(metered).await?))),
-                None => Ok(Passed::Plain(metered)),
+                Some(tls) => Ok(MeteredStream::Tls(Box::new(tls.connect(metered).await?))),
+                None => Ok(MeteredStream::Plain(metered)),
             }
         })
     }
 }
 
-impl TlsStream for Passed {
+impl TlsStream for MeteredStream {
     fn channel_binding(&self) -> ChannelBinding {
         match self {
-            Passed::Plain(_) => ChannelBinding::none(),
-            Passed::Tls(tls) => tls.channel_binding(),
+            MeteredStream::Plain(_) => ChannelBinding::none(),
+            MeteredStream::Tls(tls) => tls.channel_binding(),
         }
     }
 }
@@ -158,42 +157,42 @@ impl AsyncWrite for Metered {
     }
 }
 
-impl AsyncRead for Passed {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Passed::Plain(plain) => Pin::new(plain).poll_read(cx, into),
-            Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, into),
+            MeteredStream::Plain(plain) => Pin::new(plain).poll_read(cx, into),
+            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, into),
         }
     }
 }
 
-impl AsyncWrite for Passed {
+impl AsyncWrite for MeteredStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Passed::Plain(plain) => Pin::new(plain).poll_write(cx, bytes),
-            Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, bytes),
+            MeteredStream::Plain(plain) => Pin::new(plain).poll_write(cx, bytes),
+            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Passed::Plain(plain) => Pin::new(plain).poll_flush(cx),
-            Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
+            MeteredStream::Plain(plain) => Pin::new(plain).poll_flush(cx),
+            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Passed::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
-            Passed::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
+            MeteredStream::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
         }
     }
 }
@@ -215,19 +214,20 @@ mod tests {
     }
 
     #[test]
-    fn every_tcp_connection_comes_by_and_tls_stays_as_it_was() {
-        let plain = by_gate(&config("postgres://127.0.0.1/x?sslmode=disable")).unwrap();
+    fn every_tcp_connection_is_metered_and_tls_is_unchanged() {
+        let plain = with_meter(&config("postgres://127.0.0.1/x?sslmode=disable")).unwrap();
         assert_eq!(
             (plain.get_ssl_mode(), plain.get_ssl_negotiation()),
             (SslMode::Require, SslNegotiation::Direct)
         );
-        let address = by_gate(&config("postgres:///x?hostaddr=127.0.0.1&sslmode=disable")).unwrap();
+        let address =
+            with_meter(&config("postgres:///x?hostaddr=127.0.0.1&sslmode=disable")).unwrap();
         assert_eq!(address.get_hosts(), [Host::Tcp("127.0.0.1".to_owned())]);
-        let tls = by_gate(&config("postgres://h/x?sslmode=require")).unwrap();
+        let tls = with_meter(&config("postgres://h/x?sslmode=require")).unwrap();
         assert_eq!(
             (tls.get_ssl_mode(), tls.get_ssl_negotiation()),
             (SslMode::Require, SslNegotiation::Postgres)
         );
-        assert!(by_gate(&config("postgres:///x?host=/run/postgresql")).is_none());
+        assert!(with_meter(&config("postgres:///x?host=/run/postgresql")).is_none());
     }
 }

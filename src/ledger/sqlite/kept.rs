@@ -24,7 +24,8 @@ pub(super) fn keep(
     }
     let rows = tx.execute(
         "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
-         WHERE EXISTS (SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL)",
+         WHERE EXISTS (SELECT 1 FROM onedrop_copy
+                       WHERE message_id = ?1 AND shared AND placed_at IS NULL)",
         params![message, bytes, why, now],
     )?;
     Ok(rows > 0)

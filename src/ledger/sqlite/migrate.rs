@@ -33,7 +33,8 @@ pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, Ledg
         }
         tx.execute_batch(sql)?;
         tx.execute(
-            "INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO onedrop_schema (version, name, sha256, applied_at)
+             VALUES (?1, ?2, ?3, ?4)",
             params![number, name, sha256, now],
         )?;
         applied.push(name.to_owned());

@@ -23,7 +23,7 @@ pub(super) fn trace(
         return Ok(Vec::new());
     }
     let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
-    let wanted = Wanted {
+    let wanted = TraceKey {
         hashes: [hashes.first(), hashes.last()].map(Option::<&Hash>::copied),
         filter,
         lower: filter.name.map(str::to_lowercase),
@@ -45,13 +45,17 @@ pub(super) fn trace(
         traces.push(Trace {
             addresses: rows(
                 connection,
-                "SELECT role, name, address FROM onedrop_address WHERE message_id = ?1 ORDER BY position",
+                "SELECT role, name, address FROM onedrop_address WHERE message_id = ?1
+                 ORDER BY position",
                 id,
-                |row| Ok(TraceAddress { role: row.get(0)?, name: row.get(1)?, address: row.get(2)? }),
+                |row| {
+                    Ok(TraceAddress { role: row.get(0)?, name: row.get(1)?, address: row.get(2)? })
+                },
             )?,
             parts: rows(
                 connection,
-                "SELECT path, content_type, name, size_bytes FROM onedrop_part WHERE message_id = ?1 ORDER BY position",
+                "SELECT path, content_type, name, size_bytes FROM onedrop_part
+                 WHERE message_id = ?1 ORDER BY position",
                 id,
                 |row| {
                     Ok(TracePart {
@@ -67,7 +71,7 @@ pub(super) fn trace(
             ..message
         });
     }
-    // Attempts at messages that are not on record.
+    // Attempts for messages that are not on record.
     traces.extend(unrecorded.into_values().map(|attempts| Trace {
         recorded_at: attempts.first().map(|attempt| attempt.started_at.clone()).unwrap_or_default(),
         attempts,
@@ -89,15 +93,15 @@ fn rows<T>(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The named ones among the messages: by ?1 and ?2 (hashes of the Message-ID), ?3 and ?4 (queue id,
-/// recipient, account).
+/// Messages by name: ?1 and ?2 are hashes of a Message-ID, ?3 and ?4 a queue id, recipient or
+/// account.
 const NAMED: &str = "(id_hash IN (?1, ?2)
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
     OR id IN (SELECT message_id FROM onedrop_copy WHERE account IN (?3, ?4)))
     AND recorded_at >= ?5";
 
-/// What must hold as well: ?6 sender, ?7 subject, ?8 that not all is done.
+/// Further conditions: ?6 sender, ?7 subject, ?8 not everything is delivered.
 const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR EXISTS (
         SELECT 1 FROM onedrop_address a
         WHERE a.message_id = m.id AND a.role = 'from' AND instr(lower(a.address), lower(?6)) > 0))
@@ -107,24 +111,25 @@ const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR 
          OR EXISTS (SELECT 1 FROM onedrop_attempt a
                     WHERE a.message_id = m.id AND a.outcome IS NOT 'delivered'
                       AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
-                                      WHERE later.message_id = m.id AND later.recipient = a.recipient
+                                      WHERE later.message_id = m.id
+                                        AND later.recipient = a.recipient
                                         AND later.id > a.id AND later.outcome = 'delivered')))";
 
-/// By so much the clock may have gone back between two messages whose numbers rise.
+/// Seconds by which the clock may have been set back between two messages with rising row numbers.
 const CLOCK_STEP_SECS: u64 = 3600;
 
-/// What was asked for, in the forms in which it may be on record.
-struct Wanted<'a> {
+/// The filter, in the forms in which its values may be on record.
+struct TraceKey<'a> {
     hashes: [Option<Hash>; 2],
     filter: &'a TraceFilter<'a>,
     lower: Option<String>,
     since: u64,
 }
 
-impl Wanted<'_> {
-    /// The messages, newest first, each with the hash of its Message-ID. Without a name all are
-    /// read from the newest on, and no further than to the first that is too old: numbers rise with
-    /// time, and there is no index on that.
+impl TraceKey<'_> {
+    /// The messages, newest first, each with the hash of its Message-ID. Without a name, messages
+    /// are read from the newest to the first one that is too old: row numbers rise with time, and
+    /// times have no index.
     fn messages(
         &self,
         connection: &Connection,
@@ -135,10 +140,11 @@ impl Wanted<'_> {
             None => format!("recorded_at < ?5 OR {CONDITIONS}"),
         };
         let sql = format!(
-            "SELECT id, message_id_text, digest, strftime({TIME}, recorded_at, 'unixepoch'), subject,
-                    strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids,
+            "SELECT id, message_id_text, digest, strftime({TIME}, recorded_at, 'unixepoch'),
+                    subject, strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids,
                     message_id IS NOT NULL AND EXISTS (
-                        SELECT 1 FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
+                        SELECT 1 FROM onedrop_message o
+                        WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
                     raw IS NOT NULL, id_hash, recorded_at
              FROM onedrop_message m WHERE {which} ORDER BY id DESC"
         );
@@ -170,20 +176,22 @@ impl Wanted<'_> {
         Ok(messages)
     }
 
-    /// Attempts that came to record no message, by the hash of its Message-ID: those at messages
-    /// that were found, and those asked for.
+    /// Attempts that recorded no message, by the hash of its Message-ID: those for messages that
+    /// were found, and those that match the filter.
     fn unrecorded(
         &self,
         connection: &Connection,
         found: &[(Hash, Trace)],
     ) -> Result<BTreeMap<Hash, Vec<TraceAttempt>>, LedgerError> {
-        const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
+        const UNRECORDED: &str = "NOT EXISTS
+            (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
         let sql = attempts_sql(&format!(
             "message_id IS NULL AND (id_hash = ?9
               OR ?9 IS NULL AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {UNRECORDED})
                  AND (?6 IS NULL OR instr(lower(sender), lower(?6)) > 0)
                  AND CASE WHEN ?3 IS NULL THEN {UNRECORDED}
-                          ELSE id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> '' OR recipient = ?4 END)"
+                          ELSE id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
+                               OR recipient = ?4 END)"
         ));
         let mut statement = connection.prepare(&sql)?;
         let ([first, last], filter) = (self.hashes, self.filter);
@@ -204,7 +212,7 @@ impl Wanted<'_> {
                 .query_map(parameters, |row| Ok((row.get::<_, Hash>(10)?, attempt(row)?)))?;
             for row in rows {
                 let (id_hash, attempt) = row?;
-                // Of those found all are there already.
+                // Attempts for messages that were found are in the map already.
                 if at.is_some() || !found.iter().any(|(found, _)| *found == id_hash) {
                     attempts.entry(id_hash).or_default().push(attempt);
                 }
@@ -233,10 +241,12 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Trace> {
 
 fn copies_sql() -> String {
     format!(
-        "SELECT account, mailbox, placed_at IS NOT NULL, coalesce(leased_until > unixepoch('subsec'), 0), in_doubt,
-                uid_validity, uid, file_name, strftime({TIME}, placed_at, 'unixepoch'), epoch, owner,
-                strftime({TIME}, leased_until, 'unixepoch'), nul_replaced, found_by_look,
-                (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+        "SELECT account, mailbox, placed_at IS NOT NULL,
+                coalesce(leased_until > unixepoch('subsec'), 0), in_doubt,
+                uid_validity, uid, file_name, strftime({TIME}, placed_at, 'unixepoch'), epoch,
+                owner, strftime({TIME}, leased_until, 'unixepoch'), nul_replaced, found_by_look,
+                (SELECT why FROM onedrop_kept k
+                 WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
          FROM onedrop_copy c WHERE message_id = ?1 ORDER BY id"
     )
 }
@@ -244,7 +254,7 @@ fn copies_sql() -> String {
 fn copy(row: &Row<'_>) -> rusqlite::Result<TraceCopy> {
     let placed = row.get(2)?;
     let receipt = Receipt::from_columns(row.get(5)?, row.get(6)?, row.get(7)?);
-    // Whatever is on record is told.
+    // A receipt that cannot be read must not hide the copy.
     let receipt =
         receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
     Ok(TraceCopy {
@@ -264,8 +274,8 @@ fn copy(row: &Row<'_>) -> rusqlite::Result<TraceCopy> {
 
 fn attempts_sql(filter: &str) -> String {
     format!(
-        "SELECT strftime({TIME}, started_at, 'unixepoch'), recipient, sender, queue_id, host, pid, duration_ms, outcome,
-                status, detail, id_hash
+        "SELECT strftime({TIME}, started_at, 'unixepoch'), recipient, sender, queue_id, host, pid,
+                duration_ms, outcome, status, detail, id_hash
          FROM onedrop_attempt WHERE {filter} ORDER BY id"
     )
 }

@@ -1,4 +1,4 @@
-//! What `onedrop verify` asks of an SQLite ledger, and the newest copies, for `onedrop check`.
+//! The queries of `onedrop verify`, and the newest copies for `onedrop check`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,11 +11,12 @@ use crate::message::Identity;
 use crate::store::Receipt;
 
 const COPIES: &str = "
-SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at, c.account, c.mailbox,
-       c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
+SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,
+       c.account, c.mailbox, c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
        coalesce(c.leased_until > ?6, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms, k.why
+       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
+       k.why
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
 WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL OR c.placed_at IS NULL AND c.leased_until >= ?1
@@ -24,7 +25,8 @@ WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL OR c.placed_at IS NULL AND c.lea
 ORDER BY c.account, c.id LIMIT ?5";
 
 const LATEST: &str = "
-SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy WHERE placed_at IS NOT NULL
+SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy
+WHERE placed_at IS NOT NULL
 ORDER BY id DESC LIMIT ?1";
 
 pub(super) fn copies(
