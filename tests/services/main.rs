@@ -1,8 +1,11 @@
-//! What we ship for systemd and Postfix, and the README's commands.
+//! What we ship for systemd and Postfix, the documentation, and the commands in it.
 
+mod page;
+mod pages;
 mod postfix_stop;
 mod readme;
+mod reference;
+mod set_up;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
-mod systemd_boot;

@@ -4,17 +4,19 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::{TempRoot, fixture_text, onedrop_path};
+use crate::page::Page;
+use crate::set_up::README_SET_UP;
+use crate::support::{TempRoot, onedrop_path};
 
-/// The commands in the README's first two shell blocks.
+const TRIAL: &str = "Try it";
+
+/// The commands of the trial. All others in README are those of its set-up, which `set_up.rs` runs.
 fn commands() -> Vec<String> {
-    let readme = fixture_text("README.md");
-    let blocks: Vec<String> = readme
-        .split("```sh\n")
-        .skip(1)
-        .filter_map(|rest| Some(rest.split_once("```")?.0.trim().to_owned()))
-        .collect();
-    blocks.into_iter().take(2).collect()
+    let blocks = Page::read("README.md").commands();
+    let (trial, others): (Vec<_>, Vec<_>) =
+        blocks.into_iter().partition(|block| block.section == TRIAL);
+    assert!(others.iter().all(|block| block.section == README_SET_UP));
+    trial.into_iter().map(|block| block.text).collect()
 }
 
 /// Runs a command as in a checkout, with the program that the tests have built.
@@ -36,6 +38,7 @@ fn the_trial_delivers_once_and_shows_what_it_did() {
         link.expect("a link");
     }
     let commands = commands();
+    assert_eq!(commands.len(), 2, "{commands:?}");
     let first = run(&commands[0], &root);
     let said = String::from_utf8_lossy(&first.stdout).into_owned();
     assert!(first.status.success(), "{first:?}");

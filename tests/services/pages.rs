@@ -1,0 +1,108 @@
+//! The form of the documentation: short pages, narrow lines, a contents list that names them all,
+//! links that lead somewhere, and commands that a test runs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::page::{PROJECT, Page};
+use crate::set_up::FOLLOWED;
+
+const CONTENTS: &str = "docs/README.md";
+
+#[test]
+fn the_pages_are_short_and_their_lines_are_narrow() {
+    let mut wrong = Vec::new();
+    for page in Page::all() {
+        let most = if page.name == "README.md" { 130 } else { 150 };
+        let lines = page.text.lines().count();
+        if lines > most {
+            wrong.push(format!("{}: {lines} lines, more than {most}", page.name));
+        }
+        for (at, line) in page.text.lines().enumerate() {
+            let columns = line.chars().count();
+            if columns > 100 {
+                wrong.push(format!("{}:{}: {columns} columns", page.name, at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_contents_list_names_every_page_once() {
+    let listed = Page::read(CONTENTS).links();
+    let mut listed: Vec<_> = listed.iter().filter(|link| !link.contains('/')).cloned().collect();
+    listed.sort();
+    let pages = Page::all().into_iter().filter_map(|page| {
+        let name = page.name.strip_prefix("docs/")?.to_owned();
+        (page.name != CONTENTS).then_some(name)
+    });
+    assert_eq!(listed, pages.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
+        for link in page.links() {
+            count += 1;
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => Path::new(PROJECT).join(&page.name),
+                file => page.folder().join(file),
+            };
+            let is_there = fs::canonicalize(&target).is_ok_and(|target| {
+                let project = fs::canonicalize(PROJECT).expect("the project");
+                let name = target.strip_prefix(project).expect("inside the project");
+                let name = name.to_string_lossy().into_owned();
+                anchor.is_empty() || Page::read(&name).anchors().contains(&anchor.to_owned())
+            });
+            if !is_there {
+                wrong.push(format!("{}: {link}", page.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 80, "only {count} links found");
+}
+
+#[test]
+fn every_command_of_readme_and_of_the_set_up_pages_is_run() {
+    let with_commands: BTreeSet<String> = Page::all()
+        .into_iter()
+        .filter(|page| !page.commands().is_empty())
+        .map(|page| page.name)
+        .collect();
+    let followed: BTreeSet<String> = FOLLOWED.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(with_commands, followed, "the pages with sh blocks, and those that tests follow");
+    for page in Page::all().iter().filter(|page| page.name.starts_with("docs/set-up-")) {
+        assert!(followed.contains(&page.name), "{} has no commands", page.name);
+    }
+    // What is only to be read says so.
+    let known = ["", "sh", "console", "toml", "ini", "sql"];
+    for page in Page::all() {
+        for block in page.blocks() {
+            assert!(known.contains(&&*block.language), "{}: {}", page.name, block.language);
+        }
+    }
+}
+
+/// The one command that no test can run: it runs the tests.
+#[test]
+fn readme_names_the_test_command_that_ci_runs() {
+    let readme = Page::read("README.md");
+    let blocks = readme.blocks();
+    let console: Vec<&str> = blocks
+        .iter()
+        .filter(|block| block.language == "console")
+        .map(|block| block.text.trim())
+        .collect();
+    assert_eq!(console, ["tests/run"]);
+    let ci = fs::read_to_string(Path::new(PROJECT).join(".ci/run")).expect(".ci/run");
+    assert!(ci.ends_with("\nexec tests/run\n"), "{ci}");
+}

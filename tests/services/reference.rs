@@ -1,0 +1,342 @@
+//! The reference pages say what the program does: keys and defaults, endings, metrics, tables, and
+//! the texts of failures.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use onedrop::deliver::Failure;
+use onedrop::exit;
+use onedrop::ledger::LedgerError;
+use onedrop::lmtp::wire::reply;
+use onedrop::outcome::{Outcome, OverQuota};
+use onedrop::store::StoreError;
+
+use crate::page::{PROJECT, Page, code};
+use crate::support::lmtp::Lmtp;
+use crate::support::lmtp_embedded::Embedded;
+use crate::support::onedrop_path;
+use crate::support::postgres::Postgres;
+
+/// `conf/onedrop.toml`: each key with its default; commented ones have none.
+fn shipped_keys() -> BTreeMap<String, String> {
+    let text = fs::read_to_string(Path::new(PROJECT).join("conf/onedrop.toml")).expect("conf");
+    let (mut keys, mut section) = (BTreeMap::new(), String::new());
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            name.clone_into(&mut section);
+        } else if let Some((key, default)) = line.split_once(" = ").filter(|(key, _)| is_name(key))
+        {
+            keys.insert(format!("{section}.{key}"), default.to_owned());
+        } else if let Some((key, _)) =
+            line.strip_prefix("# ").and_then(|line| line.split_once(" = "))
+            && is_name(key)
+        {
+            keys.insert(format!("{section}.{key}"), String::new());
+        }
+    }
+    keys
+}
+
+#[test]
+fn the_configuration_page_has_every_key_with_its_default() {
+    let page = Page::read("docs/configuration.md");
+    let mut shown = BTreeMap::new();
+    for heading in page.sections() {
+        let section = heading.trim_matches(['[', ']']);
+        for row in page.rows(heading) {
+            let key = match code(&row[0]) {
+                full if full.contains('.') => full.to_owned(),
+                key => format!("{section}.{key}"),
+            };
+            assert!(!row[2].is_empty(), "{key} has no word");
+            assert!(shown.insert(key.clone(), code(&row[1]).to_owned()).is_none(), "{key} twice");
+        }
+    }
+    let shipped = shipped_keys();
+    assert!(shipped.len() > 40, "{shipped:?}");
+    assert_eq!(shown, shipped);
+}
+
+/// One failure of each kind, with `store.over_quota`.
+fn failures() -> Vec<(Failure, OverQuota)> {
+    let text = || "...".to_owned();
+    let ledgers = [
+        LedgerError::Contended,
+        LedgerError::Version { found: 0 },
+        LedgerError::Unavailable(text()),
+        LedgerError::Login(text()),
+        LedgerError::Busy(text()),
+        LedgerError::TookTooLong(text()),
+        LedgerError::Refused(text()),
+        LedgerError::Broken(text()),
+    ];
+    let stores = [
+        StoreError::NotStored(text()),
+        StoreError::Setup(text()),
+        StoreError::Refused(text()),
+        StoreError::OverQuota(text()),
+        StoreError::TooBig(text()),
+        StoreError::NoAccount(text()),
+        StoreError::InDoubt(text()),
+    ];
+    let others = [
+        Failure::UnknownRecipient(text()),
+        Failure::TooLarge { limit: 1 },
+        Failure::NoRecipient,
+        Failure::Cut(text()),
+        Failure::Input(text()),
+        Failure::Contended(text()),
+        Failure::Deadline { secs: 60, doing: text() },
+        Failure::KeptForLater { destination: text(), why: text() },
+        Failure::Server(text()),
+        Failure::Setup(text()),
+        Failure::Internal(text()),
+    ];
+    let all = ledgers.into_iter().map(Failure::from);
+    let all = all.chain(stores.into_iter().map(Failure::from)).chain(others);
+    let mut all: Vec<_> = all.map(|failure| (failure, OverQuota::Defer)).collect();
+    all.push((StoreError::OverQuota(text()).into(), OverQuota::Bounce));
+    all
+}
+
+/// A kind that is new does not compile here: add it above.
+fn is_known(failure: &Failure) {
+    match failure {
+        Failure::Ledger(
+            LedgerError::Contended
+            | LedgerError::Version { .. }
+            | LedgerError::Unavailable(_)
+            | LedgerError::Login(_)
+            | LedgerError::Busy(_)
+            | LedgerError::TookTooLong(_)
+            | LedgerError::Refused(_)
+            | LedgerError::Broken(_),
+        )
+        | Failure::Store(
+            StoreError::NotStored(_)
+            | StoreError::Setup(_)
+            | StoreError::Refused(_)
+            | StoreError::OverQuota(_)
+            | StoreError::TooBig(_)
+            | StoreError::NoAccount(_)
+            | StoreError::InDoubt(_),
+        )
+        | Failure::UnknownRecipient(_)
+        | Failure::TooLarge { .. }
+        | Failure::NoRecipient
+        | Failure::Cut(_)
+        | Failure::Input(_)
+        | Failure::Contended(_)
+        | Failure::Deadline { .. }
+        | Failure::KeptForLater { .. }
+        | Failure::Server(_)
+        | Failure::Setup(_)
+        | Failure::Internal(_) => {}
+    }
+}
+
+#[test]
+fn the_exits_page_has_every_ending() {
+    let page = Page::read("docs/exits.md");
+    let (mut exits, mut replies) = (BTreeSet::new(), BTreeSet::new());
+    for (failure, over_quota) in failures() {
+        is_known(&failure);
+        let outcome = failure.outcome(over_quota);
+        exits.insert((format!("{}", exit::status(&outcome) as i32), outcome.status().to_string()));
+        let line = String::from_utf8(reply(&outcome)).expect("ASCII");
+        replies.insert(line.split(' ').take(2).collect::<Vec<_>>().join(" "));
+    }
+    exits.insert(("0".to_owned(), Outcome::Delivered(String::new()).status().to_string()));
+    let rows = page.rows("onedrop deliver");
+    let shown: BTreeSet<_> = rows
+        .iter()
+        .filter(|row| row.len() == 3)
+        .map(|row| (row[0].clone(), row[1].clone()))
+        .collect();
+    assert_eq!(shown, exits);
+    let rows = page.rows("onedrop lmtp");
+    let shown = rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>().join(", ");
+    let missing: Vec<_> = replies.iter().filter(|reply| !shown.contains(reply.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?} not in {shown}");
+    // Nor is another ending in README's short form.
+    let readme = Page::read("README.md");
+    let short: BTreeSet<_> = readme
+        .rows("How it ends")
+        .iter()
+        .flat_map(|row| row[0].split(", ").map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(short, exits.into_iter().map(|(exit, _)| exit).collect());
+}
+
+#[test]
+fn the_metrics_page_has_every_metric() {
+    let site = Embedded::new();
+    let lmtp = Lmtp::start(&site.config("[directory]\ndomains = [\"mail.axial.net\"]\n"));
+    let told = lmtp.metrics();
+    let family = |name: &str| name.trim_end_matches("_total").to_owned();
+    let served: BTreeSet<_> = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .map(family)
+        .collect();
+    let page = Page::read("docs/metrics.md");
+    let shown: BTreeSet<_> = page.rows("").iter().map(|row| family(code(&row[0]))).collect();
+    assert_eq!(shown, served);
+}
+
+/// The columns that the schema page names, by table.
+fn columns_shown(page: &Page) -> BTreeMap<String, BTreeSet<String>> {
+    let section = page.text.split("\n## Columns\n").nth(1).expect("the columns");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let entries = section.split("\n**").skip(1);
+    let entry = |entry: &str| {
+        let (table, rest) = entry.split_once("**").expect("a table");
+        let rest = rest.split("\n\n").next().unwrap_or_default();
+        // What stands in brackets explains the column before.
+        let mut depth = 0;
+        let bare: String = rest
+            .chars()
+            .filter(|c| {
+                depth += i32::from(*c == '(');
+                let is_bare = depth == 0;
+                depth -= i32::from(*c == ')');
+                is_bare
+            })
+            .collect();
+        let columns = bare.split('`').skip(1).step_by(2).map(str::to_owned);
+        (table.to_owned(), columns.collect())
+    };
+    entries.map(entry).collect()
+}
+
+#[test]
+fn the_schema_page_has_every_table_and_column() {
+    let postgres = Postgres::start();
+    let site = Embedded::new();
+    let config = site.root.write(
+        "etc/onedrop.toml",
+        format!(
+            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir:///nowhere\"\n[directory]\ndomains = [\"a.example\"]\n",
+            postgres.url_socket()
+        ),
+    );
+    let migrated = Command::new(onedrop_path())
+        .args(["migrate", "--config"])
+        .arg(config)
+        .stdin(Stdio::null())
+        .output()
+        .expect("onedrop");
+    assert!(migrated.status.success(), "{migrated:?}");
+    let told = postgres.psql(
+        "SELECT table_name || '.' || column_name FROM information_schema.columns
+         WHERE table_schema = 'public' AND table_name LIKE 'onedrop%'",
+    );
+    let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in told.lines() {
+        let (table, column) = line.split_once('.').expect("a column");
+        tables.entry(table.to_owned()).or_default().insert(column.to_owned());
+    }
+    let page = Page::read("docs/schema.md");
+    assert_eq!(columns_shown(&page), tables);
+    let listed = page.rows("").into_iter().map(|row| code(&row[0]).to_owned());
+    assert_eq!(listed.collect::<BTreeSet<_>>(), tables.into_keys().collect());
+}
+
+/// The words of `src/`, each line end and each run of blanks as one blank; a string that goes on in
+/// the next line is one.
+fn source() -> String {
+    let mut text = String::new();
+    let mut folders = vec![Path::new(PROJECT).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text.push_str(&fs::read_to_string(path).expect("a source"));
+            }
+        }
+    }
+    let text = text.replace("\\\n", " ").replace("\\\"", "\"");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Where a text has values, and where one text ends and the next one begins.
+const BETWEEN: [&str; 11] = [
+    "...",
+    ": ",
+    "HOST",
+    "PORT",
+    "NAME",
+    "mda",
+    "account=",
+    "mailbox=Sent",
+    "passed while ",
+    "\"",
+    "ledger:",
+];
+
+/// What is fixed in a text with values in it.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut parts = vec![text];
+    for place in BETWEEN {
+        parts = parts.into_iter().flat_map(|part| part.split(place)).collect();
+    }
+    parts
+        .into_iter()
+        .flat_map(|part| part.split(|c: char| c.is_ascii_digit()))
+        .map(|part| part.trim_matches([' ', ':', ',', ';', '(', ')']))
+        .filter(|part| part.chars().filter(char::is_ascii_alphabetic).count() >= 5)
+}
+
+const TROUBLE: [&str; 3] =
+    ["docs/troubleshoot.md", "docs/troubleshoot-ledger.md", "docs/troubleshoot-store.md"];
+
+/// Texts that are the system's or Postfix's, or stand for many.
+const NOT_OURS: [&str; 4] = [
+    "Permission denied",
+    "No space left on device",
+    "Read-only file system",
+    "/run/onedrop/lmtp.sock",
+];
+
+#[test]
+fn the_texts_on_the_trouble_pages_are_those_of_the_program() {
+    let source = source();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for name in TROUBLE {
+        let page = Page::read(name);
+        let joined = page.prose().join("\n");
+        let own = joined.split("\n## Postfix's own texts").next().unwrap_or_default().to_owned();
+        let rest = joined.split("\n## It is delivered").nth(1).unwrap_or_default();
+        for entry in format!("{own}\n{rest}").split("\n- `").skip(1) {
+            let (text, _) = entry.split_once('`').expect("a text");
+            count += 1;
+            let text = NOT_OURS.iter().fold(text.to_owned(), |text, not| text.replace(not, "..."));
+            let missing = pieces(&text).find(|piece| !source.contains(piece));
+            if let Some(piece) = missing {
+                wrong.push(format!("{name}: {piece:?} of {text:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not in src/:\n{}", wrong.join("\n"));
+    assert!(count > 70, "only {count} texts found");
+}
+
+#[test]
+fn every_kind_of_failure_is_on_a_trouble_page() {
+    let pages: String = TROUBLE.map(|name| Page::read(name).text).join("\n");
+    let pages = pages.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut wrong = Vec::new();
+    for (failure, _) in failures() {
+        let text = failure.to_string();
+        let text = text.trim_start_matches("ledger: ").trim_start_matches("store: ");
+        // What it begins with is how an operator finds it.
+        let begin = pieces(text).next().and_then(|piece| piece.split([':', ',', ';']).next());
+        wrong.extend(begin.filter(|begin| !pages.contains(begin)).map(str::to_owned));
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}

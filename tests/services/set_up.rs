@@ -1,0 +1,259 @@
+//! The set-up in README and on the pages, word by word: every command is run as root in a checkout,
+//! on a machine of its own with a real systemd, Postfix, Postgres and Dovecot. Only the compiler is
+//! replaced: `cargo build --release` puts the program there that the tests have built.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::page::{PROJECT, Page};
+use crate::support::machine::{Machine, provide};
+use crate::support::onedrop_path;
+
+/// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
+pub const FOLLOWED: [&str; 5] = [
+    "README.md",
+    "docs/install.md",
+    "docs/set-up-imap.md",
+    "docs/set-up-lmtp.md",
+    "docs/set-up-maildirs.md",
+];
+
+/// Where the checkout is on the machine.
+const CHECKOUT: &str = "/root/onedrop";
+
+/// README's set-up.
+pub const README_SET_UP: &str = "Set it up";
+
+/// A machine with the project's files and what every site has: a Postfix that takes mail for the
+/// domain.
+fn machine() -> Machine {
+    let machine = Machine::boot(|files| {
+        for folder in ["conf", "systemd", "fixtures/mail"] {
+            provide_folder(files, folder);
+        }
+        provide(files, onedrop_path(), "/root/built/onedrop");
+        let cargo = files.join("usr/bin/cargo");
+        fs::create_dir_all(cargo.parent().expect("a folder")).expect("a folder");
+        fs::write(&cargo, CARGO).expect("a script");
+        fs::set_permissions(&cargo, Permissions::from_mode(0o755)).expect("a mode");
+    });
+    machine.run(POSTFIX);
+    machine
+}
+
+fn provide_folder(files: &Path, folder: &str) {
+    for entry in fs::read_dir(Path::new(PROJECT).join(folder)).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = format!("{folder}/{}", path.file_name().expect("a name").to_string_lossy());
+        match path.is_dir() {
+            true => provide_folder(files, &name),
+            false => drop(provide(files, &path, &format!("{CHECKOUT}/{name}"))),
+        }
+    }
+}
+
+const CARGO: &str = "#!/bin/sh
+set -e
+[ \"$*\" = 'build --release' ]
+mkdir -p target/release
+cp /root/built/onedrop target/release/onedrop
+";
+
+/// Debian's master.cf, and a site's main.cf before Onedrop.
+const POSTFIX: &str = "
+cp /usr/share/postfix/master.cf.dist /etc/postfix/master.cf
+cat >/etc/postfix/main.cf <<'EOF'
+compatibility_level = 3.6
+myhostname = mx.mail.axial.net
+mydestination =
+inet_interfaces = loopback-only
+maillog_file = /var/log/mail.log
+virtual_mailbox_domains = mail.axial.net
+virtual_mailbox_maps = inline:{ scuba@mail.axial.net=x, doug@mail.axial.net=x }
+EOF
+systemctl start postfix@-
+";
+
+/// Debian's own way to a cluster and its service.
+const POSTGRES: &str = "
+rm -rf /etc/postgresql/* /var/lib/postgresql/*/*
+version=$(ls /usr/lib/postgresql | tail -n 1)
+pg_createcluster $version main >/dev/null
+systemctl start postgresql@$version-main
+until runuser -u postgres -- psql -qc 'SELECT 1' >/dev/null 2>&1; do sleep 0.1; done
+";
+
+/// The user who owns the mail.
+const VMAIL: &str = "
+useradd --system --home-dir /srv/mail --shell /usr/sbin/nologin vmail
+install -d -o vmail -g vmail -m 700 /srv/mail
+";
+
+/// A Dovecot whose users are in a file and whose mail is vmail's, with Debian's folder conf.d.
+const DOVECOT: &str = "
+rm -rf /etc/dovecot/conf.d /etc/dovecot/local.conf
+mkdir /etc/dovecot/conf.d
+cat >/etc/dovecot/dovecot.conf <<'EOF'
+protocols = imap
+listen = 127.0.0.1, ::1
+ssl = no
+!include conf.d/*.conf
+EOF
+cat >/etc/dovecot/conf.d/10-site.conf <<'EOF'
+mail_location = maildir:/srv/mail/%u/Maildir
+mail_uid = vmail
+mail_gid = vmail
+first_valid_uid = 100
+namespace inbox {
+  inbox = yes
+}
+passdb {
+  driver = passwd-file
+  args = /etc/dovecot/users
+}
+userdb {
+  driver = static
+  args = uid=vmail gid=vmail home=/srv/mail/%u
+}
+EOF
+printf 'scuba:{PLAIN}x\\ndoug:{PLAIN}x\\n' >/etc/dovecot/users
+systemctl start dovecot
+";
+
+/// Runs every command of a page, or of one of its sections. What shows where a message went is run
+/// a moment later, as the page says.
+#[track_caller]
+fn follow(machine: &Machine, name: &str, section: Option<&str>) {
+    let blocks = Page::read(name).commands();
+    let blocks = blocks.iter().filter(|block| section.is_none_or(|only| block.section == only));
+    let mut count = 0;
+    for block in blocks {
+        let command = format!("cd {CHECKOUT}\n{}", block.text);
+        if block.text.contains(" onedrop trace ") {
+            assert!(machine.soon(&command), "{name}: {command}\n{}", log(machine));
+        }
+        machine.run(&command);
+        count += 1;
+    }
+    assert!(count > 0, "{name} has no commands");
+}
+
+fn log(machine: &Machine) -> String {
+    machine.run("cat /var/log/mail.log; mailq; ls -lR /srv /var/lib/onedrop | head -60")
+        + &machine.journal()
+}
+
+/// What `onedrop check` finds, which has no fault to find.
+#[track_caller]
+fn nothing_to_find(machine: &Machine, user: &str) {
+    let told = machine.run(&format!("runuser -u {user} -- onedrop check --account scuba"));
+    assert!(told.lines().all(|line| line.starts_with("ok ")), "{told}");
+}
+
+/// Sends one message to scuba; `files` names the copies, of which there are `copies` then.
+#[track_caller]
+fn send(machine: &Machine, id: &str, files: &str, copies: usize) {
+    machine.run(&format!(
+        "printf 'From: lisa@gmail.com\\nSubject: {id}\\nMessage-ID: <{id}@x>\\n\\nbody of {id}\\n' |
+         sendmail -f lisa@gmail.com scuba@mail.axial.net"
+    ));
+    let arrived = machine.soon(&format!("grep -qx 'body of {id}' {files}"));
+    assert!(arrived, "{id} has not arrived:\n{}", log(machine));
+    assert!(machine.soon("mailq | grep -q 'queue is empty'"), "{}", log(machine));
+    let there = machine.run(&format!("ls {files} | wc -l"));
+    assert_eq!(there.trim(), copies.to_string(), "{}", log(machine));
+}
+
+/// The message that the pages send is in scuba's INBOX, once.
+#[track_caller]
+fn is_there_once(machine: &Machine, files: &str) {
+    let found = machine.run(&format!("grep -l '^Message-ID: <CAHk9w0next-meeting@' {files}"));
+    assert_eq!(found.lines().count(), 1, "{found}{}", log(machine));
+}
+
+#[track_caller]
+fn nothing_was_deferred(machine: &Machine) {
+    let log = machine.run("cat /var/log/mail.log");
+    assert!(!log.contains(" status=deferred ") && !log.contains(" status=bounced "), "{log}");
+}
+
+#[track_caller]
+fn socket_is_as_shipped(machine: &Machine) {
+    let facts = machine.run("stat -c '%U %G %a' /run/onedrop /run/onedrop/lmtp.sock");
+    assert_eq!(facts, "root root 755\nonedrop postfix 660\n", "{}", machine.journal());
+}
+
+#[test]
+fn readme_sets_up_one_host() {
+    let machine = machine();
+    follow(&machine, "README.md", Some(README_SET_UP));
+    let new = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
+    is_there_once(&machine, new);
+    nothing_to_find(&machine, "onedrop");
+    send(&machine, "another", new, 2);
+    nothing_was_deferred(&machine);
+}
+
+#[test]
+fn the_pages_set_up_imap_and_then_lmtp() {
+    let machine = machine();
+    machine.run(VMAIL);
+    machine.run(POSTGRES);
+    machine.run(DOVECOT);
+    follow(&machine, "docs/install.md", None);
+    follow(&machine, "docs/set-up-imap.md", None);
+    let files = "/srv/mail/scuba/Maildir/[nc]*/*";
+    is_there_once(&machine, files);
+    let log = machine.run("cat /var/log/mail.log");
+    assert!(log.contains("(stored account=scuba mailbox=INBOX uid=1)"), "{log}");
+    nothing_to_find(&machine, "onedrop");
+    send(&machine, "by-pipe", files, 2);
+
+    follow(&machine, "docs/set-up-lmtp.md", None);
+    is_there_once(&machine, files);
+    let log = machine.run("cat /var/log/mail.log");
+    assert!(log.contains("250 2.0.0 already there account=scuba mailbox=INBOX uid=1"), "{log}");
+    nothing_to_find(&machine, "onedrop");
+    send(&machine, "by-lmtp", files, 3);
+    assert!(machine.run("cat /var/log/mail.log").contains("relay=mx.mail.axial.net[/run/onedrop/"));
+    nothing_was_deferred(&machine);
+}
+
+#[test]
+fn the_pages_set_up_maildirs() {
+    let machine = machine();
+    machine.run(VMAIL);
+    machine.run(POSTGRES);
+    follow(&machine, "docs/install.md", None);
+    follow(&machine, "docs/set-up-maildirs.md", None);
+    let new = "/srv/mail/scuba/Maildir/new/*";
+    is_there_once(&machine, new);
+    nothing_to_find(&machine, "vmail -g onedrop");
+    socket_is_as_shipped(&machine);
+    let owners = machine.run(&format!("stat -c %U {new} | sort -u"));
+    assert_eq!(owners.trim(), "vmail");
+
+    send(&machine, "by-socket", new, 2);
+    assert_eq!(machine.run("ps -o user= -C onedrop").trim(), "vmail");
+    let before = machine.run("stat -c %i /run/onedrop/lmtp.sock");
+    machine.run("systemctl restart onedrop-lmtp.service");
+    socket_is_as_shipped(&machine);
+    assert_eq!(machine.run("stat -c %i /run/onedrop/lmtp.sock"), before, "the socket is the same");
+    send(&machine, "after-restart", new, 3);
+    machine.run("systemctl stop onedrop-lmtp.service");
+    socket_is_as_shipped(&machine);
+    send(&machine, "started-by-the-socket", new, 4);
+
+    machine.run("postconf virtual_transport=onedrop && postfix reload");
+    send(&machine, "by-pipe", new, 5);
+    let owners = machine.run(&format!("stat -c %U {new} | sort -u"));
+    assert_eq!(owners.trim(), "vmail");
+    let log = machine.run("cat /var/log/mail.log");
+    assert_eq!(log.matches("relay=onedrop, ").count(), 1, "{log}");
+    assert_eq!(log.matches(" status=sent ").count(), 5, "{log}");
+    nothing_was_deferred(&machine);
+
+    // What the page says of work by hand.
+    machine.run("runuser -u vmail -g onedrop -- onedrop verify");
+}
