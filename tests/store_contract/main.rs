@@ -22,6 +22,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
+use onedrop::store::memory::MemoryStore;
 use onedrop::store::port::{AnyStore, Need, Slot};
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, StoreError};
 use support::dovecot::Dovecot;
@@ -1114,6 +1115,39 @@ mod suite {
     }
 }
 
+struct MemoryRig(MemoryStore);
+
+impl Rig for MemoryRig {
+    fn store(&self) -> Box<dyn AnyStore> {
+        Box::new(self.0.clone())
+    }
+
+    fn store_that_makes_nothing(&self) -> Option<Box<dyn AnyStore>> {
+        None
+    }
+
+    fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)> {
+        let copies = self.0.copies(account, mailbox);
+        copies.into_iter().map(|stored| (stored.bytes, stored.seen)).collect()
+    }
+
+    fn dates(&self, account: &str, mailbox: &str) -> Option<Vec<SystemTime>> {
+        Some(self.0.copies(account, mailbox).into_iter().map(|stored| stored.date).collect())
+    }
+
+    fn read(&self, account: &str, mailbox: &str) {
+        self.0.meddle(account, mailbox, |stored| {
+            stored.iter_mut().for_each(|one| one.renamed = true)
+        });
+    }
+
+    fn mark_deleted(&self, account: &str, mailbox: &str) {
+        self.0.meddle(account, mailbox, |stored| {
+            stored.iter_mut().for_each(|one| one.marked_deleted = true)
+        });
+    }
+}
+
 /// The file of a Maildir's locks.
 const LOCKS: &str = "onedrop.lock";
 
@@ -1327,6 +1361,8 @@ impl Rig for ImapRig {
 
 store_contract!(imap, ImapRig::new());
 store_contract!(maildir, MaildirRig::new());
+store_contract!(memory_like_imap, MemoryRig(MemoryStore::default()));
+store_contract!(memory_like_maildir, MemoryRig(MemoryStore::idempotent()));
 
 /// Puts a file of that name, with the date of an append of ours, beside the others.
 fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
