@@ -16,6 +16,7 @@ mod hostile;
 mod looks;
 mod proof;
 mod removals;
+mod sessions;
 mod together;
 
 const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS UNSELECT";

@@ -144,3 +144,87 @@ fn where_the_server_cannot_each_goes_alone_and_waits_for_none() {
     });
     world.end();
 }
+
+/// Appends a copy without a server, by `append`.
+fn append_by(
+    appends: &grouped::Appends,
+    deadline: &Deadline,
+    append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Result<Receipt, StoreError>>,
+) -> Result<Receipt, StoreError> {
+    let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
+    appends.append(&inbox(), &copy_of(&letter), deadline, append)
+}
+
+/// Runs `then` while an append is under way that ends when it is told to.
+fn while_one_appends(then: impl FnOnce(&grouped::Appends, &dyn Fn())) {
+    let appends = grouped::Appends::default();
+    let (go, gone) = channel::<()>();
+    let (begun, beginning) = channel::<()>();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            append_by(&appends, &deadline(), move |copies| {
+                begun.send(()).unwrap();
+                gone.recv().unwrap();
+                copies.iter().map(|_| Ok(uid(41))).collect()
+            })
+        });
+        beginning.recv().unwrap();
+        then(&appends, &|| go.send(()).unwrap());
+        assert_eq!(first.join().unwrap().unwrap(), uid(41));
+    });
+    assert!(!appends.is_busy());
+}
+
+#[test]
+fn a_copy_whose_turn_does_not_come_in_time_is_not_stored() {
+    while_one_appends(|appends, go| {
+        let late = Deadline::new(Duration::from_millis(550), Duration::from_millis(500));
+        let waited = append_by(appends, &late, |_| panic!("appended"));
+        assert!(
+            matches!(&waited, Err(StoreError::NotStored(why)) if why.contains("account=doug")),
+            "{waited:?}"
+        );
+        go();
+    });
+}
+
+#[test]
+fn a_panic_leaves_those_in_doubt_that_went_along() {
+    while_one_appends(|appends, go| {
+        thread::scope(|scope| {
+            let both = [(); 2]
+                .map(|()| scope.spawn(|| append_by(appends, &deadline(), |_| panic!("told to"))));
+            while appends.waiting() != 2 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            go();
+            let ends = both.map(|one| one.join().ok());
+            let is_in_doubt = |end: &Option<_>| matches!(end, Some(Err(StoreError::InDoubt(_))));
+            assert_eq!(ends.iter().filter(|end| end.is_none()).count(), 1, "{ends:?}");
+            assert_eq!(ends.iter().filter(|end| is_in_doubt(end)).count(), 1, "{ends:?}");
+        });
+    });
+}
+
+#[test]
+fn at_most_sixteen_go_together() {
+    while_one_appends(|appends, go| {
+        let sizes = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..17 {
+                scope.spawn(|| {
+                    let stored = append_by(appends, &deadline(), |copies| {
+                        sizes.lock().unwrap().push(copies.len());
+                        copies.iter().map(|_| Ok(uid(42))).collect()
+                    });
+                    assert_eq!(stored.unwrap(), uid(42));
+                });
+            }
+            while appends.waiting() != 17 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            go();
+        });
+        assert_eq!(sizes.into_inner().unwrap(), [16, 1]);
+    });
+}
