@@ -22,6 +22,7 @@ mod facts;
 mod lmtp;
 mod master;
 mod recipients;
+mod routes;
 mod site;
 mod transport;
 
@@ -226,11 +227,12 @@ pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Findin
         Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
     let pipes = setup.services.iter().filter(|service| service.command == "pipe");
     setup.transports = pipes.filter_map(|pipe| Transport::read(pipe, understand)).collect();
-    for route in site::routes(&setup) {
+    for route in routes::all(&setup) {
         for is_chrooted in [false, true] {
-            let place = lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
+            let place =
+                routes::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted);
             let _ =
-                place.is_some_and(|place| lmtp::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
+                place.is_some_and(|place| routes::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
         }
     }
     let ours = Ours {

@@ -1,8 +1,7 @@
 //! Whether the directory knows the domains whose mail Postfix leads to onedrop. What it does not
 //! know is returned. Only domains that are written out in main.cf are seen; tables are not read.
 
-use super::site::{self, Route};
-use super::{Level, Ours, Setup, Told};
+use super::{Level, Ours, Setup, Told, routes};
 use crate::config::DirectorySettings;
 
 /// Which domains a route is for.
@@ -17,21 +16,11 @@ const SHOWN: usize = 5;
 
 pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     let Some(config) = &ours.config else { return Vec::new() };
-    let of_ours = routes_to_us(setup);
+    let of_ours = routes::to_us(setup);
     let lists = LISTS.iter().filter(|(name, _)| of_ours.contains(name));
     lists
         .filter_map(|(name, list)| unknown(name, list, setup.value(list), &config.directory))
         .collect()
-}
-
-/// The parameters that lead mail to onedrop.
-pub(super) fn routes_to_us(setup: &Setup) -> Vec<&str> {
-    let leads_to_us = |route: &Route<'_>| {
-        let pipe =
-            setup.transports.iter().any(|transport| transport.service.name == route.transport);
-        pipe || setup.lmtp.iter().any(|lmtp| lmtp.routes.contains(&route.shown))
-    };
-    site::routes(setup).into_iter().filter(leads_to_us).map(|route| route.name).collect()
 }
 
 fn unknown(route: &str, list: &str, domains: &str, directory: &DirectorySettings) -> Option<Told> {

@@ -12,25 +12,10 @@ use super::ask::Postconf;
 use super::command::Command;
 use super::master::{self, Attributes, Service};
 use super::recipients;
-use super::site::{self, Route};
+use super::routes::{self, Route};
 use super::{Lmtp, MailboxCommand, Ours, Rights, Setup, Transport, lmtp};
 use crate::check::bounded::{reach, shown};
 use crate::config::{DEFAULT_FILE, Listen};
-
-/// Parameters that say which transport gets a mail.
-pub(super) const ROUTES: [&str; 7] = [
-    "virtual_transport",
-    "local_transport",
-    "mailbox_transport",
-    "relay_transport",
-    "default_transport",
-    "fallback_transport",
-    "content_filter",
-];
-
-/// Tables that may say so.
-pub(super) const ROUTE_MAPS: [&str; 3] =
-    ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
 
 /// What else is needed of main.cf.
 const MAIN: [&str; 9] = [
@@ -57,8 +42,8 @@ pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> 
     let names: Vec<String> = MAIN
         .iter()
         .chain(&recipients::MAIN)
-        .chain(&ROUTES)
-        .chain(&ROUTE_MAPS)
+        .chain(&routes::PARAMETERS)
+        .chain(&routes::MAPS)
         .map(|name| (*name).to_owned())
         .collect();
     let mut main = postconf.values(&[], &names)?;
@@ -138,12 +123,13 @@ fn lmtp_service(
 ) -> Result<Option<Lmtp>, String> {
     let is_named_ours = service.name.starts_with("onedrop");
     let next_hop = |route: &Route<'_>, is_chrooted| {
-        lmtp::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted)
+        routes::next_hop(route.next_hop, setup.value("queue_directory"), is_chrooted)
     };
-    let leads_to_us =
-        |place: &Option<Listen>| place.as_ref().is_some_and(|place| lmtp::leads_to(place, places));
+    let leads_to_us = |place: &Option<Listen>| {
+        place.as_ref().is_some_and(|place| routes::leads_to(place, places))
+    };
     let (mut routes, mut deaf, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
-    for route in site::routes(setup).into_iter().filter(|route| route.transport == service.name) {
+    for route in routes::all(setup).into_iter().filter(|route| route.transport == service.name) {
         let (written, seen) = (next_hop(&route, false), next_hop(&route, service.chroot == "y"));
         if !is_named_ours && !leads_to_us(&written) && !leads_to_us(&seen) {
             continue;
@@ -156,7 +142,7 @@ fn lmtp_service(
             }
         }
     }
-    let by_table = is_named_ours && !site::route_maps(setup).is_empty();
+    let by_table = is_named_ours && !routes::maps(setup).is_empty();
     if routes.is_empty() && !by_table {
         return Ok(None);
     }

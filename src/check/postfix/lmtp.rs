@@ -1,22 +1,13 @@
-//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp", and where such a service
-//! takes mail. A rule sees facts only and says what is so, what comes of it, and what to write
+//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp". A rule sees facts only and says what is so, what comes of it, and what to write
 //! instead.
 //!
 //! Sources: lmtp(8), postconf(5).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
-
-use super::{Level, Lmtp, Ours, Setup, Told, seconds, site};
-use crate::config::Listen;
-use crate::net::is_loopback_address;
+use super::{Level, Lmtp, Ours, Setup, Told, routes, seconds};
 
 pub(super) const LINE_LENGTH: &str = "lmtp_line_length_limit";
 pub(super) const XFORWARD: &str = "lmtp_send_xforward_command";
 pub(super) const DATA_DONE: &str = "lmtp_data_done_timeout";
-
-/// `lmtp_tcp_port`, by default.
-const PORT: u16 = 24;
 
 type Rule = fn(&Lmtp, &Setup, &Ours) -> Option<Told>;
 
@@ -35,7 +26,7 @@ const RULES: [Rule; 7] = [
 pub(super) fn judged(lmtp: &Lmtp, setup: &Setup, ours: &Ours) -> Vec<Told> {
     let mut told: Vec<Told> = RULES.iter().filter_map(|rule| rule(lmtp, setup, ours)).collect();
     let by = if lmtp.routes.is_empty() {
-        format!("gets mail only if a table says so ({})", site::route_maps(setup).join(", "))
+        format!("gets mail only if a table says so ({})", routes::maps(setup).join(", "))
     } else {
         format!("gets mail by {}", lmtp.routes.join(", "))
     };
@@ -155,88 +146,4 @@ fn more_than_the_server_takes(lmtp: &Lmtp, _: &Setup, ours: &Ours) -> Option<Tol
 
 fn value<'a>(lmtp: &'a Lmtp, name: &str) -> &'a str {
     lmtp.values.get(name).map_or("", String::as_str)
-}
-
-/// The place that a next hop names, as lmtp(8) reads it; `None`: a name for the DNS, or nothing. A
-/// relative path is one in the queue directory, and with chroot every path is.
-pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> Option<Listen> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        let path = if is_chrooted { path.trim_start_matches('/') } else { path };
-        return Some(Listen::Unix(Path::new(queue_directory).join(path)));
-    }
-    let text = text.strip_prefix("inet:").unwrap_or(text);
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
-        _ => (text, PORT),
-    };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let host = host.strip_prefix("ipv6:").unwrap_or(host);
-    let address =
-        if host == "localhost" { Ipv4Addr::LOCALHOST.into() } else { host.parse().ok()? };
-    Some(Listen::Tcp(SocketAddr::new(address, port)))
-}
-
-/// Whether who connects to `place` meets a server that listens at one of `places`.
-pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
-    places.iter().any(|ours| match (place, ours) {
-        (Listen::Tcp(place), Listen::Tcp(ours)) => {
-            place.port() == ours.port()
-                && (place.ip() == ours.ip() || takes_all(ours.ip(), place.ip()))
-        }
-        _ => place == ours,
-    })
-}
-
-/// Whether a server at the wildcard `ours` is reached by this host's own `address`.
-fn takes_all(ours: IpAddr, address: IpAddr) -> bool {
-    ours.is_unspecified() && is_loopback_address(address)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_next_hop_is_read_as_lmtp_does() {
-        for (text, expected) in [
-            ("unix:/run/onedrop/lmtp.sock", Some("unix:/run/onedrop/lmtp.sock")),
-            ("unix:private/onedrop", Some("unix:/queue/private/onedrop")),
-            ("inet:127.0.0.1:2400", Some("127.0.0.1:2400")),
-            ("inet:[127.0.0.1]", Some("127.0.0.1:24")),
-            ("[::1]:24", Some("[::1]:24")),
-            ("inet:[ipv6:::1]", Some("[::1]:24")),
-            ("localhost:24", Some("127.0.0.1:24")),
-            ("mail.example", None),
-            ("inet:[mail.example]:24", None),
-            ("127.0.0.1:lmtp", None),
-            ("", None),
-        ] {
-            assert_eq!(
-                next_hop(text, "/queue", false).map(|place| place.to_string()).as_deref(),
-                expected,
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn with_chroot_a_path_begins_in_the_queue_directory() {
-        for text in ["unix:/run/a.sock", "unix:run/a.sock"] {
-            assert_eq!(
-                next_hop(text, "/queue", true),
-                Some(Listen::Unix("/queue/run/a.sock".into()))
-            );
-        }
-    }
-
-    #[test]
-    fn a_wildcard_takes_what_comes_from_this_host() {
-        let leads = |to: &str, ours: &str| {
-            let place = |text: &str| text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
-            leads_to(&place(to), &[place("unix:/run/x"), place(ours)])
-        };
-        assert!(leads("127.0.0.1:24", "0.0.0.0:24") && leads("127.0.0.1:24", "[::]:24"));
-        assert!(leads("127.0.0.1:24", "127.0.0.1:24") && leads("unix:/run/x", "127.0.0.1:24"));
-        assert!(!leads("127.0.0.1:24", "127.0.0.1:2400") && !leads("192.0.2.1:24", "0.0.0.0:24"));
-    }
 }

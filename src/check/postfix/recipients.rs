@@ -4,7 +4,7 @@
 //!
 //! Sources: postconf(5), ADDRESS_VERIFICATION_README, ADDRESS_CLASS_README.
 
-use super::{Level, Ours, Setup, Told, domains};
+use super::{Level, Ours, Setup, Told, routes};
 use crate::config::{Config, StoreUrl};
 
 /// The parameter that leads mail here, the domains it is for, and the table of their recipients.
@@ -32,7 +32,7 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     if asks_first {
         return Vec::new();
     }
-    let routes = domains::routes_to_us(setup);
+    let routes = routes::to_us(setup);
     let of_ours = TABLES.iter().filter(|(route, domains, _)| {
         routes.iter().any(|ours| ours == route) && !setup.value(domains).is_empty()
     });

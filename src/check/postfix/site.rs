@@ -2,7 +2,7 @@
 //! parameters, mailbox_command and its ways, queue ids. Facts in, findings out.
 
 use super::command::{Understood, runs_onedrop};
-use super::facts::{ROUTE_MAPS, ROUTES};
+use super::routes;
 use super::{Level, MailboxCommand, Ours, Setup, Told, time_limit};
 
 /// The characters of a command that local(8) runs without a shell (Postfix'
@@ -78,58 +78,13 @@ fn needs_shell(text: &str) -> bool {
 fn missing_transport(setup: &Setup) -> Vec<Told> {
     let is_missing = |name: &&str| !setup.services.iter().any(|service| service.name == *name);
     let told = |name: &'static str| {
-        routes_to(setup, name).into_iter().map(move |by| {
+        routes::to(setup, name).into_iter().map(move |by| {
             let text =
                 format!("{by} names a transport that master.cf does not have: mail waits; add the service {name}");
             (Level::Error, text)
         })
     };
     ["onedrop", "onedrop-lmtp"].into_iter().filter(is_missing).flat_map(told).collect()
-}
-
-/// A parameter that leads mail to a transport.
-pub(super) struct Route<'a> {
-    /// The parameter.
-    pub(super) name: &'a str,
-    /// The transport.
-    pub(super) transport: &'a str,
-    /// Where that is to take the mail; often empty.
-    pub(super) next_hop: &'a str,
-    /// As an administrator wrote it.
-    pub(super) shown: String,
-}
-
-impl<'a> Route<'a> {
-    fn new(name: &'a str, value: &'a str, shown: String) -> Self {
-        let (transport, next_hop) = value.split_once(':').unwrap_or((value, ""));
-        Self { name, transport, next_hop, shown }
-    }
-}
-
-/// Everything that leads mail anywhere, but for tables.
-pub(super) fn routes(setup: &Setup) -> Vec<Route<'_>> {
-    let everyones = ROUTES.iter().map(|name| {
-        let value = setup.value(name);
-        Route::new(name, value, format!("{name} = {value}"))
-    });
-    let own = setup.services.iter().flat_map(|service| {
-        let named = service.overrides.iter().filter(|(name, _)| ROUTES.contains(&name.as_str()));
-        named.map(|(name, value)| {
-            Route::new(name, value, format!("-o {name}={value} of {} in master.cf", service.name))
-        })
-    });
-    everyones.chain(own).collect()
-}
-
-/// What leads mail to the transport called `name`, as an administrator wrote it.
-pub(super) fn routes_to(setup: &Setup, name: &str) -> Vec<String> {
-    let named = routes(setup).into_iter().filter(|route| route.transport == name);
-    named.map(|route| route.shown).collect()
-}
-
-/// The tables that may lead mail anywhere.
-pub(super) fn route_maps(setup: &Setup) -> Vec<&'static str> {
-    ROUTE_MAPS.iter().copied().filter(|name| !setup.value(name).is_empty()).collect()
 }
 
 fn queue_ids(setup: &Setup) -> Option<Told> {

@@ -2,7 +2,7 @@
 //! facts only and says what is so, what comes of it, and what to write instead.
 
 use super::command::Understood;
-use super::{Level, Ours, Rights, Setup, Told, Transport, site, time_limit};
+use super::{Level, Ours, Rights, Setup, Told, Transport, routes, time_limit};
 
 type Rule = fn(&Transport, &Setup, &Ours) -> Option<Told>;
 
@@ -308,11 +308,11 @@ fn variables(_: &Transport, setup: &Setup, ours: &Ours) -> Option<Told> {
 
 fn route(transport: &Transport, setup: &Setup) -> Told {
     let name = &transport.service.name;
-    let by = site::routes_to(setup, name);
+    let by = routes::to(setup, name);
     if !by.is_empty() {
         return (Level::Ok, format!("gets mail by {}", by.join(", ")));
     }
-    let maps = site::route_maps(setup);
+    let maps = routes::maps(setup);
     if !maps.is_empty() {
         return (Level::Ok, format!("gets mail only if a table says so ({})", maps.join(", ")));
     }
