@@ -12,8 +12,10 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
-use onedrop::store::{Copy, Receipt, Store, StoreError, Whose};
+use onedrop::pool::Limits;
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::port::{Access, Need, Store};
+use onedrop::store::{Copy, Receipt, StoreError, Whose};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {
     ImapSettings {
@@ -39,6 +41,11 @@ fn like_dovecots() -> ImapSettings {
     }
 }
 
+fn store_with(settings: ImapSettings) -> ImapStore {
+    let idle = Duration::from_secs(60);
+    ImapStore::new(settings, Limits { used: 8, per_key: 1, kept: 8, idle })
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -54,7 +61,7 @@ fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
         ca_file: Some(ca_file.clone()),
         ..settings(&dovecot)
     };
-    let mut store = ImapStore::new(implicit);
+    let store = store_with(implicit);
     let refused = store.check("doug", soon()).expect_err("there are no certificates").to_string();
     assert!(refused.contains("CA file") && refused.contains("ca.pem"), "{refused}");
     fs::write(&ca_file, "-----BEGIN CERTIFICATE-----\nnot yet").expect("half a file");
@@ -72,7 +79,7 @@ fn letter() -> Message {
     Message::new(b"Message-ID: <login@b>\nSubject: s\n\nbody\n".to_vec(), DedupBy::Content)
 }
 
-fn append(store: &mut ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
+fn append(store: &ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
     let letter = letter();
     let copy = Copy {
         key: &[0; 32],
@@ -81,42 +88,39 @@ fn append(store: &mut ImapStore, destination: &Destination) -> Result<Receipt, S
         identity: letter.identity(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
     };
-    store.append(
-        destination,
-        &copy,
-        &Deadline::new(Duration::from_secs(30), Duration::from_secs(10)),
-    )
+    let deadline = Deadline::new(Duration::from_secs(30), Duration::from_secs(10));
+    store.reserve(destination, copy, Need::Write, &deadline)?.expect("a slot").append()
 }
 
 #[test]
 fn a_mailbox_without_the_right_to_write_refuses_by_itself() {
     let dovecot = Dovecot::start_with(ACL);
-    let mut store = ImapStore::new(settings(&dovecot));
+    let store = store_with(settings(&dovecot));
     let sent = Destination::sent("lisa", "Sent");
-    append(&mut store, &sent).expect("there is no list yet");
+    append(&store, &sent).expect("there is no list yet");
     let folder = dovecot.maildir("lisa").join(".Sent");
     for rights in ["lrw", ""] {
         fs::write(folder.join("dovecot-acl"), format!("owner {rights}\n")).expect("a list");
-        let mut store = ImapStore::new(settings(&dovecot));
-        let refused = append(&mut store, &sent);
+        let store = store_with(settings(&dovecot));
+        let refused = append(&store, &sent);
         assert!(matches!(&refused, Err(StoreError::Refused(_))), "{rights:?}: {refused:?}");
-        append(&mut store, &Destination::inbox("lisa")).expect("the INBOX has no list");
+        append(&store, &Destination::inbox("lisa")).expect("the INBOX has no list");
     }
     fs::remove_file(folder.join("dovecot-acl")).expect("the list");
-    append(&mut ImapStore::new(settings(&dovecot)), &sent).expect("the right is back");
+    append(&store_with(settings(&dovecot)), &sent).expect("the right is back");
     assert_eq!(dovecot.count("lisa", "Sent"), 2);
 }
 
 #[test]
 fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
     let dovecot = Dovecot::start();
-    let mut store = ImapStore::new(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
-    let refused = append(&mut store, &Destination::sent("lisa", "Sent"));
+    let store = store_with(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
+    let refused = append(&store, &Destination::sent("lisa", "Sent"));
     assert!(
         matches!(&refused, Err(StoreError::Refused(why)) if why.contains("create_mailboxes")),
         "{refused:?}"
     );
-    append(&mut store, &Destination::inbox("lisa")).expect("the INBOX is there");
+    append(&store, &Destination::inbox("lisa")).expect("the INBOX is there");
 }
 
 /// A password file for the master user in place of the shipped one's, so that it can be changed.
@@ -130,18 +134,18 @@ fn change_password(dovecot: &Dovecot, password: &str) {
 #[test]
 fn a_password_that_was_changed_is_not_an_accounts_fault() {
     let dovecot = Dovecot::start();
-    let mut store = ImapStore::new(settings(&dovecot));
-    append(&mut store, &Destination::inbox("doug")).expect("all is well");
+    let store = store_with(settings(&dovecot));
+    append(&store, &Destination::inbox("doug")).expect("all is well");
     change_password(&dovecot, "another");
     // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
-    let ours = append(&mut store, &Destination::inbox("lisa"));
+    let ours = append(&store, &Destination::inbox("lisa"));
     assert!(
         matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")),
         "{ours:?}"
     );
-    append(&mut store, &Destination::inbox("doug")).expect("a kept session outlives the password");
+    append(&store, &Destination::inbox("doug")).expect("a kept session outlives the password");
     change_password(&dovecot, dovecot.password());
-    append(&mut store, &Destination::inbox("lisa")).expect("the password is right again");
+    append(&store, &Destination::inbox("lisa")).expect("the password is right again");
     assert_eq!((dovecot.count("doug", "INBOX"), dovecot.count("lisa", "INBOX")), (2, 1));
 }
 
@@ -167,11 +171,11 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     let folder = TempRoot::new();
     let dovecot =
         Dovecot::start_with_users(&users_in_a_file(&folder, &["doug", "scuba", "rig-probe"]));
-    let mut store = ImapStore::new(settings(&dovecot));
-    let unknown = append(&mut store, &Destination::inbox("lisa"));
+    let store = store_with(settings(&dovecot));
+    let unknown = append(&store, &Destination::inbox("lisa"));
     assert!(matches!(&unknown, Err(StoreError::NotStored(_))), "nobody else is known: {unknown:?}");
-    append(&mut store, &Destination::inbox("doug")).expect("an account");
-    let closed = append(&mut store, &Destination::inbox("lisa"));
+    append(&store, &Destination::inbox("doug")).expect("an account");
+    let closed = append(&store, &Destination::inbox("lisa"));
     assert!(
         matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")),
         "{closed:?}"
@@ -179,14 +183,14 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     // Doug's session is kept; but his account is gone as well, so nothing is proven.
     write_users(&folder, &["scuba"]);
     dovecot.doveadm(&["reload"]);
-    let unsure = append(&mut store, &Destination::inbox("lisa"));
+    let unsure = append(&store, &Destination::inbox("lisa"));
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
 }
 
 /// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the
 /// account, nor a mailbox.
 fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> Whose {
-    let whose = ImapStore::new(settings).whose_mailboxes(account, soon()).expect("it can be told");
+    let whose = store_with(settings).whose_mailboxes(account, soon()).expect("it can be told");
     let left = dovecot.doveadm(&["mailbox", "list", "-u", account, "onedrop*"]);
     assert!(left.is_empty(), "{left}");
     whose
@@ -206,7 +210,7 @@ fn the_account_counts_where_the_master_user_is_none() {
     let dovecot =
         Dovecot::start_with_users(&users_in_a_file(&folder, &["lisa", "doug", "rig-probe"]));
     counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
-    let unknown = ImapStore::new(settings(&dovecot)).whose_mailboxes("ghost", soon());
+    let unknown = store_with(settings(&dovecot)).whose_mailboxes("ghost", soon());
     assert!(unknown.is_err(), "{unknown:?}");
 }
 
@@ -214,7 +218,7 @@ fn the_account_counts_where_the_master_user_is_none() {
 fn the_account_counts_where_every_name_is_an_account() {
     let dovecot = Dovecot::start();
     counts(&whose(&dovecot, settings(&dovecot), "lisa"), NOT_FOR_ITSELF);
-    let itself = ImapStore::new(settings(&dovecot)).whose_mailboxes("mda", soon());
+    let itself = store_with(settings(&dovecot)).whose_mailboxes("mda", soon());
     assert!(
         matches!(&itself, Err(StoreError::Setup(why)) if why.contains("mda itself")),
         "{itself:?}"
@@ -275,17 +279,17 @@ fn a_template_names_the_account_in_the_login() {
         login: LoginForm::parse("{account}*{user}").expect("a template"),
         ..settings(&dovecot)
     };
-    let mut store = ImapStore::new(template());
-    append(&mut store, &Destination::inbox("lisa")).expect("an account");
+    let store = store_with(template());
+    append(&store, &Destination::inbox("lisa")).expect("an account");
     assert_eq!((dovecot.count("lisa", "INBOX"), dovecot.count("doug", "INBOX")), (1, 0));
-    let split_elsewhere = append(&mut store, &Destination::inbox("li*sa"));
+    let split_elsewhere = append(&store, &Destination::inbox("li*sa"));
     let why = "separates account and user";
     assert!(
         matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)),
         "{split_elsewhere:?}"
     );
     assert_eq!(dovecot.files("li"), 0);
-    let ghost = append(&mut store, &Destination::inbox("ghost"));
+    let ghost = append(&store, &Destination::inbox("ghost"));
     assert!(
         matches!(&ghost, Err(StoreError::NoAccount(why)) if why.contains("lisa can log in")),
         "{ghost:?}"
@@ -294,7 +298,7 @@ fn a_template_names_the_account_in_the_login() {
     // A server that knows of no separator lets nobody in.
     let other = Dovecot::start_with_users(&users);
     let elsewhere = ImapSettings { port: other.imap_port(), ..template() };
-    let refused = append(&mut ImapStore::new(elsewhere), &Destination::inbox("lisa"));
+    let refused = append(&store_with(elsewhere), &Destination::inbox("lisa"));
     assert!(refused.is_err(), "{refused:?}");
 }
 
@@ -302,11 +306,11 @@ fn a_template_names_the_account_in_the_login() {
 fn the_account_counts_with_cyrus() {
     let cyrus = Cyrus::start(&["lisa", "doug"]);
     let settings = || ImapSettings { port: cyrus.port(), ..like_dovecots() };
-    let told = ImapStore::new(settings()).whose_mailboxes("lisa", soon()).expect("it can be told");
+    let told = store_with(settings()).whose_mailboxes("lisa", soon()).expect("it can be told");
     // The user has no INBOX, and may not make one.
     counts(&told, "of mda none");
-    let mut store = ImapStore::new(settings());
-    append(&mut store, &Destination::inbox("doug")).expect("an account");
+    let store = store_with(settings());
+    append(&store, &Destination::inbox("doug")).expect("an account");
     for (account, count) in [("doug", 1), ("lisa", 0)] {
         let opened = cyrus.session(account).command("EXAMINE INBOX").expect("EXAMINE");
         assert!(
@@ -320,7 +324,7 @@ fn the_account_counts_with_cyrus() {
 fn the_account_does_not_count_with_courier() {
     let courier = Courier::start(&["lisa"]);
     let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
-    let told = ImapStore::new(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
+    let told = store_with(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
     assert!(
         matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")),
         "{told:?}"

@@ -11,8 +11,10 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
-use onedrop::store::{Copy, Receipt, Store, StoreError};
+use onedrop::pool::Limits;
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::port::{Need, Slot, Store};
+use onedrop::store::{Copy, Receipt, StoreError};
 
 use super::harness::Target;
 
@@ -111,8 +113,22 @@ fn literal(line: &[u8], end: &[u8]) -> Option<u64> {
     std::str::from_utf8(&inside[open + 1..]).ok()?.parse().ok()
 }
 
-/// Runs `work` with a store whose server says `input`; it must have come to its end in time.
-fn with<T>(input: &[u8], work: impl FnOnce(&mut ImapStore) -> T) -> T {
+/// Runs `work` with a slot for the letter in a store whose server says `input`; it must have come to
+/// its end in time.
+fn with<T>(
+    input: &[u8],
+    need: Need,
+    work: impl FnOnce(&mut dyn Slot) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
+    let copy = Copy {
+        key: &[0; 32],
+        head: b"",
+        bytes: letter.own_copy(),
+        identity: letter.identity(),
+        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
+    };
+    let inbox = Destination::inbox("doug");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let settings = ImapSettings {
         host: "127.0.0.1".to_owned(),
@@ -134,9 +150,11 @@ fn with<T>(input: &[u8], work: impl FnOnce(&mut ImapStore) -> T) -> T {
                 let _ = serve(&stream, input);
             }
         });
-        let mut store = ImapStore::new(settings);
-        let began = Instant::now();
-        let done = work(&mut store);
+        let store = ImapStore::new(settings, Limits { used: 1, per_key: 1, kept: 1, idle: TIME });
+        let (began, deadline) = (Instant::now(), Deadline::new(TIME, TIME / 4));
+        let done = store
+            .reserve(&inbox, copy, need, &deadline)
+            .and_then(|slot| work(slot.expect("a slot").as_mut()));
         assert!(began.elapsed() < 20 * TIME, "it hung for {:?}", began.elapsed());
         done
     })
@@ -145,15 +163,6 @@ fn with<T>(input: &[u8], work: impl FnOnce(&mut ImapStore) -> T) -> T {
 /// Whatever a server says, an append and a look end in time, without the password in an error; a
 /// copy counts as stored or as found only where the server said so.
 pub fn check(input: &[u8]) {
-    let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
-    let copy = Copy {
-        key: &[0; 32],
-        head: b"",
-        bytes: letter.own_copy(),
-        identity: letter.identity(),
-        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
-    };
-    let inbox = Destination::inbox("doug");
     let says = |text: &str| {
         input.windows(text.len()).any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
     };
@@ -162,7 +171,7 @@ pub fn check(input: &[u8]) {
         assert!(!text.contains("hunter2") && !text.chars().any(char::is_control), "{text:?}");
     };
 
-    match with(input, |store| store.append(&inbox, &copy, &Deadline::new(TIME, TIME / 4))) {
+    match with(input, Need::Write, |slot| slot.append()) {
         Ok(Receipt::Uid { validity, uid }) => {
             assert!(validity > 0 && uid > 0 && says(&format!("APPENDUID {validity} {uid}")));
         }
@@ -170,7 +179,7 @@ pub fn check(input: &[u8]) {
         Ok(other) => panic!("{other:?}"),
         Err(error) => tells(error),
     }
-    match with(input, |store| store.look(&inbox, &copy, Instant::now() + TIME)) {
+    match with(input, Need::Look, |slot| slot.look(Instant::now() + TIME)) {
         Ok(Some(receipt)) => {
             assert!(matches!(receipt, Receipt::Uid { validity: 1.., uid: 1.. }), "{receipt:?}");
             assert!(says("<a@b>") && says("SEARCH"), "what is not there is not found");
@@ -182,25 +191,15 @@ pub fn check(input: &[u8]) {
 
 #[test]
 fn good_answers_reach_the_end() {
-    let letter = Message::new(LETTER.to_vec(), DedupBy::Content);
-    let copy = Copy {
-        key: &[0; 32],
-        head: b"",
-        bytes: letter.own_copy(),
-        identity: letter.identity(),
-        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
-    };
-    let inbox = Destination::inbox("doug");
     let [plain, made, waits, look] = <[Vec<u8>; 4]>::try_from(seeds()).expect("four");
     for (input, receipt) in [
         (plain, Receipt::Uid { validity: 7, uid: 42 }),
         (made, Receipt::Uid { validity: 7, uid: 1 }),
         (waits, Receipt::Unnamed),
     ] {
-        let stored =
-            with(&input, |store| store.append(&inbox, &copy, &Deadline::new(TIME, TIME / 4)));
+        let stored = with(&input, Need::Write, |slot| slot.append());
         assert!(matches!(&stored, Ok(is) if *is == receipt), "{stored:?}");
     }
-    let seen = with(&look, |store| store.look(&inbox, &copy, Instant::now() + TIME));
+    let seen = with(&look, Need::Look, |slot| slot.look(Instant::now() + TIME));
     assert!(matches!(seen, Ok(Some(Receipt::Uid { validity: 7, uid: 1 }))), "{seen:?}");
 }
