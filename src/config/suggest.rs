@@ -68,29 +68,10 @@ fn is_part(name: &str, known: &str) -> bool {
 /// How many letters were left out, added, replaced or swapped with the next one.
 fn distance(left: &str, right: &str) -> usize {
     const LONGEST: usize = 64;
-    let fold = |word: &str| -> Vec<char> {
-        word.chars()
-            .map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() })
-            .take(LONGEST)
-            .collect()
+    let fold = |word: &str| -> String {
+        word.replace('-', "_").chars().take(LONGEST).collect::<String>().to_ascii_lowercase()
     };
-    let (left, right) = (fold(left), fold(right));
-    let mut before_last: Vec<usize>;
-    let mut last: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for i in 1..=left.len() {
-        before_last = last;
-        last = row;
-        row = vec![i; right.len() + 1];
-        for j in 1..=right.len() {
-            let replaced = last[j - 1] + usize::from(left[i - 1] != right[j - 1]);
-            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
-                row[j] = row[j].min(before_last[j - 2] + 1);
-            }
-        }
-    }
-    row[right.len()]
+    strsim::osa_distance(&fold(left), &fold(right))
 }
 
 #[cfg(test)]

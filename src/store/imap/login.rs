@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 
@@ -263,7 +265,7 @@ impl Connector {
             return Err(no_account("account, user and password cannot hold NUL".to_owned()));
         }
         let plain = format!("{identity}\0{name}\0{password}");
-        let encoded = syntax::base64(plain.as_bytes());
+        let encoded = BASE64.encode(plain.as_bytes());
         let mechanism = match capabilities.has("SASL-IR") {
             true => format!("PLAIN {encoded}"),
             false => "PLAIN".to_owned(),

@@ -1,4 +1,4 @@
-//! How IMAP writes things down: mailbox names, strings, dates, base64, response codes, and the CRLF
+//! How IMAP writes things down: mailbox names, strings, dates, response codes, and the CRLF
 //! form of a message. Whatever comes from a message or from the configuration passes through here
 //! before it becomes part of a command, and whatever a server says passes through [`clean`] before
 //! it becomes part of an error. Values only; no I/O.
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Utc};
 
-use crate::store::utf7::{BASE64, encode, modified_utf7};
+use crate::store::utf7::modified_utf7;
 use crate::text;
 
 /// Longest text of a server's that goes into an error, in bytes.
@@ -32,15 +32,6 @@ pub fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// `bytes` in base64 with padding.
-pub fn base64(bytes: &[u8]) -> String {
-    let mut encoded = encode(bytes, BASE64);
-    while !encoded.len().is_multiple_of(4) {
-        encoded.push('=');
-    }
-    encoded
 }
 
 /// A point in time as APPEND takes it (RFC 3501, date-time), in UTC.
@@ -133,20 +124,6 @@ mod tests {
         }
         for bad in ["", "a\r\nb", "a\nb", "a\0b", "a\tb"] {
             assert_eq!(mailbox(bad), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn base64_is_rfc_4648() {
-        for (plain, encoded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("\0a\0b", "AGEAYg=="),
-        ] {
-            assert_eq!(base64(plain.as_bytes()), encoded);
         }
     }
 
