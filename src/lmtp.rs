@@ -17,6 +17,5 @@ mod service;
 mod together;
 pub mod wire;
 
-pub use server::{Control, Reload, connection, protocol, run};
+pub use server::{Control, Reload, run};
 pub use service::Service;
-pub use wire::data;

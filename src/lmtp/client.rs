@@ -12,7 +12,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::wire::write as wire;
+use super::wire::data;
+use super::wire::reply::{self, Reply};
+use super::wire::write::{self, Commands};
 use crate::deadline::Deadline;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
@@ -90,7 +92,7 @@ impl Call {
         }
         let cannot = || Trouble::NotTaken("LMTP cannot say it".to_owned());
         let pieces = message.to_hand_over().ok_or_else(cannot)?;
-        let commands = wire::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
+        let commands = write::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
         conversation.hand_over(&commands, &recipients, &pieces)
     }
 }
@@ -109,24 +111,6 @@ impl From<io::Error> for Broken {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Broken::Late,
             _ => Broken::Lost(error),
         }
-    }
-}
-
-/// A reply: its code, and its lines' texts.
-#[derive(Debug)]
-struct Reply {
-    code: u16,
-    lines: Vec<String>,
-}
-
-impl Reply {
-    /// The server says no, for now or for good.
-    fn is_negative(&self) -> bool {
-        (400..600).contains(&self.code)
-    }
-
-    fn outcome(&self) -> Outcome {
-        Outcome::of_reply(self.code, &self.lines.join(" "))
     }
 }
 
@@ -164,7 +148,7 @@ impl Conversation {
 
     fn hand_over(
         &mut self,
-        commands: &wire::Commands,
+        commands: &Commands,
         recipients: &[&str],
         pieces: &[&[u8]],
     ) -> Result<Vec<Outcome>, Trouble> {
@@ -181,7 +165,7 @@ impl Conversation {
         if accepted > 0 {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
             self.expect(&reply, 354)?;
-            wire::write_data(pieces, self).map_err(|error| self.before(error.into()))?;
+            data::write(pieces, self).map_err(|error| self.before(error.into()))?;
             replies = self.replies(accepted);
             // Nobody waits for what it says to that.
             let _ = self.write_all(b"QUIT\r\n");
@@ -290,7 +274,7 @@ impl Conversation {
         let mut reply = Reply { code: 0, lines: Vec::new() };
         loop {
             let line = self.line()?;
-            let Some((code, is_last, text)) = parse(&line) else {
+            let Some((code, is_last, text)) = reply::parse(&line) else {
                 return Err(Broken::NotUnderstood(line));
             };
             let is_first = reply.lines.is_empty();
@@ -336,21 +320,5 @@ impl Write for Conversation {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// A reply line's code, whether it is the reply's last, and its text (RFC 5321 section 4.2).
-fn parse(line: &str) -> Option<(u16, bool, &str)> {
-    let code = line
-        .get(..3)
-        .filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?
-        .parse()
-        .ok()?;
-    match line[3..].chars().next() {
-        _ if !(200..600).contains(&code) => None,
-        None => Some((code, true, "")),
-        Some(' ') => Some((code, true, &line[4..])),
-        Some('-') => Some((code, false, &line[4..])),
-        Some(_) => None,
     }
 }

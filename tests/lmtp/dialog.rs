@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onedrop::lmtp::connection::Settings;
+use onedrop::lmtp::server::connection::Settings;
 
 use super::escapes::unescaped;
 use super::script::{Directory, Event, settings};

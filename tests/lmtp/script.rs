@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use onedrop::deliver::Failure;
-use onedrop::lmtp::connection::{Connection, Handler, Peer, Settings};
-use onedrop::lmtp::protocol::{self, Admit, Transaction};
+use onedrop::lmtp::server::connection::{Connection, Handler, Peer, Settings};
+use onedrop::lmtp::server::protocol::{self, Admit, Transaction};
 use onedrop::message::Bytes;
 use onedrop::outcome::{Outcome, OverQuota, Status};
 

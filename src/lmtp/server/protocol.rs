@@ -12,7 +12,7 @@ use crate::lmtp::wire::reply::line;
 use crate::lmtp::wire::xforward::{self, Forwarded, harmless};
 use crate::outcome::Outcome;
 
-pub use crate::lmtp::wire::{Client, reply};
+use crate::lmtp::wire::{Client, reply};
 
 /// Errors allowed between two messages; the next one ends the connection.
 pub const ERRORS: u32 = 20;

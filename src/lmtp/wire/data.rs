@@ -1,9 +1,14 @@
-//! From the bytes on the wire to the bytes of a message. Each CRLF becomes LF, as pipe(8) hands
+//! From the bytes on the wire to the bytes of a message, and back. Reading, each CRLF becomes LF, as pipe(8) hands
 //! messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF `.` CRLF does (RFC
 //! 5321 section 4.1.1.4), so no other form of it can smuggle a second message in. Input may come in
 //! any pieces; what a reader remembers between them is at most two bytes.
 
+use std::io::{self, Write};
+
 use memchr::memchr;
+
+/// Written at once.
+const BLOCK: usize = 64 * 1024;
 
 /// What was read last, and is not yet in the message because what follows decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +119,28 @@ impl ChunkReader {
     }
 }
 
+/// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start
+/// are doubled (RFC 5321 section 4.5.2), a CR within a line stays what it is. The last write holds
+/// the final dot: where it fails, the dot's line end was not sent.
+pub fn write(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
+    let mut block = Vec::with_capacity(BLOCK);
+    for line in pieces.iter().flat_map(|piece| piece.split_inclusive(|byte| *byte == b'\n')) {
+        if line.starts_with(b".") {
+            block.push(b'.');
+        }
+        let text =
+            line.strip_suffix(b"\n").map_or(line, |text| text.strip_suffix(b"\r").unwrap_or(text));
+        block.extend_from_slice(text);
+        block.extend_from_slice(b"\r\n");
+        if block.len() >= BLOCK {
+            out.write_all(&block)?;
+            block.clear();
+        }
+    }
+    block.extend_from_slice(b".\r\n");
+    out.write_all(&block)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,5 +221,39 @@ mod tests {
                 assert_eq!(read, message, "{:?} cut at {cut}", input.escape_ascii().to_string());
             }
         }
+    }
+
+    #[test]
+    fn the_server_reads_what_was_written() {
+        let cases: [(&[u8], &[u8]); 8] = [
+            (b"A: b\n\n.\n..\n.x\ny\n", b"A: b\n\n.\n..\n.x\ny\n"),
+            (b"a\r\n.\r\nb\r\n", b"a\n.\nb\n"),
+            (b"a\rb\r\r\n\0\x80\xff\n", b"a\rb\r\n\0\x80\xff\n"),
+            (b"a\r.\r\n", b"a\r.\n"),
+            (b"no end", b"no end\n"),
+            (b"cr\r", b"cr\r\n"),
+            (b".", b".\n"),
+            (b"", b""),
+        ];
+        for (message, expected) in cases {
+            let (mut wire, mut read) = (Vec::new(), Vec::new());
+            write(&[message], &mut wire).expect("memory");
+            assert_eq!(
+                DotReader::new().feed(&wire, &mut read),
+                Some(wire.len()),
+                "{}",
+                message.escape_ascii()
+            );
+            assert_eq!(read.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn long_messages_are_written_in_blocks() {
+        let message = b"a line of the message\n".repeat(10_000);
+        let (mut wire, mut read) = (Vec::new(), Vec::new());
+        write(&[&message[..22], &message[22..]], &mut wire).expect("memory");
+        assert_eq!(DotReader::new().feed(&wire, &mut read), Some(wire.len()));
+        assert!(read == message);
     }
 }

@@ -50,6 +50,30 @@ fn without_route(inside: &str, address: String) -> String {
     }
 }
 
+/// `address` as a path (RFC 5321 section 4.1.2): the local part is quoted where it has to be, as
+/// pipe(8) gives it unquoted.
+pub fn written(address: &str) -> Option<String> {
+    if address.eq_ignore_ascii_case("postmaster") {
+        return Some(format!("<{address}>"));
+    }
+    let (local, domain) = address.rsplit_once('@')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || !c.is_ascii();
+    let literal = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+    let is_literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let says_domain =
+        is_literal.map_or_else(|| domain.chars().all(plain), |inside| inside.chars().all(literal));
+    if domain.is_empty() || local.is_empty() || !says_domain {
+        return None;
+    }
+    let atom =
+        |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || !c.is_ascii();
+    if local.split('.').all(|word| !word.is_empty() && word.chars().all(atom)) {
+        return Some(format!("<{address}>"));
+    }
+    let quoted = local.replace('\\', "\\\\").replace('"', "\\\"");
+    Some(format!("<\"{quoted}\"@{domain}>"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +131,26 @@ mod tests {
         assert_eq!(read("<\"> \"@b.org> SIZE=1"), Some(("> @b.org".to_owned(), " SIZE=1")));
         let long = format!("{}@b.org", "x".repeat(3000));
         assert_eq!(read(&format!("<{long}>")), Some((long, "")));
+    }
+
+    #[test]
+    fn an_address_is_said_so_that_it_stays_one_or_not_at_all() {
+        let cases = [
+            ("scuba+x@mail.axial.net", Some("<scuba+x@mail.axial.net>")),
+            ("o'brien@b.org", Some("<o'brien@b.org>")),
+            ("a..b@c.org", Some("<\"a..b\"@c.org>")),
+            ("a\"b\\@c.org", Some("<\"a\\\"b\\\\\"@c.org>")),
+            ("@relay:a@b.org", Some("<\"@relay:a\"@b.org>")),
+            ("root@[IPv6:2001:db8::1]", Some("<root@[IPv6:2001:db8::1]>")),
+            ("Postmaster", Some("<Postmaster>")),
+            ("doug", None),
+            ("@b.org", None),
+            ("a@", None),
+            ("a@b.org> SIZE=1", None),
+            ("<a@b.org>", None),
+        ];
+        for (address, expected) in cases {
+            assert_eq!(written(address).as_deref(), expected, "{address}");
+        }
     }
 }

@@ -1,6 +1,5 @@
-//! What is said to the peer: one line each, printable ASCII, at most 512 bytes with its CRLF (RFC
-//! 5321 section 4.5.3.1.5). The digits follow the outcome; whether it is temporary was decided in
-//! `outcome`.
+//! Replies. Written, each is one line of printable ASCII, at most 512 bytes with its CRLF (RFC 5321
+//! section 4.5.3.1.5); the digits follow the outcome. Read, a reply may have several lines.
 
 use crate::outcome::Outcome;
 use crate::text;
@@ -32,6 +31,41 @@ pub fn reply(outcome: &Outcome) -> Vec<u8> {
 pub fn line(out: &mut Vec<u8>, text: &str) {
     out.extend(text::ascii(text).bytes().take(LONGEST - 2));
     out.extend_from_slice(b"\r\n");
+}
+
+/// A reply that was read: its code, and its lines' texts.
+#[derive(Debug)]
+pub struct Reply {
+    pub code: u16,
+    pub lines: Vec<String>,
+}
+
+impl Reply {
+    /// The server says no, for now or for good.
+    pub fn is_negative(&self) -> bool {
+        (400..600).contains(&self.code)
+    }
+
+    /// How a delivery ended, by a server of ours.
+    pub fn outcome(&self) -> Outcome {
+        Outcome::of_reply(self.code, &self.lines.join(" "))
+    }
+}
+
+/// A reply line's code, whether it is the reply's last, and its text (RFC 5321 section 4.2).
+pub fn parse(line: &str) -> Option<(u16, bool, &str)> {
+    let code = line
+        .get(..3)
+        .filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))?
+        .parse()
+        .ok()?;
+    match line[3..].chars().next() {
+        _ if !(200..600).contains(&code) => None,
+        None => Some((code, true, "")),
+        Some(' ') => Some((code, true, &line[4..])),
+        Some('-') => Some((code, false, &line[4..])),
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
-//! What goes to an LMTP server as bytes: an envelope as commands, a message as what follows DATA.
-//! The server reads back exactly what was meant, or the envelope cannot be said and there are no
-//! commands.
+//! An envelope as commands for an LMTP server, which reads back exactly what was meant; or the
+//! envelope cannot be said, and there are no commands.
 
-use std::io::{self, Write};
-
+use super::path;
 use crate::envelope::Envelope;
 use crate::net::xtext;
 
@@ -11,8 +9,6 @@ use crate::net::xtext;
 const LONGEST_COMMAND: usize = super::LONGEST_LINE;
 /// XFORWARD's longest value (Postfix's XFORWARD_README).
 const LONGEST_IDENT: usize = 255;
-/// Written at once.
-const BLOCK: usize = 64 * 1024;
 
 /// What `${sender}` is for the null sender where pipe(8) was not told otherwise (its attribute
 /// `null_sender`).
@@ -28,7 +24,7 @@ pub fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> O
     lines.extend(ident.as_ref().map(|ident| format!("XFORWARD IDENT={ident}")));
     lines.push(mail(envelope, recipients, pieces)?);
     for recipient in recipients {
-        lines.push(format!("RCPT TO:{}", path(recipient)?));
+        lines.push(format!("RCPT TO:{}", path::written(recipient)?));
     }
     lines.push("DATA".to_owned());
     let says_all = lines
@@ -49,7 +45,7 @@ fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<St
     let sender = match envelope.sender.as_str() {
         "" => "<>".to_owned(),
         sender if sender.eq_ignore_ascii_case(PIPES_NULL_SENDER) => "<>".to_owned(),
-        sender => path(sender)?,
+        sender => path::written(sender)?,
     };
     // An estimate by RFC 1870 (section 6.1). With LF alone for a line's end it is what
     // limits.message_bytes counts, so a message that passed the limit here passes it there.
@@ -67,90 +63,9 @@ fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<St
     Some(line)
 }
 
-/// `address` as a path (RFC 5321 section 4.1.2): the local part is quoted where it has to be, as
-/// pipe(8) gives it unquoted.
-fn path(address: &str) -> Option<String> {
-    if address.eq_ignore_ascii_case("postmaster") {
-        return Some(format!("<{address}>"));
-    }
-    let (local, domain) = address.rsplit_once('@')?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || !c.is_ascii();
-    let literal = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
-    let is_literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let says_domain =
-        is_literal.map_or_else(|| domain.chars().all(plain), |inside| inside.chars().all(literal));
-    if domain.is_empty() || local.is_empty() || !says_domain {
-        return None;
-    }
-    let atom =
-        |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || !c.is_ascii();
-    if local.split('.').all(|word| !word.is_empty() && word.chars().all(atom)) {
-        return Some(format!("<{address}>"));
-    }
-    let quoted = local.replace('\\', "\\\\").replace('"', "\\\"");
-    Some(format!("<\"{quoted}\"@{domain}>"))
-}
-
-/// Writes a message as what follows DATA, to its final dot: lines end in CRLF, dots at their start
-/// are doubled (RFC 5321 section 4.5.2), a CR within a line stays what it is. The last write holds
-/// the final dot: where it fails, the dot's line end was not sent.
-pub fn write_data(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
-    let mut block = Vec::with_capacity(BLOCK);
-    for line in pieces.iter().flat_map(|piece| piece.split_inclusive(|byte| *byte == b'\n')) {
-        if line.starts_with(b".") {
-            block.push(b'.');
-        }
-        let text =
-            line.strip_suffix(b"\n").map_or(line, |text| text.strip_suffix(b"\r").unwrap_or(text));
-        block.extend_from_slice(text);
-        block.extend_from_slice(b"\r\n");
-        if block.len() >= BLOCK {
-            out.write_all(&block)?;
-            block.clear();
-        }
-    }
-    block.extend_from_slice(b".\r\n");
-    out.write_all(&block)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lmtp::wire::data::DotReader;
-
-    #[test]
-    fn the_server_reads_what_was_written() {
-        let cases: [(&[u8], &[u8]); 8] = [
-            (b"A: b\n\n.\n..\n.x\ny\n", b"A: b\n\n.\n..\n.x\ny\n"),
-            (b"a\r\n.\r\nb\r\n", b"a\n.\nb\n"),
-            (b"a\rb\r\r\n\0\x80\xff\n", b"a\rb\r\n\0\x80\xff\n"),
-            (b"a\r.\r\n", b"a\r.\n"),
-            (b"no end", b"no end\n"),
-            (b"cr\r", b"cr\r\n"),
-            (b".", b".\n"),
-            (b"", b""),
-        ];
-        for (message, expected) in cases {
-            let (mut wire, mut read) = (Vec::new(), Vec::new());
-            write_data(&[message], &mut wire).expect("memory");
-            assert_eq!(
-                DotReader::new().feed(&wire, &mut read),
-                Some(wire.len()),
-                "{}",
-                message.escape_ascii()
-            );
-            assert_eq!(read.escape_ascii().to_string(), expected.escape_ascii().to_string());
-        }
-    }
-
-    #[test]
-    fn long_messages_are_written_in_blocks() {
-        let message = b"a line of the message\n".repeat(10_000);
-        let (mut wire, mut read) = (Vec::new(), Vec::new());
-        write_data(&[&message[..22], &message[22..]], &mut wire).expect("memory");
-        assert_eq!(DotReader::new().feed(&wire, &mut read), Some(wire.len()));
-        assert!(read == message);
-    }
 
     #[test]
     fn an_envelope_becomes_commands() {
@@ -173,24 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_said_so_that_it_stays_one_or_not_at_all() {
-        let cases = [
-            ("scuba+x@mail.axial.net", Some("<scuba+x@mail.axial.net>")),
-            ("o'brien@b.org", Some("<o'brien@b.org>")),
-            ("a..b@c.org", Some("<\"a..b\"@c.org>")),
-            ("a\"b\\@c.org", Some("<\"a\\\"b\\\\\"@c.org>")),
-            ("@relay:a@b.org", Some("<\"@relay:a\"@b.org>")),
-            ("root@[IPv6:2001:db8::1]", Some("<root@[IPv6:2001:db8::1]>")),
-            ("Postmaster", Some("<Postmaster>")),
-            ("doug", None),
-            ("@b.org", None),
-            ("a@", None),
-            ("a@b.org> SIZE=1", None),
-            ("<a@b.org>", None),
-        ];
-        for (address, expected) in cases {
-            assert_eq!(path(address).as_deref(), expected, "{address}");
-        }
+    fn what_does_not_fit_on_a_line_is_not_said() {
         let newline = Envelope { sender: "a\r\nRSET@b.org".into(), ..Envelope::default() };
         assert!(commands(&newline, &["doug@b.org"], &[]).is_none());
         let long = format!("{}@b.org", "x".repeat(LONGEST_COMMAND));

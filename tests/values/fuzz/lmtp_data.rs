@@ -1,6 +1,6 @@
 //! What may follow DATA, or stand in the chunks of BDAT, beside the simplest readers there are.
 
-use onedrop::lmtp::data::{ChunkReader, DotReader};
+use onedrop::lmtp::wire::data::{ChunkReader, DotReader};
 
 use super::harness::Target;
 

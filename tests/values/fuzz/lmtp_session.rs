@@ -8,7 +8,7 @@ mod escapes;
 #[path = "../../lmtp/script.rs"]
 pub mod script;
 
-use onedrop::lmtp::connection::Settings;
+use onedrop::lmtp::server::connection::Settings;
 
 use self::script::{Directory, Event, Script, Transcript};
 use super::harness::Target;
