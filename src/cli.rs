@@ -279,7 +279,8 @@ fn usage_problem(error: &clap::Error) -> String {
     format!("{}; see onedrop --help", parts.join("; "))
 }
 
-/// Whether Postfix started this process and standard input is a pipe: then the pipe holds a message.
+/// Whether Postfix started this process and standard input is a pipe: then the pipe holds a
+/// message.
 fn is_fed_by_postfix() -> bool {
     let kind =
         fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);

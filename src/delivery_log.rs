@@ -1,6 +1,6 @@
 //! The log record of a delivery to one recipient; the command and the LMTP server write the same
-//! one. Queue id, recipient and Message-ID are in the text as well as in fields, because rsyslog and
-//! grep see only the text.
+//! one. Queue id, recipient and Message-ID are in the text as well as in fields, because rsyslog
+//! and grep see only the text.
 
 use std::time::Duration;
 

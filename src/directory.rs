@@ -79,8 +79,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Looks up `address`, ignoring case: first in `accounts`, as given and then without its detail,
-    /// then by query or by template, without the detail.
+    /// Looks up `address`, ignoring case: first in `accounts`, as given and then without its
+    /// detail, then by query or by template, without the detail.
     pub fn known(&self, address: &str) -> Known {
         let address = address.trim().trim_start_matches('<').trim_end_matches('>').to_lowercase();
         let (local, domain) = match address.rsplit_once('@') {
@@ -119,8 +119,8 @@ impl Directory {
     }
 }
 
-/// Whether `name` can be an account. It becomes the name of a folder and an IMAP identity, so it has
-/// 1 to 255 bytes (NAME_MAX; RFC 5321 section 4.5.3.1.3 allows addresses of 254), no slash or
+/// Whether `name` can be an account. It becomes the name of a folder and an IMAP identity, so it
+/// has 1 to 255 bytes (NAME_MAX; RFC 5321 section 4.5.3.1.3 allows addresses of 254), no slash or
 /// control character, and no dot at the start.
 pub fn is_account_name(name: &str) -> bool {
     (1..=255).contains(&name.len())

@@ -15,7 +15,8 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Makes the names in a folder durable, and its own name and those of the folders above it, up to
-/// the mount point. A folder that this user may not read is skipped: this program did not create it.
+/// the mount point. A folder that this user may not read is skipped: this program did not create
+/// it.
 ///
 /// # Errors
 /// A folder cannot be found, opened or synced.

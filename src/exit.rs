@@ -131,9 +131,9 @@ pub fn survive_file_size_limit() {
 }
 
 /// Makes SIGTERM, SIGINT and SIGHUP end the process with a temporary failure. Death by a signal
-/// defers the mail too, but not below a shell (mailbox_command, a wrapper): the shell exits with 128
-/// plus the signal's number, and Postfix returns the mail. Nothing is cleaned up: the next attempt
-/// continues as after a crash.
+/// defers the mail too, but not below a shell (mailbox_command, a wrapper): the shell exits with
+/// 128 plus the signal's number, and Postfix returns the mail. Nothing is cleaned up: the next
+/// attempt continues as after a crash.
 pub fn end_at_signals() {
     let texts = [
         (Signal::SIGTERM, "4.3.0 ended by SIGTERM\n"),
@@ -148,8 +148,8 @@ pub fn end_at_signals() {
             say_to(out, text);
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
-        // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which are
-        // async-signal-safe (signal-safety(7)), allocate nothing and take no lock.
+        // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which
+        // are async-signal-safe (signal-safety(7)), allocate nothing and take no lock.
         if let Err(error) = unsafe { signal_hook::low_level::register(signal as i32, end) } {
             tracing::warn!(%error, "no handler for {signal}: it would kill the delivery");
         }
@@ -209,8 +209,8 @@ pub fn say(text: &str) {
 
 fn say_to(out: BorrowedFd<'_>, text: &str) {
     if takes_output(out) {
-        // Not through Rust's buffer: a hanging thread may hold its lock. An error cannot be reported
-        // anywhere.
+        // Not through Rust's buffer: a hanging thread may hold its lock. An error cannot be
+        // reported anywhere.
         let _ = nix::unistd::write(out, text.as_bytes());
     }
 }

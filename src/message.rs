@@ -120,8 +120,8 @@ impl Message {
         memchr::memchr(0, self.own_copy()).is_some()
     }
 
-    /// The positions of the NUL bytes, `None` if there are none. Scans the message and takes at most
-    /// about 500 KB.
+    /// The positions of the NUL bytes, `None` if there are none. Scans the message and takes at
+    /// most about 500 KB.
     pub fn nul_runs(&self) -> Option<NulRuns> {
         NulRuns::of(self.own_copy())
     }

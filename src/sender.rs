@@ -25,8 +25,8 @@ pub struct Author {
     pub if_same_account_as: Option<String>,
 }
 
-/// The author as far as message and envelope tell; `None` if From does not hold exactly one address,
-/// or the address is not trusted.
+/// The author as far as message and envelope tell; `None` if From does not hold exactly one
+/// address, or the address is not trusted.
 pub fn author(
     message: &Message,
     envelope: &Envelope,
@@ -89,8 +89,8 @@ fn dmarc_result(value: &str, authserv_id: &str) -> Option<(String, String)> {
     })
 }
 
-/// `value` with comments (RFC 5322 section 3.2.2, nested) as blanks, and separators in quoted text as
-/// underscores.
+/// `value` with comments (RFC 5322 section 3.2.2, nested) as blanks, and separators in quoted text
+/// as underscores.
 fn without_comments(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let (mut depth, mut quoted, mut escaped) = (0u32, false, false);

@@ -1,7 +1,7 @@
 //! Reads the message from standard input and refuses one that was cut short. If pipe(8) or local(8)
-//! is killed, this process reads half a message up to a clean end of file; if it delivered that, the
-//! retry would deliver the whole message as another one. Two guards: the size that Postfix states,
-//! and that the writing process is still alive.
+//! is killed, this process reads half a message up to a clean end of file; if it delivered that,
+//! the retry would deliver the whole message as another one. Two guards: the size that Postfix
+//! states, and that the writing process is still alive.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use nix::unistd::{Pid, getppid};
 use crate::deliver::Failure;
 use crate::message::{DedupBy, Message, ReadError};
 
-/// `PF_EXITING` in include/linux/sched.h: the process is exiting. The kernel sets it before it closes
-/// the process's files, so a reader that sees the end of file sees this flag too.
+/// `PF_EXITING` in include/linux/sched.h: the process is exiting. The kernel sets it before it
+/// closes the process's files, so a reader that sees the end of file sees this flag too.
 const PF_EXITING: u64 = 0x4;
 
 /// Shells through which local(8) may run a mailbox_command.
@@ -122,9 +122,10 @@ fn is_cut(message: &Message, stated: u64) -> bool {
     queue_file_size(message.shared_copy()) + slack < stated
 }
 
-/// The ${size} of a whole message: the size of its records in Postfix's queue file (global/record.c),
-/// without the fields that pipe(8) prepends. A line without its line end is one record or several; a
-/// record has one byte for its type, and one for its length or two from 128 bytes on.
+/// The ${size} of a whole message: the size of its records in Postfix's queue file
+/// (global/record.c), without the fields that pipe(8) prepends. A line without its line end is one
+/// record or several; a record has one byte for its type, and one for its length or two from 128
+/// bytes on.
 fn queue_file_size(message: &[u8]) -> u64 {
     let record = |length: usize| (length + if length < 128 { 2 } else { 3 }) as u64;
     let mut size = 0;

@@ -54,7 +54,8 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// `None` if a comment does not end (RFC 5322 section 3.2.2: comments nest, a backslash quotes).
+    /// `None` if a comment does not end (RFC 5322 section 3.2.2: comments nest, a backslash
+    /// quotes).
     fn skip_blanks_and_comments(&mut self) -> Option<()> {
         let mut depth = 0usize;
         while let [first, rest @ ..] = self.rest {
@@ -245,7 +246,7 @@ mod tests {
     fn comments_and_folding_are_allowed_between_all_parts() {
         let plain = read("Sun, 22 Nov 2026 10:20:30 +0000");
         for text in [
-            " (a) Sun (b) , (c) 22 (d) Nov (e) 2026 (f) 10 (g) : (h) 20 (i) : (j) 30 (k) +0000 (l) ",
+            " (a) Sun (b) , (c) 22 (d) Nov (e) 2026 (f) 10 (g) : (h) 20 (i) : (j) 30 (k) +0000 () ",
             "Sun,\r\n\t22 Nov\n 2026 10:20:30(nested (\\) \\( ;) twice)+0000",
             "22Nov2026 10:20:30+0000()",
         ] {

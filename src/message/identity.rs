@@ -1,6 +1,6 @@
 //! The identity of a message: the raw first Message-ID, and a digest of what its author wrote. Both
-//! are part of the ledger's frozen format: if one byte of a hash changed, everything in flight would
-//! be delivered a second time. `fixtures/identity` holds messages with their hashes.
+//! are part of the ledger's frozen format: if one byte of a hash changed, everything in flight
+//! would be delivered a second time. `fixtures/identity` holds messages with their hashes.
 
 use sha2::{Digest, Sha256};
 
@@ -8,9 +8,9 @@ use super::fields::{Field, fields, split};
 use super::{date, head};
 use crate::lock_key::{self, Hash};
 
-/// Fields that the author writes, besides [`AUTHORED_KINDS`]. The last five direct answers, keys and
-/// receipts: if they did not count, an attacker who knows a message could send it first with other
-/// values in them.
+/// Fields that the author writes, besides [`AUTHORED_KINDS`]. The last five direct answers, keys
+/// and receipts: if they did not count, an attacker who knows a message could send it first with
+/// other values in them.
 const AUTHORED: [&[u8]; 16] = [
     b"from",
     b"sender",
@@ -61,13 +61,14 @@ pub enum DedupBy {
 /// The identity of a message. Equal identities are one message.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` if absent, empty or too
-    /// long.
+    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` if absent, empty or
+    /// too long.
     pub message_id: Option<Vec<u8>>,
-    /// Hash of the Message-ID, or of the digest if there is none. Its first eight bytes are the lock
-    /// key.
+    /// Hash of the Message-ID, or of the digest if there is none. Its first eight bytes are the
+    /// lock key.
     pub id_hash: Hash,
-    /// SHA-256 of what the author wrote; under [`DedupBy::MessageId`] the `id_hash` takes its place.
+    /// SHA-256 of what the author wrote; under [`DedupBy::MessageId`] the `id_hash` takes its
+    /// place.
     pub digest: Hash,
 }
 
@@ -114,10 +115,10 @@ fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     (!id.is_empty() && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
 }
 
-/// The oldest (bottom-most) Received that is not ours, if the Message-ID is missing or the Date does
-/// not distinguish messages. An alarm from a machine without a clock has the same text each time,
-/// and each one must be delivered. The first server's Received distinguishes them; it is the same
-/// for all recipients and retries, and forwarding adds its fields above it.
+/// The oldest (bottom-most) Received that is not ours, if the Message-ID is missing or the Date
+/// does not distinguish messages. An alarm from a machine without a clock has the same text each
+/// time, and each one must be delivered. The first server's Received distinguishes them; it is the
+/// same for all recipients and retries, and forwarding adds its fields above it.
 fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>> {
     let oldest =
         fields(header).filter(|field| field.is(b"received") && !is_our_own(field)).last()?;

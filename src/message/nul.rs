@@ -1,5 +1,6 @@
 //! The positions of a message's NUL bytes. IMAP literals cannot hold NUL, so each one is sent as
-//! 0x80; the ledger keeps the positions, in at most [`LONGEST`] bytes, so that they can be restored.
+//! 0x80; the ledger keeps the positions, in at most [`LONGEST`] bytes, so that they can be
+//! restored.
 //!
 //! Offsets count from the first byte that all copies share: after the leading per-recipient fields
 //! and our own Received. CRLF counts as one byte, like LF. So an offset is the same in the received
@@ -192,8 +193,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Reads the number at `at` and advances `at`; `None` if it is cut, too large or not in the shortest
-/// form.
+/// Reads the number at `at` and advances `at`; `None` if it is cut, too large or not in the
+/// shortest form.
 fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0u64;
     for place in 0..10 {
@@ -255,7 +256,8 @@ mod tests {
     #[test]
     fn positions_are_the_same_in_every_copy() {
         let shared = b"Received: by mx\nSubject: a\0b\n\none\n\0two\0\0\r\n\0\n";
-        let ours = b"Return-Path: <>\nDelivered-To: a@b\nReceived: from x\n\tby y (Onedrop) with LMTP id 1; now\n";
+        let ours = b"Return-Path: <>\nDelivered-To: a@b\n\
+            Received: from x\n\tby y (Onedrop) with LMTP id 1; now\n";
         let expected = places(shared);
         assert_eq!(expected, [(26, 1), (34, 1), (38, 2), (41, 1)]);
         for leading in [

@@ -1,16 +1,16 @@
-//! What one call of the ledger's port does to rows, each in one transaction: deliveries, verify and
-//! calls that are executed late make the same ones.
+//! The effect of each call of the ledger on rows, in one transaction. Deliveries, verify and late
+//! calls share them.
 
 use crate::state::{Call, Claim, Copy, GONE, LEASE, State, Step, UNNAMED};
-use crate::{Protocol, Wrong};
+use crate::{BrokenRule, Protocol};
 
-/// What came of a confirm.
+/// The result of a confirm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirmed {
     Recorded,
     /// Another receipt is on record.
     Superseded,
-    /// None is on record and none was put there: as it is not ([`Wrong::OwnEpoch`]).
+    /// No receipt is on record, and none was recorded; only with [`BrokenRule::OwnEpoch`].
     EpochGone,
     /// There is no such row.
     NoRow,
@@ -20,14 +20,13 @@ impl Protocol {
     /// `Ledger::record` or `Ledger::claim`, for those copies of the process's job whose bits are
     /// set.
     pub fn claim_all(&self, state: &mut State, process: u8, copies: u8, lives: bool) -> Vec<Step> {
-        let by = (lives || self.wrong == Some(Wrong::LeaseByProcess)).then_some(process);
+        let by = (lives || self.wrong == Some(BrokenRule::LeaseByProcess)).then_some(process);
         let of_bits =
             self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
         of_bits.map(|copy| self.claim(state, *copy, by)).collect()
     }
 
-    /// Leases one copy, if it is free; what `by` has leased already, by a call whose answer was
-    /// lost, is its own.
+    /// Leases one copy if it is free, or if `by` leased it in a call whose answer was lost.
     pub fn claim(&self, state: &mut State, number: u8, by: Option<u8>) -> Step {
         if state.copies[usize::from(number)].row == GONE {
             let row = self.new_row(state, number);
@@ -62,7 +61,9 @@ impl Protocol {
     fn new_row(&self, state: &State, number: u8) -> u8 {
         let is_used = |row: &u8| state.copies.iter().any(|copy| copy.row == *row);
         match self.wrong {
-            Some(Wrong::RowsByNumber) => (1..=u8::MAX).find(|row| !is_used(row)).unwrap_or(GONE),
+            Some(BrokenRule::RowsByNumber) => {
+                (1..=u8::MAX).find(|row| !is_used(row)).unwrap_or(GONE)
+            }
             _ => number + 1,
         }
     }
@@ -71,7 +72,7 @@ impl Protocol {
     pub fn named(&self, state: &State, number: u8, claim: Claim) -> Option<usize> {
         let has_it = |copy: &Copy| copy.row != GONE && copy.row == claim.row;
         match self.wrong {
-            Some(Wrong::RowsByNumber) => state.copies.iter().position(has_it),
+            Some(BrokenRule::RowsByNumber) => state.copies.iter().position(has_it),
             _ => Some(usize::from(number)).filter(|number| has_it(&state.copies[*number])),
         }
     }
@@ -91,8 +92,8 @@ impl Protocol {
         let row = &mut state.copies[row];
         let own_epoch = !self.layers.epoch || claim.epoch == row.epoch;
         match row.receipt {
-            None if !own_epoch && self.wrong == Some(Wrong::OwnEpoch) => Confirmed::EpochGone,
-            None if !own_epoch && self.wrong == Some(Wrong::UndoUnrecorded) && !found => {
+            None if !own_epoch && self.wrong == Some(BrokenRule::OwnEpoch) => Confirmed::EpochGone,
+            None if !own_epoch && self.wrong == Some(BrokenRule::UndoUnrecorded) && !found => {
                 Confirmed::EpochGone
             }
             None => {
@@ -102,7 +103,7 @@ impl Protocol {
             }
             Some(UNNAMED) if receipt == UNNAMED => {
                 let is_ours = match self.wrong {
-                    Some(Wrong::UnnamedByEpoch) => own_epoch,
+                    Some(BrokenRule::UnnamedByEpoch) => own_epoch,
                     _ => by.is_some() && row.placed_by == by,
                 };
                 if is_ours {
@@ -119,12 +120,12 @@ impl Protocol {
         }
     }
 
-    /// A second look has to come; one that is under way must not settle the row, so it is no longer
-    /// as it was read.
+    /// Requests a second look. It also changes the row, so that a look that has begun does not
+    /// settle it.
     fn doubt(&self, row: &mut Copy, found: bool) {
         if self.layers.doubt && !found {
             (row.prior_doubt, row.settled) = (true, false);
-            row.epoch += u8::from(self.wrong != Some(Wrong::DoubtKeepsEpoch));
+            row.epoch += u8::from(self.wrong != Some(BrokenRule::DoubtKeepsEpoch));
         }
     }
 
@@ -138,12 +139,12 @@ impl Protocol {
         }
     }
 
-    /// `onedrop purge` or `forget`, or a ledger put back from a backup: the row is gone. Claims
-    /// keep its value, which no other row will have. Whoever records the copy anew finds it in
-    /// doubt, as the ledger knows since when it remembers.
+    /// `onedrop purge` or `forget`, or a ledger restored from a backup: deletes the row. Claims
+    /// keep its value, which no other row gets. The next record of the copy is in doubt, because
+    /// the ledger knows since when it remembers.
     pub fn forget(&self, state: &mut State, number: u8) {
         state.forgets -= 1;
-        if self.wrong != Some(Wrong::RowsByNumber) {
+        if self.wrong != Some(BrokenRule::RowsByNumber) {
             state.claims(number, &self.jobs).into_iter().for_each(|claim| claim.row = GONE);
         }
         let copy = &mut state.copies[usize::from(number)];
@@ -159,7 +160,7 @@ impl Protocol {
         };
     }
 
-    /// The ledger executes a call that nobody waits for.
+    /// The ledger executes a call whose caller has lost its session.
     pub fn execute(&self, state: &mut State, call: u8) {
         match state.calls.remove(usize::from(call)) {
             Call::Claim { process, copies, lives } => {
@@ -171,14 +172,13 @@ impl Protocol {
         }
     }
 
-    /// `Ledger::keep`: in a transaction of its own, where the copy is not placed.
+    /// `Ledger::keep`: in a transaction of its own, if the copy is not placed.
     pub fn keep(&self, state: &mut State, number: u8) {
         let row = &mut state.copies[usize::from(number)];
         row.kept = row.receipt.is_none();
     }
 
-    /// Whether leases know their attempt: it costs states, and matters only where calls are made
-    /// again.
+    /// Whether leases know their attempt. It adds states, and matters only if calls are repeated.
     fn keeps_holders(&self) -> bool {
         self.faults.lost_answers > 0
     }

@@ -1,17 +1,15 @@
-//! A model of the delivery protocol, checked exhaustively: every order of the processes' steps, of
-//! crashes, lost sessions, answers that are lost, frozen processes, late servers, clocks that step,
-//! ledgers that forget, and of `onedrop verify` and a mailbox' owner beside them. It is a model and
-//! shares no code with `src/`: it shows that the protocol is right, not that the code follows it.
+//! A model of the delivery protocol, checked exhaustively: all orders of the processes' steps, with
+//! crashes, lost sessions and answers, frozen processes, late servers, stepping clocks, forgotten
+//! rows, `onedrop verify` and the mailbox's owner. It shares no code with `src/`: it shows that the
+//! protocol is right, not that the code follows it.
 //!
-//! `model/steps.rs` has a delivery's steps under the names they have in `src/deliver.rs`,
-//! `model/verify.rs` those of `src/verify.rs`, `model/ledger.rs` what one call of the ledger does,
-//! `model/world.rs` what else happens and what must hold, `model/state.rs` what there is.
+//! `steps.rs` has a delivery's steps, `verify.rs` those of verify, `ledger.rs` the ledger's calls,
+//! `world.rs` everything else that happens and the properties, `state.rs` the state.
 //!
-//! Each process may be started `tries` times; from every state in which nobody runs, the model then
-//! also goes on without faults, one try for each process, and that must deliver. The message's lock
-//! is not in the model: `record` is one transaction, and the unique keys hold without it. Printed
-//! for each configuration: processes, copies, states, seconds, and the shortest way to whatever
-//! breaks. The large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
+//! Each process runs `tries` times. From every state in which no process runs, the model also
+//! continues with one try a process without faults, and that must deliver. The message's lock is
+//! not modelled: `record` is one transaction, and the unique keys hold without it. For each
+//! configuration a line is printed, with the shortest path to each broken property.
 
 mod ledger;
 mod state;
@@ -27,7 +25,7 @@ use world::{
     RECEIPT, REMOVED, SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
 };
 
-/// A protocol and the world it runs in.
+/// A protocol and its environment. Large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
 #[derive(Debug, Clone)]
 pub struct Protocol {
     /// For each process its copies, its own mailbox first, a shared one last.
@@ -37,19 +35,19 @@ pub struct Protocol {
     pub verifiers: Vec<u8>,
     pub start: Start,
     pub layers: Layers,
-    pub wrong: Option<Wrong>,
+    pub wrong: Option<BrokenRule>,
     pub faults: Faults,
     /// Ticks that may pass between the check of the clock and the last bytes; `None`: any number.
     pub freeze: Option<u8>,
     /// Ticks within which the server executes an append.
     pub lag: u8,
-    /// The server names what it stores, and takes out one message by its name.
+    /// The server returns the UID of a stored message, and can expunge one UID.
     pub uid_plus: bool,
     /// A Maildir: the append is idempotent by the copy's name, and leases are joined.
     pub join: bool,
-    /// The copies are shared ones (Sent): where the store does not take them, their bytes are kept.
+    /// The copies are shared ones (Sent): if the store refuses one, the ledger keeps its bytes.
     pub shared: bool,
-    /// What verify does not find has not been there for a week.
+    /// A copy that verify does not find has been missing for a week.
     pub after_a_week: bool,
     /// Processes are interchangeable: for one copy, which all of them place.
     pub symmetric: bool,
@@ -57,21 +55,21 @@ pub struct Protocol {
     pub only: Option<&'static str>,
 }
 
-/// What was before, in every mailbox.
+/// The state of every mailbox at the start.
 #[derive(Debug, Clone, Copy)]
 pub enum Start {
     Empty,
-    /// Who had the lease is gone, and so is the lease; so many copies stand.
+    /// The last lease has run out in doubt, and the mailbox holds this many copies.
     InDoubt {
         copies: u8,
     },
-    /// The oldest of so many copies is on record, which was leased more than once.
+    /// The oldest of this many copies is on record, in a row that was leased more than once.
     Placed {
         copies: u8,
     },
 }
 
-/// The rules that make the protocol, each to be taken away.
+/// The rules of the protocol; each can be switched off.
 #[derive(Debug, Clone, Copy)]
 pub struct Layers {
     pub lock: bool,
@@ -84,20 +82,20 @@ pub struct Layers {
     pub undo: bool,
     /// A confirm that finds another receipt on record leaves a doubt.
     pub doubt: bool,
-    /// What the ledger has forgotten is claimed in doubt.
+    /// A forgotten row is claimed in doubt.
     pub memory: bool,
-    /// Verify looks at the copy that stays once the other one is marked,
+    /// Verify looks at the keeper after it has marked the double,
     pub keeper: bool,
-    /// and takes the mark back where it does not stand.
+    /// and removes the mark if the keeper is missing.
     pub put_back: bool,
 }
 
-/// Rules as they are not, because they break.
+/// Rules that are not used because they break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
+pub enum BrokenRule {
     /// A confirm counts only while the claim's epoch is the row's.
     OwnEpoch,
-    /// A confirm that finds its epoch gone and no receipt on record takes its own copy out.
+    /// A confirm that finds another epoch and no receipt on record removes its own copy.
     UndoUnrecorded,
     /// Claims name rows by their numbers, which are used again.
     RowsByNumber,
@@ -105,36 +103,35 @@ pub enum Wrong {
     LeaseByProcess,
     /// Of two receipts without a name, one is ours if the row's epoch is.
     UnnamedByEpoch,
-    /// A shared copy that the store does not take counts as delivered, and its bytes are on no
-    /// record.
+    /// A shared copy that the store refuses counts as delivered although its bytes are not kept.
     DeliveredUnkept,
-    /// A doubt that is left leaves the row's epoch as it was.
+    /// Recording a doubt does not change the row's epoch.
     DoubtKeepsEpoch,
     /// Verify knows copies with epoch > 1 only, not joined leases.
     SecondLookByEpoch,
-    /// Verify takes out what is too many where no receipt is on record.
+    /// Verify removes doubles if no receipt is on record.
     RemoveUnrecorded,
-    /// Verify looks at the copy that stays, and then marks and expunges the other one.
+    /// Verify looks at the keeper before it marks and expunges the double.
     LookThenMark,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Faults {
-    /// Processes die, connections to the store break, ledgers stay away.
+    /// Processes die, connections to the store break, the ledger is unreachable.
     pub crash: bool,
     pub lost_session: bool,
-    /// Calls that may be on their way at a time while nobody waits for their answers.
+    /// Number of calls that may be in transit after their callers have lost their sessions.
     pub lost_answers: u8,
-    /// The ledger's clock steps, and all leases have run out.
+    /// The ledger's clock steps past the end of all leases.
     pub clock: bool,
-    /// How often a row is forgotten,
+    /// How often a row is forgotten.
     pub forgets: u8,
-    /// also while it is leased.
+    /// Also rows that are leased.
     pub forgets_leases: bool,
-    /// What the mailboxes' owner does: so many acts.
+    /// Number of actions of the mailboxes' owner.
     pub owner: u8,
-    /// but none in the instant between verify's last look at the copy that stays and the removal of
-    /// the other one.
+    /// The owner does nothing between verify's last look at the keeper and the removal of the
+    /// double.
     pub owner_waits: bool,
 }
 
@@ -167,7 +164,7 @@ const ANY_FAULT: Faults = Faults { crash: true, lost_session: true, ..NO_FAULTS 
 const CLOCK: Faults = Faults { clock: true, ..NO_FAULTS };
 const LOST_ANSWERS: Faults = Faults { lost_answers: 1, ..NO_FAULTS };
 
-/// Two processes, one copy, any fault, inside the envelope with a server that executes at once.
+/// Two processes, one copy, any fault, inside the promise, with a server that executes at once.
 fn two() -> Protocol {
     Protocol {
         jobs: vec![vec![0], vec![0]],
@@ -193,7 +190,7 @@ fn once() -> Protocol {
     Protocol { tries: 1, ..two() }
 }
 
-/// Any freeze, but nobody crashes.
+/// Any freeze, no crash.
 fn frozen(faults: Faults) -> Protocol {
     Protocol { freeze: None, faults, ..two() }
 }
@@ -203,22 +200,22 @@ fn frozen_in_doubt(faults: Faults) -> Protocol {
     Protocol { start: Start::InDoubt { copies: 0 }, ..frozen(faults) }
 }
 
-/// A Maildir, frozen processes and all.
+/// A Maildir, with frozen processes.
 fn maildir() -> Protocol {
     Protocol { join: true, freeze: None, ..two() }
 }
 
-/// The same without its locks, which then is left with the ledger's.
+/// A Maildir without its own locks: only the ledger's lock is left.
 fn maildir_without_locks(faults: Faults) -> Protocol {
     Protocol { layers: Layers { guard: false, ..ALL }, tries: 1, faults, ..maildir() }
 }
 
-/// Verifiers alone, over copies that somebody left behind.
+/// Verifiers only, over copies of earlier deliveries.
 fn verifiers(runs: &[u8], start: Start) -> Protocol {
     Protocol { jobs: Vec::new(), verifiers: runs.to_vec(), start, faults: NO_FAULTS, ..two() }
 }
 
-/// The owner of the mailboxes acts so often.
+/// The owner of the mailboxes acts this often.
 fn owner(acts: u8) -> Faults {
     Faults { owner: acts, owner_waits: true, ..NO_FAULTS }
 }
@@ -228,7 +225,7 @@ fn full() -> bool {
     std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
 }
 
-/// Explores all there is. Exactly the properties in `broken` must break, and everything in `seen`
+/// Explores all states. Exactly the properties in `broken` must break, and everything in `seen`
 /// must happen.
 fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
     let started = Instant::now();
@@ -257,7 +254,7 @@ fn check(name: &str, protocol: &Protocol, broken: &[&str], seen: &[&str]) {
     assert!(missing.is_empty(), "{name}: {missing:?}, only {happens:?}");
 }
 
-/// The shortest way to a state where `property` does not hold.
+/// The shortest path to a state in which `property` does not hold.
 fn shortest(protocol: &Protocol, property: &'static str) -> String {
     let alone = Protocol { only: Some(property), ..protocol.clone() };
     let Some(path) = alone.checker().spawn_bfs().join().discovery(property) else {
@@ -268,18 +265,18 @@ fn shortest(protocol: &Protocol, property: &'static str) -> String {
 }
 
 #[test]
-fn inside_the_envelope_there_is_one_copy() {
+fn inside_the_promise_there_is_one_copy() {
     let seen = [FOUND, WAITS, OUTLIVES, ZOMBIE];
     check("server on time", &two(), &[], &seen);
-    // Lease 3, last bytes until 1: one tick is left, for a freeze or for the server.
+    // Lease 3, last bytes until 1: one tick is left for a freeze or for the server.
     check("server late, within the lease", &Protocol { lag: 1, ..two() }, &[], &seen);
     check("frozen, within the lease", &Protocol { freeze: Some(1), ..two() }, &[], &seen);
 }
 
 #[test]
-fn the_envelope_is_lease_minus_deadline_for_freeze_and_server_together() {
+fn the_promise_allows_lease_minus_deadline_for_freeze_and_server_together() {
     let broken = [ONE_EVER, ONE_AT_END];
-    // Shorter than the lease, each of them; with the time before the check they go past its end.
+    // Each is shorter than the lease, but with the time before the check it ends after the lease.
     check(
         "frozen for lease - deadline",
         &Protocol { freeze: Some(2), ..once() },
@@ -309,8 +306,8 @@ fn two_recipients_share_one_sent_copy() {
 }
 
 #[test]
-fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
-    // Of two who place it, one may be `onedrop verify --repair`, which does so as a delivery does.
+fn a_refused_shared_copy_is_kept_until_it_is_placed() {
+    // One of the two processes may be `onedrop verify --repair`, which places like a delivery.
     let sent = Protocol { shared: true, ..two() };
     check("Sent", &Protocol { lag: 1, ..sent.clone() }, &[], &[FOUND, KEEPS, OUTLIVES, ZOMBIE]);
     let answers =
@@ -318,13 +315,13 @@ fn a_shared_copy_that_is_not_taken_is_kept_until_it_is_placed() {
     check("Sent, answers lost, crash", &answers, &[], &[AGAIN, FOUND, KEEPS]);
     let frozen = Protocol { tries: 1, freeze: None, ..sent.clone() };
     check("Sent, frozen", &frozen, &[ONE_EVER, ONE_AT_END], &[FOUND, KEEPS, UNDONE]);
-    let unkept = Protocol { tries: 1, wrong: Some(Wrong::DeliveredUnkept), ..sent };
+    let unkept = Protocol { tries: 1, wrong: Some(BrokenRule::DeliveredUnkept), ..sent };
     check("Sent, delivered though nothing is kept", &unkept, &[TRUTH, SETTLED], &[FOUND]);
 }
 
 #[test]
-fn in_doubt_a_frozen_process_costs_nothing_while_its_session_lives() {
-    // The copy's lock, which lives as long as the session, keeps all others away until the thaw.
+fn in_doubt_a_frozen_process_writes_no_second_copy_while_its_session_lives() {
+    // The copy's lock lives as long as the session and excludes all others until the thaw.
     check("frozen, in doubt, no crash", &frozen_in_doubt(NO_FAULTS), &[], &[WAITS]);
     check(
         "the same, session lost",
@@ -335,9 +332,9 @@ fn in_doubt_a_frozen_process_costs_nothing_while_its_session_lives() {
 }
 
 #[test]
-fn a_frozen_process_takes_its_late_copy_out_or_has_it_recorded() {
-    // Thawed after the other's confirm it takes its late copy out; thawed before it, its copy is on
-    // record, and the other takes its own one out.
+fn a_frozen_process_removes_or_records_its_late_copy() {
+    // Thawed after the other's confirm, it removes its late copy. Thawed before it, its copy is
+    // recorded, and the other one removes its own.
     check("frozen, no crash", &frozen(NO_FAULTS), &[ONE_EVER], &[FOUND, UNDONE, WAITS]);
     check("frozen, session lost", &frozen(LOST_SESSION), &[ONE_EVER], &[FOUND, UNDONE, ZOMBIE]);
 }
@@ -346,7 +343,7 @@ fn a_frozen_process_takes_its_late_copy_out_or_has_it_recorded() {
 fn the_first_receipt_wins_where_the_clock_steps() {
     let clock = Protocol { faults: CLOCK, ..two() };
     check("clock steps", &clock, &[ONE_EVER], &[FOUND, UNDONE, WAITS]);
-    let own_epoch = Protocol { wrong: Some(Wrong::OwnEpoch), ..clock.clone() };
+    let own_epoch = Protocol { wrong: Some(BrokenRule::OwnEpoch), ..clock.clone() };
     check("clock steps, the epoch must be ours", &own_epoch, &[ONE_EVER, ONE_AT_END], &[UNDONE]);
     let no_undo = Protocol { layers: Layers { undo: false, ..ALL }, ..clock };
     check("clock steps, no undo", &no_undo, &[ONE_EVER, ONE_AT_END], &[FOUND]);
@@ -355,10 +352,10 @@ fn the_first_receipt_wins_where_the_clock_steps() {
 }
 
 #[test]
-fn to_take_a_copy_out_where_no_receipt_is_on_record_loses_mail() {
-    // Another has just found that very copy. No clock has to step for it, nobody has to be frozen.
+fn removing_a_copy_without_a_receipt_on_record_loses_mail() {
+    // Another process has just found that very copy. This needs no clock step and no freeze.
     let lost = [TRUTH, RECEIPT, SETTLED, KEPT];
-    let inside = Protocol { wrong: Some(Wrong::UndoUnrecorded), ..once() };
+    let inside = Protocol { wrong: Some(BrokenRule::UndoUnrecorded), ..once() };
     check("an undo without a receipt on record", &inside, &lost, &[UNDONE]);
     let lost = [TRUTH, RECEIPT, ONE_EVER, SETTLED, KEPT];
     let clock = Protocol { faults: CLOCK, ..inside };
@@ -367,8 +364,7 @@ fn to_take_a_copy_out_where_no_receipt_is_on_record_loses_mail() {
 
 #[test]
 fn a_call_whose_answer_is_lost_is_made_again() {
-    // The first one may be executed at any time: before the second, after it, after the attempt, or
-    // never.
+    // The first call may be executed before the second one, after it, after the attempt, or never.
     let lost = Protocol { faults: LOST_ANSWERS, ..once() };
     check("answers lost", &lost, &[], &[AGAIN, FOUND, WAITS]);
     let crash = Faults { crash: true, ..LOST_ANSWERS };
@@ -405,26 +401,26 @@ fn a_call_whose_answer_is_lost_is_made_again() {
 }
 
 #[test]
-fn a_lease_that_is_known_by_its_process_is_taken_for_that_of_the_next_attempt() {
+fn a_lease_known_by_its_process_is_confused_with_that_of_the_next_attempt() {
     let crash = Faults { crash: true, ..LOST_ANSWERS };
     let alone = Protocol { jobs: vec![vec![0]], faults: crash, ..two() };
     check("answers lost, one process", &alone, &[], &[AGAIN, FOUND]);
-    let by_process = Protocol { wrong: Some(Wrong::LeaseByProcess), ..alone };
+    let by_process = Protocol { wrong: Some(BrokenRule::LeaseByProcess), ..alone };
     let broken = [ONE_EVER, ONE_AT_END, SETTLED];
     check("the same, leases known by host and process", &by_process, &broken, &[AGAIN]);
 }
 
 #[test]
-fn a_row_that_is_forgotten_is_made_anew_in_doubt() {
+fn a_forgotten_row_is_created_again_in_doubt() {
     let forgets = Faults { forgets: 1, ..CRASH };
     let forgotten = Protocol { faults: forgets, ..once() };
     check("forgotten while not leased", &forgotten, &[], &[FOUND]);
     let answers = Faults { crash: false, lost_answers: 1, ..forgets };
     check("the same, answers lost", &Protocol { faults: answers, ..once() }, &[], &[AGAIN, FOUND]);
-    // As a ledger does that was put back from a backup and does not know it.
+    // Like a ledger that was restored from a backup without being told.
     let fresh = Protocol { layers: Layers { memory: false, ..ALL }, ..forgotten };
     check("forgotten, and claimed without doubt", &fresh, &[ONE_EVER, ONE_AT_END, SETTLED], &[]);
-    // Outside of the promise: whoever has the lease may write after the next one has looked.
+    // Outside the promise: the holder of the lease may write after the next process has looked.
     let leased = Protocol { faults: Faults { forgets_leases: true, ..forgets }, ..once() };
     check("forgotten while leased", &leased, &[ONE_EVER, ONE_AT_END], &[FOUND]);
 }
@@ -434,7 +430,7 @@ fn a_late_process_confirms_no_other_message() {
     let faults = Faults { forgets: 1, forgets_leases: true, ..NO_FAULTS };
     let two_rows = Protocol { jobs: vec![vec![0], vec![1]], faults, ..once() };
     check("two messages, rows by random values", &two_rows, &[], &[FOUND]);
-    let by_number = Protocol { wrong: Some(Wrong::RowsByNumber), ..two_rows };
+    let by_number = Protocol { wrong: Some(BrokenRule::RowsByNumber), ..two_rows };
     let lost = [TRUTH, RECEIPT, SETTLED, KEPT];
     check("two messages, numbers used again", &by_number, &lost, &[UNDONE]);
 }
@@ -456,9 +452,9 @@ fn without_uidplus_a_second_copy_leaves_a_doubt() {
     let unseen = [ONE_EVER, ONE_AT_END, SETTLED];
     let no_doubt = Protocol { layers: Layers { doubt: false, ..ALL }, ..frozen.clone() };
     check("the same, no doubt left", &no_doubt, &unseen, &[SETTLES]);
-    let by_epoch = Protocol { wrong: Some(Wrong::UnnamedByEpoch), ..frozen.clone() };
+    let by_epoch = Protocol { wrong: Some(BrokenRule::UnnamedByEpoch), ..frozen.clone() };
     check("the same, ours if the row's epoch is", &by_epoch, &unseen, &[SETTLES]);
-    let same_epoch = Protocol { wrong: Some(Wrong::DoubtKeepsEpoch), ..frozen };
+    let same_epoch = Protocol { wrong: Some(BrokenRule::DoubtKeepsEpoch), ..frozen };
     check("the same, a doubt that verify does not see", &same_epoch, &unseen, &[SETTLES]);
 }
 
@@ -499,7 +495,7 @@ fn two_verifiers_and_an_owner_leave_one_copy() {
 }
 
 #[test]
-fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
+fn a_removal_looks_at_the_keeper_after_marking_the_double() {
     let right = Protocol { faults: owner(2), ..verifiers(&[2, 2], Start::Placed { copies: 2 }) };
     let last = [ONE_EVER, ONE_AT_END, LAST];
     let no_keeper = Layers { keeper: false, ..ALL };
@@ -509,9 +505,9 @@ fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
         &last,
         &[REMOVED],
     );
-    let look_first = Protocol { wrong: Some(Wrong::LookThenMark), ..right.clone() };
+    let look_first = Protocol { wrong: Some(BrokenRule::LookThenMark), ..right.clone() };
     check("owner, a look before the mark", &look_first, &last, &[REMOVED]);
-    // What is left: IMAP has no lock on a mailbox.
+    // One instant is left, because IMAP has no lock on a mailbox.
     let instant = Faults { owner_waits: false, ..right.faults };
     check(
         "owner, in that very instant",
@@ -520,20 +516,20 @@ fn a_removal_looks_at_the_copy_that_stays_once_the_other_one_is_marked() {
         &[REMOVED],
     );
 
-    // Two that hold each other's copy for the one too many: the one on record was marked for a
-    // week, and then unmarked.
+    // Each verifier takes the other's keeper for the double: the copy on record was marked for a
+    // week, then unmarked.
     let crossed = Protocol { after_a_week: true, ..right };
     let copies = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED];
     check("crossed", &crossed, &copies, &[REMOVED, PUT_BACK]);
     let lost = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT, LAST];
     let no_keeper = Protocol { layers: no_keeper, ..crossed.clone() };
     check("crossed, no look at the copy that stays", &no_keeper, &lost, &[REMOVED]);
-    let look_first = Protocol { wrong: Some(Wrong::LookThenMark), ..crossed.clone() };
+    let look_first = Protocol { wrong: Some(BrokenRule::LookThenMark), ..crossed.clone() };
     check("crossed, a look before the mark", &look_first, &lost, &[REMOVED]);
     let marked = [RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT];
     let no_put_back = Protocol { layers: Layers { put_back: false, ..ALL }, ..crossed.clone() };
     check("crossed, no mark taken back", &no_put_back, &marked, &[REMOVED]);
-    // And an owner's program that expunges while both marks are set.
+    // The owner's mail program expunges while both marks are set.
     check(
         "crossed, owner expunges",
         &Protocol { faults: owner(3), ..crossed },
@@ -562,24 +558,24 @@ fn verify_disturbs_no_delivery() {
         &[ONE_EVER],
         &[FOUND_BY_VERIFY, UNDONE, REMOVED, SETTLES],
     );
-    // What it finds in a row in doubt it records first, as a delivery would.
+    // Verify first records what it finds for a row in doubt, as a delivery does.
     let lost = [TRUTH, RECEIPT, ONE_EVER, SETTLED, KEPT, LAST];
-    let unrecorded = Protocol { wrong: Some(Wrong::RemoveUnrecorded), ..frozen.clone() };
+    let unrecorded = Protocol { wrong: Some(BrokenRule::RemoveUnrecorded), ..frozen.clone() };
     check("the same, taken out before one is on record", &unrecorded, &lost, &[REMOVED]);
-    // An owner's program may take back the mark that an undo has set: then there are two, and the
-    // row knows.
+    // The owner's mail program may remove the mark of an undo: then two copies stay, and the row
+    // records the doubt.
     let unmarks = Protocol { faults: self::owner(1), ..frozen };
     let copies = [ONE_EVER, ONE_AT_END];
     check("verify, deliveries, frozen, owner", &unmarks, &copies, &[UNDONE, REMOVED, SETTLES]);
-    let same_epoch = Protocol { wrong: Some(Wrong::DoubtKeepsEpoch), ..unmarks };
+    let same_epoch = Protocol { wrong: Some(BrokenRule::DoubtKeepsEpoch), ..unmarks };
     let unseen = [ONE_EVER, ONE_AT_END, SETTLED];
     check("the same, a doubt that verify does not see", &same_epoch, &unseen, &[UNDONE, SETTLES]);
 }
 
 #[test]
-fn what_is_written_after_the_second_look_is_not_looked_for() {
-    // A frozen process whose answer is lost, too, after verify has settled the row: known, and
-    // outside of the promise.
+fn a_copy_written_after_the_second_look_is_not_found() {
+    // A frozen process whose answer is lost as well, after verify has settled the row: a known case
+    // outside the promise.
     let late = Protocol { verifiers: vec![1], freeze: None, faults: CRASH, ..once() };
     check(
         "verify, frozen, crash",
@@ -590,7 +586,7 @@ fn what_is_written_after_the_second_look_is_not_looked_for() {
 }
 
 #[test]
-fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
+fn outside_the_promise_nothing_is_lost_and_one_copy_stays_after_verify() {
     let broken = [ONE_EVER, ONE_AT_END];
     let seen = [FOUND, UNDONE, WAITS, OUTLIVES, ZOMBIE];
     check("frozen, crash", &Protocol { freeze: None, ..two() }, &broken, &seen);
@@ -604,7 +600,7 @@ fn outside_of_the_envelope_nothing_is_lost_and_one_copy_stays_once_settled() {
 }
 
 #[test]
-fn a_maildir_holds_one_copy_whatever_its_reader_moves() {
+fn a_maildir_holds_one_copy_even_if_a_reader_moves_files() {
     check("Maildir", &maildir(), &[], &[FOUND, WAITS, ZOMBIE]);
 }
 
@@ -615,26 +611,25 @@ fn a_maildir_holds_one_sent_copy_for_two_recipients() {
 }
 
 #[test]
-fn a_maildir_without_locks_may_hold_two_once_a_session_is_lost() {
-    // Leases are joined, so only the ledger's lock keeps two writers apart; the name does so until
+fn a_maildir_without_locks_may_hold_two_copies_after_a_lost_session() {
+    // Leases are joined, so only the ledger's lock separates two writers, and the file's name until
     // a reader moves the first file.
     check("Maildir, no locks in it", &maildir_without_locks(CRASH), &[], &[FOUND, WAITS]);
     let lost = maildir_without_locks(LOST_SESSION);
     check("the same, session lost", &lost, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);
-    let by_epoch = Protocol { wrong: Some(Wrong::SecondLookByEpoch), ..lost };
+    let by_epoch = Protocol { wrong: Some(BrokenRule::SecondLookByEpoch), ..lost };
     let broken = [ONE_EVER, ONE_AT_END, SETTLED];
     check("the same, second look by epoch", &by_epoch, &broken, &[FOUND, ZOMBIE]);
 }
 
 #[test]
-fn without_the_lock_a_freeze_in_doubt_costs_a_copy() {
+fn without_the_lock_a_freeze_in_doubt_leaves_two_copies() {
     let layers = Layers { lock: false, ..ALL };
-    // Inside the envelope the lease alone keeps others away; there the lock saves work and waiting
-    // only.
+    // Inside the promise the lease alone excludes others; the lock only saves work and waiting.
     check("no lock", &Protocol { layers, ..two() }, &[], &[FOUND]);
     let frozen = Protocol { layers, ..frozen_in_doubt(NO_FAULTS) };
     check("no lock: frozen, in doubt", &frozen, &[ONE_EVER], &[UNDONE]);
-    // A Maildir has locks of its own, and is at a loss without any.
+    // A Maildir has locks of its own; without any lock it breaks.
     check("no lock: Maildir", &Protocol { layers, tries: 1, ..maildir() }, &[], &[FOUND]);
     let layers = Layers { guard: false, ..layers };
     let none = Protocol { layers, ..maildir_without_locks(CRASH) };
@@ -642,11 +637,11 @@ fn without_the_lock_a_freeze_in_doubt_costs_a_copy() {
 }
 
 #[test]
-fn without_the_lease_two_at_once_cost_a_copy() {
+fn without_the_lease_two_processes_leave_two_copies() {
     let layers = Layers { lease: false, ..ALL };
     let broken = [ONE_EVER, ONE_AT_END];
     check("no lease", &Protocol { layers, ..once() }, &broken, &[FOUND]);
-    // In doubt, as long as nothing breaks, the lock stands in for it; without doubt nothing does.
+    // In doubt, the lock replaces the lease as long as nothing breaks; otherwise nothing does.
     check(
         "no lease: frozen, in doubt",
         &Protocol { layers, ..frozen_in_doubt(NO_FAULTS) },
@@ -662,7 +657,7 @@ fn without_the_lease_two_at_once_cost_a_copy() {
 }
 
 #[test]
-fn without_the_look_a_crash_costs_a_copy() {
+fn without_the_look_a_crash_leaves_two_copies() {
     let layers = Layers { look: false, ..ALL };
     check("no look", &Protocol { layers, ..once() }, &[ONE_EVER, ONE_AT_END], &[OUTLIVES]);
     let found =
@@ -677,7 +672,7 @@ fn without_the_look_a_crash_costs_a_copy() {
 }
 
 #[test]
-fn without_the_clock_check_a_slow_process_costs_a_copy() {
+fn without_the_clock_check_a_slow_process_leaves_two_copies() {
     let layers = Layers { check: false, ..ALL };
     check(
         "no clock check",
@@ -688,7 +683,7 @@ fn without_the_clock_check_a_slow_process_costs_a_copy() {
 }
 
 #[test]
-fn without_the_epoch_a_slow_process_gives_back_the_lease_of_another() {
+fn without_the_epoch_a_slow_process_releases_the_lease_of_another() {
     let layers = Layers { epoch: false, ..ALL };
     check("no epoch", &Protocol { layers, ..two() }, &[ONE_EVER, ONE_AT_END], &[FOUND]);
 }
@@ -696,8 +691,8 @@ fn without_the_epoch_a_slow_process_gives_back_the_lease_of_another() {
 #[test]
 fn without_the_undo_a_thawed_process_leaves_its_late_copy() {
     let layers = Layers { undo: false, ..ALL };
-    // Inside the envelope nobody is late and there is nothing to undo; it stays for who is thawed
-    // too late.
+    // Inside the promise no process is late and there is nothing to undo; the undo is for processes
+    // that were frozen too long.
     check("no undo", &Protocol { layers, ..two() }, &[], &[FOUND]);
     let first = Protocol { layers, ..frozen(LOST_SESSION) };
     check("no undo: frozen, session lost", &first, &[ONE_EVER, ONE_AT_END], &[FOUND, ZOMBIE]);

@@ -1,36 +1,34 @@
-//! What the model's world consists of: rows, locks and mailboxes, one of each per copy; the
-//! processes that deliver, those that verify, and the calls that the ledger may still execute. Only
-//! what can still matter is kept: time is what is left of leases and waits, an epoch is "the row's"
-//! or "gone", a row's random value is "the row's" or "gone", and UIDs are numbered anew. So time
-//! has no bound in the model, only the number of tries has.
+//! The model's state: row, lock and mailbox of each copy, delivering processes, verifiers, and
+//! calls that the ledger may still execute. It holds only what can still matter: time is the rest
+//! of leases and waits, an epoch or random value is "the row's" or "gone", and UIDs are renumbered.
+//! So time is unbounded in the model, and only the number of tries is bounded.
 
-/// The part of the deadline in which last bytes may be sent, in ticks. It runs from the record
-/// here; the real one begins earlier, with the process, and so leaves more time.
+/// Ticks of the deadline in which last bytes may be sent. They count from the record; the real
+/// deadline begins earlier, with the process.
 pub const DEADLINE: u8 = 1;
 /// How long a lease lasts from the claim.
 pub const LEASE: u8 = 3;
-/// How long the answer to an append is waited for.
+/// Ticks to wait for the answer to an append.
 pub const ANSWER: u8 = 1;
 
-/// What is no longer the row's: an epoch, a random value. Also the number of a row that is not
-/// there.
+/// An epoch or random value that is no longer the row's; also the number of a row that is missing.
 pub const GONE: u8 = 0;
-/// The receipt of a copy that the server did not name (no UIDPLUS).
+/// The receipt of a copy whose UID the server did not return (no UIDPLUS).
 pub const UNNAMED: u8 = 0;
 
-/// Everything, between two steps.
+/// The whole state between two steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub copies: Vec<Copy>,
     pub processes: Vec<Process>,
     pub verifiers: Vec<Verifier>,
-    /// On their way to the ledger, though nobody waits for their answers any longer.
+    /// Calls in transit whose callers have lost their sessions.
     pub calls: Vec<Call>,
-    /// What the mailboxes' owner may still do.
+    /// Actions that the mailboxes' owner may still take.
     pub owner: u8,
     /// How often rows may still be forgotten.
     pub forgets: u8,
-    /// The faults have ended: Postfix tries once more, one process at a time and nobody in its way.
+    /// No more faults: Postfix tries once more, one process at a time.
     pub calm: bool,
 }
 
@@ -40,12 +38,12 @@ pub struct Copy {
     /// What claims name the row by: its random value, or its number. [`GONE`]: there is no row.
     pub row: u8,
     pub receipt: Option<u8>,
-    /// Whose confirm put a receipt without a name on record, as long as that attempt goes on.
+    /// The running attempt that recorded a receipt without a UID.
     pub placed_by: Option<u8>,
     pub epoch: u8,
     /// Ticks until the lease has run out.
     pub leased: u8,
-    /// Whose attempt has the lease, or had the last one, as long as it goes on.
+    /// The running attempt that has the lease or had the last one.
     pub holder: Option<u8>,
     pub in_doubt: bool,
     pub prior_doubt: bool,
@@ -53,29 +51,29 @@ pub struct Copy {
     pub settled: bool,
     /// Ticks since the receipt, up to a lease.
     pub since: u8,
-    /// The ledger's, which lives as long as a session.
+    /// The ledger's lock, which lives as long as a session.
     pub lock: Option<u8>,
-    /// The store's, which lives as long as a process: a Maildir's.
+    /// The Maildir's lock, which lives as long as a process.
     pub guard: Option<u8>,
     /// In the order of UIDs.
     pub mailbox: Vec<Stored>,
     pub on_the_way: Vec<Append>,
     /// A shared copy's bytes are in the ledger until its receipt is.
     pub kept: bool,
-    /// Its owner has moved or deleted a copy.
+    /// The mailbox's owner has moved or deleted a copy.
     pub taken: bool,
-    /// Verify took out a copy, and after it none stood.
+    /// Verify has removed a copy, and none was left.
     pub bared: bool,
 }
 
-/// A copy that stands in its mailbox.
+/// A copy in its mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stored {
     /// The UID, or for a Maildir the one name that the copy has.
     pub name: u8,
     /// A reader has moved it from `new/` to `cur/`: its name is free again.
     pub moved: bool,
-    /// Whose `\Deleted` it has.
+    /// The one that set its `\Deleted`.
     pub mark: Option<Mark>,
 }
 
@@ -85,16 +83,16 @@ pub enum Mark {
     Ours,
 }
 
-/// An append whose last bytes are sent and which the server has not executed.
+/// An append whose last bytes were sent and that the server has not executed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Append {
-    /// Who waits for the answer; nobody: the connection is gone.
+    /// The process that waits for the answer; `None` if the connection is lost.
     pub sender: Option<u8>,
     /// Ticks within which the server executes it.
     pub within: u8,
 }
 
-/// A call whose caller has lost its session: executed later, or never.
+/// A call whose caller has lost its session; it is executed later or never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// A record, or a claim of those copies whose bits are set. `lives`: the attempt goes on.
@@ -139,14 +137,14 @@ pub struct Process {
     pub receipt: Option<u8>,
 }
 
-/// What a process does next; the names are those in `src/deliver.rs`.
+/// The next step of a process, named as in `src/deliver.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
     /// Not running: not yet, or ended with 75.
     Record,
     /// Has begun the append of its only copy, and holds the store's lock of it.
     Begun,
-    /// The answer to the record was lost with the session: the same call on a new one.
+    /// The answer to the record was lost with the session: the same call in a new session.
     RecordAgain,
     TakeTurn,
     Look,
@@ -157,12 +155,11 @@ pub enum At {
     Confirm {
         found: bool,
     },
-    /// The store has not taken the copy, or there is no answer (`in_doubt`): its bytes go on
-    /// record.
+    /// The store refused the copy, or did not answer (`in_doubt`): the ledger keeps its bytes.
     Keep {
         in_doubt: bool,
     },
-    /// Marks its own late copy as deleted, and then takes it out (UID STORE, UID EXPUNGE).
+    /// Marks its own late copy as deleted and expunges it (UID STORE, UID EXPUNGE).
     Undo,
     Expunge,
     Wait,
@@ -178,8 +175,7 @@ pub enum Step {
     Busy,
     Claimed(Claim),
     Placed,
-    /// A shared copy that is not placed, and whose bytes are on record: as good as placed for the
-    /// recipient.
+    /// A shared copy that is not placed but whose bytes are kept: done, for the recipient.
     Kept,
     Failed,
 }
@@ -189,20 +185,20 @@ pub enum Step {
 pub struct Verifier {
     pub at: Verify,
     pub runs: u8,
-    /// The row as it was read, or as it is leased to verify.
+    /// The row as read, or as leased to verify.
     pub claim: Claim,
     pub receipt: Option<u8>,
     pub may_be_double: bool,
     pub needs_a_look: bool,
     /// The receipt is older than a lease.
     pub is_old: bool,
-    /// The look saw a copy that stays and none that may come back.
+    /// The look found a keeper and no copy that may reappear.
     pub is_seen: bool,
     pub keeper: Option<u8>,
     pub doubles: Vec<u8>,
 }
 
-/// What verify does next; the names are those of `src/verify.rs` and `Store::remove_double`.
+/// The next step of verify, named as in `src/verify.rs` and `Store::remove_double`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verify {
     /// Reads the row.
@@ -213,13 +209,13 @@ pub enum Verify {
     TakeTurn,
     FindAgain,
     Confirm,
-    /// The double is looked at,
+    /// Looks at the double.
     Stands,
-    /// marked,
+    /// Marks it.
     Mark,
-    /// the keeper looked at again,
+    /// Looks at the keeper again.
     Keeper,
-    /// and the double taken out, or put back.
+    /// Expunges the double or removes its mark.
     Expunge,
     PutBack,
     Settle,
@@ -289,7 +285,7 @@ impl Copy {
 }
 
 impl State {
-    /// Nobody runs and nothing is on its way.
+    /// No process runs and nothing is in transit.
     pub fn is_quiet(&self) -> bool {
         self.copies.iter().all(|copy| copy.on_the_way.is_empty())
             && self.calls.is_empty()
@@ -349,7 +345,7 @@ impl State {
         claims
     }
 
-    /// The same state with nothing in it that cannot matter any more.
+    /// The same state without what no longer matters.
     pub fn tidy(&mut self, jobs: &[Vec<u8>]) {
         for number in 0..self.copies.len() as u8 {
             let copy = &mut self.copies[usize::from(number)];

@@ -1,23 +1,23 @@
-//! A delivery's steps, one function for each, as `src/deliver.rs` and the ledger's port take them;
-//! and what others do: time, the mail server, a reader, crashes. Whoever changes a step there
-//! changes it here.
+//! A delivery's steps, one function each, as in `src/deliver.rs` and the ledger's port, and the
+//! steps of everything else: time, mail server, reader, crashes. A change of a step there needs the
+//! same change here.
 
 use crate::ledger::Confirmed;
 use crate::state::{
     ANSWER, Append, At, Call, Copy, DEADLINE, Mark, Process, State, Step, Stored, UNNAMED, Verify,
 };
-use crate::{Protocol, Wrong};
+use crate::{BrokenRule, Protocol};
 
 /// Something that can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Tick,
-    /// The server executes the append that is `append`th on its way.
+    /// The server executes append number `append` of those in transit.
     Lands {
         copy: u8,
         append: u8,
     },
-    /// The sender's connection is gone, and the server with it forgets the append.
+    /// The sender's connection is lost, and the server drops the append.
     NeverLands {
         copy: u8,
         append: u8,
@@ -26,11 +26,11 @@ pub enum Action {
     Moves {
         copy: u8,
     },
-    /// The ledger executes a call whose answer nobody waits for,
+    /// The ledger executes a call whose caller has lost its session.
     Executes {
         call: u8,
     },
-    /// or never does.
+    /// The ledger never executes it.
     Drops {
         call: u8,
     },
@@ -39,11 +39,11 @@ pub enum Action {
     Forgets {
         copy: u8,
     },
-    /// What the mailboxes' owner does to the first copy's.
+    /// The owner acts on the first copy's mailbox.
     Owner(Owner),
     Verify(u8, Verify),
     VerifyDies(u8),
-    /// From here on no faults.
+    /// From here on there are no faults.
     Calm,
     Does(u8, Doing),
 }
@@ -51,15 +51,15 @@ pub enum Action {
 /// By a mail program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Moves a message elsewhere, or deletes it at once.
+    /// Moves a message to another mailbox, or deletes it.
     Takes(u8),
     Marks(u8),
     Unmarks(u8),
-    /// EXPUNGE or CLOSE: everything that is marked, by whomever.
+    /// EXPUNGE or CLOSE: removes everything marked.
     Expunges,
 }
 
-/// What a process does, or what happens to it.
+/// A step of a process, or a fault that hits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
     Begin,
@@ -73,12 +73,12 @@ pub enum Doing {
     NotStored,
     LastBytes,
     SeeOk,
-    /// The connection is gone, or the answer does not come in time.
+    /// The connection is lost, or the answer does not arrive in time.
     InDoubt,
     Confirm,
     ConfirmUnanswered,
     Reopen,
-    /// No ledger to confirm with.
+    /// The ledger is unreachable at the confirm.
     GiveUp,
     Keep,
     Undo,
@@ -90,7 +90,7 @@ pub enum Doing {
 }
 
 impl Protocol {
-    /// Everything that `index` may do or suffer.
+    /// All possible next events of process `index`.
     pub fn doings(&self, state: &State, index: u8, actions: &mut Vec<Action>) {
         let process = &state.processes[usize::from(index)];
         let mut may = |doing| actions.push(Action::Does(index, doing));
@@ -232,7 +232,7 @@ impl Protocol {
             }
             Doing::SeeOk => process.at = At::Confirm { found: false },
             Doing::InDoubt => {
-                // The lease stays until it has run out, and then the look decides.
+                // The lease is kept until it runs out, then a look decides.
                 hang_up(copy, index);
                 match self.shared {
                     true => self.fails(state, index, true),
@@ -260,7 +260,7 @@ impl Protocol {
                         state.processes[me].at = At::Undo;
                     }
                     Confirmed::EpochGone
-                        if has_name && self.wrong == Some(Wrong::UndoUnrecorded) =>
+                        if has_name && self.wrong == Some(BrokenRule::UndoUnrecorded) =>
                     {
                         state.processes[me].at = At::Undo;
                     }
@@ -288,8 +288,8 @@ impl Protocol {
         }
     }
 
-    /// One transaction: a lease on every copy of the job that is free. The second call, on a new
-    /// session, where the first one's answer was lost.
+    /// One transaction: leases every free copy of the job. If the answer was lost, the call is
+    /// repeated in a new session.
     fn record(&self, state: &mut State, index: u8) {
         let process = &mut state.processes[usize::from(index)];
         if process.at == At::RecordAgain {
@@ -347,7 +347,7 @@ impl Protocol {
         state.processes[me].at = if looks { At::Look } else { At::Check };
     }
 
-    /// Certainly nothing was written: `Ledger::release`, if there is a session to do it with.
+    /// Certainly nothing was written: `Ledger::release`, if there is a session.
     fn give_back(&self, state: &mut State, index: u8) {
         self.release_claim(state, index);
         self.end_step(state, index, Step::Failed);
@@ -363,7 +363,7 @@ impl Protocol {
         }
     }
 
-    /// The store has certainly not taken the copy.
+    /// The store has certainly not stored the copy.
     fn not_stored(&self, state: &mut State, index: u8) {
         match self.shared {
             true => self.fails(state, index, false),
@@ -371,10 +371,10 @@ impl Protocol {
         }
     }
 
-    /// A shared copy that is not placed: its bytes go on record before the lease is given back.
+    /// A shared copy that is not placed: the ledger keeps its bytes before the lease is released.
     fn fails(&self, state: &mut State, index: u8, in_doubt: bool) {
         match self.wrong {
-            Some(Wrong::DeliveredUnkept) => {
+            Some(BrokenRule::DeliveredUnkept) => {
                 if !in_doubt {
                     self.release_claim(state, index);
                 }
@@ -384,8 +384,7 @@ impl Protocol {
         }
     }
 
-    /// A shared copy that another has, or whose turn another has, is not waited for where its bytes
-    /// are on record.
+    /// A process does not wait for a shared copy that another one has leased if its bytes are kept.
     fn leave_what_is_kept(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         for (place, copy) in self.jobs[me].iter().enumerate() {
@@ -404,7 +403,7 @@ impl Protocol {
         }
     }
 
-    /// The copy at hand is done with in this round.
+    /// The current copy is finished in this round.
     fn end_step(&self, state: &mut State, index: u8, step: Step) {
         let me = usize::from(index);
         let place = usize::from(state.processes[me].place);
@@ -414,7 +413,7 @@ impl Protocol {
         self.next_place(state, index, place + 1);
     }
 
-    /// On to the next claimed copy from `from` on; after the last one waits, or ends.
+    /// Continues with the next claimed copy from `from` on; after the last one, waits or ends.
     fn next_place(&self, state: &mut State, index: u8, from: usize) {
         let job = &self.jobs[usize::from(index)];
         let process = &mut state.processes[usize::from(index)];
@@ -446,8 +445,8 @@ impl Protocol {
         }
     }
 
-    /// A lease without doubt that nobody may join is a turn already, and so is one of a copy that
-    /// `is_ours` in the store.
+    /// A lease needs no turn if it is not in doubt and cannot be joined, or if the copy `is_ours`
+    /// in the store.
     fn begins_with(&self, claimed: Step, is_ours: bool) -> At {
         match claimed {
             Step::Claimed(claim) if !claim.in_doubt && (!self.join || is_ours) => At::Check,
@@ -466,7 +465,7 @@ impl Protocol {
             .sum()
     }
 
-    /// After the wait: claims the busy copies again, then goes on with every claimed one.
+    /// After the wait: claims the busy copies again, then places every claimed one.
     fn claim_busy(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
         let process = &mut state.processes[me];
@@ -487,8 +486,7 @@ impl Protocol {
         self.next_place(state, index, 0);
     }
 
-    /// The process is gone, and with it its sessions and locks, its connection to the store and all
-    /// it knew.
+    /// The process dies with its sessions, locks, connection to the store and memory.
     fn end(&self, state: &mut State, index: u8, delivered: bool) {
         for copy in &self.jobs[usize::from(index)] {
             let copy = &mut state.copies[usize::from(*copy)];
@@ -497,7 +495,7 @@ impl Protocol {
             hang_up(copy, index);
             copy.placed_by = copy.placed_by.filter(|by| *by != index);
             let is_forgotten =
-                copy.holder == Some(index) && self.wrong != Some(Wrong::LeaseByProcess);
+                copy.holder == Some(index) && self.wrong != Some(BrokenRule::LeaseByProcess);
             copy.holder = copy.holder.filter(|_| !is_forgotten);
         }
         for call in &mut state.calls {
@@ -515,7 +513,7 @@ impl Protocol {
     }
 }
 
-/// The Maildir's append: one name, which `link` refuses to give twice while the file is in `new/`.
+/// The Maildir's append: one name, which `link` refuses a second time while the file is in `new/`.
 fn link(copy: &mut Copy) -> u8 {
     if copy.mailbox.iter().all(|stored| stored.moved) {
         copy.mailbox.push(Stored { name: 1, moved: false, mark: None });

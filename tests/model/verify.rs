@@ -1,14 +1,13 @@
-//! `onedrop verify --repair` at the first copy, step by step as `src/verify.rs` and
-//! `Store::remove_double` take them: it reads the row, finds the copies, records one where the row
-//! is in doubt (under a lease and the copy's lock), takes out what is too many, and settles the row
-//! once a look after the last lease saw one copy alone. A removal has two phases: the double is
-//! marked, and it is expunged only if the copy that stays is seen to stand after that; else it is
-//! put back.
+//! `onedrop verify --repair` for the first copy, step by step as in `src/verify.rs` and
+//! `Store::remove_double`. It reads the row, finds the copies, records one of them if the row is in
+//! doubt (under a lease and the copy's lock), removes the doubles, and settles the row after a look
+//! that found one copy and came after the last lease. A removal has two phases: it marks the
+//! double, and expunges it only if the keeper is still there; otherwise it removes the mark.
 
 use crate::ledger::Confirmed;
 use crate::state::{Claim, Copy, GONE, LEASE, Mark, State, Step, UNNAMED, Verifier, Verify};
 use crate::steps::unlock;
-use crate::{Protocol, Wrong};
+use crate::{BrokenRule, Protocol};
 
 impl Protocol {
     /// The next step of a verifier, if it has one.
@@ -19,7 +18,7 @@ impl Protocol {
 
     pub fn verify(&self, state: &mut State, index: u8) {
         let me = usize::from(index);
-        // Its number among all that hold locks.
+        // Its number as a holder of locks.
         let number = self.jobs.len() as u8 + index;
         let (copy, verifier) = (&mut state.copies[0], &mut state.verifiers[me]);
         let claim = verifier.claim;
@@ -40,7 +39,7 @@ impl Protocol {
             Verify::Find => match verifier.receipt {
                 Some(on_record) => self.compare(copy, verifier, on_record),
                 None if copy.mailbox.is_empty() => gone(verifier),
-                None if self.wrong == Some(Wrong::RemoveUnrecorded) => {
+                None if self.wrong == Some(BrokenRule::RemoveUnrecorded) => {
                     self.compare(copy, verifier, to_record(copy));
                 }
                 None => verifier.at = Verify::Claim,
@@ -106,7 +105,7 @@ impl Protocol {
         }
     }
 
-    /// What one look sees: which copy stays, and which are too many.
+    /// The result of a look: the keeper and the doubles.
     fn compare(&self, copy: &Copy, verifier: &mut Verifier, on_record: u8) {
         let standing =
             || copy.mailbox.iter().filter(|stored| stored.mark.is_none()).map(|stored| stored.name);
@@ -115,8 +114,8 @@ impl Protocol {
         let doubles =
             standing().filter(|name| verifier.may_be_double && Some(*name) != verifier.keeper);
         verifier.doubles = doubles.collect();
-        // Where the look saw nothing, the mailbox may be out of sight today; after a week that
-        // counts as deleted.
+        // If the look finds nothing, the mailbox may be unavailable; after a week this counts as
+        // deleted.
         let is_marked = copy.mailbox.iter().any(|stored| stored.mark.is_some());
         verifier.is_seen = verifier.keeper.is_some() && !is_marked || self.after_a_week;
         let has_new_name = verifier.keeper.is_some_and(|keeper| keeper != on_record);
@@ -133,7 +132,7 @@ impl Protocol {
     fn remove_double(&self, copy: &mut Copy, verifier: &mut Verifier) {
         let Some(double) = verifier.doubles.first().copied() else { return gone(verifier) };
         let keeper = verifier.keeper.unwrap_or(UNNAMED);
-        let looks_first = self.wrong == Some(Wrong::LookThenMark);
+        let looks_first = self.wrong == Some(BrokenRule::LookThenMark);
         verifier.at = match verifier.at {
             Verify::Stands if !self.uid_plus || !copy.stands(double) => {
                 return next_double(verifier);
@@ -155,7 +154,7 @@ impl Protocol {
             Verify::Expunge => {
                 let stood = copy.mailbox.len();
                 copy.expunge(double);
-                // What another verifier has marked it takes out or puts back.
+                // A copy that another verifier has marked is left to that one.
                 let stands = copy.mailbox.iter().any(|stored| stored.mark != Some(Mark::Owner));
                 copy.bared |= copy.mailbox.len() < stood && !stands;
                 return next_double(verifier);
@@ -171,12 +170,12 @@ impl Protocol {
     }
 }
 
-/// A copy that more than one lease was given for, or that left a doubt.
+/// A copy that was leased more than once, or left a doubt.
 pub fn has_more_leases(copy: &Copy) -> bool {
     copy.epoch > 1 || copy.prior_doubt
 }
 
-/// The oldest that its owner has not marked, else the newest.
+/// The oldest copy that the owner has not marked, else the newest.
 fn to_record(copy: &Copy) -> u8 {
     let oldest = copy.mailbox.iter().find(|stored| stored.mark.is_none());
     oldest.or(copy.mailbox.last()).map_or(UNNAMED, |stored| stored.name)

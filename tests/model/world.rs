@@ -1,5 +1,4 @@
-//! The model as the checker sees it: which actions there are in a state, what they lead to, and
-//! what must hold.
+//! The model for the checker: the actions in a state, their results, and the properties.
 
 use stateright::{Model, Property};
 
@@ -9,7 +8,7 @@ use crate::state::{
 };
 use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
-use crate::{Protocol, Start, Wrong};
+use crate::{BrokenRule, Protocol, Start};
 
 pub const TRUTH: &str = "never delivered without a copy, or the bytes of a shared one";
 pub const RECEIPT: &str = "a receipt on record names a copy";
@@ -19,7 +18,7 @@ pub const SETTLED: &str = "one copy, or a second look to come";
 pub const KEPT: &str = "one copy stays unless its owner takes it";
 pub const LAST: &str = "verify takes out none that is the last to stand";
 pub const DELIVERED: &str = "always delivered in the end";
-// That these happen shows that the rest is not true for want of trying.
+// These must happen, or the other properties would hold only because nothing was tried.
 pub const FOUND: &str = "a look finds a copy";
 pub const UNDONE: &str = "a late copy is taken out again";
 pub const WAITS: &str = "a process waits for another";
@@ -119,13 +118,12 @@ impl Model for Protocol {
             let numbers = (0..state.copies.len()).filter(|number| may(&state.copies[*number]));
             actions.extend(numbers.map(|number| Action::Forgets { copy: number as u8 }));
         }
-        // Between verify's last look at the copy that stays and the removal there is an instant.
+        // There is an instant between verify's last look at the keeper and the removal.
         let is_instant = self.faults.owner_waits && is_verified(state, Verify::Expunge);
         if state.owner > 0 && !is_instant {
             self.owner(state, actions);
         }
-        // Also with tries left: from every state in which nobody runs, a try without faults has to
-        // deliver.
+        // Also if tries are left: from every idle state, a try without faults must deliver.
         if state.is_quiet() {
             actions.push(Action::Calm);
         }
@@ -222,8 +220,8 @@ impl Model for Protocol {
                 !state.is_quiet() || state.copies.iter().all(is_kept)
             }),
             Property::always(LAST, |_, state: &State| !state.copies.iter().any(|copy| copy.bared)),
-            // Every state without a next step must be such a one. The only cycle is a session lost
-            // again each time it was opened anew; nobody promises an end of that.
+            // Every state without a next step must be one of these. The only cycle is a session
+            // that is lost each time it is opened; the protocol does not promise an end of that.
             Property::eventually(DELIVERED, |_, state: &State| state.calm && state.is_delivered()),
             Property::sometimes(FOUND, |_, state: &State| {
                 is_at(state, At::Confirm { found: true })
@@ -259,8 +257,8 @@ impl Model for Protocol {
 }
 
 impl Protocol {
-    /// Time waits for what has to happen before it passes: an append that the server will not keep
-    /// longer, last bytes of a process that is not frozen any longer.
+    /// Time does not pass before an append that the server must execute now, and before the last
+    /// bytes of a process that is no longer frozen.
     fn may_tick(&self, state: &State) -> bool {
         let due =
             state.copies.iter().any(|copy| copy.on_the_way.iter().any(|append| append.within == 0));
@@ -270,11 +268,11 @@ impl Protocol {
         !state.calm && !due && !state.processes.iter().any(thawed)
     }
 
-    /// Whether `onedrop verify` will look at a placed copy again: more than one process may have
-    /// written it.
+    /// Whether `onedrop verify` will look again at a placed copy that two processes may have
+    /// written.
     fn has_second_look(&self, copy: &Copy) -> bool {
         let is_known = match self.wrong {
-            Some(Wrong::SecondLookByEpoch) => copy.epoch > 1,
+            Some(BrokenRule::SecondLookByEpoch) => copy.epoch > 1,
             _ => has_more_leases(copy) || copy.receipt.is_none(),
         };
         is_known && !copy.settled
@@ -298,7 +296,7 @@ impl Protocol {
         }
     }
 
-    /// The server executes an append; its sender, if it still listens, has an OK to read.
+    /// The server executes an append; its sender gets an OK if it is still connected.
     fn lands(&self, state: &mut State, number: u8, append: u8) {
         let name = state.next_name(number, &self.jobs);
         let copy = &mut state.copies[usize::from(number)];
