@@ -92,7 +92,7 @@ pub struct ImapStore {
     /// By account.
     sessions: Arc<Pool<Session>>,
     most_per_account: usize,
-    /// Logins in the background, by account, which nobody has asked for yet.
+    /// Logins in the background, by account, whose outcome no call has taken yet.
     logins: Mutex<HashMap<String, BackgroundLogin>>,
     appends: grouped::Appends,
     /// As [`IDLE`] says.
@@ -109,7 +109,7 @@ struct BackgroundLogin {
 /// in it: an append whose last bytes went to a host that is gone would be in doubt.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// A login in the background that has the same time gets this much more to say what it waited for.
+/// A login in the background with the same deadline gets this much longer, to say why it failed.
 const TO_SAY_WHY: Duration = Duration::from_millis(200);
 
 impl ImapStore {
@@ -174,12 +174,12 @@ impl ImapStore {
         result
     }
 
-    /// Waits for a login in the background, if there is one that nobody has waited for.
+    /// Waits for the login in the background, if there is one. Its error is reported once.
     fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), NoSession> {
         let Some(login) = self.logins().remove(account) else { return Ok(()) };
         let now = Instant::now();
         if login.until + TO_SAY_WHY < now {
-            // What it came to then says nothing about now.
+            // Its outcome then says nothing about now.
             return Ok(());
         }
         match login.ended.recv_timeout((until + TO_SAY_WHY).saturating_duration_since(now)) {
@@ -412,7 +412,7 @@ fn failed(doing: &str, error: CommandError) -> StoreError {
 }
 
 /// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501
-/// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code nobody knows whom it concerns.
+/// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code it is not known whom it concerns.
 fn refused(doing: &str, refusal: Refusal) -> StoreError {
     let text = format!("{doing}: {}", refusal.text);
     match refusal.code.as_str() {

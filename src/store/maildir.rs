@@ -105,8 +105,8 @@ impl MaildirStore {
         // unsubscribed.
         let is_inbox = destination.mailbox == "INBOX";
         if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
-            // Whoever made it may have died before its name was durable; the lock file is made
-            // after that.
+            // The process that made it may have died before its name was durable; the lock file is
+            // made after that.
             return match folder.join(LOCKS).exists() {
                 true => Ok(()),
                 false => sync_way_to(folder).map_err(|error| at(folder, &error)),
@@ -336,7 +336,7 @@ impl Connections for MaildirStore {
     }
 }
 
-/// The file's name: time of recording, the copy's key, and who wrote it (Maildir's
+/// The file's name: time of recording, the copy's key, and the program that wrote it (Maildir's
 /// `time.unique.host`).
 fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

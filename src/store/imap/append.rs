@@ -43,8 +43,8 @@ pub enum AppendError {
 }
 
 impl From<CommandError> for AppendError {
-    fn from(trouble: CommandError) -> Self {
-        match trouble {
+    fn from(error: CommandError) -> Self {
+        match error {
             CommandError::Refused(refusal) => AppendError::Refused(refusal),
             CommandError::Lost(why) => AppendError::NotStored(why),
             CommandError::NoSession(no) => AppendError::NoSession(no),
@@ -159,7 +159,7 @@ fn begin(
 }
 
 /// Begins the append of one small message and sends what is not the last bytes, so that the server
-/// can be at it. Waits for no longer than `until`.
+/// can work on it. Waits for no longer than `until`.
 ///
 /// # Errors
 /// As for [`append`], never in doubt; also where the server would have to be waited for.

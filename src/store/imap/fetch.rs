@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::session::Response;
 use super::syntax;
 
-/// What one FETCH response told.
+/// What one FETCH response says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     pub uid: Option<u32>,

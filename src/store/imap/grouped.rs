@@ -51,7 +51,7 @@ struct OwnedCopy {
 }
 
 impl Appends {
-    /// Notes that an append to `destination` begins early, which nobody waits for. `None` where
+    /// Notes that an append to `destination` begins early; others do not wait for it. `None` where
     /// other appends are under way: then it is better to go with them.
     pub fn begin(&self, destination: &Destination) -> Option<EarlyAppend<'_>> {
         let entry = self.entry(destination);
@@ -107,7 +107,7 @@ impl Appends {
         self.mailboxes().values().map(|mailbox| mailbox.group.waiting()).sum()
     }
 
-    /// Whether a mailbox is known to which somebody appends.
+    /// Whether an append to any mailbox is under way.
     #[cfg(test)]
     pub fn is_busy(&self) -> bool {
         !self.mailboxes().is_empty()

@@ -32,7 +32,7 @@ pub struct Connector {
     /// needs them. What could not be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
     witnesses: Witnesses,
-    /// What the last login was told.
+    /// By the capabilities of the last login.
     has_multiappend: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ pub enum NoLogin {
 }
 
 impl NoLogin {
-    /// Whether the server says that who logs in is not who may (RFC 5530), and nothing else.
+    /// Whether the server denies that this user may log in (RFC 5530), and says nothing else.
     pub fn denies_identity(&self) -> bool {
         matches!(self, NoLogin::Refused(no) if ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"].contains(&no.code.as_str()))
     }
@@ -214,12 +214,10 @@ impl Connector {
             (Some("*"), "BYE") => {
                 return Err(format!("the server turns us away: {}", syntax::clean(&greeting)));
             }
-            // Nobody knows whose mailboxes a pre-authenticated connection shows, nor that TLS
+            // It is not known whose mailboxes a pre-authenticated connection shows, nor whether TLS
             // protects it.
             (Some("*"), "PREAUTH") => {
-                return Err(
-                    "the server's PREAUTH greeting cannot be used: we log in as somebody".into()
-                );
+                return Err("the server's PREAUTH greeting cannot be used: we must log in".into());
             }
             _ => return Err(format!("no IMAP greeting: {}", syntax::clean(&greeting))),
         }
@@ -275,7 +273,7 @@ impl Connector {
         match guarded(|| client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error))?
         {
             Ok(session) => {
-                let capabilities = told_at_login(wire);
+                let capabilities = capabilities_at_login(wire);
                 Session::new(session, wire.clone(), capabilities, until).map_err(
                     |error| match error {
                         CommandError::NoSession(no) => NoLogin::Failed(no),
@@ -330,20 +328,20 @@ fn capability_code(text: &str) -> Capabilities {
     }
 }
 
-/// Capabilities that the server told with its OK to AUTHENTICATE: in its code, or in an untagged
-/// line before it.
-fn told_at_login(wire: &Wire) -> Capabilities {
+/// Capabilities that came with the OK to AUTHENTICATE: in its code, or in an untagged line before
+/// it.
+fn capabilities_at_login(wire: &Wire) -> Capabilities {
     for line in wire.tapped().iter().rev() {
         let line = String::from_utf8_lossy(line);
         let (tag, rest) = line.trim_end().split_once(' ').unwrap_or_default();
         let (word, rest) = rest.split_once(' ').unwrap_or_default();
-        let told = match tag {
+        let capabilities = match tag {
             "*" if word.eq_ignore_ascii_case("CAPABILITY") => Capabilities::parse(rest),
             "*" => Capabilities::default(),
             _ => capability_code(rest),
         };
-        if !told.is_empty() {
-            return told;
+        if !capabilities.is_empty() {
+            return capabilities;
         }
     }
     Capabilities::default()

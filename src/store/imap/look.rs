@@ -61,13 +61,13 @@ pub fn find(
     }
     let mut found = look.found;
     found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
-    let told = |(uid, seen, proof): (u32, Fetched, Proof)| Found {
+    let copy = |(uid, seen, proof): (u32, Fetched, Proof)| Found {
         receipt: Receipt::Uid { validity, uid },
         has_our_date: seen.date == Some(sought.recorded_at),
         marked_deleted: seen.is_deleted == Some(true),
         proof,
     };
-    Ok(found.into_iter().map(told).collect())
+    Ok(found.into_iter().map(copy).collect())
 }
 
 /// One look at an open mailbox.
@@ -76,7 +76,7 @@ struct Look<'a> {
     sought: &'a Sought<'a>,
     by: DedupBy,
     until: Instant,
-    /// UID of the copy on record, which is told apart from what the search shows.
+    /// UID of the copy on record, which is found apart from what the search shows.
     on_record: Option<u32>,
     /// All that a search has shown.
     seen: BTreeSet<u32>,
@@ -106,8 +106,8 @@ impl Look<'_> {
     }
 
     /// What message `uid`, which is on record, is. A UID stays with its message only as long as
-    /// nobody puts an older state of the mailbox back; so it is compared before anything is made of
-    /// there being another copy.
+    /// nobody puts an older state of the mailbox back; so it is compared before another copy counts
+    /// as a double.
     fn proof(&mut self, uid: u32) -> Result<Proof, CommandError> {
         if self.found.is_empty() && !self.sought.is_thorough {
             return Ok(Proof::Assumed);
@@ -217,7 +217,7 @@ fn hits(answer: &Answer) -> Result<Vec<u32>, String> {
     Ok(hits)
 }
 
-/// What is told of message `uid`, without its bytes; `None` when it is gone or not what is sought.
+/// What FETCH says of message `uid`, without its bytes; `None` when it is gone or another message.
 fn candidate(
     session: &mut Session,
     uid: u32,

@@ -60,7 +60,7 @@ fn refused_itself(
 ) -> Result<Whose, StoreError> {
     match no {
         no if no.denies_identity() => drop(connector.open(account, until)?),
-        NoLogin::Refused(Refusal { code, text }) if !is_trouble(&code) => {
+        NoLogin::Refused(Refusal { code, text }) if !is_temporary(&code) => {
             return Err(cannot(format!(
                 "{text}; an account of its own for this user on the mail server would tell"
             )));
@@ -84,7 +84,7 @@ fn by_a_mailbox(
     let mailbox = syntax::quote(&name);
     match own.run(&format!("CREATE {mailbox}"), until) {
         Ok(_) => {}
-        Err(CommandError::Refused(Refusal { code, text })) if !is_trouble(&code) => {
+        Err(CommandError::Refused(Refusal { code, text })) if !is_temporary(&code) => {
             return Err(cannot(format!("{user} cannot make a mailbox {name} of its own: {text}")));
         }
         Err(error) => return Err(failed(&format!("making a mailbox for {user}"), error)),
@@ -138,8 +138,9 @@ fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
     }
     match session.run("NAMESPACE", until) {
         Ok(answer) => {
-            let told = answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
-            Ok(told.as_deref().and_then(personal_prefix).unwrap_or_default())
+            let namespaces =
+                answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
+            Ok(namespaces.as_deref().and_then(personal_prefix).unwrap_or_default())
         }
         Err(CommandError::Refused(Refusal { .. })) => Ok(String::new()),
         Err(error) => Err(failed("asking for namespaces", error)),
@@ -148,8 +149,8 @@ fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
 
 /// The prefix of the first personal namespace: printable ASCII without quotes, which a command may
 /// carry.
-fn personal_prefix(told: &str) -> Option<String> {
-    let (prefix, _) = told.strip_prefix("((\"")?.split_once('"')?;
+fn personal_prefix(namespaces: &str) -> Option<String> {
+    let (prefix, _) = namespaces.strip_prefix("((\"")?.split_once('"')?;
     prefix
         .bytes()
         .all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\')
@@ -166,7 +167,7 @@ fn is_same_person(account: &str, user: &str) -> bool {
 }
 
 /// Codes (RFC 5530) of a server that may say something else soon.
-fn is_trouble(code: &str) -> bool {
+fn is_temporary(code: &str) -> bool {
     ["UNAVAILABLE", "INUSE", "SERVERBUG", "LIMIT", "CONTACTADMIN"].contains(&code)
 }
 
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn prefixes() {
-        for (told, prefix) in [
+        for (namespaces, prefix) in [
             ("((\"INBOX.\" \".\")) NIL NIL", Some("INBOX.")),
             ("((\"\" \"/\")) ((\"user/\" \"/\")) NIL", Some("")),
             ("NIL NIL NIL", None),
@@ -193,7 +194,7 @@ mod tests {
             ("((\"a", None),
             ("", None),
         ] {
-            assert_eq!(personal_prefix(told).as_deref(), prefix, "{told}");
+            assert_eq!(personal_prefix(namespaces).as_deref(), prefix, "{namespaces}");
         }
     }
 

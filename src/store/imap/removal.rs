@@ -29,8 +29,8 @@ pub fn remove(
 }
 
 /// Takes out message `uid` if message `keeper` stands beside it. The keeper is looked at once `uid`
-/// is marked: of two who hold each other's keeper for the double, one at least sees the other's
-/// mark.
+/// is marked: where two processes each take the other's keeper for the double, at least one sees
+/// the other's mark.
 ///
 /// # Errors
 /// [`CommandError::Refused`] also when either is gone or marked as deleted by another, or the mailbox

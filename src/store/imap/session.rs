@@ -1,7 +1,7 @@
 //! One authenticated IMAP session. Commands go out through the `imap` crate, which makes their
 //! tags; answers are read here, line by line, and matched with the tag that really went out. We do
-//! not use the crate's reader after login: it gives up on text it cannot parse, and then nobody
-//! knows how a command ended. Whatever is not understood closes the session; a closed one is never
+//! not use the crate's reader after login: it gives up on text it cannot parse, and then it is not
+//! known how a command ended. Whatever is not understood closes the session; a closed one is never
 //! used again. An idle session is looked at before each command: left-over lines that could pass
 //! for an answer, a BYE or a closed connection end it before anything is sent.
 
@@ -22,7 +22,7 @@ const GOODBYE: Duration = Duration::from_millis(50);
 /// Why there is no session, in words.
 #[derive(Debug)]
 pub enum NoSession {
-    /// The server lets nobody act for this account, and us for others.
+    /// The server does not let us act for this account, while it does for others.
     NoAccount(String),
     /// The server does not let us in as we are set up.
     Setup(String),

@@ -99,6 +99,13 @@ impl Peer {
         tag
     }
 
+    /// Reads an APPEND to INBOX to its end and answers it.
+    fn answer_append(&mut self, answer: &str) {
+        let tag = self.append();
+        self.last_bytes();
+        self.say(format!("{tag} {answer}\r\n"));
+    }
+
     fn last_bytes(&mut self) {
         assert_eq!(self.bytes(2), b"\r\n");
     }
@@ -240,9 +247,7 @@ fn is_not_stored(error: &StoreError) -> bool {
 #[test]
 fn a_copy_is_appended_in_one_round_trip_after_the_login() {
     let world = World::logged_in(CAPABILITIES, |peer| {
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        peer.answer_append("OK [APPENDUID 7 42] done");
         peer.expect("LOGOUT");
         assert!(peer.rest().is_empty());
     });
@@ -259,9 +264,7 @@ fn a_copy_is_appended_in_one_round_trip_after_the_login() {
 #[test]
 fn one_session_serves_all_copies_of_an_account() {
     let world = World::logged_in(CAPABILITIES, |peer| {
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK done\r\n* 3 EXISTS\r\n"));
+        peer.answer_append("OK done\r\n* 3 EXISTS");
         let tag = peer.append_to("\"Sent\" (\\Seen)", "+");
         peer.bytes(LETTER_SENT.len());
         peer.last_bytes();
@@ -286,9 +289,7 @@ fn without_sasl_ir_and_told_capabilities_they_are_asked_for() {
         peer.say(format!("{tag} OK schön, dass du da bist\r\n"));
         let tag = peer.expect("CAPABILITY");
         peer.say(format!("* CAPABILITY IMAP4rev1 literal-\r\n{tag} OK\r\n"));
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK\r\n"));
+        peer.answer_append("OK");
     });
     assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
     world.end();
@@ -335,9 +336,7 @@ fn a_missing_mailbox_is_created_subscribed_and_filled() {
 fn a_mailbox_that_stays_missing_is_created_once_only() {
     let world = World::logged_in(CAPABILITIES, |peer| {
         for round in 0..2 {
-            let tag = peer.append();
-            peer.last_bytes();
-            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
+            peer.answer_append("NO [TRYCREATE] no such mailbox");
             if round == 0 {
                 peer.answer("CREATE \"INBOX\"", "OK");
                 peer.answer("SUBSCRIBE \"INBOX\"", "OK");
@@ -554,9 +553,7 @@ fn a_session_that_ended_while_idle_is_opened_again() {
         let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             peer.log_in(CAPABILITIES);
-            let tag = peer.append();
-            peer.last_bytes();
-            peer.say(format!("{tag} OK\r\n"));
+            peer.answer_append("OK");
             peer.say(goodbye);
             if goodbye.is_empty() {
                 peer.hang_up();
@@ -564,9 +561,7 @@ fn a_session_that_ended_while_idle_is_opened_again() {
             ended.send(()).unwrap();
             let mut again = Peer::accept(&listener);
             again.log_in(CAPABILITIES);
-            let tag = again.append();
-            again.last_bytes();
-            again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+            again.answer_append("OK [APPENDUID 7 43] done");
         });
         assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
         ending.recv().unwrap();
@@ -587,9 +582,7 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
         let world = World::new(move |listener| {
             let mut peer = Peer::accept(&listener);
             let stored = |peer: &mut Peer, uid: u32| {
-                let tag = peer.append();
-                peer.last_bytes();
-                peer.say(format!("{tag} OK [APPENDUID 7 {uid}] done\r\n"));
+                peer.answer_append(&format!("OK [APPENDUID 7 {uid}] done"));
             };
             peer.log_in(CAPABILITIES);
             stored(&mut peer, 42);

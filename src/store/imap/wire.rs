@@ -69,7 +69,7 @@ impl Wire {
     pub fn start_tls(&self, config: Arc<ClientConfig>, host: &str) -> io::Result<()> {
         let mut inner = self.lock();
         if !inner.input.rest().is_empty() {
-            // RFC 3501 section 6.2.1 says to forget it; but nobody honest sends it.
+            // RFC 3501 section 6.2.1 says to forget it; but no honest server sends it.
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the server sent data in clear before TLS began",
@@ -166,7 +166,7 @@ impl Wire {
         }
     }
 
-    /// Whether something of the peer's is there that nobody has read; does not wait.
+    /// Whether something of the peer's is there that was not read; does not wait.
     ///
     /// # Errors
     /// The connection is gone.
@@ -189,7 +189,7 @@ impl Wire {
         self.lock().tap.iter().cloned().collect()
     }
 
-    /// Ends the connection. Output that was not sent is dropped, and nobody can send any more.
+    /// Ends the connection. Output that was not sent is dropped, and no more can be sent.
     pub fn close(&self) {
         let mut inner = self.lock();
         if let Ok(timed) = inner.transport.socket() {

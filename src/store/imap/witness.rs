@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A login that was as long ago says nothing about the time of a refusal.
 const RECENT: Duration = Duration::from_secs(10);
-/// After a witness that was refused as well, nobody is asked for this long.
+/// After a witness that was refused as well, no other login is tried for this long.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// When a login began and when it had ended.
@@ -23,7 +23,7 @@ pub struct Span {
     pub ended: Instant,
 }
 
-/// Who has logged in lately.
+/// The accounts that have logged in lately.
 #[derive(Default)]
 pub struct Witnesses {
     state: Mutex<State>,
@@ -43,11 +43,11 @@ struct State {
 pub enum Verdict {
     /// This account logged in before and after it.
     Accounts(String),
-    /// This account has logged in after it; whether it could before nobody knows.
+    /// This account has logged in after it; whether it could before is not known.
     OnlyAfter(String),
     /// It is ours, by this proof: an account that logged in before cannot either.
     Ours(String),
-    /// Nobody can tell, for this reason.
+    /// It cannot be told, for this reason.
     Unknown(&'static str),
 }
 

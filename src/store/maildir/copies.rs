@@ -53,12 +53,12 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
                 let keeper = standing.remove(at);
                 standing.push(Found { receipt: Receipt::Name(name.to_owned()), ..keeper });
             }
-            // Whoever hears of a copy may put it on record, and who linked it may not have come to
-            // syncing its name.
+            // The caller may put the copy on record, and the process that linked it may have died
+            // before it synced its name.
             for sub in newly_named {
                 sync_folder(&folder.join(sub)).map_err(|error| at(&folder.join(sub), &error))?;
             }
-            // Whoever wants one wants the name that lasts.
+            // A caller that wants one wants the name that lasts.
             let skip = standing.len().saturating_sub(sought.at_most);
             return Ok(standing.split_off(skip));
         }
@@ -70,8 +70,9 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
 }
 
 /// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the
-/// same date, stands beside it. It goes out of the way before the keeper is looked for: of two who
-/// hold each other's keeper for the double, one at least finds none, and puts back what it took. A
+/// same date, stands beside it. It goes out of the way before the keeper is looked for: where two
+/// processes each take the other's keeper for the double, at least one finds none, and puts back
+/// what it took. A
 /// crash in between leaves litter under `tmp/`.
 ///
 /// # Errors
@@ -164,7 +165,7 @@ fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
 }
 
 /// Whether the file has had its name for less than an hour, after which every system has written it
-/// back; also where that cannot be told.
+/// back; also where that is not known.
 fn is_newly_named(path: &Path) -> bool {
     let changed = fs::metadata(path).ok().and_then(|file| u64::try_from(file.ctime()).ok());
     let since = changed

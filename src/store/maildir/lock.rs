@@ -37,7 +37,7 @@ impl CopyLock {
             if !byte_lock::try_lock(&file, lock_key::advisory_key(key))? {
                 return Ok(None);
             }
-            // Somebody may have cleared the file away meanwhile: others would lock a new one.
+            // The file may have been cleared away meanwhile: others would lock a new one.
             let standing = fs::symlink_metadata(&path);
             if standing.is_ok_and(|standing| {
                 file.metadata().is_ok_and(|ours| ours.ino() == standing.ino())
@@ -68,7 +68,7 @@ impl CopyLock {
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // The folder is its owner's: neither a link to elsewhere nor a pipe that nobody reads is
+    // The folder is its owner's: neither a link to elsewhere nor a pipe without a reader is
     // followed.
     options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options

@@ -9,7 +9,7 @@ use std::thread;
 /// More at the same time are not begun.
 const MOST: usize = 16;
 
-/// Who waits for work, and how many there are.
+/// The threads that wait for work, and how many there are.
 static HELPERS: Mutex<Helpers> = Mutex::new(Helpers { idle: Vec::new(), count: 0 });
 
 struct Helpers {
@@ -73,7 +73,7 @@ fn help(jobs: &Receiver<Job>, again: &Sender<Job>) {
         let synced = file.sync_all();
         drop(file);
         helpers().idle.push(again.clone());
-        // Nobody listens where the copy was given up.
+        // Where the copy was given up, no one waits for it.
         let _ = done.send(synced);
     }
 }

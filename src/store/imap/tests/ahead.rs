@@ -12,9 +12,7 @@ fn begun(
     let world = World::new(move |listener| {
         let mut peer = Peer::accept(&listener);
         peer.log_in(CAPABILITIES);
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK [APPENDUID 7 41] done\r\n"));
+        peer.answer_append("OK [APPENDUID 7 41] done");
         let tag = peer.append();
         script(listener, peer, tag);
     });
@@ -30,9 +28,7 @@ fn begun(
 fn afresh(listener: &TcpListener) {
     let mut again = Peer::accept(listener);
     again.log_in(CAPABILITIES);
-    let tag = again.append();
-    again.last_bytes();
-    again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+    again.answer_append("OK [APPENDUID 7 43] done");
 }
 
 fn is_begun(store: &ImapStore, letter: &[u8]) -> bool {
@@ -65,9 +61,7 @@ fn nothing_begins_that_would_have_to_wait() {
         let mut peer = Peer::accept(&listener);
         peer.log_in(CAPABILITIES);
         for _ in 0..2 {
-            let tag = peer.append();
-            peer.last_bytes();
-            peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+            peer.answer_append("OK [APPENDUID 7 42] done");
         }
         assert!(peer.rest().starts_with(b"a4 APPEND"), "begun, and given up");
     });
@@ -90,9 +84,7 @@ fn a_look_gives_the_begun_append_up_and_takes_a_new_session() {
         let mut again = Peer::accept(&listener);
         again.log_in(CAPABILITIES);
         again.answer("EXAMINE \"INBOX\"", "NO [NONEXISTENT] none");
-        let tag = again.append();
-        again.last_bytes();
-        again.say(format!("{tag} OK [APPENDUID 7 43] done\r\n"));
+        again.answer_append("OK [APPENDUID 7 43] done");
     };
     begun(script, &deadline(), |slot| {
         assert_eq!(slot.look(soon()).unwrap(), None);

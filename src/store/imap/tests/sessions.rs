@@ -7,9 +7,7 @@ fn appends(listener: &TcpListener, uids: impl IntoIterator<Item = u32>) -> Peer 
     let mut peer = Peer::accept(listener);
     peer.log_in(CAPABILITIES);
     for uid in uids {
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK [APPENDUID 7 {uid}] done\r\n"));
+        peer.answer_append(&format!("OK [APPENDUID 7 {uid}] done"));
     }
     peer
 }
@@ -61,9 +59,7 @@ fn a_slot_to_look_has_its_session_before_and_gives_it_back_with_the_append() {
     let world = World::new(|listener| {
         let mut peer = appends(&listener, []);
         peer.answer("EXAMINE \"INBOX\"", "NO [NONEXISTENT] none");
-        let tag = peer.append();
-        peer.last_bytes();
-        peer.say(format!("{tag} OK [APPENDUID 7 42] done\r\n"));
+        peer.answer_append("OK [APPENDUID 7 42] done");
         peer.expect("LOGOUT");
     });
     reserve_look(&world, &deadline(), |slot| {

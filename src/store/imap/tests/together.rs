@@ -14,12 +14,6 @@ fn both(peer: &mut Peer) -> String {
     tag
 }
 
-fn one(peer: &mut Peer, answer: &str) {
-    let tag = peer.append();
-    peer.last_bytes();
-    peer.say(format!("{tag} {answer}\r\n"));
-}
-
 /// Appends one copy, and by `deadlines` two others that wait meanwhile; returns what came of those,
 /// by `script`.
 fn two_wait(
@@ -84,8 +78,8 @@ fn what_is_refused_in_company_is_tried_alone() {
     let stored = two_wait(MULTI, deadlines.each_ref(), |_, peer| {
         let tag = both(peer);
         peer.say(format!("{tag} NO [OVERQUOTA] one is too many\r\n"));
-        one(peer, "OK [APPENDUID 7 42] done");
-        one(peer, "NO [OVERQUOTA] full");
+        peer.answer_append("OK [APPENDUID 7 42] done");
+        peer.answer_append("NO [OVERQUOTA] full");
     });
     let refused = |one: &Result<Receipt, StoreError>| matches!(one, Err(StoreError::OverQuota(_)));
     let is_stored =
@@ -113,7 +107,7 @@ fn one_that_is_too_late_keeps_no_other_back() {
         // Each by itself: with a session of its own after one that was given up.
         let mut again = Peer::accept(listener);
         again.log_in(MULTI);
-        one(&mut again, "OK [APPENDUID 7 42] done");
+        again.answer_append("OK [APPENDUID 7 42] done");
         assert!(again.rest().is_empty());
     });
     assert!(
