@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::load::{self, Clients, LOCAL_PARTS, Peer, Target};
 use crate::support::dovecot::Dovecot;
-use crate::support::lmtp::{Lmtp, Resident};
+use crate::support::lmtp::{Launch, Lmtp, Resident};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::postgres::Postgres;
 use crate::world::{Bench, STRANGER};
@@ -26,7 +26,7 @@ pub fn run() {
     let config = bench.config("socket", &ledger, &roomy);
     bench.migrate(&config);
     println!("| the server with | anonymous MB | files MB |\n|---|---:|---:|");
-    let lmtp = Lmtp::start(&config);
+    let lmtp = Launch::of(&config).start();
     line("nothing to do", lmtp.resident());
     let mut idle = Vec::new();
     for count in IDLE {
@@ -44,7 +44,7 @@ pub fn run() {
     line("nothing to do after that", lmtp.resident());
     drop(lmtp);
 
-    let lmtp = Lmtp::start(&config);
+    let lmtp = Launch::of(&config).start();
     let (answers, most) = lmtp.resident_during(|| large_messages(&lmtp));
     let megabytes = LARGE_BYTES / 1_000_000;
     line(&format!("{LARGE} messages of {megabytes} MB at once, at most"), most);

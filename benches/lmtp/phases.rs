@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TUNED_LMTP, Target};
 use crate::support::dovecot::Dovecot;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 use crate::world::Bench;
@@ -29,7 +29,7 @@ pub fn run() {
     let maildir = bench.config("maildir", &direct, &bench.maildir_store(&dovecot));
     bench.migrate(&imap);
     for (store, config) in [("IMAP", &imap), ("Maildir", &maildir)] {
-        let lmtp = Lmtp::start(config);
+        let lmtp = Launch::of(config).start();
         let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: store };
         phases(store, &peer, &lmtp, &postgres, &dovecot);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TUNED_LMTP, Target};
 use crate::support::dovecot::Dovecot;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::Launch;
 use crate::support::postgres::Postgres;
 use crate::table::Times;
 use crate::world::Bench;
@@ -45,7 +45,7 @@ fn run(into: Into) {
     let [plain, prepared] = [("plain", &ledger), ("prepared", &prepare)].map(|(tag, ledger)| {
         let config = bench.config(tag, ledger, &store);
         bench.migrate(&config);
-        Lmtp::start(&config)
+        Launch::of(&config).start()
     });
     let with_defaults = format!("onedrop lmtp, Postgres + {name}, defaults");
     let with_prepare = format!("onedrop lmtp, Postgres + {name}, ledger.prepare");

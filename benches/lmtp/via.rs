@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::load::{LOCAL_PARTS, TUNED_LMTP};
 use crate::support::dovecot::{Dovecot, MAIL_USER};
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{DOMAIN, Postfix, PostfixSpec};
 use crate::support::postgres::Postgres;
 use crate::table::{Contender, Line, ROUNDS, compare};
@@ -23,7 +23,7 @@ pub fn run() {
     bench.migrate(&direct);
     let ledger = format!("url = \"{}\"", postgres.url_socket());
     let server = |name: &str, store: &str| {
-        let lmtp = Lmtp::start(&bench.config(name, &ledger, store));
+        let lmtp = Launch::of(&bench.config(name, &ledger, store)).start();
         let via = format!("{store}\n[deliver]\nvia = \"{}\"", lmtp.socket().display());
         (bench.config(&format!("via-{name}"), &ledger, &via), lmtp)
     };

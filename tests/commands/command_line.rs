@@ -8,23 +8,30 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::support::journal::told_to_the_journal;
-use crate::support::local::Local;
 use crate::support::postfix::{DOMAIN, Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
+use crate::support::site::{Files, Site};
 use crate::support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 
-/// A site without servers of others, into which Lisa's message to Scuba was delivered.
-struct Site {
-    local: Local,
+/// A admin without servers of others, into which Lisa's message to Scuba was delivered.
+struct Admin {
+    site: Site<Files>,
     config: PathBuf,
 }
 
-impl Site {
-    fn new() -> Site {
-        let site = Site::empty();
-        let mut command =
-            site.command(&["deliver", "-f", "lisa@gmail.com", "-d", SCUBA, "--queue-id", "4Xyz12"]);
+impl Admin {
+    fn new() -> Admin {
+        let admin = Admin::empty();
+        let mut command = admin.command(&[
+            "deliver",
+            "-f",
+            "lisa@gmail.com",
+            "-d",
+            SCUBA,
+            "--queue-id",
+            "4Xyz12",
+        ]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
         child
@@ -35,13 +42,13 @@ impl Site {
             .expect("a message");
         let output = child.wait_with_output().expect("end");
         assert!(output.status.success(), "{output:?}");
-        site
+        admin
     }
 
-    fn empty() -> Site {
-        let local = Local::new();
-        let config = local.server_config("");
-        Site { local, config }
+    fn empty() -> Admin {
+        let site = Site::embedded();
+        let config = site.config("etc", "");
+        Admin { site, config }
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -58,7 +65,7 @@ impl Site {
         Ended::of(&self.command(args).output().expect("binary"))
     }
 
-    /// As [`run`](Site::run), in a shell, where `$onedrop` is the program.
+    /// As [`run`](Admin::run), in a shell, where `$onedrop` is the program.
     fn shell(&self, script: &str) -> Ended {
         let mut command = Command::new("sh");
         command
@@ -85,21 +92,21 @@ impl Ended {
 
 #[test]
 fn help_is_for_the_asking() {
-    let site = Site::empty();
-    let whole = site.run(&["--help"]);
+    let admin = Admin::empty();
+    let whole = admin.run(&["--help"]);
     assert_eq!((whole.status, whole.err.as_str()), (Some(0), ""), "{whole:?}");
     for command in ["deliver", "lmtp", "migrate", "check", "trace", "verify"] {
         assert!(whole.out.contains(&format!("\n  {command} ")), "{command}: {whole:?}");
     }
     for args in [&[][..], &["help"]] {
-        let ended = site.run(args);
+        let ended = admin.run(args);
         assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{args:?}: {ended:?}");
         assert!(ended.out.contains("Usage: onedrop [OPTIONS] <COMMAND>"), "{args:?}: {ended:?}");
     }
-    let of_trace = site.run(&["help", "trace"]);
+    let of_trace = admin.run(&["help", "trace"]);
     assert!(of_trace.status == Some(0) && of_trace.out.contains("--limit <"), "{of_trace:?}");
-    assert_eq!(of_trace.out, site.run(&["trace", "--help"]).out);
-    let version = site.run(&["--version"]);
+    assert_eq!(of_trace.out, admin.run(&["trace", "--help"]).out);
+    let version = admin.run(&["--version"]);
     assert_eq!(
         (version.status, version.out),
         (Some(0), format!("onedrop {}\n", env!("CARGO_PKG_VERSION")))
@@ -108,7 +115,7 @@ fn help_is_for_the_asking() {
 
 #[test]
 fn what_is_not_understood_is_named_with_what_was_probably_meant() {
-    let site = Site::new();
+    let admin = Admin::new();
     let cases: [(&[&str], &[&str]); 10] = [
         (
             &["trace", "--since", "yesterday"],
@@ -134,14 +141,14 @@ fn what_is_not_understood_is_named_with_what_was_probably_meant() {
         (&["lmtp", "--listen", "nowhere"], &["invalid value 'nowhere' for '--listen <"]),
     ];
     for (args, says) in cases {
-        let ended = site.run(args);
+        let ended = admin.run(args);
         assert_eq!((ended.status, ended.out.as_str()), (Some(75), ""), "{args:?}: {ended:?}");
         for text in says {
             assert!(ended.err.contains(text), "{args:?}: {text:?} is not in {ended:?}");
         }
     }
     // What begins with a hyphen can still be asked for.
-    let ended = site.run(&["trace", "--", "--jsno"]);
+    let ended = admin.run(&["trace", "--", "--jsno"]);
     assert_eq!(
         (ended.status, ended.err.as_str()),
         (Some(1), "nothing on record for --jsno\n"),
@@ -151,26 +158,26 @@ fn what_is_not_understood_is_named_with_what_was_probably_meant() {
 
 #[test]
 fn what_is_not_found_is_told_by_the_exit_status() {
-    let site = Site::new();
+    let admin = Admin::new();
     for args in [&["trace", SCUBA][..], &["trace", "--json", "4Xyz12"]] {
-        let ended = site.run(args);
+        let ended = admin.run(args);
         assert!(
             ended.status == Some(0) && ended.err.is_empty() && ended.out.contains("4Xyz12"),
             "{ended:?}"
         );
     }
-    let ended = site.run(&["trace", "nobody@mail.axial.net"]);
+    let ended = admin.run(&["trace", "nobody@mail.axial.net"]);
     assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{ended:?}");
-    let ended = site.run(&["trace", "--json", "nobody@mail.axial.net"]);
+    let ended = admin.run(&["trace", "--json", "nobody@mail.axial.net"]);
     assert_eq!((ended.status, ended.out.as_str()), (Some(1), "[]\n"), "{ended:?}");
 }
 
 #[test]
 fn trace_finds_by_time_sender_subject_and_failure() {
-    let site = Site::new();
-    let mail = site.local.root.join("mail");
+    let admin = Admin::new();
+    let mail = admin.site.root.join("mail");
     std::fs::write(mail.join("ghost"), "no folder").expect("a file in the way");
-    let mut command = site.command(&["deliver", "-f", "ann@x", "-d", "ghost@mail.axial.net"]);
+    let mut command = admin.command(&["deliver", "-f", "ann@x", "-d", "ghost@mail.axial.net"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("binary");
     child
         .stdin
@@ -180,7 +187,7 @@ fn trace_finds_by_time_sender_subject_and_failure() {
         .expect("a message");
     assert_eq!(child.wait().expect("end").code(), Some(75));
     let subjects = |args: &[&str]| {
-        let ended = site.run(&[&["trace"], args].concat());
+        let ended = admin.run(&[&["trace"], args].concat());
         let told = ended.out.lines().filter_map(|line| line.strip_prefix("subject     "));
         (
             ended.status,
@@ -201,7 +208,7 @@ fn trace_finds_by_time_sender_subject_and_failure() {
     );
     assert_eq!(subjects(&["--since", "2099-01-01"]).0, Some(1));
     // Without a time, a week.
-    let db = rusqlite::Connection::open(site.local.root.join("ledger.db")).expect("ledger");
+    let db = rusqlite::Connection::open(admin.site.root.join("ledger.db")).expect("ledger");
     db.execute("UPDATE onedrop_message SET recorded_at = recorded_at - 8 * 86400", [])
         .expect("an older message");
     assert_eq!(
@@ -215,16 +222,16 @@ fn trace_finds_by_time_sender_subject_and_failure() {
 /// On a terminal lines fit; elsewhere values are whole. Times are this host's, or UTC.
 #[test]
 fn trace_tells_people_in_their_own_time_and_width() {
-    let site = Site::new();
+    let admin = Admin::new();
     let zone = |zone: &str, args: &[&str]| {
-        let output = site
+        let output = admin
             .command(&[&["trace", "4Xyz12"], args].concat())
             .env("TZ", zone)
             .output()
             .expect("binary");
         Ended::of(&output).out
     };
-    let (here, there) = (zone("Asia/Kolkata", &[]), zone("Asia/Kolkata", &["--utc"]));
+    let (local, there) = (zone("Asia/Kolkata", &[]), zone("Asia/Kolkata", &["--utc"]));
     let time = |told: &str| {
         let line = told
             .lines()
@@ -233,26 +240,26 @@ fn trace_tells_people_in_their_own_time_and_width() {
             .to_owned();
         line.trim_end_matches(" UTC").replace(" +05:30", "+05:30")
     };
-    let (here, utc) = (time(&here), format!("{}Z", time(&there)));
+    let (local, utc) = (time(&local), format!("{}Z", time(&there)));
     let instant = |text: &str| text.parse::<jiff::Timestamp>().expect("a time");
-    assert_eq!(instant(&here), instant(&utc), "{here} {utc}");
-    assert!(here.ends_with("+05:30"));
+    assert_eq!(instant(&local), instant(&utc), "{local} {utc}");
+    assert!(local.ends_with("+05:30"));
     let long = |text: &str| {
         text.lines().filter(|line| line.trim_end_matches('\r').chars().count() > 100).count()
     };
-    let piped = site.run(&["trace", "4Xyz12"]).out;
-    let on_a_terminal = site.shell("script -qec '$onedrop trace 4Xyz12' /dev/null").out;
+    let piped = admin.run(&["trace", "4Xyz12"]).out;
+    let on_a_terminal = admin.shell("script -qec '$onedrop trace 4Xyz12' /dev/null").out;
     assert!(long(&piped) > 0 && on_a_terminal.contains("\ncopy  "), "{on_a_terminal}");
     assert_eq!(long(&on_a_terminal), 0, "{on_a_terminal}");
 }
 
 #[test]
 fn verify_is_content_where_nothing_is_wrong() {
-    for site in [Site::empty(), Site::new()] {
+    for admin in [Admin::empty(), Admin::new()] {
         for args in
             [&["verify"][..], &["verify", "--json"], &["verify", "--repair", "--account", "otto"]]
         {
-            let ended = site.run(args);
+            let ended = admin.run(args);
             assert_eq!(ended.status, Some(0), "{args:?}: {ended:?}");
         }
     }
@@ -261,7 +268,7 @@ fn verify_is_content_where_nothing_is_wrong() {
 /// ssh, cron, Ansible and loops leave a pipe open that is not ours to read.
 #[test]
 fn standard_input_belongs_to_the_caller() {
-    let site = Site::new();
+    let admin = Admin::new();
     let commands: [&[&str]; 6] = [
         &["--help"],
         &["help"],
@@ -271,13 +278,13 @@ fn standard_input_belongs_to_the_caller() {
         &["verify", "--json"],
     ];
     for args in commands {
-        let expected = site.run(args);
+        let expected = admin.run(args);
         // One that is open and empty, and one with something in it.
         for lines in ["", "one\ntwo\n"] {
             let (mut reader, mut writer) = std::io::pipe().expect("pipe");
             writer.write_all(lines.as_bytes()).expect("lines");
             let ours = reader.try_clone().expect("pipe");
-            let ended = Ended::of(&site.command(args).stdin(reader).output().expect("binary"));
+            let ended = Ended::of(&admin.command(args).stdin(reader).output().expect("binary"));
             assert_eq!(
                 (ended.status, &ended.out),
                 (expected.status, &expected.out),
@@ -292,10 +299,10 @@ fn standard_input_belongs_to_the_caller() {
     }
     let script = "printf '4Xyz12\\nnobody@x\\n%s\\n' scuba | while read -r name; do
                       $onedrop trace --json \"$name\" >/dev/null; echo \"$name $?\"; done";
-    let ended = site.shell(script);
+    let ended = admin.shell(script);
     assert_eq!(ended.out, "4Xyz12 0\nnobody@x 1\nscuba 0\n", "{ended:?}");
     // Nor where Postfix is the parent of what has another standard input than a pipe.
-    let status = site
+    let status = admin
         .command(&["trace", SCUBA])
         .env("MAIL_CONFIG", "/etc/postfix")
         .output()
@@ -306,9 +313,9 @@ fn standard_input_belongs_to_the_caller() {
 
 #[test]
 fn what_could_not_be_written_was_not_done() {
-    let site = Site::new();
+    let admin = Admin::new();
     let doubled = "UPDATE onedrop_copy SET epoch = 2, placed_at = NULL, in_doubt = 1";
-    rusqlite::Connection::open(site.local.root.join("ledger.db"))
+    rusqlite::Connection::open(admin.site.root.join("ledger.db"))
         .and_then(|db| db.execute(doubled, []))
         .expect("doubt");
     let commands = [
@@ -321,7 +328,7 @@ fn what_could_not_be_written_was_not_done() {
         "trace --json 4Xyz12",
     ];
     for command in commands.into_iter().chain(["verify", "verify --json"]) {
-        let ended = site.shell(&format!("$onedrop {command} >/dev/full"));
+        let ended = admin.shell(&format!("$onedrop {command} >/dev/full"));
         assert_eq!(ended.status, Some(75), "{command}: {ended:?}");
         assert!(
             ended.err.contains("standard output: No space left on device"),
@@ -331,13 +338,13 @@ fn what_could_not_be_written_was_not_done() {
         let (reader, writer) = std::io::pipe().expect("pipe");
         drop(reader);
         let args: Vec<&str> = command.split(' ').collect();
-        let ended = Ended::of(&site.command(&args).stdout(writer).output().expect("binary"));
+        let ended = Ended::of(&admin.command(&args).stdout(writer).output().expect("binary"));
         assert_eq!(ended.status, Some(75), "{command}: {ended:?}");
         assert!(!ended.err.contains("panic"), "{command}: {ended:?}");
     }
     // Nobody can be told of more than this.
     let full = File::options().write(true).open("/dev/full").expect("/dev/full");
-    let mut command = site.command(&["trace"]);
+    let mut command = admin.command(&["trace"]);
     assert_eq!(command.stderr(full).status().expect("binary").code(), Some(75));
 }
 
@@ -345,8 +352,8 @@ fn what_could_not_be_written_was_not_done() {
 /// has mended it.
 #[test]
 fn a_real_postfix_keeps_a_message_that_it_gave_to_a_command_that_delivers_nothing() {
-    let site = Site::empty();
-    let program = site.local.root.join("onedrop");
+    let admin = Admin::empty();
+    let program = admin.site.root.join("onedrop");
     std::fs::copy(onedrop_path(), &program).expect("a copy where everybody may run it");
     set_mode(&program, 0o755);
     let commands =
@@ -388,8 +395,8 @@ fn a_real_postfix_keeps_a_message_that_it_gave_to_a_command_that_delivers_nothin
 
 #[test]
 fn the_server_says_at_its_start_what_it_cannot_reach_and_serves() {
-    let all_is_there = Local::new();
-    let _content = all_is_there.start_server("");
+    let site = Site::embedded();
+    let content = site.server("");
     for (name, url, says) in [
         (
             "ONEDROP__LEDGER__URL",
@@ -403,36 +410,31 @@ fn the_server_says_at_its_start_what_it_cannot_reach_and_serves() {
         ),
         ("ONEDROP__STORE__URL", "maildir:///etc/passwd/mail", "cannot be reached: not a directory"),
     ] {
-        let local = Local::new();
-        let password = local.root.write("password", "secret");
+        let site = Site::embedded();
+        let password = site.root.write("password", "secret");
         set_mode(&password, 0o600);
-        let mut command = local.server("");
-        command.env(name, url).env("ONEDROP__STORE__PASSWORD_FILE", password);
-        command.stderr(File::create(local.root.join("server.log")).expect("log"));
-        let server = local.launch(command);
-        assert!(
-            local.tells(says) && local.tells("MESSAGE=serving"),
-            "{says:?} is not in {}",
-            local.log()
-        );
-        drop(server);
+        let launch = site.launch("").env(name, url);
+        let password = password.display().to_string();
+        let server = launch.env("ONEDROP__STORE__PASSWORD_FILE", &password).start();
+        server.wait_for_log(says);
+        server.wait_for_log("MESSAGE=serving");
     }
-    assert!(!all_is_there.log().contains("cannot be reached"), "{}", all_is_there.log());
+    assert!(!content.log().contains("cannot be reached"), "{}", content.log());
 }
 
 /// One record for each recipient, at the priority of its end; its text is all that rsyslog and grep
 /// have.
 #[test]
 fn the_journal_hears_of_each_end_at_its_priority() {
-    let site = Site::empty();
-    let mail = site.local.root.join("mail");
+    let admin = Admin::empty();
+    let mail = admin.site.root.join("mail");
     std::fs::create_dir(&mail)
         .and_then(|()| std::fs::write(mail.join("ghost"), "no folder"))
         .expect("a file");
-    let broken = site.local.root.write("broken.toml", "[limits]\ndeadline_sec = 5\n");
+    let broken = admin.site.root.write("broken.toml", "[limits]\ndeadline_sec = 5\n");
     let message = b"Subject: x\nMessage-ID: <log@x>\n\nbody\n";
     let deliver = |more: &[&str]| {
-        let mut command = site.command(&["deliver", "--queue-id", "4Log"]);
+        let mut command = admin.command(&["deliver", "--queue-id", "4Log"]);
         let (status, told) = told_to_the_journal(command.args(more), message);
         (status.code().expect("an exit"), told)
     };

@@ -9,9 +9,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::local::Local;
 use crate::support::postfix::{Postfix, PostfixSpec};
-use crate::support::world::{STORY, World};
+use crate::support::site::{Files, Site};
 use crate::support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,16 +25,16 @@ const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// A ledger in a file and Maildirs, with patience for whoever holds a lock.
-struct Site {
-    local: Local,
+struct Patient {
+    site: Site<Files>,
     config: PathBuf,
 }
 
-impl Site {
-    fn new() -> Site {
-        let local = Local::new();
-        let config = local.server_config("[lock]\nwait_secs = 30\n");
-        Site { local, config }
+impl Patient {
+    fn new() -> Patient {
+        let site = Site::embedded();
+        let config = site.config("etc", "[lock]\nwait_secs = 30\n");
+        Patient { site, config }
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -55,10 +54,10 @@ impl Site {
     fn delivers_once(&self, message: &[u8], context: &str) {
         let (status, said) = self.deliver(message);
         assert_eq!(status, Some(0), "{context}: {said}");
-        assert_eq!(self.local.inbox("scuba"), [message], "{context}: {said}");
-        assert_eq!(self.local.copies("lisa", ".Sent"), [message], "{context}");
+        assert_eq!(self.site.inbox("scuba"), [message], "{context}: {said}");
+        assert_eq!(self.site.copies("lisa", ".Sent"), [message], "{context}");
         let placed =
-            self.local.ledger("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+            self.site.ledger("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
         assert_eq!(placed, ["2 of 2"], "{context}");
     }
 }
@@ -92,14 +91,14 @@ fn at_every_step_it_ends_in_75_and_the_next_try_leaves_one_copy() {
     for (at, call) in ["fcntl", "pwrite64", "fsync", "linkat"].into_iter().enumerate() {
         // Later ones of a call that comes often are of the same kinds.
         for n in 1..=12 {
-            let site = Site::new();
+            let patient = Patient::new();
             let signal = SIGNALS[(at + n) % SIGNALS.len()];
             let mut command = Command::new("strace");
             command.args(["-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
             command
                 .args(["-e", &format!("inject={call}:signal={signal}:when={n}")])
                 .arg(onedrop_path());
-            command.args(site.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.args(patient.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
             let (status, said) = end(command.spawn().expect("strace"), &message);
             let context = format!("{signal} at {call} {n}");
             if status == Some(0) {
@@ -111,7 +110,7 @@ fn at_every_step_it_ends_in_75_and_the_next_try_leaves_one_copy() {
                 "{context}"
             );
             met.push(format!("{call} {n}"));
-            site.delivers_once(&message, &context);
+            patient.delivers_once(&message, &context);
         }
     }
     for call in ["fcntl", "pwrite64", "fsync", "linkat"] {
@@ -123,9 +122,9 @@ fn at_every_step_it_ends_in_75_and_the_next_try_leaves_one_copy() {
 fn while_the_message_is_read() {
     let message = fixture("fixtures/mail/welcome.eml");
     for signal in SIGNALS {
-        let site = Site::new();
+        let patient = Patient::new();
         let mut command = onedrop();
-        command.args(site.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(patient.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("binary");
         let mut stdin = child.stdin.take().expect("stdin");
         stdin.write_all(&message[..message.len() / 2]).expect("half of it");
@@ -135,8 +134,8 @@ fn while_the_message_is_read() {
         assert!(wait_until(AT_ONCE, reads), "{:?}", fs::read_to_string(&at));
         ends_by(child, signal, "reading");
         drop(stdin);
-        assert!(site.local.inbox("scuba").is_empty());
-        site.delivers_once(&message, "after it was read in part");
+        assert!(patient.site.inbox("scuba").is_empty());
+        patient.delivers_once(&message, "after it was read in part");
     }
 }
 
@@ -144,10 +143,10 @@ fn while_the_message_is_read() {
 fn while_another_holds_the_lock() {
     let bytes = fixture("fixtures/mail/welcome.eml");
     for signal in SIGNALS {
-        let site = Site::new();
+        let patient = Patient::new();
         let until = Instant::now() + Duration::from_secs(120);
         let mut other =
-            SqliteLedger::open(&site.local.root.join("ledger.db"), until).expect("ledger");
+            SqliteLedger::open(&patient.site.root.join("ledger.db"), until).expect("ledger");
         let message = Message::new(bytes.clone(), DedupBy::Content);
         let (facts, inbox) = (message.facts(), Destination::inbox("scuba"));
         let entry = Entry {
@@ -166,15 +165,15 @@ fn while_another_holds_the_lock() {
         let key = message.identity().copy_key("scuba", "INBOX");
         assert!(matches!(other.take_turn(claim, &key), Ok(Turn::Ours { .. })));
         let mut command = onedrop();
-        command.args(site.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(patient.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("binary");
         child.stdin.take().expect("stdin").write_all(&bytes).expect("a message");
-        let attempts = || site.local.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_attempt");
+        let attempts = || patient.site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_attempt");
         assert!(wait_until(AT_ONCE, || attempts() == ["2"]), "{:?}", attempts());
         ends_by(child, signal, "waiting for the copy's lock");
-        assert!(site.local.inbox("scuba").is_empty());
+        assert!(patient.site.inbox("scuba").is_empty());
         drop(other);
-        site.delivers_once(&bytes, "after the wait for a lock");
+        patient.delivers_once(&bytes, "after the wait for a lock");
     }
 }
 
@@ -185,22 +184,22 @@ fn while_the_store_does_not_answer() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("imap://{}", server.local_addr().expect("an address"));
     for signal in SIGNALS {
-        let site = Site::new();
-        let password = site.local.root.write("password", "secret");
+        let patient = Patient::new();
+        let password = patient.site.root.write("password", "secret");
         set_mode(&password, 0o600);
         // That it heeds for whom we log in is on record: it would be found out before anything is
         // recorded.
         drop(
-            SqliteLedger::open(&site.local.root.join("ledger.db"), Instant::now() + AT_ONCE)
+            SqliteLedger::open(&patient.site.root.join("ledger.db"), Instant::now() + AT_ONCE)
                 .expect("ledger"),
         );
-        site.local.ledger(&format!(
+        patient.site.ledger(&format!(
             "INSERT INTO onedrop_proof VALUES ('{}', 'mda', 'sasl', 'test', 1) RETURNING server",
             server.local_addr().expect("an address")
         ));
         let mut command = onedrop();
         command
-            .args(site.arguments())
+            .args(patient.arguments())
             .env("ONEDROP__STORE__URL", &url)
             .env("ONEDROP__STORE__PASSWORD_FILE", password);
         command
@@ -215,7 +214,7 @@ fn while_the_store_does_not_answer() {
             .write_all(&fixture("fixtures/mail/welcome.eml"))
             .expect("a message");
         let leased = || {
-            let path = site.local.root.join("ledger.db");
+            let path = patient.site.root.join("ledger.db");
             let count = |ledger: rusqlite::Connection| {
                 ledger.query_row("SELECT count(leased_until) FROM onedrop_copy", [], |row| {
                     row.get::<_, i64>(0)
@@ -232,19 +231,17 @@ fn while_the_store_does_not_answer() {
 /// and one copy comes of it.
 #[test]
 fn postfix_defers_what_a_signal_has_ended() {
-    let mut world = World::start();
-    let short = format!(
-        "{STORY}\n[limits]\ndeadline_secs = 10\nanswer_secs = 3\n[lock]\nlease_secs = 15\n"
-    );
-    let config = Some(world.config("etc", &short));
+    let mut site = Site::with_servers();
+    let short = "[limits]\ndeadline_secs = 10\nanswer_secs = 3\n[lock]\nlease_secs = 15\n";
+    let config = Some(site.config("etc", short));
     let postfix = Postfix::start(&PostfixSpec {
         config,
         retry_secs: Some(1),
         ..PostfixSpec::new(onedrop_path())
     });
-    world.dovecot.pause();
+    site.dovecot.pause();
     let queue_id = postfix.send("lisa@gmail.com", &[SCUBA], &fixture("fixtures/mail/welcome.eml"));
-    let leased = || world.postgres.psql("SELECT count(leased_until) FROM onedrop_copy") != "0";
+    let leased = || site.postgres.psql("SELECT count(leased_until) FROM onedrop_copy") != "0";
     assert!(wait_until(AT_ONCE, leased), "{}", postfix.log());
     for pid in postfix.deliveries() {
         // It may just have ended by its deadline.
@@ -252,10 +249,10 @@ fn postfix_defers_what_a_signal_has_ended() {
     }
     let line = postfix.wait_for_log("ended by SIGTERM", Duration::from_secs(60));
     assert!(line.contains("dsn=4.3.0, status=deferred"), "{line}");
-    world.dovecot.resume();
+    site.dovecot.resume();
     let is_sent = || postfix.attempts(&queue_id).iter().any(|line| line.contains("status=sent"));
     assert!(wait_until(Duration::from_secs(240), is_sent), "{}", postfix.log());
-    let copies = world.dovecot.messages("scuba", "INBOX");
+    let copies = site.dovecot.messages("scuba", "INBOX");
     assert_eq!(copies.len(), 1, "{}", postfix.log());
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
 }

@@ -2,11 +2,11 @@
 //! SQLite and Maildir what is different there; and how it ends.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::support::onedrop;
-use crate::support::world::{STORY, World, delivered, run};
+use crate::support::site::{Site, delivered, run};
 
 #[track_caller]
 fn verify_site(config: &Path, args: &[&str]) -> (i32, Vec<serde_json::Value>, String) {
@@ -40,8 +40,8 @@ const SCUBA: [&str; 4] = ["-d", "scuba@mail.axial.net", "-f", "a@b"];
 
 #[test]
 fn postgres_and_dovecot_agree_again() {
-    let world = World::start();
-    let config = world.config("verify", STORY);
+    let site = Site::with_servers();
+    let config = site.config("verify", "");
     let names = [
         "fine",
         "double",
@@ -56,7 +56,7 @@ fn postgres_and_dovecot_agree_again() {
     for name in names {
         delivered(&config, &SCUBA, &letter(name));
     }
-    let psql = |sql: &str| world.postgres.psql(sql);
+    let psql = |sql: &str| site.postgres.psql(sql);
     let of = |name: &str| {
         format!(
             "message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<{name}@x>')"
@@ -72,7 +72,7 @@ fn postgres_and_dovecot_agree_again() {
              || ' +0000' FROM onedrop_message WHERE message_id_text = '<{name}@x>'"
         ))
     };
-    let mut scuba = world.dovecot.session("scuba");
+    let mut scuba = site.dovecot.session("scuba");
     let mut append = |name: &str, later_secs: u32, trace: &str| {
         let text = format!("{trace}{}", String::from_utf8(letter(name)).expect("text"))
             .replace('\n', "\r\n");
@@ -112,7 +112,7 @@ fn postgres_and_dovecot_agree_again() {
         of("twice")
     ));
     psql(&format!("UPDATE onedrop_copy SET epoch = 2 WHERE {}", of("double")));
-    let before = world.dovecot.flags("scuba", "INBOX");
+    let before = site.dovecot.flags("scuba", "INBOX");
 
     let (code, findings, said) = verify_site(&config, &[]);
     assert_eq!(code, 1, "{said}");
@@ -130,7 +130,7 @@ fn postgres_and_dovecot_agree_again() {
     for (name, expected) in &expected {
         assert_eq!(about(&findings, name), *expected, "{name}: {findings:#?}");
     }
-    assert_eq!(world.dovecot.flags("scuba", "INBOX"), before, "without --repair nothing changes");
+    assert_eq!(site.dovecot.flags("scuba", "INBOX"), before, "without --repair nothing changes");
     let out = run(&config, &["verify"]);
     let lines = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1));
@@ -148,7 +148,7 @@ fn postgres_and_dovecot_agree_again() {
     assert_eq!(about(&findings, "doubt-copy"), ["repaired lease"]);
     assert_eq!(about(&findings, "doubt-none"), ["error lease"]);
     let count = |name: &str| {
-        let bodies = world.dovecot.messages("scuba", "INBOX");
+        let bodies = site.dovecot.messages("scuba", "INBOX");
         let needle = format!("\r\n\r\nHello {name}\r\n");
         bodies.iter().filter(|body| String::from_utf8_lossy(body).contains(&needle)).count()
     };
@@ -165,7 +165,7 @@ fn postgres_and_dovecot_agree_again() {
         ("twice", 1),
     ];
     assert_eq!(counts, expected);
-    let deleted: usize = world
+    let deleted: usize = site
         .dovecot
         .flags("scuba", "INBOX")
         .iter()
@@ -177,7 +177,7 @@ fn postgres_and_dovecot_agree_again() {
     );
     for name in ["double", "twice"] {
         assert!(
-            world.dovecot.uids("scuba", "INBOX").contains(&uid_of(name).parse().expect("a uid")),
+            site.dovecot.uids("scuba", "INBOX").contains(&uid_of(name).parse().expect("a uid")),
             "the one on record"
         );
     }
@@ -197,14 +197,14 @@ fn postgres_and_dovecot_agree_again() {
 
 #[test]
 fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
-    let mut world = World::start();
-    let config = world.config("verify", STORY);
+    let mut site = Site::with_servers();
+    let config = site.config("verify", "");
     delivered(&config, &SCUBA, &letter("fine"));
-    world.dovecot.stop();
+    site.dovecot.stop();
     let (code, _, said) = verify_site(&config, &[]);
     assert_eq!(code, 75, "{said}");
     assert!(said.contains("failed   account=scuba: ") && said.contains("1 not compared"), "{said}");
-    world.postgres.psql("DELETE FROM onedrop_schema WHERE version > 1");
+    site.postgres.psql("DELETE FROM onedrop_schema WHERE version > 1");
     let (code, _, said) = verify_site(&config, &[]);
     assert!(
         code == 75 && said.contains("schema version 1") && said.contains("onedrop migrate"),
@@ -212,32 +212,21 @@ fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
     );
 }
 
-/// SQLite and Maildir: a configuration in a folder of its own.
-fn embedded(root: &tempfile::TempDir) -> PathBuf {
-    let at = root.path().display();
-    let path = root.path().join("onedrop.toml");
-    let text = format!(
-        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{STORY}[lock]\nlease_secs = 61\n"
-    );
-    fs::write(&path, text).expect("configuration");
-    path
-}
-
 #[test]
 fn sqlite_and_maildir_agree_again() {
-    let root = tempfile::tempdir().expect("a folder");
-    let config = embedded(&root);
+    let site = Site::embedded();
+    let config = site.config("verify", "[lock]\nlease_secs = 61\n");
     for name in ["fine", "double", "gone", "doubt"] {
         delivered(&config, &SCUBA, &letter(name));
     }
     let (code, findings, said) = verify_site(&config, &[]);
     assert_eq!((code, findings.len()), (0, 0), "{said}");
-    let ledger = rusqlite::Connection::open(root.path().join("ledger.db")).expect("the ledger");
+    let ledger = site.sqlite();
     let name_of = |name: &str| -> String {
         let sql = "SELECT file_name FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id WHERE m.message_id_text = ?1";
         ledger.query_row(sql, [format!("<{name}@x>")], |row| row.get(0)).expect("a name")
     };
-    let inbox = root.path().join("mail/scuba/Maildir");
+    let inbox = site.root.join("mail/scuba/Maildir");
     let (double, gone) = (name_of("double"), name_of("gone"));
     // A reader moved the first; what was linked again is a second one under the same name.
     let read = inbox.join("cur").join(format!("{double}:2,S"));
@@ -282,8 +271,8 @@ fn sqlite_and_maildir_agree_again() {
 
 #[test]
 fn a_message_piped_into_verify_is_deferred_and_nothing_is_done() {
-    let root = tempfile::tempdir().expect("a folder");
-    let config = embedded(&root);
+    let site = Site::embedded();
+    let config = site.config("verify", "[lock]\nlease_secs = 61\n");
     let mut command = onedrop();
     // As Postfix' pipe(8) and local(8) start it.
     command
@@ -296,5 +285,5 @@ fn a_message_piped_into_verify_is_deferred_and_nothing_is_done() {
     let output: Output = child.wait_with_output().expect("the end");
     assert_eq!(output.status.code(), Some(75));
     assert!(output.stdout.starts_with(b"4.3.5 "), "{output:?}");
-    assert!(!root.path().join("ledger.db").exists());
+    assert!(!site.root.join("ledger.db").exists());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::dovecot::Dovecot;
-use crate::support::world::{World, delivered};
+use crate::support::site::{Site, delivered};
 
 const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
 const WORKERS: usize = 4;
@@ -100,27 +100,13 @@ fn account(n: usize) -> String {
 #[test]
 fn every_message_of_the_corpus_through_sqlite_and_maildir() {
     let Some(files) = corpus() else { return };
-    let root = crate::support::TempRoot::new();
-    let at = root.display();
-    let text = format!(
-        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{DIRECTORY}"
-    );
-    let config = root.write("onedrop.toml", text);
-    deliver_twice(&files, &config);
+    let site = Site::embedded();
+    deliver_twice(&files, &site.config("etc", DIRECTORY));
     for (n, file) in files.iter().enumerate() {
-        let maildir = root.join("mail").join(account(n)).join("Maildir");
-        let stored: Vec<PathBuf> = fs::read_dir(maildir.join("new"))
-            .expect("new/")
-            .map(|entry| entry.expect("entry").path())
-            .collect();
-        assert_eq!(stored.len(), 1, "{}", file.display());
-        let message = input(file);
-        assert!(
-            fs::read(&stored[0]).expect("stored") == own_copy(&message),
-            "{} is not as it came",
-            file.display()
-        );
-        assert_eq!(fs::read_dir(maildir.join("tmp")).expect("tmp/").count(), 0);
+        let stored = site.inbox(&account(n));
+        assert!(stored == [own_copy(&input(file))], "{} is not as it came", file.display());
+        let tmp = site.root.join("mail").join(account(n)).join("Maildir/tmp");
+        assert_eq!(fs::read_dir(tmp).expect("tmp/").count(), 0);
     }
 }
 
@@ -129,12 +115,12 @@ fn every_message_of_the_corpus_through_postgres_and_imap() {
     let Some(files) = corpus() else { return };
     // A Maildir with LF cannot hold each of these byte for byte: Dovecot drops a CR that is the
     // last byte.
-    let world = World::with(Dovecot::start_with("mail_save_crlf = yes"));
-    let config = world.config("etc", DIRECTORY);
+    let site = Site::with(Dovecot::start_with("mail_save_crlf = yes"));
+    let config = site.config("etc", DIRECTORY);
     deliver_twice(&files, &config);
     let mut different = Vec::new();
     for (n, file) in files.iter().enumerate() {
-        let stored = world.dovecot.messages(&account(n), "INBOX");
+        let stored = site.dovecot.messages(&account(n), "INBOX");
         assert_eq!(stored.len(), 1, "{}", file.display());
         let message = input(file);
         if stored[0] != over_imap(own_copy(&message)) {
@@ -151,7 +137,7 @@ fn every_message_of_the_corpus_through_postgres_and_imap() {
         }
     }
     assert!(different.is_empty(), "not as they came: {different:#?}");
-    let counts = world.postgres.psql(
+    let counts = site.postgres.psql(
         "SELECT count(*) FILTER (WHERE placed_at IS NULL) || ' ' || count(*) FROM onedrop_copy",
     );
     assert_eq!(counts, format!("0 {}", files.len()));

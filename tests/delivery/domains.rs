@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::local::Local;
-use crate::support::world::{World, deliver, delivered, run};
+use crate::support::site::{Files, Site, deliver, delivered, run};
 
 const DOMAINS: &str =
     "[directory]\ndomains = [\"a.example\", \"b.example\"]\naccount = \"{address}\"\n";
@@ -22,13 +21,10 @@ fn with_crlf(message: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(message).replace('\n', "\r\n").into_bytes()
 }
 
-/// A site with SQLite and Maildirs at `store` below its folder.
-fn embedded(site: &Local, store: &str, more: &str) -> PathBuf {
-    let at = site.root.display();
-    let text = format!(
-        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}{store}\"\n"
-    );
-    site.root.write("onedrop.toml", text + more)
+/// With Maildirs at `store` below the site's folder.
+fn embedded(site: &Site<Files>, store: &str, more: &str) -> PathBuf {
+    let store = format!("store.url = \"maildir://{}{store}\"\n", site.root.display());
+    site.config("etc", &(store + more))
 }
 
 /// What is in the Maildir at `path`.
@@ -50,7 +46,7 @@ fn each_domain_has_maildirs_of_its_own() {
             format!("mail/{domain}/u-{local}/Maildir")
         }),
     ] {
-        let site = Local::new();
+        let site = Site::embedded();
         let config = embedded(&site, store, DOMAINS);
         let to = [
             "-f",
@@ -83,7 +79,7 @@ fn each_domain_has_maildirs_of_its_own() {
 
 #[test]
 fn a_mailbox_of_an_account_is_in_its_maildir_wherever_that_is() {
-    let site = Local::new();
+    let site = Site::embedded();
     let more = format!("{DOMAINS}[sent]\ntrust = \"header\"\n");
     let config = embedded(&site, "/mail/{domain}/{local}", &more);
     let message = b"From: info@b.example\nMessage-ID: <sent@x>\n\nbody\n".to_vec();
@@ -98,7 +94,7 @@ fn a_mailbox_of_an_account_is_in_its_maildir_wherever_that_is() {
 
 #[test]
 fn an_account_that_cannot_have_a_folder_waits_and_says_why() {
-    let site = Local::new();
+    let site = Site::embedded();
     let directory = "[directory]\nquery = \"SELECT 'info' WHERE $1 <> ''\"\n";
     let config = embedded(&site, "/mail/{domain}/{local}", directory);
     let output = deliver(&config, &["-d", "info@a.example"], &letter("nowhere"));
@@ -112,19 +108,19 @@ fn an_account_that_cannot_have_a_folder_waits_and_says_why() {
 
 #[test]
 fn whole_addresses_are_accounts_of_an_imap_server() {
-    let world = World::start();
-    let config = world.config("etc", &format!("{DOMAINS}[sent]\ntrust = \"authenticated\"\n"));
+    let site = Site::with_servers();
+    let config = site.config("etc", &format!("{DOMAINS}[sent]\ntrust = \"authenticated\"\n"));
     let login = ["--sasl-username", "info@b.example"];
     let to = ["-f", "", "-d", "info@a.example", "-d", "Info+lists@B.example"];
     let message = b"From: info@b.example\nMessage-ID: <both@x>\n\nbody\n".to_vec();
     delivered(&config, &[&to[..], &login[..]].concat(), &message);
     for account in ["info@a.example", "info@b.example"] {
-        assert_eq!(world.dovecot.messages(account, "INBOX"), [with_crlf(&message)], "{account}");
+        assert_eq!(site.dovecot.messages(account, "INBOX"), [with_crlf(&message)], "{account}");
     }
     // Who logged in is an account by its whole name as well.
-    assert_eq!(world.dovecot.messages("info@b.example", "Sent"), [with_crlf(&message)]);
-    assert_eq!(world.dovecot.count("info@a.example", "Sent"), 0);
-    assert_eq!(world.dovecot.count("info", "INBOX"), 0);
+    assert_eq!(site.dovecot.messages("info@b.example", "Sent"), [with_crlf(&message)]);
+    assert_eq!(site.dovecot.count("info@a.example", "Sent"), 0);
+    assert_eq!(site.dovecot.count("info", "INBOX"), 0);
     let verified = run(&config, &["verify"]);
     assert!(verified.status.success(), "{verified:?}");
 }
@@ -148,11 +144,11 @@ const ASKED: [(&str, &str); 5] = [
 
 #[test]
 fn a_catch_all_takes_no_mail_with_a_detail_from_sqlite() {
-    let site = Local::new();
+    let site = Site::embedded();
     let config = embedded(&site, "/mail", CATCH_ALL);
     let made = deliver(&config, &["-d", "info@a.example"], &letter("early"));
     assert_eq!(made.status.code(), Some(75), "no such table yet: {made:?}");
-    let ledger = rusqlite::Connection::open(site.root.join("ledger.db")).expect("ledger");
+    let ledger = site.sqlite();
     ledger.execute_batch(USERS).expect("a table");
     for (number, (address, account)) in ASKED.into_iter().enumerate() {
         let message = letter(&format!("n{number}"));
@@ -169,19 +165,19 @@ fn a_catch_all_takes_no_mail_with_a_detail_from_sqlite() {
 
 #[test]
 fn a_catch_all_takes_no_mail_with_a_detail_from_postgres() {
-    let world = World::start();
-    world.postgres.psql(&format!("{USERS}; GRANT SELECT ON users TO onedrop"));
-    let config = world.config("etc", CATCH_ALL);
+    let site = Site::with_servers();
+    site.postgres.psql(&format!("{USERS}; GRANT SELECT ON users TO onedrop"));
+    let config = site.config("etc", CATCH_ALL);
     for (number, (address, account)) in ASKED.into_iter().enumerate() {
         let message = letter(&format!("n{number}"));
         delivered(&config, &["-d", address], &message);
         let expected = with_crlf(&message);
         assert!(
-            world.dovecot.messages(account, "INBOX").contains(&expected),
+            site.dovecot.messages(account, "INBOX").contains(&expected),
             "{address} is {account}'s"
         );
     }
-    let counts = ["info", "boss", "rest"].map(|account| world.dovecot.count(account, "INBOX"));
+    let counts = ["info", "boss", "rest"].map(|account| site.dovecot.count(account, "INBOX"));
     assert_eq!(counts, [2, 1, 2]);
     let unknown = deliver(&config, &["-d", "info@b.example"], &letter("unknown"));
     assert_eq!(unknown.status.code(), Some(67), "{unknown:?}");

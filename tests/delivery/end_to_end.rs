@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
-use crate::support::world::{STORY, World, delivered, run};
+use crate::support::site::{STORY, Site, deliver, delivered, run};
 use crate::support::{fixture, onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
@@ -12,8 +12,8 @@ use crate::support::{fixture, onedrop_path, wait_until};
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 
-fn spec(world: &World, more: &str) -> PostfixSpec {
-    PostfixSpec { config: Some(world.config("etc", more)), ..PostfixSpec::new(onedrop_path()) }
+fn spec(site: &Site, more: &str) -> PostfixSpec {
+    PostfixSpec { config: Some(site.config("etc", more)), ..PostfixSpec::new(onedrop_path()) }
 }
 
 fn welcome(id: &str) -> Vec<u8> {
@@ -28,8 +28,8 @@ fn recipients(count: usize) -> Vec<String> {
 
 #[test]
 fn lisa_writes_to_scuba_and_doug() {
-    let world = World::start();
-    let postfix = Postfix::start(&spec(&world, STORY));
+    let site = Site::with_servers();
+    let postfix = Postfix::start(&spec(&site, STORY));
     let queue_id = postfix.send(
         LISA,
         &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"],
@@ -37,12 +37,12 @@ fn lisa_writes_to_scuba_and_doug() {
     );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
-    world.story_is_told("story");
+    site.story_is_told("story");
 
     let log = postfix.log();
     assert!(!log.contains("status=deferred"), "{log}");
     assert!(log.contains("stored account=scuba mailbox=INBOX uid="), "{log}");
-    let trace = run(&world.config("trace", STORY), &["trace", &queue_id]);
+    let trace = run(&site.config("trace", STORY), &["trace", &queue_id]);
     let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
     assert!(
         trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2,
@@ -52,30 +52,27 @@ fn lisa_writes_to_scuba_and_doug() {
 
 #[test]
 fn one_message_to_10_and_to_50_recipients_defers_nothing() {
-    let world = World::start();
-    let postfix = Postfix::start(&spec(&world, STORY));
+    let site = Site::with_servers();
+    let postfix = Postfix::start(&spec(&site, STORY));
     for count in [10, 50] {
         let to = recipients(count);
         let to: Vec<&str> = to.iter().map(String::as_str).collect();
         postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
-        assert_eq!(
-            world.ledger_copies(&format!("crowd-{count}")),
-            format!("{0} of {0}", count + 1)
-        );
+        assert_eq!(site.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
     }
     for n in 1..=50 {
-        assert_eq!(world.dovecot.count(&format!("r{n}"), "INBOX"), if n <= 10 { 2 } else { 1 });
+        assert_eq!(site.dovecot.count(&format!("r{n}"), "INBOX"), if n <= 10 { 2 } else { 1 });
     }
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 2);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 2);
 }
 
 #[test]
 fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
-    let world = World::start();
+    let site = Site::with_servers();
     let strict = format!("{STORY}\n[lock]\nwait_secs = 0\n");
-    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&world, &strict) });
+    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, &strict) });
     let to = recipients(10);
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
     for round in 0..10 {
@@ -90,22 +87,22 @@ fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
         log.contains("status=deferred") && log.contains("another delivery of this message holds"),
         "{log}"
     );
-    let rounds = world
+    let rounds = site
         .postgres
         .psql("SELECT count(*) FROM onedrop_message")
         .parse::<usize>()
         .expect("a number");
     for n in 1..=10 {
-        assert_eq!(world.dovecot.count(&format!("r{n}"), "INBOX"), rounds);
+        assert_eq!(site.dovecot.count(&format!("r{n}"), "INBOX"), rounds);
     }
-    assert_eq!(world.dovecot.count("lisa", "Sent"), rounds);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), rounds);
 }
 
 #[test]
 fn a_store_that_is_down_defers_and_then_gets_one_copy() {
-    let mut world = World::start();
-    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&world, STORY) });
-    world.dovecot.stop();
+    let mut site = Site::with_servers();
+    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
+    site.dovecot.stop();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
     assert!(wait_until(LONG, || postfix
         .attempts(&queue_id)
@@ -113,36 +110,36 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy() {
         .any(|line| line.contains("status=deferred"))));
     let log = postfix.log();
     assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
-    world.dovecot.start_again();
+    site.dovecot.start_again();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 1);
-    assert_eq!(world.ledger_copies("down"), "2 of 2");
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 1);
+    assert_eq!(site.ledger_copies("down"), "2 of 2");
 }
 
 #[test]
 fn a_ledger_that_is_down_defers_and_then_gets_one_copy() {
-    let mut world = World::start();
-    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&world, STORY) });
-    world.postgres.stop_immediate();
+    let mut site = Site::with_servers();
+    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
+    site.postgres.stop_immediate();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
     assert!(wait_until(LONG, || postfix
         .attempts(&queue_id)
         .iter()
         .any(|line| line.contains("status=deferred"))));
-    world.postgres.restart();
+    site.postgres.restart();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
-    assert_eq!(world.ledger_copies("ledger"), "2 of 2");
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.ledger_copies("ledger"), "2 of 2");
 }
 
 #[test]
 fn an_unknown_recipient_is_returned_with_5_1_1() {
-    let world = World::start();
+    let site = Site::with_servers();
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
-    let postfix = Postfix::start(&spec(&world, known));
+    let postfix = Postfix::start(&spec(&site, known));
     let queue_id =
         postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
@@ -151,26 +148,25 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
         attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
     assert!(bounced.contains("unknown recipient nobody@mail.axial.net"), "{bounced}");
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
 }
 
 #[test]
 fn users_may_live_in_a_table_of_the_ledgers_database() {
-    let world = World::start();
-    world
-        .postgres
+    let site = Site::with_servers();
+    site.postgres
         .psql("CREATE TABLE users (address text, login text); GRANT SELECT ON users TO onedrop");
-    world.postgres.psql(
+    site.postgres.psql(
         "INSERT INTO users VALUES ('scuba@mail.axial.net', 'u17'), ('lisa@gmail.com', 'u18')",
     );
     let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
-    let postfix = Postfix::start(&spec(&world, asked));
+    let postfix = Postfix::start(&spec(&site, asked));
     let queue_id =
         postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &welcome("table"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert_eq!(world.dovecot.count("u17", "INBOX"), 1);
-    assert_eq!(world.dovecot.count("u18", "Sent"), 1);
+    assert_eq!(site.dovecot.count("u17", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("u18", "Sent"), 1);
     let attempts = postfix.attempts(&queue_id).join("\n");
     assert!(attempts.contains("dsn=5.1.1"), "{attempts}");
 }
@@ -178,12 +174,11 @@ fn users_may_live_in_a_table_of_the_ledgers_database() {
 /// A directory.query that takes its time is not a ledger that is down.
 #[test]
 fn a_slow_query_is_named() {
-    let world = World::start();
+    let site = Site::with_servers();
     let asked = "[directory]\nquery = \"SELECT 'scuba' FROM pg_sleep(60) WHERE $1 <> ''\"\n\
                  [limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nwait_secs = 0\n";
-    let config = world.config("slow", asked);
-    let output =
-        crate::support::world::deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
+    let config = site.config("slow", asked);
+    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert_eq!(said, "4.3.0 ledger: directory.query took too long\n");
@@ -191,24 +186,24 @@ fn a_slow_query_is_named() {
 
 #[test]
 fn local_delivers_by_mailbox_command() {
-    let world = World::start();
+    let site = Site::with_servers();
     let local = STORY.replace("[\"mail.axial.net\"]", &format!("[\"{UNIX_DOMAIN}\"]"));
-    let config = world.config("etc", &local);
+    let config = site.config("etc", &local);
     let command = format!("{} deliver --config {}", onedrop_path().display(), config.display());
     let postfix = Postfix::start(&PostfixSpec {
         delivery: Delivery::MailboxCommand(command),
-        ..spec(&world, &local)
+        ..spec(&site, &local)
     });
     postfix.send(LISA, &[&format!("nobody@{UNIX_DOMAIN}")], &welcome("local"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    let mails = world.dovecot.messages("nobody", "INBOX");
+    let mails = site.dovecot.messages("nobody", "INBOX");
     assert_eq!(mails.len(), 1, "{}", postfix.log());
     let text = String::from_utf8_lossy(&mails[0]);
     assert!(
         text.starts_with("Return-Path: <lisa@gmail.com>\r\n"),
         "the mbox line is stripped: {text}"
     );
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 1);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 1);
     // local(8) logs no output of a command that succeeded; the ledger tells.
     let trace = run(&config, &["trace", &format!("nobody@{UNIX_DOMAIN}")]);
     assert!(
@@ -219,8 +214,8 @@ fn local_delivers_by_mailbox_command() {
 
 #[test]
 fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
-    let world = World::start();
-    let postfix = Postfix::start(&spec(&world, STORY));
+    let site = Site::with_servers();
+    let postfix = Postfix::start(&spec(&site, STORY));
     let forged = b"From: doug@mail.axial.net\nSubject: forged\nMessage-ID: <forged@x>\n\nbody\n";
     postfix.send("doug@mail.axial.net", &["scuba@mail.axial.net"], forged);
     let own = b"From: Doug <doug@mail.axial.net>\nSubject: own\nMessage-ID: <own@x>\n\nbody\n";
@@ -235,61 +230,53 @@ fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
         to_self,
     );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 3);
-    let sent = world.dovecot.messages("doug", "Sent");
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 3);
+    let sent = site.dovecot.messages("doug", "Sent");
     assert_eq!(sent.len(), 1);
     assert!(String::from_utf8_lossy(&sent[0]).contains("Subject: own"));
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 0);
-    assert_eq!((world.dovecot.count("otto", "INBOX"), world.dovecot.count("otto", "Sent")), (1, 1));
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 0);
+    assert_eq!((site.dovecot.count("otto", "INBOX"), site.dovecot.count("otto", "Sent")), (1, 1));
 }
 
 #[test]
 fn whose_sent_is_a_matter_of_trust() {
-    let world = World::start();
+    let site = Site::with_servers();
     let forged = |id: &str| {
         format!("From: Doug <doug@mail.axial.net>\nMessage-ID: <{id}@x>\n\nbody\n").into_bytes()
     };
     let trust = |how: &str| STORY.replace("\"authenticated\"", &format!("\"{how}\""));
     for (how, copies) in [("never", 0), ("authenticated", 0), ("header", 1)] {
-        let config = world.config(how, &trust(how));
-        crate::support::world::delivered(
-            &config,
-            &["-d", "scuba@mail.axial.net", "--sasl-username", ""],
-            &forged(how),
-        );
-        assert_eq!(world.dovecot.count("doug", "Sent"), copies, "{how}");
+        let config = site.config(how, &trust(how));
+        delivered(&config, &["-d", "scuba@mail.axial.net", "--sasl-username", ""], &forged(how));
+        assert_eq!(site.dovecot.count("doug", "Sent"), copies, "{how}");
     }
-    let config = world.config("login", &trust("never"));
-    crate::support::world::delivered(
+    let config = site.config("login", &trust("never"));
+    delivered(
         &config,
         &["-d", "scuba@mail.axial.net", "--sasl-username", "doug"],
         &forged("login"),
     );
-    assert_eq!(world.dovecot.count("doug", "Sent"), 1);
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 4);
+    assert_eq!(site.dovecot.count("doug", "Sent"), 1);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 4);
 }
 
 #[test]
 fn a_postgres_ledger_of_another_version_defers_and_says_so() {
-    let world = World::start();
-    let config = world.config("etc", STORY);
-    world.postgres.psql("UPDATE onedrop_schema SET version = version + 90");
-    let output = crate::support::world::deliver(
-        &config,
-        &["-d", "scuba@mail.axial.net"],
-        &welcome("version"),
-    );
+    let site = Site::with_servers();
+    let config = site.config("etc", STORY);
+    site.postgres.psql("UPDATE onedrop_schema SET version = version + 90");
+    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("version"));
     assert_eq!(output.status.code(), Some(75));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.starts_with("4.3.5 ledger: has schema version 9"), "{said}");
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 0);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 0);
 }
 
 #[test]
 fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
-    let world = World::start();
-    let config = world.config("etc", &format!("{STORY}\n[limits]\ndeadline_secs = 60\n"));
-    let postfix = Postfix::start(&spec(&world, STORY));
+    let site = Site::with_servers();
+    let config = site.config("etc", &format!("{STORY}\n[limits]\ndeadline_secs = 60\n"));
+    let postfix = Postfix::start(&spec(&site, STORY));
     let folder = postfix.config_directory().display().to_string();
     let check = |config: &std::path::Path| {
         let output = run(config, &["check", "--account", "scuba", "--postfix", &folder]);
@@ -307,13 +294,13 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     }
     let asked = format!("{STORY}\n")
         .replace("[sent]", "query = \"SELECT login FROM no_table WHERE a = $1\"\n[sent]");
-    let config = world.config("asks", &asked);
+    let config = site.config("asks", &asked);
     std::fs::write(config.with_file_name("password"), "wrong\n").expect("password");
     let (status, found) = check(&config);
     assert_eq!(status, Some(75));
     assert!(found.contains("directory.query: ") && found.contains("no_table"), "{found}");
     assert!(found.contains("error   store: ") && found.contains("AUTHENTICATIONFAILED"), "{found}");
-    world.postgres.psql("UPDATE onedrop_schema SET version = 7 WHERE version = 3");
+    site.postgres.psql("UPDATE onedrop_schema SET version = 7 WHERE version = 3");
     let (_, found) = check(&config);
     assert!(found.contains("error   schema: ") && found.contains("schema version 7"), "{found}");
 }
@@ -321,23 +308,19 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
 /// Anybody can send NUL bytes: that must not fill the ledger's disk, outside of every quota.
 #[test]
 fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
-    let world = World::start();
-    let embedded = world.root.dir_for("embedded", "nobody", 0o755);
-    let at = embedded.display();
-    let text = format!(
-        "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n[directory]\ndomains = [\"mail.axial.net\"]\n"
-    );
-    std::fs::write(embedded.join("onedrop.toml"), text).expect("configuration");
+    let site = Site::with_servers();
+    let embedded = Site::embedded();
+    let embedded_config = embedded.config("etc", "");
     let in_file = || {
         let [main, wal] =
-            ["ledger.db", "ledger.db-wal"].map(|name| std::fs::metadata(embedded.join(name)));
+            ["ledger.db", "ledger.db-wal"].map(|name| std::fs::metadata(embedded.root.join(name)));
         main.map_or(0, |main| main.len()) + wal.map_or(0, |wal| wal.len())
     };
     let in_postgres = || {
         let sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'onedrop%' AND relkind = 'r'";
-        world.postgres.psql(sizes).parse::<u64>().expect("a size")
+        site.postgres.psql(sizes).parse::<u64>().expect("a size")
     };
-    let config = world.config("nul", STORY);
+    let config = site.config("nul", STORY);
     let mut grown = Vec::new();
     let bodies: [(&str, Vec<u8>); 5] = [
         // What each engine takes once, it takes now.
@@ -352,18 +335,18 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
             format!("Message-ID: <{}@nul>\nFrom: x@y\nDate: {DATE}\n\n", name.replace(' ', "-"));
         let message = [head.as_bytes(), body, b"\n"].concat();
         let before = (in_file(), in_postgres());
-        delivered(&embedded.join("onedrop.toml"), &["-d", "scuba@mail.axial.net"], &message);
+        delivered(&embedded_config, &["-d", "scuba@mail.axial.net"], &message);
         delivered(&config, &["-d", "scuba@mail.axial.net"], &message);
         grown.push((name, in_file() - before.0, in_postgres() - before.1));
         // The Maildir holds NUL itself, IMAP cannot.
-        let copies = crate::support::maildir_copies(&embedded.join("mail"), "scuba", "");
+        let copies = embedded.inbox("scuba");
         assert!(copies.contains(&message), "{name}: {} of {} bytes", copies.len(), message.len());
     }
     // Pages come in steps, and the WAL holds each several times over.
     for (name, file, postgres) in &grown[1..] {
         assert!(*file < 4 * 65_536 && *postgres < 3 * 65_536, "{name}: {grown:?}");
     }
-    let places = world.postgres.psql(
+    let places = site.postgres.psql(
         "SELECT max(octet_length(nul_runs)) <= 65536 AND count(nul_runs) = 3 FROM onedrop_message",
     );
     assert_eq!(places, "t");

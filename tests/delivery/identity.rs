@@ -3,13 +3,12 @@
 
 use std::path::PathBuf;
 
-use crate::support::local::Local;
-use crate::support::world::{STORY, World, delivered, run};
+use crate::support::site::{Site, delivered, run};
 
-fn site() -> (World, PathBuf) {
-    let world = World::start();
-    let config = world.config("etc", STORY);
-    (world, config)
+fn site() -> (Site, PathBuf) {
+    let site = Site::with_servers();
+    let config = site.config("etc", "");
+    (site, config)
 }
 
 fn to(account: &str) -> [String; 2] {
@@ -23,14 +22,14 @@ fn give(config: &std::path::Path, account: &str, message: &[u8]) -> String {
 
 #[test]
 fn the_same_message_id_with_other_content_is_another_message() {
-    let (world, config) = site();
+    let (site, config) = site();
     let one = b"Message-ID: <same@x>\nSubject: one\n\none\n";
     let two = b"Message-ID: <same@x>\nSubject: two\n\ntwo\n";
     for (account, order) in [("scuba", [one, two]), ("doug", [two, one])] {
         for message in order.iter().chain(&order) {
             give(&config, account, *message);
         }
-        assert_eq!(world.dovecot.count(account, "INBOX"), 2, "{account}");
+        assert_eq!(site.dovecot.count(account, "INBOX"), 2, "{account}");
     }
     let trace = run(&config, &["trace", "same@x"]);
     let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
@@ -39,25 +38,25 @@ fn the_same_message_id_with_other_content_is_another_message() {
 
 #[test]
 fn a_second_message_id_field_suppresses_nothing() {
-    let (world, config) = site();
+    let (site, config) = site();
     give(&config, "scuba", b"Message-ID: <decoy@x>\nMessage-ID: <victim@x>\n\nbody\n");
     give(&config, "scuba", b"Message-ID: <victim@x>\n\nbody\n");
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 2);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 2);
 }
 
 #[test]
 fn by_message_id_the_second_content_is_not_delivered() {
-    let world = World::start();
-    let config = world.config("etc", &format!("{STORY}[dedup]\nby = \"message-id\"\n"));
+    let site = Site::with_servers();
+    let config = site.config("etc", "[dedup]\nby = \"message-id\"\n");
     give(&config, "scuba", b"Message-ID: <same@x>\n\none\n");
     let said = give(&config, "scuba", b"Message-ID: <same@x>\n\ntwo\n");
     assert!(said.starts_with("already there"), "{said}");
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
 }
 
 #[test]
 fn messages_that_are_one() {
-    let (world, config) = site();
+    let (site, config) = site();
     let cases: [(&str, &[&[u8]]); 4] = [
         ("no-id", &[b"Subject: none\n\nbody\n", b"Subject: none\n\nbody\n"]),
         (
@@ -74,7 +73,7 @@ fn messages_that_are_one() {
         for message in messages {
             give(&config, account, message);
         }
-        assert_eq!(world.dovecot.count(account, "INBOX"), 1, "{account}");
+        assert_eq!(site.dovecot.count(account, "INBOX"), 1, "{account}");
     }
 }
 
@@ -82,7 +81,7 @@ fn messages_that_are_one() {
 /// Message-ID to the server.
 #[test]
 fn a_hostile_message_id_reaches_the_imap_server_as_nothing_but_data() {
-    let (world, config) = site();
+    let (site, config) = site();
     let ids: [&[u8]; 10] = [
         b"<plain@x>",
         b"<fold\r\n ed@x>",
@@ -102,46 +101,43 @@ fn a_hostile_message_id_reaches_the_imap_server_as_nothing_but_data() {
     for message in &messages {
         give(&config, "scuba", message);
     }
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), ids.len());
-    world.forget_receipts("true");
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), ids.len());
+    site.forget_receipts("true");
     for (id, message) in ids.iter().zip(&messages) {
         let said = give(&config, "scuba", message);
         assert!(said.starts_with("found account=scuba"), "{}: {said}", String::from_utf8_lossy(id));
     }
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), ids.len());
-    let log = world.dovecot.log();
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), ids.len());
+    let log = site.dovecot.log();
     assert!(!log.contains("BAD") && !log.contains("Error"), "{log}");
 }
 
 #[test]
 fn where_nul_bytes_stood_is_kept_in_the_ledger_and_the_message_is_not() {
-    let (world, config) = site();
+    let (site, config) = site();
     let message = b"Message-ID: <nul@x>\n\na\0b\n";
     give(&config, "scuba", message);
-    assert_eq!(
-        world.dovecot.messages("scuba", "INBOX"),
-        [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]
-    );
+    assert_eq!(site.dovecot.messages("scuba", "INBOX"), [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]);
     // Version 1, no flags; one NUL behind 22 bytes.
     let places =
-        world.postgres.psql("SELECT raw IS NULL, encode(nul_runs, 'hex') FROM onedrop_message");
+        site.postgres.psql("SELECT raw IS NULL, encode(nul_runs, 'hex') FROM onedrop_message");
     assert_eq!(places, "t|01001601");
-    assert_eq!(world.postgres.psql("SELECT nul_replaced FROM onedrop_copy"), "t");
+    assert_eq!(site.postgres.psql("SELECT nul_replaced FROM onedrop_copy"), "t");
     let trace = run(&config, &["trace", "nul@x"]);
     assert!(
         String::from_utf8_lossy(&trace.stdout).contains("NUL bytes stored as 0x80"),
         "{trace:?}"
     );
     // Another message that only looks the same in the mailbox is the same there.
-    world.forget_receipts("true");
+    site.forget_receipts("true");
     assert!(give(&config, "scuba", message).starts_with("found "));
 }
 
 #[test]
 fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
-    let (world, config) = site();
+    let (site, config) = site();
     let mut client =
-        postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls).expect("connect");
+        postgres::Client::connect(&site.postgres.url_socket(), postgres::NoTls).expect("connect");
     client.batch_execute("LISTEN onedrop_message").expect("listen");
     let message = b"Message-ID: <new@x>\n\nbody\n";
     give(&config, "scuba", message);
@@ -158,12 +154,12 @@ fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
             break;
         }
     }
-    let id = world.postgres.psql("SELECT id FROM onedrop_message");
+    let id = site.postgres.psql("SELECT id FROM onedrop_message");
     assert_eq!(announced, [("onedrop_message".to_owned(), id)]);
 
-    world.postgres.psql("UPDATE onedrop_message SET recorded_at = '2026-03-01 12:34:56+00'");
+    site.postgres.psql("UPDATE onedrop_message SET recorded_at = '2026-03-01 12:34:56+00'");
     give(&config, "otto", message);
-    let mut session = world.dovecot.session("otto");
+    let mut session = site.dovecot.session("otto");
     session.command("EXAMINE INBOX").expect("examine");
     let answer = session.command("FETCH 1 INTERNALDATE").expect("fetch");
     let text: String = answer.untagged.iter().map(|line| line.text.as_str()).collect();
@@ -174,8 +170,8 @@ fn a_new_message_is_announced_and_its_date_is_that_of_the_first_recording() {
 /// message itself.
 #[test]
 fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
-    let local = Local::new();
-    let config = local.server_config("");
+    let site = Site::embedded();
+    let config = site.config("etc", "");
     let own: [&[u8]; 6] = [
         b"From here",
         b"From here\n",
@@ -188,7 +184,7 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
         let account = format!("own{n}");
         assert!(give(&config, &account, message).starts_with("stored "));
         assert!(give(&config, &account, message).starts_with("already there "));
-        assert_eq!(local.inbox(&account), [message], "{}", message.escape_ascii());
+        assert_eq!(site.inbox(&account), [message], "{}", message.escape_ascii());
     }
     for (n, line) in ["From lisa@gmail.com  Sun Nov 22 10:00:00 2026\n", "From lisa@gmail.com\r\n"]
         .iter()
@@ -197,7 +193,7 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
         let account = format!("mbox{n}");
         let message = format!("Message-ID: <mbox{n}@x>\n\nbody\n");
         give(&config, &account, format!("{line}{message}").as_bytes());
-        assert_eq!(local.inbox(&account), [message.as_bytes()]);
+        assert_eq!(site.inbox(&account), [message.as_bytes()]);
     }
 }
 
@@ -205,8 +201,8 @@ fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {
 /// no Date, or the other way round, or a clock that was never set.
 #[test]
 fn each_alarm_arrives_though_it_reads_like_the_last_one() {
-    let local = Local::new();
-    let config = local.server_config("");
+    let site = Site::embedded();
+    let config = site.config("etc", "");
     for (n, constant) in [
         "Subject: on battery\n",
         "Message-ID: <alarm@ups>\n",
@@ -237,7 +233,7 @@ fn each_alarm_arrives_though_it_reads_like_the_last_one() {
         let again =
             format!("Received: by mx (Postfix) id C3; Sun, 22 Nov 2026 11:00:00 +0000\n{first}");
         assert!(give(&config, &account, again.as_bytes()).starts_with("already "), "{constant}");
-        let mut copies = local.inbox(&account);
+        let mut copies = site.inbox(&account);
         copies.sort_unstable();
         assert_eq!(copies, [first.as_bytes(), second.as_bytes()], "{constant}");
     }

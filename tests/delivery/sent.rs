@@ -8,9 +8,9 @@ use std::process::Output;
 
 use crate::support::dovecot::Dovecot;
 use crate::support::fixture;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::world::{STORY, World, deliver, run};
+use crate::support::site::{Site, deliver, run};
 
 const LISA: &str = "lisa@gmail.com";
 const KEPT: &str = "no copy yet in account=lisa mailbox=Sent, kept for later: store: ";
@@ -29,21 +29,17 @@ enum Door {
     Lmtp,
 }
 
-struct Site {
-    world: World,
+struct MailHost {
+    site: Site,
     config: PathBuf,
 }
 
-impl Site {
-    fn new(dovecot: Dovecot, store: &str) -> Site {
-        let world = World::with(dovecot);
-        let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-        let store = format!(
-            "url = \"imap://127.0.0.1:{}\"\nstarttls = false\n{store}",
-            world.dovecot.imap_port()
-        );
-        let config = world.config_by("etc", &ledger, &store, STORY);
-        Site { world, config }
+impl MailHost {
+    /// `store`: further settings of the store.
+    fn new(dovecot: Dovecot, store: &str) -> MailHost {
+        let site = Site::with(dovecot);
+        let config = site.config("etc", &format!("[store]\n{store}\n"));
+        MailHost { site, config }
     }
 
     /// Lisa's message to these, by a server of its own or a process for each; what each was told,
@@ -72,7 +68,7 @@ impl Site {
     }
 
     fn lmtp(&self, door: Door) -> Option<Lmtp> {
-        matches!(door, Door::Lmtp).then(|| Lmtp::start(&self.config))
+        matches!(door, Door::Lmtp).then(|| Launch::of(&self.config).start())
     }
 
     /// Scuba and Doug each have the message once, whole; Lisa has `sent` copies of it.
@@ -80,11 +76,11 @@ impl Site {
     fn stands(&self, id: &str, sent: usize) {
         let whole = String::from_utf8(welcome(id)).expect("text").replace('\n', "\r\n");
         for account in ["scuba", "doug"] {
-            let mails = with_id(self.world.dovecot.messages(account, "INBOX"), id);
+            let mails = with_id(self.site.dovecot.messages(account, "INBOX"), id);
             assert_eq!(mails.len(), 1, "{account}");
             assert!(mails[0].ends_with(&whole), "{account}: {}", mails[0]);
         }
-        let mails = with_id(self.world.dovecot.messages("lisa", "Sent"), id);
+        let mails = with_id(self.site.dovecot.messages("lisa", "Sent"), id);
         assert_eq!(mails.len(), sent);
         // As it came in, without what names one recipient; a server's own Received stands in
         // recipients' copies only.
@@ -117,9 +113,9 @@ impl Site {
         let (status, told) = self.verify(&["--repair"]);
         assert!(status == Some(0) && !told.contains("kept"), "{status:?} {told}");
         self.stands(id, 1);
-        assert_eq!(self.world.dovecot.flags("lisa", "Sent").last().expect("a copy"), &["\\Seen"]);
-        assert_eq!(self.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
-        assert_eq!(self.world.ledger_copies(id), "3 of 3");
+        assert_eq!(self.site.dovecot.flags("lisa", "Sent").last().expect("a copy"), &["\\Seen"]);
+        assert_eq!(self.site.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
+        assert_eq!(self.site.ledger_copies(id), "3 of 3");
         let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);
         assert!(
             !said(&trace).contains("kept for later:") || said(&trace).contains("placed"),
@@ -147,51 +143,50 @@ const BOTH: [&str; 2] = ["scuba@mail.axial.net", "doug@mail.axial.net"];
 
 #[test]
 fn a_sent_without_the_right_to_write_keeps_no_mail_from_anybody() {
-    let site = Site::new(Dovecot::start_high_performance_with(ACL), "");
-    drop(site.world.dovecot.session("lisa").command("CREATE Sent"));
-    let list = site.world.dovecot.maildir("lisa").join(".Sent/dovecot-acl");
+    let host = MailHost::new(Dovecot::start_high_performance_with(ACL), "");
+    drop(host.site.dovecot.session("lisa").command("CREATE Sent"));
+    let list = host.site.dovecot.maildir("lisa").join(".Sent/dovecot-acl");
     for door in [Door::Pipe, Door::Lmtp] {
         let id = format!("no-right-{door:?}").to_lowercase();
         fs::write(&list, "owner lr\n").expect("a list");
-        let lmtp = site.lmtp(door);
-        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+        let lmtp = host.lmtp(door);
+        for told in host.delivers(door, lmtp.as_ref(), &id, &BOTH) {
             assert!(told.contains("stored account=") && told.contains(KEPT), "{told}");
         }
-        site.stands(&id, 0);
-        site.mends(&id, || fs::remove_file(&list).expect("the list"));
+        host.stands(&id, 0);
+        host.mends(&id, || fs::remove_file(&list).expect("the list"));
     }
 }
 
 #[test]
 fn a_sent_that_is_not_there_and_not_to_be_made_keeps_no_mail_from_anybody() {
-    let site = Site::new(Dovecot::start_high_performance(), "create_mailboxes = false");
+    let host = MailHost::new(Dovecot::start_high_performance(), "create_mailboxes = false");
     for door in [Door::Pipe, Door::Lmtp] {
         let id = format!("no-mailbox-{door:?}").to_lowercase();
-        let lmtp = site.lmtp(door);
-        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+        let lmtp = host.lmtp(door);
+        for told in host.delivers(door, lmtp.as_ref(), &id, &BOTH) {
             assert!(told.contains("stored account=") && told.contains(KEPT), "{told}");
         }
-        site.mends(&id, || {
-            assert!(
-                site.world.dovecot.session("lisa").command("CREATE Sent").expect("made").is_ok()
-            )
+        host.mends(&id, || {
+            assert!(host.site.dovecot.session("lisa").command("CREATE Sent").expect("made").is_ok())
         });
-        assert!(site.world.dovecot.session("lisa").command("DELETE Sent").expect("gone").is_ok());
+        assert!(host.site.dovecot.session("lisa").command("DELETE Sent").expect("gone").is_ok());
     }
 }
 
 #[test]
 fn a_sent_over_its_quota_keeps_no_mail_from_anybody() {
-    let site = Site::new(Dovecot::start_high_performance_with(QUOTA), "over_quota = \"bounce\"");
+    let host =
+        MailHost::new(Dovecot::start_high_performance_with(QUOTA), "over_quota = \"bounce\"");
     for _ in 0..2 {
         let full =
-            site.world.dovecot.session("lisa").append("INBOX", "", b"Subject: full\r\n\r\nx\r\n");
+            host.site.dovecot.session("lisa").append("INBOX", "", b"Subject: full\r\n\r\nx\r\n");
         assert!(full.expect("an answer").is_ok());
     }
     for door in [Door::Pipe, Door::Lmtp] {
         let id = format!("quota-{door:?}").to_lowercase();
-        let lmtp = site.lmtp(door);
-        for told in site.delivers(door, lmtp.as_ref(), &id, &BOTH) {
+        let lmtp = host.lmtp(door);
+        for told in host.delivers(door, lmtp.as_ref(), &id, &BOTH) {
             assert!(
                 told.contains("stored account=")
                     && told.contains(KEPT)
@@ -199,9 +194,9 @@ fn a_sent_over_its_quota_keeps_no_mail_from_anybody() {
                 "{told}"
             );
         }
-        site.stands(&id, 0);
+        host.stands(&id, 0);
         assert_eq!(
-            site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"),
+            host.site.postgres.psql("SELECT count(*) FROM onedrop_kept"),
             (1 + door as u32).to_string()
         );
     }
@@ -210,8 +205,8 @@ fn a_sent_over_its_quota_keeps_no_mail_from_anybody() {
 /// The store's password is changed while the server has sessions open.
 #[test]
 fn a_password_changed_under_a_running_server_loses_no_copy() {
-    let site = Site::new(Dovecot::start_high_performance(), "");
-    let lmtp = Lmtp::start(&site.config);
+    let host = MailHost::new(Dovecot::start_high_performance(), "");
+    let lmtp = Launch::of(&host.config).start();
     // A session of Scuba's is kept from here.
     let warm = LmtpClient::deliver(
         &mut lmtp.client(),
@@ -221,10 +216,10 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     );
     assert!(warm.expect("replies")[0].is_ok());
     let master = |password: &str| {
-        let file = site.world.dovecot.config_file().with_file_name("master-users");
-        fs::write(file, format!("{}:{{PLAIN}}{password}\n", site.world.dovecot.master_user()))
+        let file = host.site.dovecot.config_file().with_file_name("master-users");
+        fs::write(file, format!("{}:{{PLAIN}}{password}\n", host.site.dovecot.master_user()))
             .expect("users");
-        site.world.dovecot.doveadm(&["reload"]);
+        host.site.dovecot.doveadm(&["reload"]);
     };
     master("another");
     let mut client = lmtp.client();
@@ -236,12 +231,12 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     );
     assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
     assert!(!replies[1].text.contains("no such account"), "{replies:?}");
-    master(site.world.dovecot.password());
+    master(host.site.dovecot.password());
     let again = client.deliver(LISA, &BOTH[1..], &welcome("rotated")).expect("replies");
     assert_eq!(again[0].code, 250, "{again:?}");
     // The retry of the one who waited has placed it; nothing is left to repair.
-    site.stands("rotated", 1);
-    assert_eq!(site.world.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
-    let (status, told) = site.verify(&["--repair"]);
+    host.stands("rotated", 1);
+    assert_eq!(host.site.postgres.psql("SELECT count(*) FROM onedrop_kept"), "0");
+    let (status, told) = host.verify(&["--repair"]);
     assert_eq!(status, Some(0), "{told}");
 }

@@ -6,15 +6,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::Deref;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
-use crate::support::local::Local;
-use crate::support::server::Server;
+use crate::support::lmtp::Lmtp;
+use crate::support::site::{Files, Site};
+use crate::support::trial::{End, Run};
 use crate::support::{onedrop, wait_until};
 
 const MESSAGE: &[u8] = include_bytes!("../../fixtures/mail/welcome.eml");
@@ -25,54 +24,47 @@ const NOBODY: &str = "nobody@elsewhere.example";
 /// How a delivery that cannot do anything by itself ends when it tries.
 const BY_ITSELF: &str = "4.3.0 ledger: ";
 
-struct World(Local);
+/// A site whose deliveries go by way of its server.
+struct Via(Site<Files>);
 
-impl Deref for World {
-    type Target = Local;
+impl Deref for Via {
+    type Target = Site<Files>;
 
-    fn deref(&self) -> &Local {
+    fn deref(&self) -> &Site<Files> {
         &self.0
     }
 }
 
-impl World {
-    fn new() -> World {
-        World(Local::new())
+impl Via {
+    fn new() -> Via {
+        Via(Site::embedded())
+    }
+
+    fn delivery(&self, name: &str, more: &str) -> Delivery {
+        let via = format!("[deliver]\nvia = \"{}\"\n", self.socket().display());
+        Delivery { config: self.config(name, &format!("{more}\n{via}")), input: MESSAGE.to_vec() }
     }
 
     /// A delivery that could do it by itself.
     fn able(&self, more: &str) -> Delivery {
-        let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
-        let config =
-            self.config("able.toml", &self.root.join("ledger.db"), &self.root.join("mail"), &via);
-        Delivery { config, input: MESSAGE.to_vec() }
+        self.delivery("able", more)
     }
 
     /// A delivery whose ledger and store are nowhere: it can hand the message over, and nothing
     /// else.
     fn helpless(&self, more: &str) -> Delivery {
-        let via = format!("[deliver]\nvia = \"{}\"\n{more}", self.socket().display());
-        let nowhere = Path::new("/proc/nowhere");
-        let config =
-            self.config("helpless.toml", &nowhere.join("ledger.db"), &nowhere.join("mail"), &via);
-        Delivery { config, input: MESSAGE.to_vec() }
+        let nowhere = "ledger.url = \"sqlite:///proc/nowhere/ledger.db\"\nstore.url = \"maildir:///proc/nowhere/mail\"\n";
+        self.delivery("helpless", &format!("{nowhere}{more}"))
     }
 
     /// An able delivery that has been started and has read nothing yet.
-    fn begin(&self, args: &[&str]) -> (Delivery, Child) {
-        let delivery = self.able("");
-        let child = delivery
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("binary");
-        (delivery, child)
+    fn begin(&self, args: &[&str]) -> Run {
+        Run::start(self.able("").command(args))
     }
 
     /// A delivery that knows of no server.
     fn alone(&self) -> Delivery {
-        Delivery { config: self.server_config(""), input: MESSAGE.to_vec() }
+        Delivery { config: self.config("alone", ""), input: MESSAGE.to_vec() }
     }
 }
 
@@ -100,37 +92,10 @@ impl Delivery {
         self.feed(self.command(args))
     }
 
-    fn feed(&self, mut command: Command) -> End {
-        let started = Instant::now();
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("binary");
-        // A delivery that ended early is judged by its status.
-        drop(child.stdin.take().expect("stdin").write_all(&self.input));
-        let output = child.wait_with_output().expect("end");
-        let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        End { status: output.status.code(), out, took: started.elapsed() }
-    }
-}
-
-struct End {
-    status: Option<i32>,
-    out: String,
-    took: Duration,
-}
-
-impl End {
-    #[track_caller]
-    fn is(&self, status: i32, out: &str) -> &End {
-        assert_eq!(self.status, Some(status), "{:?}", self.out);
-        assert!(self.out.starts_with(out), "{:?} does not start with {out:?}", self.out);
-        assert_eq!(self.out.lines().count(), 1, "{:?}", self.out);
-        self
-    }
-
-    #[track_caller]
-    fn says(&self, text: &str) -> &End {
-        assert!(self.out.contains(text), "{:?} does not say {text:?}", self.out);
-        self
+    fn feed(&self, command: Command) -> End {
+        let mut run = Run::start(command);
+        run.feed(self.input.clone());
+        run.end()
     }
 }
 
@@ -140,26 +105,25 @@ fn count(message: &[u8], field: &str) -> usize {
 
 #[test]
 fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
-    let world = World::new();
-    let server = world.start_server("");
+    let site = Via::new();
+    let server = site.server("");
     // As pipe(8) with flags=DORX hands it over.
     let piped = [&b"Return-Path: <lisa@gmail.com>\nX-Original-To: Scuba@mail.axial.net\nDelivered-To: scuba@mail.axial.net\n"[..], MESSAGE]
         .concat();
     let args = ["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Wx7Yz1Q2kz9"];
-    world
-        .helpless("")
+    site.helpless("")
         .of(&piped)
         .run(&args)
         .is(0, "stored account=scuba mailbox=INBOX ")
         .says("account=lisa mailbox=Sent");
-    let pids = world.ledger(
+    let pids = site.ledger(
         "SELECT pid || ' ' || queue_id || ' ' || sender || ' ' || recipient FROM onedrop_attempt",
     );
     assert_eq!(
         pids,
         [format!("{} 4Wx7Yz1Q2kz9 lisa@gmail.com scuba@mail.axial.net", server.pid())]
     );
-    let copies = world.inbox("scuba");
+    let copies = site.inbox("scuba");
     assert_eq!(copies.len(), 1);
     for field in [
         "Return-Path: <lisa@gmail.com>",
@@ -170,27 +134,25 @@ fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
     }
     assert_eq!((count(&copies[0], "Return-Path:"), count(&copies[0], "Delivered-To:")), (1, 1));
     assert!(copies[0].ends_with(MESSAGE));
-    assert_eq!(world.copies("lisa", ".Sent"), [MESSAGE]);
+    assert_eq!(site.copies("lisa", ".Sent"), [MESSAGE]);
     // The same message, whichever way it comes.
-    world
-        .alone()
+    site.alone()
         .of(&piped)
         .run(&args)
         .is(0, "already there account=scuba ")
         .says("already there account=lisa");
-    world
-        .helpless("")
+    site.helpless("")
         .of(&piped)
         .run(&args)
         .is(0, "already there account=scuba ")
         .says("already there account=lisa");
-    assert_eq!((world.inbox("scuba").len(), world.copies("lisa", ".Sent").len()), (1, 1));
+    assert_eq!((site.inbox("scuba").len(), site.copies("lisa", ".Sent").len()), (1, 1));
 }
 
 #[test]
 fn a_message_arrives_byte_for_byte() {
-    let world = World::new();
-    let _server = world.start_server("");
+    let site = Via::new();
+    let _server = site.server("");
     let messages: [&[u8]; 5] = [
         b"Subject: dots\n\n.\n..\n.x\nend\n",
         b"Subject: bytes\n\na\rb\0\x80\xff\n\n\n",
@@ -200,86 +162,83 @@ fn a_message_arrives_byte_for_byte() {
     ];
     for (number, message) in messages.into_iter().enumerate() {
         let to = format!("user{number}@mail.axial.net");
-        world.helpless("").of(message).run(&["-d", &to, "-f", ""]).is(0, "stored");
-        let copies = world.inbox(&format!("user{number}"));
+        site.helpless("").of(message).run(&["-d", &to, "-f", ""]).is(0, "stored");
+        let copies = site.inbox(&format!("user{number}"));
         let expected = message
             .strip_prefix(b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\n")
             .unwrap_or(message);
         assert!(copies[0].ends_with(expected), "{number}");
         assert!(copies[0].starts_with(b"Return-Path: <>\nDelivered-To: "), "{number}");
-        world.alone().of(message).run(&["-d", &to, "-f", ""]).is(0, "already there");
+        site.alone().of(message).run(&["-d", &to, "-f", ""]).is(0, "already there");
     }
     // The server takes CRLF for the line's end.
-    world.helpless("").of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "stored");
-    assert!(world.inbox("scuba")[0].ends_with(b"\nSubject: a\n\nbody\n"));
-    world.alone().of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "already there");
+    site.helpless("").of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "stored");
+    assert!(site.inbox("scuba")[0].ends_with(b"\nSubject: a\n\nbody\n"));
+    site.alone().of(b"Subject: a\r\n\r\nbody\r\n").run(&["-d", SCUBA]).is(0, "already there");
     // It would end the last line, and take a first one for a part of its own fields.
     for odd in [&b"Subject: no end\n\nbody"[..], b" A: 1\n\nbody\n"] {
-        world.helpless("").of(odd).run(&["-d", SCUBA]).is(75, BY_ITSELF);
+        site.helpless("").of(odd).run(&["-d", SCUBA]).is(75, BY_ITSELF);
     }
 }
 
 #[test]
 fn the_envelope_is_what_the_process_was_told() {
-    let world = World::new();
-    let _server = world.start_server("");
+    let site = Via::new();
+    let _server = site.server("");
     // Not from the domain that dmarc=pass vouches for: the login does.
     let own = b"From: doug@mail.axial.net\nSubject: own\n\nbody\n";
-    world
-        .helpless("")
+    site.helpless("")
         .of(own)
         .run(&["-d", SCUBA, "-f", DOUG, "--sasl-username", "doug+x@mail.axial.net"])
         .is(0, "stored account=scuba ")
         .says("account=doug mailbox=Sent");
     // From the fields that pipe(8) prepended; the environment; odd addresses.
     let piped = b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nSubject: fields\n\nbody\n";
-    let mut command = world.helpless("").command(&[]);
+    let mut command = site.helpless("").command(&[]);
     command.env("RECIPIENT", "o_brien@mail.axial.net");
-    world.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
-    assert_eq!(count(&world.inbox("o'brien")[0], "Return-Path: <lisa@gmail.com>"), 1);
-    world
-        .helpless("")
+    site.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
+    assert_eq!(count(&site.inbox("o'brien")[0], "Return-Path: <lisa@gmail.com>"), 1);
+    site.helpless("")
         .run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"])
         .is(0, "stored account=a b ");
-    world.helpless("").run(&["-d", SCUBA, "-f", "MAILER-DAEMON"]).is(0, "stored account=scuba ");
-    assert_eq!(world.ledger("SELECT sender FROM onedrop_attempt ORDER BY id DESC LIMIT 1"), [""]);
+    site.helpless("").run(&["-d", SCUBA, "-f", "MAILER-DAEMON"]).is(0, "stored account=scuba ");
+    assert_eq!(site.ledger("SELECT sender FROM onedrop_attempt ORDER BY id DESC LIMIT 1"), [""]);
     // What LMTP cannot say the process delivers by itself.
-    world.helpless("").run(&["-d", "scuba"]).is(75, BY_ITSELF);
-    world.able("").run(&["-d", "otto"]).is(0, "stored account=otto");
-    world.able("").run(&["-d", SCUBA, "-f", "root\r\nRSET@b"]).is(0, "already there account=scuba");
-    world.able("").run(&[]).is(75, "4.3.5 no recipient");
+    site.helpless("").run(&["-d", "scuba"]).is(75, BY_ITSELF);
+    site.able("").run(&["-d", "otto"]).is(0, "stored account=otto");
+    site.able("").run(&["-d", SCUBA, "-f", "root\r\nRSET@b"]).is(0, "already there account=scuba");
+    site.able("").run(&[]).is(75, "4.3.5 no recipient");
 }
 
 #[test]
 fn each_recipient_has_its_reply_and_the_worst_counts() {
-    let world = World::new();
-    let _server = world.start_server("");
+    let site = Via::new();
+    let _server = site.server("");
     let both = ["-d", SCUBA, "-d", DOUG, "-d", SCUBA];
-    let end = world.helpless("").run(&both);
+    let end = site.helpless("").run(&both);
     end.is(0, "stored account=scuba mailbox=INBOX ").says("stored account=doug mailbox=INBOX ");
-    assert_eq!((world.inbox("scuba").len(), world.inbox("doug").len()), (1, 1));
-    let one = world.helpless("").of(b"Subject: one\n\nbody\n");
+    assert_eq!((site.inbox("scuba").len(), site.inbox("doug").len()), (1, 1));
+    let one = site.helpless("").of(b"Subject: one\n\nbody\n");
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"]).is(75, BY_ITSELF);
-    assert_eq!(world.inbox("scuba").len(), 1);
+    assert_eq!(site.inbox("scuba").len(), 1);
     // The server's configuration may be older than the process's, which therefore decides, and
     // records it.
-    let one = world.able("").of(b"Subject: one\n\nbody\n");
+    let one = site.able("").of(b"Subject: one\n\nbody\n");
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
         .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
         .says("; <scuba@mail.axial.net>: stored account=scuba mailbox=INBOX ");
-    assert_eq!(world.inbox("scuba").len(), 2);
+    assert_eq!(site.inbox("scuba").len(), 2);
     one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
 }
 
 /// Otherwise the ones beyond would be put off for ever.
 #[test]
 fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
-    let world = World::new();
-    let _server = world.start_server("[lmtp]\nrecipients = 1");
-    world.helpless("").run(&["-d", SCUBA, "-d", DOUG]).is(75, BY_ITSELF);
-    assert!(world.inbox("scuba").is_empty());
-    world
-        .able("")
+    let site = Via::new();
+    let _server = site.server("[lmtp]\nrecipients = 1");
+    site.helpless("").run(&["-d", SCUBA, "-d", DOUG]).is(75, BY_ITSELF);
+    assert!(site.inbox("scuba").is_empty());
+    site.able("")
         .run(&["-d", SCUBA, "-d", DOUG])
         .is(0, "stored account=scuba ")
         .says("stored account=doug ");
@@ -287,31 +246,30 @@ fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
 
 #[test]
 fn where_nobody_listens_the_process_delivers_by_itself() {
-    let world = World::new();
-    world.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
-    world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    let site = Via::new();
+    site.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
+    site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
     // Left behind by a server that was killed.
-    drop(UnixListener::bind(world.socket()).expect("socket"));
-    world.able("").run(&["-d", DOUG]).is(0, "stored account=doug ");
-    fs::remove_file(world.socket()).expect("socket");
-    fs::write(world.socket(), "no socket").expect("file");
-    world.able("").run(&["-d", "otto@mail.axial.net"]).is(0, "stored account=otto ");
+    drop(UnixListener::bind(site.socket()).expect("socket"));
+    site.able("").run(&["-d", DOUG]).is(0, "stored account=doug ");
+    fs::remove_file(site.socket()).expect("socket");
+    fs::write(site.socket(), "no socket").expect("file");
+    site.able("").run(&["-d", "otto@mail.axial.net"]).is(0, "stored account=otto ");
     let by_server =
-        world.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_copy WHERE placed_at IS NOT NULL");
+        site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_copy WHERE placed_at IS NOT NULL");
     assert_eq!(by_server, ["4"]);
 }
 
 #[test]
 fn guards_hold_before_anything_is_handed_over() {
-    let world = World::new();
-    let fake = Fake::start(&world.socket(), Script::default());
-    world.able("").run(&["-d", SCUBA, "--size", "200000"]).is(75, "4.3.0 message was cut short");
-    world.able("").of(b"").run(&["-d", SCUBA]).is(75, "4.3.0 message was cut short");
-    world.able("[limits]\nmessage_bytes = 500").run(&["-d", SCUBA]).is(69, "5.3.4 ");
+    let site = Via::new();
+    let fake = Fake::start(&site.socket(), Script::default());
+    site.able("").run(&["-d", SCUBA, "--size", "200000"]).is(75, "4.3.0 message was cut short");
+    site.able("").of(b"").run(&["-d", SCUBA]).is(75, "4.3.0 message was cut short");
+    site.able("[limits]\nmessage_bytes = 500").run(&["-d", SCUBA]).is(69, "5.3.4 ");
     let said = fake.said();
     assert!(!said.contains("MAIL") && !said.contains("DATA"), "{said}");
-    world
-        .helpless("")
+    site.helpless("")
         .run(&["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Q"])
         .is(0, "stored by a fake\n");
     let said = fake.said();
@@ -325,12 +283,12 @@ fn guards_hold_before_anything_is_handed_over() {
 /// The same limit as without the server, though lines are longer on the wire.
 #[test]
 fn a_message_at_the_limit_passes() {
-    let world = World::new();
+    let site = Via::new();
     let limit = format!("[limits]\nmessage_bytes = {}", MESSAGE.len());
-    let _server = world.start_server(&limit);
-    world.helpless(&limit).run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-    let smaller = World::new();
-    let _server = smaller.start_server("[limits]\nmessage_bytes = 500");
+    let _server = site.server(&limit);
+    site.helpless(&limit).run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    let smaller = Via::new();
+    let _server = smaller.server("[limits]\nmessage_bytes = 500");
     smaller.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
     smaller.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
 }
@@ -359,10 +317,10 @@ fn a_server_that_cannot_take_it_leaves_it_to_the_process() {
         Script { offer: SILENT, ..Script::default() },
     ];
     for script in scripts {
-        let world = World::new();
-        let fake = Fake::start(&world.socket(), script);
-        world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-        assert_eq!(world.inbox("scuba").len(), 1, "{script:?}");
+        let site = Via::new();
+        let fake = Fake::start(&site.socket(), script);
+        site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+        assert_eq!(site.inbox("scuba").len(), 1, "{script:?}");
         assert!(!fake.said().contains("\r\n.\r\n"), "{script:?}");
     }
 }
@@ -394,10 +352,10 @@ fn what_the_server_says_of_the_mail_is_the_end() {
         ),
     ];
     for (script, status, says) in cases {
-        let world = World::new();
-        let _fake = Fake::start(&world.socket(), script);
-        world.able("").run(&["-d", SCUBA]).is(status, says);
-        assert!(world.inbox("scuba").is_empty(), "{script:?}");
+        let site = Via::new();
+        let _fake = Fake::start(&site.socket(), script);
+        site.able("").run(&["-d", SCUBA]).is(status, says);
+        assert!(site.inbox("scuba").is_empty(), "{script:?}");
     }
 }
 
@@ -434,20 +392,20 @@ fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliv
         ),
     ];
     for (script, says) in cases {
-        let world = World::new();
-        let _fake = Fake::start(&world.socket(), script);
-        let end = world.able("").run(&["-d", SCUBA]);
+        let site = Via::new();
+        let _fake = Fake::start(&site.socket(), script);
+        let end = site.able("").run(&["-d", SCUBA]);
         end.is(75, "4.3.").says(says);
-        assert!(world.inbox("scuba").is_empty(), "{script:?}: {}", end.out);
+        assert!(site.inbox("scuba").is_empty(), "{script:?}: {}", end.out);
     }
-    let world = World::new();
+    let site = Via::new();
     // One of two replies.
     let _fake = Fake::start(
-        &world.socket(),
+        &site.socket(),
         Script { after: Some("250 2.0.0 stored\r\n"), ..Script::default() },
     );
-    world.able("").run(&["-d", SCUBA, "-d", DOUG]).is(75, "4.3.0 ").says("did not answer");
-    assert!(world.inbox("doug").is_empty());
+    site.able("").run(&["-d", SCUBA, "-d", DOUG]).is(75, "4.3.0 ").says("did not answer");
+    assert!(site.inbox("doug").is_empty());
 }
 
 #[test]
@@ -460,12 +418,12 @@ fn a_server_that_hangs_is_75_by_the_deadline() {
         Script { after: Some("250-2.0.0 drop by drop"), is_slow: true, ..Script::default() },
     ];
     for script in waits {
-        let world = World::new();
-        let _fake = Fake::start(&world.socket(), script);
-        let end = world.able(limits).run(&["-d", SCUBA]);
+        let site = Via::new();
+        let _fake = Fake::start(&site.socket(), script);
+        let end = site.able(limits).run(&["-d", SCUBA]);
         end.is(75, "4.3.0 deadline of 2 s passed while waiting for ");
         assert!(end.took < Duration::from_secs(15), "{script:?}: {:?}", end.took);
-        assert!(world.inbox("scuba").is_empty(), "{script:?}");
+        assert!(site.inbox("scuba").is_empty(), "{script:?}");
     }
 }
 
@@ -476,57 +434,58 @@ fn where_the_queue_is_full_the_process_delivers_by_itself() {
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
     };
     use std::os::fd::AsRawFd;
-    let world = World::new();
+    let site = Via::new();
     let listener =
         socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).expect("socket");
-    bind(listener.as_raw_fd(), &UnixAddr::new(&world.socket()).expect("address")).expect("bind");
+    bind(listener.as_raw_fd(), &UnixAddr::new(&site.socket()).expect("address")).expect("bind");
     listen(&listener, Backlog::new(0).expect("none")).expect("listen");
-    let _first = UnixStream::connect(world.socket()).expect("the only place");
-    world.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    let _first = UnixStream::connect(site.socket()).expect("the only place");
+    site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
 }
 
 /// The server is killed with the message in its hands; the next try finds what is on record.
 #[test]
 fn a_server_that_is_killed_with_the_message_costs_a_retry() {
-    let world = World::new();
-    let mut server = world.start_server("");
-    world.helpless("").run(&["-d", DOUG]).is(0, "stored");
+    let site = Via::new();
+    let mut server = site.server("");
+    site.helpless("").run(&["-d", DOUG]).is(0, "stored");
     // Nobody else can record anything now: the server waits.
-    let ledger = rusqlite::Connection::open(world.root.join("ledger.db")).expect("ledger");
+    let ledger = site.sqlite();
     ledger.execute_batch("BEGIN IMMEDIATE").expect("lock");
-    let (delivery, mut child) = world.begin(&["-d", SCUBA]);
-    child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
+    let mut run = site.begin(&["-d", SCUBA]);
+    run.feed(MESSAGE.to_vec());
     assert!(
-        wait_until(Duration::from_secs(20), || is_locked(&world.root.join("ledger.db-locks"))),
+        wait_until(Duration::from_secs(20), || is_locked(&site.root.join("ledger.db-locks"))),
         "nothing was handed over"
     );
-    server.kill_all();
-    let output = child.wait_with_output().expect("end");
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("did not answer"), "{output:?}");
+    server.kill();
+    run.end().is(75, "4.3.0 ").says("did not answer");
     ledger.execute_batch("ROLLBACK").expect("unlock");
-    assert!(world.inbox("scuba").is_empty());
-    delivery.run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-    assert_eq!(world.inbox("scuba").len(), 1);
+    assert!(site.inbox("scuba").is_empty());
+    site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
+    assert_eq!(site.inbox("scuba").len(), 1);
 }
 
 /// The call is made while the message is being read; a server that stops then has nothing in its
 /// hands.
 #[test]
 fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let world = World::new();
-        let mut server = world.start_server("");
-        let (delivery, mut child) = world.begin(&["-d", SCUBA]);
-        assert!(
-            wait_until(Duration::from_secs(20), || has_thread(&server, "client")),
-            "nobody called"
-        );
-        server.stop(signal);
-        child.stdin.take().expect("stdin").write_all(&delivery.input).expect("message");
-        let output = child.wait_with_output().expect("end");
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(world.inbox("scuba").len(), 1);
+    for in_order in [true, false] {
+        let site = Via::new();
+        let mut server = site.server("");
+        // The rig's own look at the server is over.
+        let is_called = || has_thread(&server, "client");
+        assert!(wait_until(Duration::from_secs(20), || !is_called()), "a client stays");
+        let mut run = site.begin(&["-d", SCUBA]);
+        assert!(wait_until(Duration::from_secs(20), is_called), "nobody called");
+        if in_order {
+            server.stop();
+        } else {
+            server.kill();
+        }
+        run.feed(MESSAGE.to_vec());
+        run.end().is(0, "stored account=scuba ");
+        assert_eq!(site.inbox("scuba").len(), 1);
     }
 }
 
@@ -537,7 +496,7 @@ fn is_locked(file: &Path) -> bool {
 }
 
 /// Whether a thread of the server has this name now.
-fn has_thread(server: &Server, name: &str) -> bool {
+fn has_thread(server: &Lmtp, name: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("/proc");
     let mut names =
         tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());

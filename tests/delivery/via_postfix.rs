@@ -6,36 +6,36 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::lmtp::Lmtp;
 use crate::support::postfix::{Postfix, PostfixSpec};
+use crate::support::site::{STORY, Site, run};
 use crate::support::trial::LETTERS;
-use crate::support::world::{STORY, World, run};
 use crate::support::{fixture, onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 const ANN: &str = "ann@elsewhere.example";
 
-struct Site {
-    world: World,
+struct MailHost {
+    site: Site,
     lmtp: Lmtp,
     postfix: Postfix,
 }
 
-impl Site {
-    fn start(more: &str, sockets: Sockets, retry_secs: Option<u32>) -> Site {
-        let world = World::start();
-        let lmtp = Lmtp::start_with(&world.config("server", more), sockets, &[]);
+impl MailHost {
+    fn start(more: &str, retry_secs: Option<u32>) -> MailHost {
+        let site = Site::with_servers();
+        let lmtp = site.server(more);
         let via = format!("{more}\n[deliver]\nvia = \"{}\"\n", lmtp.socket().display());
-        let config: Option<PathBuf> = Some(world.config("etc", &via));
+        let config: Option<PathBuf> = Some(site.config("etc", &via));
         let postfix =
             Postfix::start(&PostfixSpec { config, retry_secs, ..PostfixSpec::new(onedrop_path()) });
-        Site { world, lmtp, postfix }
+        MailHost { site, lmtp, postfix }
     }
 
     /// How many attempts were made by the server that runs now, and how many by others.
     fn attempts(&self) -> (usize, usize) {
-        let pids = self.world.postgres.psql("SELECT pid FROM onedrop_attempt");
+        let pids = self.site.postgres.psql("SELECT pid FROM onedrop_attempt");
         let ours = self.lmtp.pid().to_string();
         let (by_server, by_others): (Vec<&str>, Vec<&str>) =
             pids.lines().partition(|pid| *pid == ours);
@@ -51,54 +51,54 @@ fn welcome(id: &str) -> Vec<u8> {
 
 #[test]
 fn lisas_mail_is_delivered_by_the_server_once_each() {
-    let site = Site::start(STORY, Sockets::Own, None);
+    let host = MailHost::start(STORY, None);
     let to = ["scuba@mail.axial.net", "doug+jazz@mail.axial.net"];
-    let queue_id = site.postfix.send(LISA, &to, &welcome("story"));
-    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
-    site.world.story_is_told("story");
-    let log = site.postfix.log();
+    let queue_id = host.postfix.send(LISA, &to, &welcome("story"));
+    assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
+    host.site.story_is_told("story");
+    let log = host.postfix.log();
     assert!(
         !log.contains("status=deferred") && log.contains("stored account=scuba mailbox=INBOX uid="),
         "{log}"
     );
     // How it ended is put on record after the replies.
-    let config = site.world.config("trace", STORY);
+    let config = host.site.config("trace", STORY);
     let mut trace = String::new();
     let told = wait_until(LONG, || {
         trace = String::from_utf8_lossy(&run(&config, &["trace", &queue_id]).stdout).into_owned();
         trace.contains("story@mail.gmail.com") && trace.matches("delivered 2.0.0").count() == 2
     });
     assert!(told, "{trace}");
-    assert_eq!(site.attempts(), (2, 0), "all by the server");
+    assert_eq!(host.attempts(), (2, 0), "all by the server");
 }
 
 #[test]
 fn many_recipients_have_one_copy_each() {
-    let site = Site::start(STORY, Sockets::Own, None);
+    let host = MailHost::start(STORY, None);
     let to: Vec<String> = (1..=30).map(|n| format!("r{n}@mail.axial.net")).collect();
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
-    site.postfix.send(LISA, &to, &welcome("crowd"));
-    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
-    assert!(!site.postfix.log().contains("status=deferred"), "{}", site.postfix.log());
-    assert_eq!(site.world.ledger_copies("crowd"), "31 of 31");
+    host.postfix.send(LISA, &to, &welcome("crowd"));
+    assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
+    assert!(!host.postfix.log().contains("status=deferred"), "{}", host.postfix.log());
+    assert_eq!(host.site.ledger_copies("crowd"), "31 of 31");
     for n in 1..=30 {
-        assert_eq!(site.world.dovecot.count(&format!("r{n}"), "INBOX"), 1, "r{n}");
+        assert_eq!(host.site.dovecot.count(&format!("r{n}"), "INBOX"), 1, "r{n}");
     }
-    assert_eq!(site.world.dovecot.count("lisa", "Sent"), 1);
+    assert_eq!(host.site.dovecot.count("lisa", "Sent"), 1);
 }
 
 /// The process decides, and says so as it does without the server.
 #[test]
 fn an_unknown_recipient_is_returned_with_5_1_1() {
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
-    let site = Site::start(known, Sockets::Own, None);
-    let queue_id = site.postfix.send(
+    let host = MailHost::start(known, None);
+    let queue_id = host.postfix.send(
         LISA,
         &["nobody@mail.axial.net", "scuba@mail.axial.net"],
         &welcome("unknown"),
     );
-    assert!(site.postfix.wait_until_queue_empty(LONG), "{}", site.postfix.log());
-    let attempts = site.postfix.attempts(&queue_id);
+    assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
+    let attempts = host.postfix.attempts(&queue_id);
     let bounced =
         attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
@@ -106,7 +106,7 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
     let sent =
         attempts.iter().find(|line| line.contains("to=<scuba@")).expect("an attempt for scuba");
     assert!(sent.contains("status=sent"), "{sent}");
-    assert_eq!(site.world.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(host.site.dovecot.count("scuba", "INBOX"), 1);
 }
 
 const ACCOUNTS: usize = 10;
@@ -120,10 +120,10 @@ fn send(postfix: &Postfix, number: usize) -> String {
 }
 
 /// The messages that are not there once (number, copies).
-fn wrong(world: &World, messages: usize) -> Vec<(usize, usize)> {
+fn wrong(site: &Site, messages: usize) -> Vec<(usize, usize)> {
     let mut copies: BTreeMap<usize, usize> = (0..messages).map(|number| (number, 0)).collect();
     for account in 0..ACCOUNTS {
-        for mail in world.dovecot.messages(&format!("u{account}"), "INBOX") {
+        for mail in site.dovecot.messages(&format!("u{account}"), "INBOX") {
             let text = String::from_utf8_lossy(&mail).into_owned();
             let rest = text.split_once("\r\nSubject: number ").map(|(_, rest)| rest);
             let number = rest.and_then(|rest| rest.split(' ').next()?.parse().ok());
@@ -144,15 +144,15 @@ fn a_server_that_comes_and_goes_loses_nothing() {
     const ALONE: usize = 5;
     let short =
         "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
-    let mut site = Site::start(&format!("{LETTERS}{short}"), Sockets::Own, Some(1));
-    let Site { world, lmtp, postfix } = &mut site;
+    let mut host = MailHost::start(&format!("{LETTERS}{short}"), Some(1));
+    let MailHost { site, lmtp, postfix } = &mut host;
     for round in 0..ROUNDS {
         let (first, before) = (round * (AMID + ALONE), postfix.sent());
         thread::scope(|scope| {
             let sender = &*postfix;
             let in_order = round % 2 == 0;
             if !in_order {
-                world.dovecot.pause();
+                site.dovecot.pause();
             }
             scope
                 .spawn(move || (first..first + AMID).for_each(|number| drop(send(sender, number))));
@@ -168,7 +168,7 @@ fn a_server_that_comes_and_goes_loses_nothing() {
                     lmtp.metrics()
                 );
                 lmtp.kill();
-                world.dovecot.resume();
+                site.dovecot.resume();
             }
         });
         for number in first + AMID..first + AMID + ALONE {
@@ -183,8 +183,8 @@ fn a_server_that_comes_and_goes_loses_nothing() {
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     assert!(!postfix.log().contains("status=bounced"), "{}", postfix.log());
     let messages = ROUNDS * (AMID + ALONE);
-    assert_eq!(wrong(world, messages), []);
+    assert_eq!(wrong(site, messages), []);
     let ledger =
-        world.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+        site.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
     assert_eq!(ledger, format!("{messages} of {messages}"));
 }

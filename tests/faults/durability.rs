@@ -6,20 +6,16 @@
 mod errors;
 mod maildir;
 use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use crate::disk::Disk;
 use crate::strace::{self, Call};
-use crate::support::lmtp_client::LmtpClient;
+use crate::support::lmtp::Launch;
 use crate::support::postgres::Postgres;
-use crate::support::server::{Server, guarded};
-use crate::support::world::World;
+use crate::support::site::{Files, Site, delivered, run};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 /// What changes files and folders, and what goes to servers.
@@ -117,20 +113,31 @@ impl Traced {
 }
 
 /// A ledger and a store in folders that are not there yet.
-struct Embedded {
-    root: TempRoot,
+struct Fresh {
+    site: Site<Files>,
     config: PathBuf,
 }
 
-impl Embedded {
-    fn new() -> Embedded {
-        let root = TempRoot::new();
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{0}/ledger/here/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail/here\"\n{HERE}",
-            root.display()
-        );
-        let config = root.write("onedrop.toml", text);
-        Embedded { root, config }
+impl Deref for Fresh {
+    type Target = Site<Files>;
+
+    fn deref(&self) -> &Site<Files> {
+        &self.site
+    }
+}
+
+impl Fresh {
+    fn new() -> Fresh {
+        let site = Site::embedded();
+        let config = site.config("etc", &Fresh::settings(&site.root));
+        Fresh { site, config }
+    }
+
+    fn settings(root: &Path) -> String {
+        let at = root.display();
+        format!(
+            "ledger.url = \"sqlite://{at}/ledger/here/ledger.db\"\nstore.url = \"maildir://{at}/mail/here\"\n{HERE}"
+        )
     }
 
     fn wal(&self) -> PathBuf {
@@ -221,12 +228,12 @@ impl Embedded {
 
 #[test]
 fn copies_folders_and_receipts_of_a_new_ledger_and_new_maildirs_are_on_disk_in_their_order() {
-    Embedded::new().deliver(MESSAGE, 2);
+    Fresh::new().deliver(MESSAGE, 2);
 }
 
 #[test]
 fn a_copy_that_is_written_before_its_record_is_on_disk_before_it_is_linked() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     site.deliver(FROM_ELSEWHERE, 1);
 }
 
@@ -234,7 +241,7 @@ fn a_copy_that_is_written_before_its_record_is_on_disk_before_it_is_linked() {
 /// writes must be.
 #[test]
 fn a_second_delivery_keeps_the_order_as_well() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     site.deliver(FROM_ELSEWHERE, 1);
     site.deliver(MESSAGE, 2);
 }
@@ -242,7 +249,7 @@ fn a_second_delivery_keeps_the_order_as_well() {
 /// Another delivery has made the folders and was killed before it synced them.
 #[test]
 fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     let old = site.old();
     for sub in ["tmp", "cur", "new"] {
         fs::create_dir_all(site.root.join("mail/here/scuba/Maildir").join(sub)).expect("folder");
@@ -267,23 +274,15 @@ fn folders_that_another_made_just_now_are_on_disk_before_the_receipt() {
 
 /// `onedrop lmtp` under strace, with one message after the other for one recipient, each until it
 /// is taken.
-fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -> (Traced, usize) {
-    let (socket, log) = (root.join("lmtp.sock"), root.join("trace"));
-    let mut command = guarded("strace", None, Signal::SIGKILL);
-    command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
+fn serve(config: &Path, inject: &[&str], messages: &[String]) -> (Traced, usize) {
+    let log = config.with_file_name("trace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
     for inject in inject {
-        command.args(["-e", inject]);
+        strace.args(["-e", inject]);
     }
-    command.arg(onedrop_path()).arg("lmtp").arg("--config").arg(config);
-    command.arg("--listen").arg(format!("unix:{}", socket.display()));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(root.join("server.log")).expect("log"));
-    let mut server =
-        Server::start("onedrop lmtp", command, Signal::SIGKILL, &root.join("server.log"));
-    server.wait_ready(|| UnixStream::connect(&socket).is_ok());
-    let mut client = LmtpClient::welcome(&socket);
+    let mut server = Launch::of(config).bare().by(&strace).start();
+    let mut client = server.client();
     let mut deferred = 0;
     for message in messages {
         let taken = wait_until(Duration::from_secs(30), || {
@@ -298,14 +297,8 @@ fn serve(root: &TempRoot, config: &Path, inject: &[&str], messages: &[String]) -
         assert!(taken, "{message} is not taken");
     }
     drop(client);
-    // strace itself ends with what it traces, and not by a signal.
-    for pid in server.descendants().into_keys() {
-        kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), Signal::SIGTERM)
-            .expect("the server");
-    }
-    assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
+    let status = server.stop_traced();
     let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
-    let status = server.status().expect("its end");
     (Traced { output: Output { status, stdout: Vec::new(), stderr: Vec::new() }, calls }, deferred)
 }
 
@@ -315,10 +308,10 @@ fn letter(name: &str) -> String {
 
 #[test]
 fn the_lmtp_server_keeps_the_order_too() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     let old = site.old();
     let messages = ["one", "two", "three"].map(letter);
-    let (run, _) = serve(&site.root, &site.config, &[], &messages);
+    let (run, _) = serve(&site.config, &[], &messages);
     let links = run.links();
     assert_eq!(links.len(), messages.len());
     site.judge(&run, &old);
@@ -338,13 +331,13 @@ fn the_lmtp_server_keeps_the_order_too() {
 /// folder.
 #[test]
 fn the_lmtp_server_believes_no_sync_that_failed() {
-    let (postgres, root) = (Postgres::start(), TempRoot::new());
-    let config = with_postgres(&postgres, &root, HERE);
+    let (postgres, site) = (Postgres::start(), Site::embedded());
+    let config = with_postgres(&postgres, &site, HERE);
     // Makes the folders.
-    crate::support::world::delivered(&config, &DELIVER[1..], FROM_ELSEWHERE);
+    delivered(&config, &DELIVER[1..], FROM_ELSEWHERE);
     let letter = letter("sync");
     let (run, deferred) =
-        serve(&root, &config, &["inject=fsync:error=EIO:when=1"], std::slice::from_ref(&letter));
+        serve(&config, &["inject=fsync:error=EIO:when=1"], std::slice::from_ref(&letter));
     assert!(deferred > 0 && run.calls.iter().any(Call::was_injected), "nothing failed");
     let failed = run.all(|call| call.was_injected() && call.on().contains("/Maildir/tmp/"));
     assert!(!failed.is_empty(), "no copy's sync failed");
@@ -355,7 +348,7 @@ fn the_lmtp_server_believes_no_sync_that_failed() {
         let linked = Disk::at(&run.calls, link.ended + 1, |_| false);
         assert!(linked.keeps_content(&copy), "{} is linked though its sync failed", copy.display());
     }
-    let inbox = crate::support::maildir_copies(&root.join("mail"), "scuba", "");
+    let inbox = site.inbox("scuba");
     let ours = inbox.iter().filter(|copy| String::from_utf8_lossy(copy).contains("<sync@x>"));
     let ours: Vec<String> =
         ours.map(|copy| String::from_utf8_lossy(copy).replace('\n', "\r\n")).collect();
@@ -366,7 +359,7 @@ fn the_lmtp_server_believes_no_sync_that_failed() {
 /// copy on record.
 #[test]
 fn a_double_that_was_taken_out_stays_out() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     site.deliver(FROM_ELSEWHERE, 1);
     let maildir = site.root.join("mail/here/scuba/Maildir");
     let [copy] = &entries(&maildir.join("new"))[..] else { panic!("one copy") };
@@ -399,11 +392,9 @@ fn a_double_that_was_taken_out_stays_out() {
 }
 
 /// A configuration with a migrated ledger on a server, and Maildirs under `mail/`.
-fn with_postgres(postgres: &Postgres, root: &TempRoot, more: &str) -> PathBuf {
-    let (url, at) = (postgres.url_socket(), root.display());
-    let text = format!("[ledger]\nurl = \"{url}\"\n[store]\nurl = \"maildir://{at}/mail\"\n{more}");
-    let config = root.write("onedrop.toml", text);
-    let migrated = crate::support::world::run(&config, &["migrate"]);
+fn with_postgres(postgres: &Postgres, site: &Site<Files>, more: &str) -> PathBuf {
+    let config = site.config("etc", &format!("ledger.url = \"{}\"\n{more}", postgres.url_socket()));
+    let migrated = run(&config, &["migrate"]);
     assert!(migrated.status.success(), "{migrated:?}");
     config
 }
@@ -412,11 +403,12 @@ fn with_postgres(postgres: &Postgres, root: &TempRoot, more: &str) -> PathBuf {
 /// is sent after the sync.
 #[test]
 fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
-    let (postgres, root) = (Postgres::start(), TempRoot::new());
-    let config = with_postgres(&postgres, &root, HERE);
+    let (postgres, site) = (Postgres::start(), Site::embedded());
+    let root = &site.root;
+    let config = with_postgres(&postgres, &site, HERE);
     for (message, copies) in [(FROM_ELSEWHERE, 1), (MESSAGE, 2)] {
         let is_old = root.join("mail").exists();
-        let run = Traced::well(&root, &config, &DELIVER, Some(message));
+        let run = Traced::well(root, &config, &DELIVER, Some(message));
         let old = |path: &Path| {
             is_old
                 && !path.to_string_lossy().contains(".Sent")
@@ -447,9 +439,9 @@ fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
 /// answered, no word of it before the receipt is committed.
 #[test]
 fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
-    let world = World::start();
-    let config = world.config("order", HERE);
-    let run = Traced::well(&world.root, &config, &DELIVER, Some(MESSAGE));
+    let site = Site::with_servers();
+    let config = site.config("order", HERE);
+    let run = Traced::well(&site.root, &config, &DELIVER, Some(MESSAGE));
     let stored = run.all(|call| call.name == "recvfrom" && call.args.contains("APPENDUID"));
     assert_eq!(stored.len(), 2);
     for stored in stored {
@@ -478,8 +470,8 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         let postgres = Postgres::start_with(&format!(
             "synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"
         ));
-        let root = TempRoot::new();
-        let config = with_postgres(&postgres, &root, HERE);
+        let site = Site::embedded();
+        let config = with_postgres(&postgres, &site, HERE);
         postgres.psql(
             "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; \
              CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -488,8 +480,7 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
              CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_message FOR EACH ROW EXECUTE FUNCTION see(); \
              CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_copy FOR EACH ROW EXECUTE FUNCTION see();",
         );
-        let said =
-            crate::support::world::delivered(&config, &["-d", "scuba@mail.axial.net"], MESSAGE);
+        let said = delivered(&config, &["-d", "scuba@mail.axial.net"], MESSAGE);
         assert!(said.starts_with("stored "), "{said}");
         let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen ORDER BY 1");
         let wanted =
@@ -499,8 +490,7 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         // that was leased twice.
         let aside = "UPDATE onedrop_copy SET epoch = 2, placed_at = placed_at - interval '1 hour'; TRUNCATE seen";
         postgres.psql(aside);
-        let verified =
-            crate::support::world::run(&config, &["verify", "--repair", "--since", "2h"]);
+        let verified = run(&config, &["verify", "--repair", "--since", "2h"]);
         assert!(verified.status.success(), "{verified:?}");
         let seen = postgres.psql("SELECT DISTINCT what || ' ' || setting FROM seen");
         assert_eq!(seen, "onedrop_copy UPDATE on", "{isolation}");

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::host::{Host, free_net, servers};
-use crate::support::world::World;
+use crate::support::site::Site;
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
@@ -169,7 +169,7 @@ fn work(
 }
 
 /// What must be in each mailbox, byte for byte; returns how many copies that is.
-fn tally(world: &World, mails: &[Mail]) -> usize {
+fn tally(site: &Site, mails: &[Mail]) -> usize {
     let mut expected: BTreeMap<(u64, &str), Vec<Vec<u8>>> = BTreeMap::new();
     for account in 0..ACCOUNTS {
         expected.insert((account, "INBOX"), Vec::new());
@@ -187,7 +187,7 @@ fn tally(world: &World, mails: &[Mail]) -> usize {
     for ((account, mailbox), mut wanted) in expected {
         wanted.sort();
         copies += wanted.len();
-        let mut there = world.dovecot.messages(&format!("u{account}"), mailbox);
+        let mut there = site.dovecot.messages(&format!("u{account}"), mailbox);
         there.sort();
         let texts = |copies: &[Vec<u8>]| String::from_utf8_lossy(&copies.concat()).into_owned();
         assert!(
@@ -213,7 +213,7 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let mut dice = Dice(seed);
     let (root, net) = (TempRoot::new(), free_net());
     let hosts: Vec<Host> = (0..HOSTS).map(|n| Host::start(&root, n, net)).collect();
-    let world = servers(&hosts, root, net, SETTINGS);
+    let site = servers(&hosts, root, net, SETTINGS);
     let mails = mails(&mut dice);
     let mut queues: Vec<VecDeque<Task>> = (0..HOSTS).map(|_| VecDeque::new()).collect();
     for (n, mail) in mails.iter().enumerate() {
@@ -240,8 +240,8 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
         }
     });
     let counts = counts.into_inner().expect("counts");
-    let copies = tally(&world, &mails);
-    let sql = |sql: &str| world.postgres.psql(sql);
+    let copies = tally(&site, &mails);
+    let sql = |sql: &str| site.postgres.psql(sql);
     let found = sql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
     let again = sql("SELECT count(*) FROM onedrop_copy WHERE epoch > 1");
     writeln!(

@@ -27,8 +27,9 @@ use std::time::Instant;
 use crate::sample::sample;
 use crate::strace::{self, Call};
 use crate::support::TempRoot;
+use crate::support::site::Site;
 use settings::{Delivery, LmtpServer, Migration, Repair, Setting};
-use sites::{Kind, Site};
+use sites::{Combination, Kind};
 
 /// Every call that changes something outside of the process, and those that hear a server's answer.
 const CALLS: [&str; 24] = [
@@ -341,7 +342,7 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
 }
 
 /// Deliveries of these kinds.
-fn kill_deliveries(site: &Site, kinds: &[Kind]) {
+fn kill_deliveries(site: &Combination, kinds: &[Kind]) {
     let deliveries: Vec<Delivery<'_>> =
         kinds.iter().map(|kind| Delivery { site, kind: *kind }).collect();
     let settings: Vec<&dyn Setting> =
@@ -352,7 +353,7 @@ fn kill_deliveries(site: &Site, kinds: &[Kind]) {
 #[test]
 fn a_delivery_to_sqlite_and_maildir_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(
-        &Site::embedded(),
+        &Combination::embedded(),
         &[Kind::Small, Kind::ThreeRecipients, Kind::Nul, Kind::InDoubtWithCopies],
     );
 }
@@ -360,7 +361,7 @@ fn a_delivery_to_sqlite_and_maildir_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn a_delivery_to_postgres_and_maildir_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(
-        &Site::postgres_and_maildir(),
+        &Combination::postgres_and_maildir(),
         &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubtWithCopies],
     );
 }
@@ -368,26 +369,26 @@ fn a_delivery_to_postgres_and_maildir_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(
-        &Site::servers(),
+        &Combination::servers(),
         &[Kind::Small, Kind::Large, Kind::Nul, Kind::ThreeRecipients],
     );
 }
 
 #[test]
 fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
-    kill_deliveries(&Site::servers(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
+    kill_deliveries(&Combination::servers(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
 }
 
 #[test]
 fn a_repair_killed_at_any_step_leaves_one_copy() {
-    for site in [Site::embedded(), Site::servers()] {
+    for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Repair(&site)], MUST_MEET_BOTH);
     }
 }
 
 #[test]
 fn a_migration_killed_at_any_step_is_done_by_the_next() {
-    for site in [Site::embedded(), Site::servers()] {
+    for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
     }
 }
@@ -395,7 +396,7 @@ fn a_migration_killed_at_any_step_is_done_by_the_next() {
 /// With several recipients, whose replies come one by one.
 #[test]
 fn an_lmtp_server_killed_at_any_step_leaves_one_copy() {
-    for site in [Site::embedded(), Site::servers()] {
+    for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(
             &[&LmtpServer(&site)],
             Must { leave_in_doubt: true, be_found_by_a_look: false },
@@ -407,15 +408,9 @@ fn an_lmtp_server_killed_at_any_step_leaves_one_copy() {
 /// another disk.
 #[test]
 fn a_copy_found_in_a_maildir_is_on_disk_before_it_is_on_record() {
-    let root = TempRoot::new();
-    let config = root.write(
-        "onedrop.toml",
-        format!(
-            "[ledger]\nurl = \"sqlite://{0}/ledger.db\"\n[store]\nurl = \"maildir://{0}/mail\"\n[directory]\n\
-             domains = [\"mail.axial.net\"]\n",
-            root.display()
-        ),
-    );
+    let site = Site::embedded();
+    let config = site.config("etc", "[directory]\ndomains = [\"mail.axial.net\"]\n");
+    let root = &site.root;
     let message =
         root.write("message", "From: ann@elsewhere.example\nMessage-ID: <found@x>\n\nbody\n");
     let log = root.join("strace");
@@ -430,7 +425,7 @@ fn a_copy_found_in_a_maildir_is_on_disk_before_it_is_on_record() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     run();
-    let ledger = rusqlite::Connection::open(root.join("ledger.db")).expect("ledger");
+    let ledger = site.sqlite();
     let in_doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, leased_until = NULL, in_doubt = 1";
     assert_eq!(ledger.execute(in_doubt, []).expect("update"), 1);
     drop(ledger);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::dovecot::Dovecot;
 use crate::support::letters;
-use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
+use crate::support::site::Site;
 use crate::support::trial::LETTERS;
-use crate::support::world::World;
 use crate::support::{onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
@@ -24,27 +24,26 @@ const SENDERS: usize = 4;
 const NOTICED: [&str; 5] =
     ["status=deferred", "suspended", "lost connection", "Connection refused", "timed out"];
 
-struct Site {
-    world: World,
+struct MailHost {
+    site: Site,
     lmtp: Lmtp,
     postfix: Postfix,
 }
 
-impl Site {
-    fn start(sockets: Sockets) -> Site {
+impl MailHost {
+    fn start(sockets: fn(Launch) -> Launch) -> MailHost {
         // For less than an answer takes, as the shipped file says with times that are not
         // shortened: a killed Dovecot leaves locks, and they are believed as long as nobody has
         // buried who held them.
-        let world = World::with(Dovecot::start_that_waits_for_locks(1));
-        let lmtp =
-            Lmtp::start_with(&world.config("etc", &format!("{LETTERS}{SHORT}")), sockets, &[]);
+        let site = Site::with(Dovecot::start_that_waits_for_locks(1));
+        let lmtp = sockets(site.launch(&format!("{LETTERS}{SHORT}"))).start();
         let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
         let postfix = Postfix::start(&PostfixSpec {
             delivery,
             retry_secs: Some(1),
             ..PostfixSpec::new(onedrop_path())
         });
-        Site { world, lmtp, postfix }
+        MailHost { site, lmtp, postfix }
     }
 
     /// Sends `messages`; each time another `step` of them are delivered, `disturb` does its worst.
@@ -53,9 +52,9 @@ impl Site {
         &mut self,
         messages: usize,
         step: usize,
-        mut disturb: impl FnMut(&mut World, &mut Lmtp),
+        mut disturb: impl FnMut(&mut Site, &mut Lmtp),
     ) {
-        let Site { world, lmtp, postfix } = self;
+        let MailHost { site, lmtp, postfix } = self;
         let postfix = &*postfix;
         let next = AtomicUsize::new(0);
         let mut disturbed = 0;
@@ -77,7 +76,7 @@ impl Site {
                     postfix.sent(),
                     lmtp.log()
                 );
-                disturb(world, lmtp);
+                disturb(site, lmtp);
                 disturbed += 1;
             }
         });
@@ -93,7 +92,7 @@ impl Site {
         for line in deferred.iter().take(3) {
             println!("  {line}");
         }
-        each_stands_once(world, messages);
+        each_stands_once(site, messages);
     }
 
     #[track_caller]
@@ -120,13 +119,13 @@ fn message(number: usize) -> String {
 }
 
 #[track_caller]
-fn each_stands_once(world: &World, messages: usize) {
+fn each_stands_once(site: &Site, messages: usize) {
     for account in 0..ACCOUNTS {
         let its_own = (account..messages).step_by(ACCOUNTS).map(message);
-        letters::stand_in(&world.dovecot, &format!("u{account}"), "INBOX", its_own);
+        letters::stand_in(&site.dovecot, &format!("u{account}"), "INBOX", its_own);
     }
     let ledger =
-        world.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
+        site.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
     assert_eq!(ledger, format!("{messages} of {messages}"));
 }
 
@@ -134,21 +133,21 @@ fn each_stands_once(world: &World, messages: usize) {
 /// wait in its queue.
 #[test]
 fn restarts_under_load_lose_nothing_and_postfix_does_not_notice() {
-    let mut site = Site::start(Sockets::Held);
-    site.under_load(2000, 100, |_, lmtp| {
+    let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
+    host.under_load(2000, 100, |_, lmtp| {
         let ended = lmtp.stop();
         assert!(ended.status.success(), "{ended:?}\n{}", lmtp.log());
         assert!(ended.took < Duration::from_secs(10), "{ended:?}");
         lmtp.start_again();
     });
-    site.postfix_has_not_noticed();
+    host.postfix_has_not_noticed();
 }
 
 /// Without a service manager that holds them, clients are refused in between: Postfix comes again.
 #[test]
 fn restarts_with_sockets_of_its_own_lose_nothing() {
-    let mut site = Site::start(Sockets::Own);
-    site.under_load(600, 100, |_, lmtp| {
+    let mut host = MailHost::start(|launch| launch);
+    host.under_load(600, 100, |_, lmtp| {
         lmtp.stop();
         lmtp.start_again();
     });
@@ -156,8 +155,8 @@ fn restarts_with_sockets_of_its_own_lose_nothing() {
 
 #[test]
 fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
-    let mut site = Site::start(Sockets::Held);
-    site.under_load(1000, 150, |_, lmtp| {
+    let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
+    host.under_load(1000, 150, |_, lmtp| {
         lmtp.kill();
         lmtp.start_again();
     });
@@ -165,48 +164,48 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
 
 #[test]
 fn a_postgres_that_restarts_under_load_loses_nothing() {
-    let mut site = Site::start(Sockets::Held);
-    let pid = site.lmtp.pid();
-    site.under_load(1000, 200, |world, _| {
-        world.postgres.stop_immediate();
-        world.postgres.restart();
+    let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
+    let pid = host.lmtp.pid();
+    host.under_load(1000, 200, |site, _| {
+        site.postgres.stop_immediate();
+        site.postgres.restart();
     });
-    assert_eq!((site.lmtp.has_ended(), site.lmtp.pid()), (false, pid), "{}", site.lmtp.log());
+    assert_eq!((host.lmtp.has_ended(), host.lmtp.pid()), (false, pid), "{}", host.lmtp.log());
 }
 
 #[test]
 fn a_dovecot_that_is_killed_under_load_loses_nothing() {
-    let mut site = Site::start(Sockets::Held);
-    site.under_load(1000, 200, |world, _| {
-        world.dovecot.kill();
-        world.dovecot.start_again();
+    let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
+    host.under_load(1000, 200, |site, _| {
+        site.dovecot.kill();
+        site.dovecot.start_again();
     });
-    assert!(!site.lmtp.has_ended(), "{}", site.lmtp.log());
+    assert!(!host.lmtp.has_ended(), "{}", host.lmtp.log());
 }
 
 /// SIGHUP under load: the configuration is read again, and connections go on.
 #[test]
 fn reloads_under_load_are_not_noticed() {
-    let mut site = Site::start(Sockets::Own);
-    let pid = site.lmtp.pid();
-    site.under_load(600, 50, |_, lmtp| lmtp.reload());
-    site.postfix_has_not_noticed();
-    assert_eq!((site.lmtp.has_ended(), site.lmtp.pid()), (false, pid), "{}", site.lmtp.log());
+    let mut host = MailHost::start(|launch| launch);
+    let pid = host.lmtp.pid();
+    host.under_load(600, 50, |_, lmtp| lmtp.reload());
+    host.postfix_has_not_noticed();
+    assert_eq!((host.lmtp.has_ended(), host.lmtp.pid()), (false, pid), "{}", host.lmtp.log());
 }
 
 /// Somebody's mail program holds the first recipient's mailbox (Dovecot waits for its lock): the
 /// other 49 copies are in their mailboxes at once, and each recipient has its reply.
 #[test]
 fn one_mailbox_that_hangs_defers_its_recipient_alone() {
-    let world = World::with(Dovecot::start_that_waits_for_locks(0));
+    let site = Site::with(Dovecot::start_that_waits_for_locks(0));
     let limits =
         "[lock]\nwait_secs = 3\nlease_secs = 30\n[limits]\ndeadline_secs = 25\nanswer_secs = 10\n";
-    let lmtp = Lmtp::start(&world.config("etc", &format!("{LETTERS}{limits}")));
+    let lmtp = site.server(&format!("{LETTERS}{limits}"));
     let mut client = lmtp.client();
     let first =
         client.deliver("ann@elsewhere.example", &["u0@mail.axial.net"], message(0).as_bytes());
     assert!(first.expect("an answer")[0].is_ok(), "the mailbox is made");
-    let lock = world.dovecot.lock_mailbox("u0");
+    let lock = site.dovecot.lock_mailbox("u0");
 
     let to: Vec<String> = (0..ACCOUNTS).map(|number| format!("u{number}@mail.axial.net")).collect();
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
@@ -218,7 +217,7 @@ fn one_mailbox_that_hangs_defers_its_recipient_alone() {
     client.send(b".\r\n").expect("its end");
     // The first one's reply comes last in time, and first in order.
     let placed =
-        || (1..ACCOUNTS).filter(|number| world.dovecot.files(&format!("u{number}")) == 1).count();
+        || (1..ACCOUNTS).filter(|number| site.dovecot.files(&format!("u{number}")) == 1).count();
     assert!(
         wait_until(Duration::from_secs(10), || placed() == ACCOUNTS - 1),
         "{} placed\n{}",
@@ -242,8 +241,8 @@ fn one_mailbox_that_hangs_defers_its_recipient_alone() {
         last.iter().all(crate::support::lmtp_client::Reply::is_ok)
     });
     assert!(delivered, "{last:?}");
-    letters::stand_in(&world.dovecot, "u0", "INBOX", [message(0), message(1)]);
+    letters::stand_in(&site.dovecot, "u0", "INBOX", [message(0), message(1)]);
     for number in 1..ACCOUNTS {
-        letters::stand_in(&world.dovecot, &format!("u{number}"), "INBOX", [message(1)]);
+        letters::stand_in(&site.dovecot, &format!("u{number}"), "INBOX", [message(1)]);
     }
 }

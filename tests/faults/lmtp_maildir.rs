@@ -16,12 +16,12 @@ use nix::sys::signal::Signal;
 
 use crate::support::dovecot::MAIL_USER;
 use crate::support::letters;
-use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::server::guarded;
+use crate::support::site::Site;
 use crate::support::trial::LETTERS;
-use crate::support::world::World;
 use crate::support::{onedrop_path, set_mode, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
@@ -33,23 +33,23 @@ const FROZEN_MS: u64 = 40;
 const RUNS_MS: u64 = 2;
 const ANN: &str = "ann@elsewhere.example";
 
-struct Site {
-    world: World,
+/// One that writes Dovecot's own Maildirs.
+struct MailHost {
+    site: Site,
     config: PathBuf,
     /// Where the mail's user may run it.
     program: PathBuf,
 }
 
-impl Site {
-    fn start() -> Site {
-        let world = World::start();
-        let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-        let store = format!("url = \"maildir://{}\"", world.dovecot.mail_root().display());
-        let config = world.config_by("etc", &ledger, &store, &format!("{LETTERS}{SHORT}"));
-        let program = world.root.join("onedrop");
+impl MailHost {
+    fn start() -> MailHost {
+        let site = Site::with_servers();
+        let store = format!("store.url = \"maildir://{}\"\n", site.dovecot.mail_root().display());
+        let config = site.config("etc", &format!("{store}{LETTERS}{SHORT}"));
+        let program = site.root.join("onedrop");
         fs::copy(onedrop_path(), &program).expect("a copy of the program");
         set_mode(&program, 0o755);
-        Site { world, config, program }
+        MailHost { site, config, program }
     }
 
     /// One try of a delivery in a process of its own, as the mail's user; whether it succeeded,
@@ -81,12 +81,12 @@ impl Site {
                 wrong.push(format!("{account}: {files} files in place of {}", numbers.len()));
             }
             letters::stand_in(
-                &self.world.dovecot,
+                &self.site.dovecot,
                 account,
                 "INBOX",
                 numbers.iter().map(|number| message(*number)),
             );
-            let litter = names(&self.world.dovecot.maildir(account).join("tmp"));
+            let litter = names(&self.site.dovecot.maildir(account).join("tmp"));
             assert!(litter.is_empty(), "{account}: {litter:?}");
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
@@ -94,13 +94,13 @@ impl Site {
         let ledger = "SELECT count(placed_at) || ' of ' || count(*) || ', in doubt: ' || count(*) FILTER (WHERE in_doubt) \
                       FROM onedrop_copy";
         assert_eq!(
-            self.world.postgres.psql(ledger),
+            self.site.postgres.psql(ledger),
             format!("{messages} of {messages}, in doubt: 0")
         );
     }
 
     fn files(&self, account: &str) -> usize {
-        self.world.dovecot.files(account)
+        self.site.dovecot.files(account)
     }
 }
 
@@ -184,8 +184,8 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     const STEP: usize = 25;
     const SENDERS: usize = 8;
     const ACCOUNTS: usize = 20;
-    let site = Site::start();
-    let mut lmtp = Lmtp::start_with(&site.config, Sockets::Held, &[]);
+    let host = MailHost::start();
+    let mut lmtp = Launch::of(&host.config).with_sockets_of_the_rig().start();
     let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
     let postfix = Postfix::start(&PostfixSpec {
         delivery,
@@ -194,7 +194,7 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     });
     let account = |number: usize| format!("u{}", number % ACCOUNTS);
     let maildirs: Vec<PathBuf> =
-        (0..ACCOUNTS).map(|number| site.world.dovecot.maildir(&account(number))).collect();
+        (0..ACCOUNTS).map(|number| host.site.dovecot.maildir(&account(number))).collect();
     let next = AtomicUsize::new(0);
     let read = while_read(&maildirs, || {
         thread::scope(|scope| {
@@ -222,7 +222,7 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     });
     let deferred = postfix.log().matches(" status=deferred ").count();
-    let found = site.world.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
+    let found = host.site.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
     println!(
         "{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by a reader"
     );
@@ -231,7 +231,7 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     for number in 0..MESSAGES {
         expected.entry(account(number)).or_default().push(number);
     }
-    site.each_stands_once(&expected);
+    host.each_stands_once(&expected);
 }
 
 /// By eight connections and by processes of their own, all at once, while a reader moves it as soon
@@ -241,11 +241,11 @@ fn one_message_by_many_ways_at_once_stands_once() {
     const MESSAGES: usize = 60;
     const CONNECTIONS: usize = 8;
     const PROCESSES: usize = 3;
-    let site = Site::start();
-    let mut lmtp = Lmtp::start(&site.config);
+    let host = MailHost::start();
+    let mut lmtp = Launch::of(&host.config).start();
     let account = |number: usize| format!("u{number}");
     let maildirs: Vec<PathBuf> =
-        (0..MESSAGES).map(|number| site.world.dovecot.maildir(&account(number))).collect();
+        (0..MESSAGES).map(|number| host.site.dovecot.maildir(&account(number))).collect();
     let mut clients: Vec<LmtpClient> = (0..CONNECTIONS).map(|_| lmtp.client()).collect();
     let round = |number: usize, clients: &mut [LmtpClient]| {
         let (to, mail) = (&address(&account(number)), &message(number));
@@ -262,7 +262,7 @@ fn one_message_by_many_ways_at_once_stands_once() {
             for _ in 0..PROCESSES {
                 scope.spawn(|| {
                     barrier.wait();
-                    until_delivered(|| site.deliver(&account(number), mail));
+                    until_delivered(|| host.deliver(&account(number), mail));
                 });
             }
         });
@@ -275,7 +275,7 @@ fn one_message_by_many_ways_at_once_stands_once() {
     });
     println!("{MESSAGES} messages: {frozen} times frozen, {read} copies moved by a reader");
     assert!(read > 0, "nobody has read anything");
-    site.each_stands_once(&(0..MESSAGES).map(|number| (account(number), vec![number])).collect());
+    host.each_stands_once(&(0..MESSAGES).map(|number| (account(number), vec![number])).collect());
 }
 
 /// Tries as Postfix would.
@@ -291,8 +291,8 @@ fn is_ok(reply: &Reply) -> bool {
 
 #[test]
 fn a_message_that_is_placed_is_not_written_again() {
-    let site = Site::start();
-    let lmtp = Lmtp::start(&site.config);
+    let host = MailHost::start();
+    let lmtp = Launch::of(&host.config).start();
     let mut client = lmtp.client();
     let mut deliver =
         || client.deliver(ANN, &[&address("doug")], &message(1)).expect("a reply").remove(0);
@@ -306,7 +306,7 @@ fn a_message_that_is_placed_is_not_written_again() {
         .split_once("name=")
         .and_then(|(_, rest)| rest.split_whitespace().next())
         .expect("a name");
-    let maildir = site.world.dovecot.maildir("doug");
+    let maildir = host.site.dovecot.maildir("doug");
     assert_eq!(names(&maildir.join("new")), [name]);
     for is_read in [false, true] {
         if is_read {
@@ -320,12 +320,12 @@ fn a_message_that_is_placed_is_not_written_again() {
                     .contains(&format!("already there account=doug mailbox=INBOX name={name}")),
             "{again}"
         );
-        assert!(site.deliver("doug", &message(1)));
-        assert_eq!(site.files("doug"), 1, "read: {is_read}");
+        assert!(host.deliver("doug", &message(1)));
+        assert_eq!(host.files("doug"), 1, "read: {is_read}");
         assert!(names(&maildir.join("tmp")).is_empty(), "read: {is_read}");
     }
-    site.each_stands_once(&BTreeMap::from([("doug".to_owned(), vec![1])]));
+    host.each_stands_once(&BTreeMap::from([("doug".to_owned(), vec![1])]));
     // Dovecot has one mailbox, and no other from the file of the locks.
     assert!(maildir.join("onedrop.lock").is_file());
-    assert_eq!(site.world.dovecot.doveadm(&["mailbox", "list", "-u", "doug"]).trim(), "INBOX");
+    assert_eq!(host.site.dovecot.doveadm(&["mailbox", "list", "-u", "doug"]).trim(), "INBOX");
 }

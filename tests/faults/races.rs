@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::process::Output;
 
+use crate::support::maildir_copies;
 use crate::support::pgbouncer::PgBouncer;
+use crate::support::site::{Files, Site, delivered};
 use crate::support::start_line::StartLine;
-use crate::support::world::{STORY, World, delivered};
-use crate::support::{TempRoot, maildir_copies};
 
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.
@@ -17,7 +17,7 @@ const PATIENT: &str = "[lock]\nwait_secs = 80\nlease_secs = 180\n[limits]\ndeadl
 const STRICT: &str = "[lock]\nwait_secs = 0\n";
 
 /// Where the deliveries go, by two configurations each.
-trait Site {
+trait Mailboxes {
     fn configs(&self, name: &str, times: &str) -> [PathBuf; 2];
     /// All copies in a mailbox, as the store holds them.
     fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>>;
@@ -25,26 +25,21 @@ trait Site {
     fn stored(&self, message: &str) -> Vec<u8>;
 }
 
-struct Servers {
-    world: World,
+struct Served {
+    site: Site,
     pooler: Option<PgBouncer>,
 }
 
-impl Site for Servers {
+impl Mailboxes for Served {
     fn configs(&self, name: &str, times: &str) -> [PathBuf; 2] {
         let url =
-            self.pooler.as_ref().map_or_else(|| self.world.postgres.url_socket(), PgBouncer::url);
-        ["a", "b"].map(|host| {
-            self.world.config_with(
-                &format!("{name}-{host}"),
-                &format!("url = \"{url}\""),
-                &format!("{STORY}{times}"),
-            )
-        })
+            self.pooler.as_ref().map_or_else(|| self.site.postgres.url_socket(), PgBouncer::url);
+        let more = format!("ledger.url = \"{url}\"\n{times}");
+        ["a", "b"].map(|host| self.site.config(&format!("{name}-{host}"), &more))
     }
 
     fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
-        self.world.dovecot.messages(account, mailbox)
+        self.site.dovecot.messages(account, mailbox)
     }
 
     fn stored(&self, message: &str) -> Vec<u8> {
@@ -52,27 +47,17 @@ impl Site for Servers {
     }
 }
 
-/// A ledger in a file and Maildirs.
-struct Embedded(TempRoot);
-
-impl Site for Embedded {
+impl Mailboxes for Site<Files> {
     fn configs(&self, name: &str, times: &str) -> [PathBuf; 2] {
-        let at = self.0.display();
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n[store]\nurl = \"maildir://{at}/mail\"\n{STORY}{times}"
-        );
-        ["a", "b"].map(|host| self.0.write(&format!("{name}-{host}/onedrop.toml"), &text))
+        ["a", "b"].map(|host| self.config(&format!("{name}-{host}"), times))
     }
 
     fn copies(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
         let folder = if mailbox == "INBOX" { String::new() } else { format!(".{mailbox}") };
-        let tmp = self.0.join("mail").join(account).join("Maildir").join(&folder).join("tmp");
-        assert_eq!(
-            std::fs::read_dir(tmp).map_or(0, Iterator::count),
-            0,
-            "{account}/{mailbox} has litter"
-        );
-        maildir_copies(&self.0.join("mail"), account, &folder)
+        let tmp = self.root.join("mail").join(account).join("Maildir").join(&folder).join("tmp");
+        let litter = std::fs::read_dir(tmp).map_or(0, Iterator::count);
+        assert_eq!(litter, 0, "{account}/{mailbox} has litter");
+        maildir_copies(&self.root.join("mail"), account, &folder)
     }
 
     fn stored(&self, message: &str) -> Vec<u8> {
@@ -95,7 +80,7 @@ fn own(id: &str, recipient: &str) -> String {
 
 /// Delivers to all `accounts` (one may be there several times) at one moment, in turn by either
 /// configuration; those told to try again do so one after the other. Returns how many were.
-fn race(site: &dyn Site, id: &str, accounts: &[String], times: &str) -> usize {
+fn race(site: &dyn Mailboxes, id: &str, accounts: &[String], times: &str) -> usize {
     let configs = site.configs(id, times);
     let recipients: Vec<String> =
         accounts.iter().map(|account| format!("{account}@mail.axial.net")).collect();
@@ -149,7 +134,7 @@ fn texts(copies: &[Vec<u8>]) -> Vec<String> {
 
 /// One recipient's message in many processes, and one message to many recipients; with patience,
 /// and without.
-fn races(site: &dyn Site) {
+fn races(site: &dyn Mailboxes) {
     let one = vec!["scuba".to_owned(); PROCESSES];
     let many: Vec<String> = (0..PROCESSES).map(|n| format!("r{n}")).collect();
     for (name, accounts) in [("one", &one), ("many", &many)] {
@@ -166,19 +151,19 @@ fn races(site: &dyn Site) {
 
 #[test]
 fn forty_at_once_on_postgres_and_imap_leave_one_copy_each() {
-    races(&Servers { world: World::start(), pooler: None });
+    races(&Served { site: Site::with_servers(), pooler: None });
 }
 
 /// Through a pooler that hands each transaction to another server connection.
 #[test]
 fn forty_at_once_through_pgbouncer_leave_one_copy_each() {
-    let world = World::start();
-    let pooler = Some(PgBouncer::start(&world.postgres));
-    races(&Servers { world, pooler });
+    let site = Site::with_servers();
+    let pooler = Some(PgBouncer::start(&site.postgres));
+    races(&Served { site, pooler });
 }
 
 /// The embedded default: SQLite and Maildir on one host.
 #[test]
 fn forty_at_once_on_sqlite_and_maildir_leave_one_copy_each() {
-    races(&Embedded(TempRoot::new()));
+    races(&Site::embedded());
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::world::{STORY, World, deliver, start_delivery};
+use crate::support::site::{Site, deliver, start_delivery};
 use crate::support::{onedrop_path, wait_until};
 
 /// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy
@@ -150,11 +150,11 @@ impl Drop for Zombie {
 }
 
 /// Starts a delivery under strace, of whose first thread alone the calls are counted.
-fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child {
+fn trace(site: &Site, config: &Path, id: &str, inject: Option<&str>) -> Child {
     let mut command = Command::new("strace");
     command
         .args(["-s", "200", "-e", "trace=sendto,recvfrom,poll", "-o"])
-        .arg(world.root.join(format!("{id}.trace")));
+        .arg(site.root.join(format!("{id}.trace")));
     if let Some(inject) = inject {
         command.args(["-e", &format!("inject={inject}")]);
     }
@@ -168,31 +168,23 @@ fn trace(world: &World, config: &Path, id: &str, inject: Option<&str>) -> Child 
     {
         command.env_remove(name);
     }
-    command.stdin(File::open(world.root.write(id, message(id))).expect("message"));
+    command.stdin(File::open(site.root.write(id, message(id))).expect("message"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace")
 }
 
 /// Leaves copies in doubt: deliveries of `ids` that are killed between their record and the mail
 /// server's greeting, which never comes, and whose leases have run out.
-fn leave_in_doubt(world: &World, ids: &[String]) {
+fn leave_in_doubt(site: &Site, ids: &[String]) {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("its number").port();
-    let (ledger, store) = (
-        format!("url = \"{}\"", world.postgres.url_socket()),
-        format!("url = \"imap://127.0.0.1:{port}\""),
-    );
+    let more = format!("store.url = \"imap://127.0.0.1:{port}\"\n{TIMES}");
     let row = |id: &str, what: &str| {
-        world.postgres.psql(&format!(
+        site.postgres.psql(&format!(
             "SELECT DISTINCT {what} FROM onedrop_copy WHERE account IN ('to-{id}', 'from-{id}')"
         ))
     };
     for id in ids {
-        let config = world.config_by(
-            &format!("{id}-killed"),
-            &ledger,
-            &format!("{store}\nstarttls = false"),
-            &format!("{STORY}{TIMES}"),
-        );
+        let config = site.config(&format!("{id}-killed"), &more);
         let mut child = start_delivery(&config, &["-d", &format!("to-{id}@mail.axial.net")]);
         child.stdin.take().expect("stdin").write_all(message(id).as_bytes()).expect("the message");
         assert!(
@@ -213,7 +205,7 @@ fn leave_in_doubt(world: &World, ids: &[String]) {
 /// A delivery that stands still at `freeze`. The scheduling may move the counts: then once more,
 /// under another name.
 fn frozen(
-    world: &World,
+    site: &Site,
     config: &Path,
     name: &str,
     freeze: Freeze,
@@ -223,12 +215,12 @@ fn frozen(
         let id = format!("{name}{attempt}");
         let recording = format!("{id}rec");
         if in_doubt {
-            leave_in_doubt(world, &[id.clone(), recording.clone()]);
+            leave_in_doubt(site, &[id.clone(), recording.clone()]);
         }
-        let output = trace(world, config, &recording, None).wait_with_output().expect("end");
+        let output = trace(site, config, &recording, None).wait_with_output().expect("end");
         assert!(output.status.success(), "recording: {output:?}");
         let read = |id: &str| {
-            fs::read_to_string(world.root.join(format!("{id}.trace"))).unwrap_or_default()
+            fs::read_to_string(site.root.join(format!("{id}.trace"))).unwrap_or_default()
         };
         let recorded = calls(&read(&recording));
         let at = freeze
@@ -236,8 +228,7 @@ fn frozen(
             .unwrap_or_else(|| panic!("no {freeze:?} in\n{}", read(&recording)));
         let name = &recorded[at].name;
         let n = recorded[..=at].iter().filter(|call| call.name == *name).count();
-        let mut strace =
-            trace(world, config, &id, Some(&format!("{name}:signal=SIGSTOP:when={n}")));
+        let mut strace = trace(site, config, &id, Some(&format!("{name}:signal=SIGSTOP:when={n}")));
         let stopped = || read(&id).contains("--- stopped by SIGSTOP ---");
         let up = wait_until(Duration::from_secs(10), || {
             stopped() || !matches!(strace.try_wait(), Ok(None))
@@ -258,20 +249,20 @@ fn frozen(
 }
 
 /// Freezes one, lets another take over, thaws the first; returns what the first said in the end.
-fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
+fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
     let name =
         format!("{}{}", if in_doubt { "doubt-" } else { "" }, format!("{freeze:?}").to_lowercase());
-    let first = world.config(&format!("{name}-first"), &format!("{STORY}{TIMES}"));
-    let second = world.config(&format!("{name}-second"), &format!("{STORY}{TIMES}"));
-    let (id, mut zombie) = frozen(world, &first, &name, freeze, in_doubt);
+    let first = site.config(&format!("{name}-first"), TIMES);
+    let second = site.config(&format!("{name}-second"), TIMES);
+    let (id, mut zombie) = frozen(site, &first, &name, freeze, in_doubt);
     let row =
         format!("SELECT placed_at IS NULL, epoch FROM onedrop_copy WHERE account = 'to-{id}'");
     let epoch = if in_doubt { "t|2" } else { "t|1" };
     assert!(
-        wait_until(Duration::from_secs(5), || world.postgres.psql(&row) == epoch),
+        wait_until(Duration::from_secs(5), || site.postgres.psql(&row) == epoch),
         "{name}: not recorded"
     );
-    let lease = world
+    let lease = site
         .postgres
         .psql(&format!("SELECT leased_until FROM onedrop_copy WHERE account = 'to-{id}'"));
 
@@ -293,11 +284,10 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
     assert!(said.starts_with(how), "{name}: {said}");
     // By the ledger's clock, which is the leases'.
     let late = format!("SELECT placed_at > '{lease}' FROM onedrop_copy WHERE account = 'to-{id}'");
-    assert_eq!(world.postgres.psql(&late), "t", "{name}: before the lease had run out");
+    assert_eq!(site.postgres.psql(&late), "t", "{name}: before the lease had run out");
     let copy = message(&id).replace('\n', "\r\n").into_bytes();
-    let is_one_copy = |account: &str, mailbox: &str| {
-        world.dovecot.messages(account, mailbox) == [copy.as_slice()]
-    };
+    let is_one_copy =
+        |account: &str, mailbox: &str| site.dovecot.messages(account, mailbox) == [copy.as_slice()];
     assert!(is_one_copy(&format!("to-{id}"), "INBOX"), "{name}, before the thaw");
 
     assert!(matches!(zombie.strace.try_wait(), Ok(None)), "{name}: it was not frozen");
@@ -324,8 +314,8 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
     assert!(late.starts_with(start), "{name}: {late}");
 
     for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
-        let uids = world.dovecot.uids(&account, mailbox);
-        let row = world.postgres.psql(&format!(
+        let uids = site.dovecot.uids(&account, mailbox);
+        let row = site.postgres.psql(&format!(
             "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
              WHERE account = '{account}' AND mailbox = '{mailbox}'"
         ));
@@ -340,12 +330,12 @@ fn take_over(world: &World, freeze: Freeze, in_doubt: bool) -> String {
 
 /// All at once: it is the leases that take the time.
 fn take_over_at_each(freezes: &[Freeze], in_doubt: bool) {
-    let world = World::start();
+    let site = Site::with_servers();
     let late: Vec<(Freeze, String)> = std::thread::scope(|scope| {
-        let world = &world;
+        let site = &site;
         let begin = |freeze: &Freeze| {
             let freeze = *freeze;
-            (freeze, scope.spawn(move || take_over(world, freeze, in_doubt)))
+            (freeze, scope.spawn(move || take_over(site, freeze, in_doubt)))
         };
         let runs: Vec<_> = freezes.iter().map(begin).collect();
         runs.into_iter()

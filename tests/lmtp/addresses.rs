@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::escapes::unescaped;
 use crate::support::lmtp_client::{LmtpClient, dot_stuffed};
-use crate::support::local::Local;
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
+use crate::support::site::{Files, Site};
 use crate::support::{fixture_text, letters, onedrop, onedrop_path, unix_user};
 
 const ANN: &[u8] = b"ann@elsewhere.example";
@@ -65,9 +65,9 @@ enum End {
     Later,
 }
 
-fn by_pipe(site: &Local, sender: &[u8], recipient: &[u8], message: &[u8]) -> End {
+fn by_pipe(site: &Site<Files>, sender: &[u8], recipient: &[u8], message: &[u8]) -> End {
     let mut command = onedrop();
-    command.arg("deliver").arg("--config").arg(site.server_config(""));
+    command.arg("deliver").arg("--config").arg(site.config("pipe", ""));
     command.args([
         OsStr::new("-f"),
         OsStr::from_bytes(sender),
@@ -116,7 +116,7 @@ fn letter(name: &str) -> Vec<u8> {
 }
 
 /// What lies in all mailboxes: of each account, the messages without what was put before them.
-fn mailboxes(site: &Local) -> BTreeMap<String, Vec<String>> {
+fn mailboxes(site: &Site<Files>) -> BTreeMap<String, Vec<String>> {
     let accounts = std::fs::read_dir(site.root.join("mail")).expect("mailboxes");
     let names =
         accounts.map(|entry| entry.expect("entry").file_name().into_string().expect("a name"));
@@ -135,8 +135,8 @@ fn mailboxes(site: &Local) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn a_recipient_is_the_same_account_by_both_doors() {
-    let site = Local::new();
-    let _server = site.start_server("");
+    let site = Site::embedded();
+    let _server = site.server("");
     let mut client = LmtpClient::welcome(&site.socket());
     let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (number, address) in addresses().iter().enumerate() {
@@ -160,8 +160,8 @@ fn a_recipient_is_the_same_account_by_both_doors() {
 
 #[test]
 fn a_sender_is_the_same_on_record_by_both_doors_and_whole_in_return_path() {
-    let site = Local::new();
-    let _server = site.start_server("");
+    let site = Site::embedded();
+    let _server = site.server("");
     let mut client = LmtpClient::welcome(&site.socket());
     for (number, address) in addresses().iter().enumerate() {
         let shown = address.bytes.escape_ascii().to_string();
@@ -188,10 +188,10 @@ fn a_sender_is_the_same_on_record_by_both_doors_and_whole_in_return_path() {
 /// the same Return-Path.
 #[test]
 fn a_real_postfix_says_both_doors_the_same() {
-    let site = Local::new();
-    let more = "[lmtp]\nsocket_mode = \"0666\"\n";
-    let config = site.server_config(more);
-    let _server = site.launch_logged(site.server_as(unix_user("nobody").uid.as_raw(), more));
+    let site = Site::embedded();
+    site.give_to(unix_user("nobody").uid.as_raw());
+    let _server = site.server("");
+    let config = site.config("pipe", "");
     let by_lmtp = Delivery::Lmtp(format!("unix:{}", site.socket().display()));
     let by_pipe = PostfixSpec { config: Some(config), ..PostfixSpec::new(onedrop_path()) };
     let doors = [by_pipe, PostfixSpec { delivery: by_lmtp, ..PostfixSpec::new(onedrop_path()) }];

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use crate::support::letters;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
-use crate::support::world::{STORY, World, run};
+use crate::support::site::{STORY, Site, run};
 use crate::support::{fixture, onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
@@ -72,8 +72,8 @@ fn welcome(id: &str) -> Vec<u8> {
 }
 
 fn lisa_writes_to_scuba_and_doug(way: Way) {
-    let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, None);
     let queue_id = postfix.send(
         LISA,
@@ -82,9 +82,9 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
     );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
-    world.story_is_told("story");
+    site.story_is_told("story");
     for (account, mailbox) in [("scuba", "INBOX"), ("doug", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&world.dovecot, account, mailbox, [welcome("story")]);
+        letters::stand_in(&site.dovecot, account, mailbox, [welcome("story")]);
     }
 
     let attempts = postfix.attempts(&queue_id);
@@ -102,7 +102,7 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
         assert!(wait_until(LONG, || lmtp.log().contains(&fields)), "{fields:?} in {}", lmtp.log());
     }
     // How it ended is put on record after the replies.
-    let config = world.config("trace", STORY);
+    let config = site.config("trace", STORY);
     let mut trace = String::new();
     let told = wait_until(LONG, || {
         trace = String::from_utf8_lossy(&run(&config, &["trace", &queue_id]).stdout).into_owned();
@@ -112,8 +112,8 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
 }
 
 fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
-    let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, None);
     for count in [10, 50] {
         let to: Vec<String> = (1..=count).map(|n| format!("r{n}@mail.axial.net")).collect();
@@ -121,17 +121,14 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
         postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
-        assert_eq!(
-            world.ledger_copies(&format!("crowd-{count}")),
-            format!("{0} of {0}", count + 1)
-        );
+        assert_eq!(site.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
     }
     for n in 1..=50 {
         let crowds: &[u8] = if n <= 10 { &[10, 50] } else { &[50] };
         let its_own = crowds.iter().map(|count| welcome(&format!("crowd-{count}")));
-        letters::stand_in(&world.dovecot, &format!("r{n}"), "INBOX", its_own);
+        letters::stand_in(&site.dovecot, &format!("r{n}"), "INBOX", its_own);
     }
-    letters::stand_in(&world.dovecot, "lisa", "Sent", [welcome("crowd-10"), welcome("crowd-50")]);
+    letters::stand_in(&site.dovecot, "lisa", "Sent", [welcome("crowd-10"), welcome("crowd-50")]);
 }
 
 fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
@@ -141,48 +138,48 @@ fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
 }
 
 fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
-    let mut world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let mut site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
     // A session with the store that the server may have kept is dead by then.
     postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    world.dovecot.stop();
+    site.dovecot.stop();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
     assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
     let log = postfix.log();
     assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
-    world.dovecot.start_again();
+    site.dovecot.start_again();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     for (account, mailbox) in [("scuba", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&world.dovecot, account, mailbox, [welcome("before"), welcome("down")]);
+        letters::stand_in(&site.dovecot, account, mailbox, [welcome("before"), welcome("down")]);
     }
-    assert_eq!(world.ledger_copies("down"), "2 of 2");
+    assert_eq!(site.ledger_copies("down"), "2 of 2");
 }
 
 fn a_ledger_that_is_down_defers_and_then_gets_one_copy(way: Way) {
-    let mut world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let mut site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
     postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    world.postgres.stop_immediate();
+    site.postgres.stop_immediate();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
     assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
-    world.postgres.restart();
+    site.postgres.restart();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     for (account, mailbox) in [("scuba", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&world.dovecot, account, mailbox, [welcome("before"), welcome("ledger")]);
+        letters::stand_in(&site.dovecot, account, mailbox, [welcome("before"), welcome("ledger")]);
     }
-    assert_eq!(world.ledger_copies("ledger"), "2 of 2");
+    assert_eq!(site.ledger_copies("ledger"), "2 of 2");
 }
 
 fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
-    let world = World::start();
+    let site = Site::with_servers();
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
-    let lmtp = Lmtp::start(&world.config("etc", known));
+    let lmtp = site.server(known);
     let postfix = postfix(&lmtp, way, None);
     let queue_id =
         postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
@@ -192,14 +189,14 @@ fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
         attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
     assert!(bounced.contains("unknown recipient"), "{bounced}");
-    letters::stand_in(&world.dovecot, "scuba", "INBOX", [welcome("unknown")]);
-    assert_eq!(world.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", [welcome("unknown")]);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
 }
 
 /// A line of 5,000 characters stays one, a lone dot and bytes of eight bits stay what they are.
 fn odd_bytes_arrive_as_they_were_sent(way: Way) {
-    let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, None);
     let body = [
         "long ".repeat(1000),
@@ -214,20 +211,19 @@ fn odd_bytes_arrive_as_they_were_sent(way: Way) {
         .replace('\n', "\r\n");
     postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], message.as_bytes());
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    letters::stand_in(&world.dovecot, "scuba", "INBOX", [message]);
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", [message]);
 }
 
 /// Postfix knows a message's size with two bytes for each line's end, and returns by itself what is
 /// over a size told to it.
 fn a_message_just_below_the_limit_is_not_returned(way: Way) {
-    let world = World::start();
-    let lmtp =
-        Lmtp::start(&world.config("etc", &format!("{STORY}[limits]\nmessage_bytes = 16000\n")));
+    let site = Site::with_servers();
+    let lmtp = site.server(&format!("{STORY}[limits]\nmessage_bytes = 16000\n"));
     let postfix = postfix(&lmtp, way, None);
     let message = format!("{ANNS}Message-ID: <size@x>\n\n{}", "\n".repeat(15_000)).into_bytes();
     postfix.send("ann@elsewhere.example", &["scuba@mail.axial.net"], &message);
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    letters::stand_in(&world.dovecot, "scuba", "INBOX", [&message]);
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", [&message]);
     let larger =
         [&b"From: ann@elsewhere.example\nMessage-ID: <larger@x>\n\n"[..], &b"\n".repeat(16_000)]
             .concat();
@@ -240,9 +236,9 @@ fn a_message_just_below_the_limit_is_not_returned(way: Way) {
 
 /// Postfix says nothing by XFORWARD of what came without a client.
 fn mail_of_this_host_is_traced_by_its_queue_id(way: Way) {
-    let world = World::start();
-    let config = world.config("etc", STORY);
-    let lmtp = Lmtp::start(&config);
+    let site = Site::with_servers();
+    let config = site.config("etc", STORY);
+    let lmtp = Launch::of(&config).start();
     let postfix = postfix(&lmtp, way, None);
     postfix.submit(
         "root@mail.axial.net",
@@ -264,14 +260,14 @@ fn mail_of_this_host_is_traced_by_its_queue_id(way: Way) {
 }
 
 fn addresses_beyond_ascii_need_no_smtputf8(way: Way) {
-    let world = World::start();
-    let lmtp = Lmtp::start(&world.config("etc", STORY));
+    let site = Site::with_servers();
+    let lmtp = site.server(STORY);
     let postfix = postfix_with(&lmtp, way, None, "smtputf8_enable = no");
     let message = b"Subject: x\nMessage-ID: <utf8@x>\n\nbody\n";
     postfix.submit("l\u{ef}sa@mail.axial.net", "scuba+\u{f6}@mail.axial.net", message);
     let line = postfix.wait_for_log(" status=", LONG);
     assert!(line.contains(" status=sent "), "{line}");
-    let mails = world.dovecot.messages("scuba", "INBOX");
+    let mails = site.dovecot.messages("scuba", "INBOX");
     assert_eq!(mails.len(), 1, "{}", postfix.log());
     let head =
         "Return-Path: <l\u{ef}sa@mail.axial.net>\r\nDelivered-To: scuba+\u{f6}@mail.axial.net\r\n";

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::local::Local;
 use crate::support::run;
+use crate::support::site::Site;
 
 const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -51,9 +51,9 @@ fn letter(name: &str) -> Vec<u8> {
 
 #[test]
 fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
-    let site = Local::new();
+    let site = Site::embedded();
     let disk = Disk::mount(&site.root.join("image"), &site.root.join("mail"));
-    let _server = site.start_server(
+    let server = site.server(
         "[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n",
     );
     let mut client = LmtpClient::welcome(&site.socket());
@@ -80,7 +80,7 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
         let stored = crate::support::wait_until(Duration::from_secs(30), || {
             again().iter().all(Reply::is_ok)
         });
-        assert!(stored, "{name}: {}", site.log());
+        assert!(stored, "{name}: {}", server.log());
     }
-    assert_eq!(site.inbox("scuba").len(), 3, "{}", site.log());
+    assert_eq!(site.inbox("scuba").len(), 3, "{}", server.log());
 }

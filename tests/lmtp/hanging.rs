@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{Reply, dot_stuffed};
+use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::wait_until;
-use crate::support::world::World;
 
 const ANN: &str = "ann@elsewhere.example";
 /// A hanging append is given up `answer_secs` after its last bytes, and who waits for its turn
@@ -56,13 +56,13 @@ fn is_put_off(reply: &Reply, took: Duration) {
 
 #[test]
 fn mailboxes_that_hang_put_off_their_own_mail_alone() {
-    let world = World::with(Dovecot::start_that_waits_for_locks(0));
-    let lmtp = Lmtp::start(&world.config("etc", &format!("{LETTERS}{LIMITS}")));
+    let site = Site::with(Dovecot::start_that_waits_for_locks(0));
+    let lmtp = site.server(&format!("{LETTERS}{LIMITS}"));
     let all: Vec<String> = (0..ACCOUNTS).map(|number| address(&format!("u{number}"))).collect();
     let (first, _) = deliver(&lmtp, &all[..HANGING], "first");
     assert!(first.iter().all(Reply::is_ok), "the mailboxes are made: {first:?}");
     let locks: Vec<_> =
-        (0..HANGING).map(|number| world.dovecot.lock_mailbox(&format!("u{number}"))).collect();
+        (0..HANGING).map(|number| site.dovecot.lock_mailbox(&format!("u{number}"))).collect();
 
     let put_off = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -85,7 +85,7 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
         // All others' copies of the same message.
         let placed = || {
             (HANGING..ACCOUNTS)
-                .filter(|number| world.dovecot.files(&format!("u{number}")) == 1)
+                .filter(|number| site.dovecot.files(&format!("u{number}")) == 1)
                 .count()
         };
         let at_once = wait_until(LONGEST, || placed() == ACCOUNTS - HANGING);
@@ -130,10 +130,10 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
     }
     for number in 0..ACCOUNTS {
         let expected = if number < HANGING { 2 + MORE_TO_EACH } else { 1 };
-        assert_eq!(world.dovecot.count(&format!("u{number}"), "INBOX"), expected, "u{number}");
+        assert_eq!(site.dovecot.count(&format!("u{number}"), "INBOX"), expected, "u{number}");
     }
     for client in 0..4 {
-        assert_eq!(world.dovecot.count(&format!("v{client}"), "INBOX"), 5);
+        assert_eq!(site.dovecot.count(&format!("v{client}"), "INBOX"), 5);
     }
 }
 
@@ -142,15 +142,13 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
 #[test]
 fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
     const MANY: usize = 6;
-    let world = World::with(Dovecot::start_that_waits_for_locks(0));
+    let site = Site::with(Dovecot::start_that_waits_for_locks(0));
     let limits =
         "[lock]\nwait_secs = 1\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
-    let lmtp = Lmtp::start(
-        &world.config("etc", &format!("{LETTERS}{limits}[pool]\nledger = 4\nper_account = 2\n")),
-    );
+    let lmtp = site.server(&format!("{LETTERS}{limits}[pool]\nledger = 4\nper_account = 2\n"));
     let doug = [address("doug")];
     assert!(deliver(&lmtp, &doug, "first").0[0].is_ok());
-    let lock = world.dovecot.lock_mailbox("doug");
+    let lock = site.dovecot.lock_mailbox("doug");
     thread::scope(|scope| {
         for number in 0..MANY {
             let (lmtp, doug) = (&lmtp, &doug);
@@ -160,7 +158,7 @@ fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
         }
     });
     let doubt = "in_doubt = true, leased_until = clock_timestamp() - interval '1 second'";
-    world.postgres.psql(&format!("UPDATE onedrop_copy SET {doubt} WHERE placed_at IS NULL"));
+    site.postgres.psql(&format!("UPDATE onedrop_copy SET {doubt} WHERE placed_at IS NULL"));
     let put_off = AtomicUsize::new(0);
     thread::scope(|scope| {
         let (lmtp, doug, put_off) = (&lmtp, &doug, &put_off);
@@ -173,7 +171,7 @@ fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
         }
         let turns = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
         assert!(
-            wait_until(Duration::from_secs(10), || world.postgres.psql(turns) == "2"),
+            wait_until(Duration::from_secs(10), || site.postgres.psql(turns) == "2"),
             "{}",
             lmtp.log()
         );
@@ -190,7 +188,7 @@ fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
             }
         });
         assert_eq!(put_off.load(Ordering::SeqCst), 0, "all that before anybody was put off");
-        assert_eq!(world.postgres.psql(turns), "2", "the others wait without one");
+        assert_eq!(site.postgres.psql(turns), "2", "the others wait without one");
     });
     drop(lock);
 }

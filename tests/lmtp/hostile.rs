@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::support::letters;
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
+use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::wait_until;
-use crate::support::world::World;
 
 const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -22,16 +22,16 @@ const MOST_KB: u64 = 64 * 1024;
 /// What a good client may have to wait for its one reply, on a busy machine.
 const LONGEST_SERVICE: Duration = Duration::from_secs(20);
 
-struct Site {
-    world: World,
+struct Target {
+    site: Site,
     lmtp: Lmtp,
 }
 
-impl Site {
-    fn start() -> Site {
-        let world = World::start();
-        let lmtp = Lmtp::start(&world.config("etc", LETTERS));
-        Site { world, lmtp }
+impl Target {
+    fn start() -> Target {
+        let site = Site::with_servers();
+        let lmtp = site.server(LETTERS);
+        Target { site, lmtp }
     }
 
     /// Runs `attack` while a good client delivers one message after the other; then looks at what
@@ -63,7 +63,7 @@ impl Site {
             assert!(most.anon_kb < MOST_KB, "too much memory: {most:?}");
             good.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        letters::stand_in(&self.world.dovecot, "good", "INBOX", (0..served).map(letter));
+        letters::stand_in(&self.site.dovecot, "good", "INBOX", (0..served).map(letter));
         self.is_well();
     }
 
@@ -74,13 +74,13 @@ impl Site {
         let replies =
             self.lmtp.client().deliver(ANN, &["last@mail.axial.net"], letter(0).as_bytes());
         assert!(replies.as_ref().is_ok_and(|replies| replies[0].is_ok()), "{replies:?}");
-        letters::stand_in(&self.world.dovecot, "last", "INBOX", [letter(0)]);
+        letters::stand_in(&self.site.dovecot, "last", "INBOX", [letter(0)]);
     }
 
     /// Scuba's mailbox holds these messages.
     #[track_caller]
     fn scuba_has(&self, messages: &[String]) {
-        letters::stand_in(&self.world.dovecot, "scuba", "INBOX", messages);
+        letters::stand_in(&self.site.dovecot, "scuba", "INBOX", messages);
     }
 }
 
@@ -125,8 +125,8 @@ fn pour(stream: &mut UnixStream, piece: &[u8], times: usize) -> bool {
 
 #[test]
 fn the_silent_and_the_slow_hold_nobody_up() {
-    let mut site = Site::start();
-    site.withstands(|lmtp| {
+    let mut target = Target::start();
+    target.withstands(|lmtp| {
         let _silent: Vec<UnixStream> = (0..40).map(|_| raw(lmtp)).collect();
         // Silent in every place of a conversation.
         let places = [
@@ -151,13 +151,13 @@ fn the_silent_and_the_slow_hold_nobody_up() {
         let said = all_of(stream);
         assert!(said.contains("\r\n250 2.0.0 "), "{said}");
     });
-    site.scuba_has(&[told("slow")]);
+    target.scuba_has(&[told("slow")]);
 }
 
 #[test]
 fn lines_without_end_are_refused_or_delivered_in_bounded_memory() {
-    let mut site = Site::start();
-    site.withstands(|lmtp| {
+    let mut target = Target::start();
+    target.withstands(|lmtp| {
         // A command that does not end: 200 MB of it, or until the server hangs up.
         let mut stream = raw(lmtp);
         let all_taken = pour(&mut stream, &[b'x'; 65536], 3000);
@@ -176,17 +176,17 @@ fn lines_without_end_are_refused_or_delivered_in_bounded_memory() {
         assert!(!said.contains("\r\n250 2.1.0 "), "{said}");
     });
     // One line of 5 MB in a message is a message (RFC 5321 allows 1000 bytes, people send more).
-    let mut client = site.lmtp.client();
+    let mut client = target.lmtp.client();
     let long = format!("From: {ANN}\nMessage-ID: <long@x>\n\n{}\n", "z".repeat(5_000_000));
     let replies = client.deliver(ANN, &[SCUBA], long.as_bytes()).expect("replies");
     assert!(replies[0].is_ok(), "{replies:?}");
-    site.scuba_has(&[long]);
+    target.scuba_has(&[long]);
 }
 
 #[test]
 fn a_hundred_thousand_recipients_are_too_many() {
-    let mut site = Site::start();
-    site.withstands(|lmtp| {
+    let mut target = Target::start();
+    target.withstands(|lmtp| {
         let mut client = lmtp.client();
         assert!(client.command(&format!("MAIL FROM:<{ANN}>")).expect("an answer").is_ok());
         let (mut accepted, mut refused) = (0, 0);
@@ -215,22 +215,22 @@ fn a_hundred_thousand_recipients_are_too_many() {
 
 #[test]
 fn the_same_recipient_a_hundred_times_is_one_copy_and_a_reply_each() {
-    let mut site = Site::start();
-    let mut client = site.lmtp.client();
+    let mut target = Target::start();
+    let mut client = target.lmtp.client();
     let replies = client.deliver(ANN, &vec![SCUBA; 100], letter(1).as_bytes()).expect("replies");
     assert_eq!(replies.len(), 100);
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
-    site.scuba_has(&[letter(1)]);
-    site.is_well();
+    target.scuba_has(&[letter(1)]);
+    target.is_well();
 }
 
 #[test]
 fn ten_thousand_connections_end_nobody_elses() {
-    let mut site = Site::start();
-    let port = site.lmtp.port();
+    let mut target = Target::start();
+    let port = target.lmtp.port();
     // The good client's connection is older than the crowd; a full server may refuse whoever comes
     // later.
-    site.withstands(|_| {
+    target.withstands(|_| {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut crowd = Vec::new();
         for _ in 0..10_000 {
@@ -244,39 +244,40 @@ fn ten_thousand_connections_end_nobody_elses() {
         println!("{} connections at once", crowd.len());
     });
     // All are gone, and the server knows.
-    let (mut client, socket) = (None, site.lmtp.socket());
+    let (mut client, socket) = (None, target.lmtp.socket());
     let again = wait_until(Duration::from_secs(20), || {
         client = LmtpClient::unix(&socket, Duration::from_secs(5)).ok();
         client.as_ref().is_some_and(|client| client.greeting.code == 220)
     });
-    assert!(again, "{}", site.lmtp.log());
+    assert!(again, "{}", target.lmtp.log());
 }
 
 /// A client that has closed its sending half has said all, and gets its answers.
 #[test]
 fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
-    let mut site = Site::start();
-    let mut stream = raw(&site.lmtp);
+    let mut target = Target::start();
+    let mut stream = raw(&target.lmtp);
     stream.write_all(pipelined("half").as_bytes()).expect("a conversation");
     stream.shutdown(Shutdown::Write).expect("socket");
     let said = all_of(stream);
     assert!(said.contains("\r\n250 2.0.0 "), "{said}");
-    site.scuba_has(&[told("half")]);
+    target.scuba_has(&[told("half")]);
     // Without its last dot it is not a message, wherever it is cut.
     let whole = pipelined("cut");
     for missing in [1, 2, 3, 4, 8, 30] {
         for how in [Shutdown::Write, Shutdown::Both] {
-            let mut stream = raw(&site.lmtp);
+            let mut stream = raw(&target.lmtp);
             stream.write_all(&whole.as_bytes()[..whole.len() - missing]).expect("a part");
             stream.shutdown(how).expect("socket");
             let said = if how == Shutdown::Write { all_of(stream) } else { String::new() };
             assert!(!said.contains("\r\n250 2.0.0 "), "{missing} missing: {said}");
         }
     }
-    site.is_well();
-    site.scuba_has(&[told("half")]);
+    target.is_well();
+    target.scuba_has(&[told("half")]);
     assert_eq!(
-        site.world
+        target
+            .site
             .postgres
             .psql("SELECT count(*) FROM onedrop_message WHERE message_id_text LIKE '%cut%'"),
         "0"
@@ -285,8 +286,8 @@ fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
 
 #[test]
 fn garbage_is_answered_or_hung_up_on() {
-    let mut site = Site::start();
-    site.withstands(|lmtp| {
+    let mut target = Target::start();
+    target.withstands(|lmtp| {
         let mut seed: u32 = 2_463_534_242;
         let mut random = || {
             seed ^= seed << 13;
@@ -322,23 +323,23 @@ fn garbage_is_answered_or_hung_up_on() {
 
 #[test]
 fn nothing_after_quit_counts() {
-    let mut site = Site::start();
-    let mut stream = raw(&site.lmtp);
+    let mut target = Target::start();
+    let mut stream = raw(&target.lmtp);
     let after = format!("LHLO x\r\nQUIT\r\n{}\u{0}\u{1}rubbish\r\n", pipelined("after"));
     stream.write_all(after.as_bytes()).expect("a conversation");
     let said = all_of(stream);
     let last = said.trim_end().lines().last().unwrap_or_default();
     assert!(last.starts_with("221 "), "{said}");
-    site.is_well();
-    site.scuba_has(&[]);
+    target.is_well();
+    target.scuba_has(&[]);
 }
 
 /// Replies that nobody reads fill a buffer of the server's and then wait, for a bounded time and in
 /// bounded memory.
 #[test]
 fn a_client_that_never_reads_is_not_waited_for_by_others() {
-    let mut site = Site::start();
-    site.withstands(|lmtp| {
+    let mut target = Target::start();
+    target.withstands(|lmtp| {
         let mut deaf: Vec<UnixStream> = (0..20).map(|_| raw(lmtp)).collect();
         for stream in &mut deaf {
             stream.set_write_timeout(Some(Duration::from_millis(300))).expect("socket");

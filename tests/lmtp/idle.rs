@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::lmtp::Lmtp;
-use crate::support::lmtp_embedded::Embedded;
+use crate::support::site::{Files, Site};
 use crate::support::wait_until;
 
 const IDLE: Duration = Duration::from_secs(3);
@@ -17,20 +17,16 @@ const SLACK: Duration = Duration::from_secs(10);
 const ENVELOPE: &str =
     "LHLO x\r\nMAIL FROM:<ann@elsewhere.example>\r\nRCPT TO:<scuba@mail.axial.net>\r\n";
 
-struct Site {
-    embedded: Embedded,
+struct Served {
+    site: Site<Files>,
     lmtp: Lmtp,
 }
 
-impl Site {
-    fn start() -> Site {
-        let embedded = Embedded::new();
-        let more = format!(
-            "[directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nidle_secs = {}\n",
-            IDLE.as_secs()
-        );
-        let lmtp = Lmtp::start(&embedded.config(&more));
-        Site { embedded, lmtp }
+impl Served {
+    fn start() -> Served {
+        let site = Site::embedded();
+        let lmtp = site.server(&format!("[lmtp]\nidle_secs = {}\n", IDLE.as_secs()));
+        Served { site, lmtp }
     }
 
     fn connect(&self) -> UnixStream {
@@ -49,7 +45,7 @@ impl Site {
             "{}",
             self.lmtp.log()
         );
-        assert_eq!(self.embedded.count("scuba"), inboxes, "{}", self.lmtp.log());
+        assert_eq!(self.site.inbox("scuba").len(), inboxes, "{}", self.lmtp.log());
         let mut client = self.lmtp.client();
         let replies = client.deliver(
             "ann@elsewhere.example",
@@ -80,7 +76,7 @@ fn all_of(mut stream: UnixStream) -> (String, Instant) {
 
 #[test]
 fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
-    let mut site = Site::start();
+    let mut served = Served::start();
     let places = [
         "",
         "LHLO x\r\n",
@@ -94,7 +90,7 @@ fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
     thread::scope(|scope| {
         for place in places {
             let began = Instant::now();
-            let mut stream = site.connect();
+            let mut stream = served.connect();
             scope.spawn(move || {
                 stream.write_all(place.as_bytes()).expect("a few words");
                 let (said, over) = all_of(stream);
@@ -104,13 +100,13 @@ fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
         }
     });
     // The two whole messages are one.
-    site.is_well(1);
+    served.is_well(1);
 }
 
 /// A cut message is nobody's answer: the client is not told that it was taken, and it was not.
 #[test]
 fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
-    let mut site = Site::start();
+    let mut served = Served::start();
     let places = [
         "DATA\r\n",
         "DATA\r\nSubject: cut\r\n\r\nbody",
@@ -120,7 +116,7 @@ fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
     thread::scope(|scope| {
         for place in places {
             let began = Instant::now();
-            let mut stream = site.connect();
+            let mut stream = served.connect();
             scope.spawn(move || {
                 stream.write_all(format!("{ENVELOPE}{place}").as_bytes()).expect("a part");
                 let (said, over) = all_of(stream);
@@ -129,13 +125,13 @@ fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
             });
         }
     });
-    site.is_well(0);
+    served.is_well(0);
 }
 
 /// Each byte comes well within the idle time; all of them would take minutes.
 #[test]
 fn who_trickles_is_bounded() {
-    let mut site = Site::start();
+    let mut served = Served::start();
     let trickles: [(&str, &[u8]); 3] = [
         ("LHLO x\r\n", b"N"),
         (&format!("{ENVELOPE}DATA\r\n"), b"x"),
@@ -143,7 +139,7 @@ fn who_trickles_is_bounded() {
     ];
     thread::scope(|scope| {
         for (before, piece) in trickles {
-            let mut stream = site.connect();
+            let mut stream = served.connect();
             scope.spawn(move || {
                 let began = Instant::now();
                 stream.write_all(before.as_bytes()).expect("a few words");
@@ -160,14 +156,14 @@ fn who_trickles_is_bounded() {
             });
         }
     });
-    site.is_well(0);
+    served.is_well(0);
 }
 
 /// Data may take longer than the idle time, as long as it comes.
 #[test]
 fn who_sends_steadily_is_served_however_long_it_takes() {
-    let mut site = Site::start();
-    let mut stream = site.connect();
+    let mut served = Served::start();
+    let mut stream = served.connect();
     let began = Instant::now();
     stream
         .write_all(format!("{ENVELOPE}DATA\r\nSubject: steady\r\n\r\n").as_bytes())
@@ -181,5 +177,5 @@ fn who_sends_steadily_is_served_however_long_it_takes() {
     stream.write_all(b".\r\nQUIT\r\n").expect("an end");
     let (said, _) = all_of(stream);
     assert!(said.contains("\r\n250 2.0.0 ") && said.ends_with("\r\n221 2.0.0 Bye\r\n"), "{said}");
-    site.is_well(1);
+    served.is_well(1);
 }

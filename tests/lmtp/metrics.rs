@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use crate::exposition::Exposition;
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply, dot_stuffed};
-use crate::support::lmtp_embedded::Embedded;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
+use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::wait_until;
-use crate::support::world::World;
 
 const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -60,9 +59,8 @@ fn at_rest(lmtp: &Lmtp) -> Exposition {
 
 #[test]
 fn each_counter_is_exactly_what_happened() {
-    let site = Embedded::new();
-    let more = "[directory]\ndomains = [\"mail.axial.net\"]\n[limits]\nmessage_bytes = 10000\n";
-    let lmtp = Lmtp::start(&site.config(more));
+    let site = Site::embedded();
+    let lmtp = site.server("[limits]\nmessage_bytes = 10000\n");
     let nothing = scrape(&lmtp);
     assert_eq!(phases(&nothing), [0.0; 4]);
     assert_eq!(nothing.with_prefix("onedrop_deliveries_total"), [""; 0]);
@@ -70,7 +68,7 @@ fn each_counter_is_exactly_what_happened() {
     // Stored; already there; found by a look after a crash between the append and its record.
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
-    site.ledger()
+    site.sqlite()
         .execute_batch("UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = 1")
         .expect("SQL");
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
@@ -112,7 +110,7 @@ fn each_counter_is_exactly_what_happened() {
     // receipt for what was there.
     assert_eq!(phases(&told), [3.0, 7.0, 5.0, 5.0]);
     assert_eq!(told.value("onedrop_connections"), 1.0);
-    assert_eq!(site.count("scuba"), 3);
+    assert_eq!(site.inbox("scuba").len(), 3);
     client.quit();
     assert!(wait_until(LONG, || scrape(&lmtp).value("onedrop_connections") == 0.0));
 }
@@ -121,10 +119,8 @@ fn each_counter_is_exactly_what_happened() {
 /// to none.
 #[test]
 fn contention_is_counted_and_pools_show_what_is_in_use() {
-    let site = Embedded::new();
-    let config =
-        site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 20\n");
-    let mut lmtp = Lmtp::start(&config);
+    let site = Site::embedded();
+    let mut lmtp = site.server("[lock]\nwait_secs = 20\n");
     let mut client = lmtp.client();
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("first", "body")), [250]);
     let before = at_rest(&lmtp);
@@ -166,9 +162,9 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     assert_eq!(at_rest(&lmtp).value("onedrop_contention_waits_total"), waits);
 
     // Now in vain.
-    site.config("[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 1\n");
+    site.config("server", "[lock]\nwait_secs = 1\n");
     lmtp.reload();
-    lmtp.wait_for_record("was read again");
+    lmtp.wait_for_log("was read again");
     let message = letter("in vain", "body");
     let held = site.hold(message.as_bytes());
     assert_eq!(deliver(&mut client, &[SCUBA], &message), [451]);
@@ -181,10 +177,9 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
 /// Nobody can tell whose they are: put off, the second without another question.
 #[test]
 fn recipients_that_cannot_be_looked_up_are_counted() {
-    let site = Embedded::new();
-    let lmtp = Lmtp::start(
-        &site.config("[directory]\nquery = \"SELECT login FROM nowhere WHERE address = $1\"\n"),
-    );
+    let site = Site::embedded();
+    let lmtp =
+        site.server("[directory]\nquery = \"SELECT login FROM nowhere WHERE address = $1\"\n");
     let mut client = lmtp.client();
     let replies = client.deliver(ANN, &[SCUBA, "doug@mail.axial.net"], b"").expect("replies");
     assert!(replies.iter().all(|reply| reply.code == 451), "{replies:?}");
@@ -196,13 +191,12 @@ fn recipients_that_cannot_be_looked_up_are_counted() {
 /// The mail server takes a copy and its answer is lost: a doubt; later a look finds the copy.
 #[test]
 fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
-    let world = World::start();
-    let proxy = Proxy::start(Upstream::Imap(world.dovecot.imap_port()));
-    let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-    let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
+    let site = Site::with_servers();
+    let proxy = Proxy::start(Upstream::Imap(site.dovecot.imap_port()));
+    let store = format!("store.url = \"imap://127.0.0.1:{}\"\n", proxy.port());
     let short =
         "[lock]\nwait_secs = 1\nlease_secs = 14\n[limits]\ndeadline_secs = 12\nanswer_secs = 6\n";
-    let lmtp = Lmtp::start(&world.config_by("etc", &ledger, &store, &format!("{LETTERS}{short}")));
+    let lmtp = site.server(&format!("{store}{LETTERS}{short}"));
     let mut client = lmtp.client();
     proxy.plan(Stage::Answer, Fault::Hold);
     let message = letter("doubt", "body");
@@ -242,7 +236,7 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
         ["{how=\"already_there\"} 0", "{how=\"found\"} 1", "{how=\"stored\"} 0"]
     );
     assert_eq!(told.value("onedrop_in_doubt_total"), 1.0);
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
 }
 
 /// All that is answered to `request`.
@@ -258,8 +252,8 @@ fn ask(lmtp: &Lmtp, request: &str) -> String {
 
 #[test]
 fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
-    let site = Embedded::new();
-    let lmtp = Lmtp::start(&site.config("[directory]\ndomains = [\"mail.axial.net\"]\n"));
+    let site = Site::embedded();
+    let lmtp = site.server("");
     for path in ["/", "/metric", "/metrics/x", "/metricsx", "//metrics"] {
         let said = ask(&lmtp, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
         assert!(

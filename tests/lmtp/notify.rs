@@ -1,18 +1,18 @@
 //! What `onedrop lmtp` tells systemd (sd_notify(3)): that it serves once it does, that it is alive,
 //! that it stops.
 
+use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::lmtp::{Lmtp, Sockets};
+use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::lmtp_embedded::Embedded;
+use crate::support::site::{Files, Site};
 use crate::support::{set_mode, wait_until};
 
-const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n";
 const LONG: Duration = Duration::from_secs(30);
 /// What systemd would say for `WatchdogSec=6`.
 const WATCHDOG: Duration = Duration::from_secs(6);
@@ -77,7 +77,7 @@ impl Manager {
 }
 
 struct Service {
-    site: Embedded,
+    site: Site<Files>,
     lmtp: Lmtp,
     manager: Manager,
 }
@@ -85,12 +85,11 @@ struct Service {
 impl Service {
     /// Whoever hears READY=1 finds it listening: the first call is not refused.
     fn start() -> Service {
-        let site = Embedded::new();
+        let site = Site::embedded();
         let socket = site.root.join("notify");
         let listener = UnixDatagram::bind(&socket).expect("socket");
         set_mode(&socket, 0o666);
         let (path, micros) = (socket.display().to_string(), WATCHDOG.as_micros().to_string());
-        let env = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", micros.as_str())];
         let (tell, place) = mpsc::channel::<PathBuf>();
         let (answer, greeting) = mpsc::channel();
         let manager = Manager::listen(listener, move || {
@@ -98,7 +97,8 @@ impl Service {
             // A second READY=1 has no place to call, and nobody waits for it.
             let _ = called.map(|client| answer.send(client.map(|client| client.greeting.code)));
         });
-        let lmtp = Lmtp::begin(&site.config(DIRECTORY), Sockets::Own, &[], &env);
+        let launch = site.launch("").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", &micros);
+        let lmtp = launch.begin();
         tell.send(lmtp.socket()).expect("somebody waits for it");
         drop(tell);
         manager.wait_for(1, "READY=1");
@@ -136,14 +136,13 @@ fn it_is_ready_when_it_listens_and_alive_twice_in_the_watchdogs_time() {
 #[test]
 fn a_reload_leaves_it_ready() {
     let mut service = Service::start();
-    for more in [DIRECTORY, "nonsense"] {
-        service.site.config(more);
+    for (is_right, said) in [(true, "was read again"), (false, "the old one stays")] {
+        let config = service.site.config("server", "");
+        if !is_right {
+            fs::write(config, "nonsense").expect("configuration");
+        }
         service.lmtp.reload();
-        service.lmtp.wait_for_record(if more == DIRECTORY {
-            "was read again"
-        } else {
-            "the old one stays"
-        });
+        service.lmtp.wait_for_log(said);
         let alive = service.manager.times_of("WATCHDOG=1").len();
         service.manager.wait_for(alive + 2, "WATCHDOG=1");
         let states = service.manager.states();
@@ -169,7 +168,7 @@ fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
         b"Subject: first\n\nbody\n",
     );
     assert!(first.expect("a reply")[0].is_ok(), "{}", service.lmtp.log());
-    let ledger = service.site.ledger();
+    let ledger = service.site.sqlite();
     ledger.execute_batch("BEGIN IMMEDIATE").expect("the ledger's write lock");
     let accepted =
         client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
@@ -191,5 +190,5 @@ fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
     let ended = service.lmtp.stop();
     assert!(ended.status.success(), "{ended:?}\n{}", service.lmtp.log());
     assert_eq!(service.manager.states(), ["READY=1", "STOPPING=1"]);
-    assert_eq!(service.site.count("scuba"), 2);
+    assert_eq!(service.site.inbox("scuba").len(), 2);
 }

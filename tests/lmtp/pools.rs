@@ -8,10 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::letters;
-use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::Reply;
+use crate::support::site::{STORY, Site};
 use crate::support::trial::LETTERS;
-use crate::support::world::{STORY, World};
 
 const ANN: &str = "ann@elsewhere.example";
 const MESSAGES: usize = 12;
@@ -22,10 +21,10 @@ fn letter(name: &str) -> String {
 
 #[test]
 fn messages_for_one_and_for_several_share_small_pools() {
-    let world = World::start();
+    let site = Site::with_servers();
     let small =
         format!("{LETTERS}\n[pool]\nledger = 2\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
-    let lmtp = Lmtp::start(&world.config("etc", &small));
+    let lmtp = site.server(&small);
     let crowds: [&[&str]; 2] = [
         &["scuba@mail.axial.net"],
         &["scuba@mail.axial.net", "doug@mail.axial.net", "lisa@mail.axial.net"],
@@ -56,9 +55,9 @@ fn messages_for_one_and_for_several_share_small_pools() {
             (0..MESSAGES).map(move |n| letter(&format!("{crowd}.{client}.{n}")))
         })
     };
-    letters::stand_in(&world.dovecot, "scuba", "INBOX", of_crowd(0).chain(of_crowd(1)));
-    letters::stand_in(&world.dovecot, "doug", "INBOX", of_crowd(1));
-    letters::stand_in(&world.dovecot, "lisa", "INBOX", of_crowd(1));
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", of_crowd(0).chain(of_crowd(1)));
+    letters::stand_in(&site.dovecot, "doug", "INBOX", of_crowd(1));
+    letters::stand_in(&site.dovecot, "lisa", "INBOX", of_crowd(1));
 }
 
 fn shared_letter(number: usize) -> String {
@@ -76,10 +75,10 @@ fn not_ok(replies: Vec<Reply>) -> Vec<String> {
 /// for another's copy keeps no session from the one that writes it.
 #[test]
 fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
-    let world = World::start();
+    let site = Site::with_servers();
     let small =
         format!("{STORY}[pool]\nledger = 4\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
-    let lmtp = Lmtp::start(&world.config("etc", &small));
+    let lmtp = site.server(&small);
     let (clients, messages) = (8, 6);
     let (barrier, put_off) = (Barrier::new(clients), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -101,10 +100,10 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
         }
     });
     assert_eq!(put_off.into_inner().expect("nobody panicked"), [""; 0]);
-    letters::stand_in(&world.dovecot, "lisa", "Sent", (0..messages).map(shared_letter));
+    letters::stand_in(&site.dovecot, "lisa", "Sent", (0..messages).map(shared_letter));
     for recipient in 0..clients / 2 {
         letters::stand_in(
-            &world.dovecot,
+            &site.dovecot,
             &format!("r{recipient}"),
             "INBOX",
             (0..messages).map(shared_letter),
@@ -115,16 +114,16 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
 /// Records go to the ledger together: one that has to wait there waits alone.
 #[test]
 fn a_message_whose_row_is_locked_holds_up_no_other() {
-    let world = World::start();
+    let site = Site::with_servers();
     let patient = format!("{STORY}[lock]\nwait_secs = 35\n");
-    let lmtp = Lmtp::start(&world.config("etc", &patient));
+    let lmtp = site.server(&patient);
     let old = b"Message-ID: <old@x>\n\nold\n";
     let is_taken =
         |replies: std::io::Result<Vec<Reply>>| not_ok(replies.expect("replies")).is_empty();
     let old_again = || is_taken(lmtp.client().deliver(ANN, &["doug@mail.axial.net"], old));
     assert!(old_again());
-    let mut other = postgres::Client::connect(&world.postgres.url_socket(), postgres::NoTls)
-        .expect("a session");
+    let mut other =
+        postgres::Client::connect(&site.postgres.url_socket(), postgres::NoTls).expect("a session");
     let mut lock = other.transaction().expect("a transaction");
     assert_eq!(lock.execute("SELECT FROM onedrop_message FOR UPDATE", &[]).expect("the row"), 1);
     let clients = 5;
@@ -159,15 +158,15 @@ fn a_message_whose_row_is_locked_holds_up_no_other() {
     });
     for number in 0..clients {
         let its_own = (0..MESSAGES).map(|message| letter(&format!("{number}.{message}")));
-        letters::stand_in(&world.dovecot, &format!("r{number}"), "INBOX", its_own);
+        letters::stand_in(&site.dovecot, &format!("r{number}"), "INBOX", its_own);
     }
-    letters::stand_in(&world.dovecot, "doug", "INBOX", [old]);
+    letters::stand_in(&site.dovecot, "doug", "INBOX", [old]);
 }
 
 #[test]
 fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_answers() {
-    let world = World::start();
-    let mut lmtp = Lmtp::start(&world.config("etc", LETTERS));
+    let site = Site::with_servers();
+    let mut lmtp = site.server(LETTERS);
     let began = AtomicBool::new(false);
     let mut connection = lmtp.client();
     let delivered = thread::scope(|scope| {
@@ -196,5 +195,5 @@ fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_an
         client.join().expect("the client")
     });
     let all = (0..delivered).map(|number| letter(&format!("busy.{number}")));
-    letters::stand_in(&world.dovecot, "scuba", "INBOX", all);
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", all);
 }

@@ -1,38 +1,39 @@
 //! SIGHUP: a configuration that is wrong changes nothing and is told with its file and key; one
 //! that is right holds from the next message on, whichever connection it comes by.
 
+use std::fs;
 use std::time::Duration;
 
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::lmtp_embedded::Embedded;
+use crate::support::site::{Files, Site};
 use crate::support::wait_until;
 
 const ANN: &str = "ann@elsewhere.example";
 const OLD: &str = "[directory]\ndomains = [\"old.example\"]\n";
 const NEW: &str = "[directory]\ndomains = [\"new.example\"]\n[limits]\nmessage_bytes = 10000\n";
 
-struct Site {
-    embedded: Embedded,
+struct Served {
+    site: Site<Files>,
     lmtp: Lmtp,
 }
 
-impl Site {
-    fn start() -> Site {
-        let embedded = Embedded::new();
-        let lmtp = Lmtp::start(&embedded.config(OLD));
-        Site { embedded, lmtp }
+impl Served {
+    fn start() -> Served {
+        let site = Site::embedded();
+        let lmtp = site.server(OLD);
+        Served { site, lmtp }
     }
 
     /// The server reads this configuration and says so.
     fn reload(&mut self, more: &str) {
-        let read = self.lmtp.records().matches("was read again").count();
-        self.embedded.config(more);
+        let read = self.lmtp.log().matches("was read again").count();
+        self.site.config("server", more);
         self.lmtp.reload();
         let again = wait_until(Duration::from_secs(20), || {
-            self.lmtp.records().matches("was read again").count() > read
+            self.lmtp.log().matches("was read again").count() > read
         });
-        assert!(again, "{}", self.lmtp.records());
+        assert!(again, "{}", self.lmtp.log());
     }
 }
 
@@ -52,8 +53,8 @@ fn deliver(client: &mut LmtpClient, to: &str, name: &str) -> Reply {
 
 #[test]
 fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force() {
-    let mut site = Site::start();
-    let mut open = site.lmtp.client();
+    let mut served = Served::start();
+    let mut open = served.lmtp.client();
     assert!(deliver(&mut open, "scuba@old.example", "before").is_ok());
     // What is written, and what is said of it beside the file's name.
     let cases = [
@@ -67,12 +68,16 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
         ("[directory]\ndomains = []\n", "directory.domains"),
     ];
     for (number, (wrong, named)) in cases.into_iter().enumerate() {
-        let before = site.lmtp.records().len();
-        let path = site.embedded.config(wrong);
-        site.lmtp.reload();
+        let before = served.lmtp.log().len();
+        let is_toml = named != "syntax error";
+        let path = served.site.config("server", if is_toml { wrong } else { "" });
+        if !is_toml {
+            fs::write(&path, wrong).expect("configuration");
+        }
+        served.lmtp.reload();
         let mut said = String::new();
         let told = wait_until(Duration::from_secs(20), || {
-            said = site.lmtp.records()[before..].to_owned();
+            said = served.lmtp.log()[before..].to_owned();
             said.contains("the old one stays")
         });
         assert!(told, "{wrong}: {said}");
@@ -85,68 +90,61 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
             record.contains(&path.display().to_string()) || named == "directory.domains",
             "{record}"
         );
-        for client in [&mut open, &mut site.lmtp.client()] {
+        for client in [&mut open, &mut served.lmtp.client()] {
             let name = format!("kept-{number}");
             assert!(deliver(client, "scuba@old.example", &name).is_ok(), "{wrong}");
             assert_eq!(deliver(client, "scuba@new.example", &name).code, 550, "{wrong}");
         }
     }
-    assert_eq!(site.embedded.count("scuba"), 1 + cases.len());
+    assert_eq!(served.site.inbox("scuba").len(), 1 + cases.len());
     // The next one that is right is taken.
-    site.reload(NEW);
+    served.reload(NEW);
     assert!(deliver(&mut open, "scuba@new.example", "after").is_ok());
-    assert_eq!(site.embedded.count("scuba"), 2 + cases.len());
+    assert_eq!(served.site.inbox("scuba").len(), 2 + cases.len());
 }
 
 #[test]
 fn what_works_but_is_hardly_meant_is_told_at_the_start_and_at_a_reload() {
     let doubtful = format!("{OLD}[pool]\nper_account = 60\nledger = 50\n");
-    let embedded = Embedded::new();
-    let lmtp = Lmtp::start(&embedded.config(&doubtful));
-    let mut site = Site { embedded, lmtp };
+    let site = Site::embedded();
+    let lmtp = site.server(&doubtful);
+    let mut served = Served { site, lmtp };
     let told = || {
-        site.lmtp
-            .records()
-            .matches("pool.per_account (60) is not less than pool.ledger (50)")
-            .count()
+        served.lmtp.log().matches("pool.per_account (60) is not less than pool.ledger (50)").count()
     };
-    assert!(wait_until(Duration::from_secs(20), || told() == 1), "{}", site.lmtp.records());
-    site.reload(&doubtful);
+    assert!(wait_until(Duration::from_secs(20), || told() == 1), "{}", served.lmtp.log());
+    served.reload(&doubtful);
     let told = || {
-        site.lmtp
-            .records()
-            .matches("pool.per_account (60) is not less than pool.ledger (50)")
-            .count()
+        served.lmtp.log().matches("pool.per_account (60) is not less than pool.ledger (50)").count()
     };
-    assert!(wait_until(Duration::from_secs(20), || told() == 2), "{}", site.lmtp.records());
-    let log = site.lmtp.records();
+    assert!(wait_until(Duration::from_secs(20), || told() == 2), "{}", served.lmtp.log());
+    let log = served.lmtp.log();
     assert!(log.contains("onedrop.toml:"), "its place is told: {log}");
-    site.reload(OLD);
-    assert_eq!(site.lmtp.records().matches("pool.per_account").count(), 2);
+    served.reload(OLD);
+    assert_eq!(served.lmtp.log().matches("pool.per_account").count(), 2);
 }
 
 /// In each place between two messages that a connection may be in: greeted, after LHLO, after a
 /// message, after RSET.
 #[test]
 fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open() {
-    let mut site = Site::start();
+    let mut served = Served::start();
     let mut greeted =
-        LmtpClient::unix(&site.lmtp.socket(), Duration::from_secs(60)).expect("a greeting");
-    let welcome = site.lmtp.client();
-    let (mut served, mut reset) = (site.lmtp.client(), site.lmtp.client());
-    assert!(deliver(&mut served, "scuba@old.example", "served").is_ok());
+        LmtpClient::unix(&served.lmtp.socket(), Duration::from_secs(60)).expect("a greeting");
+    let welcome = served.lmtp.client();
+    let (mut used, mut reset) = (served.lmtp.client(), served.lmtp.client());
+    assert!(deliver(&mut used, "scuba@old.example", "used").is_ok());
     assert!(reset.command(&format!("MAIL FROM:<{ANN}>")).expect("a reply").is_ok());
     assert!(reset.command("RSET").expect("a reply").is_ok());
-    site.reload(NEW);
+    served.reload(NEW);
     let hello = greeted.command("LHLO test.example").expect("a reply");
     assert!(hello.is_ok(), "{hello:?}");
-    let clients =
-        [("greeted", greeted), ("welcome", welcome), ("served", served), ("reset", reset)];
+    let clients = [("greeted", greeted), ("welcome", welcome), ("used", used), ("reset", reset)];
     for (number, (name, mut client)) in clients.into_iter().enumerate() {
         // Nothing else is said before: the first word after the reload begins the message.
         let reply = deliver(&mut client, "doug@new.example", name);
         assert!(reply.is_ok(), "{name}: {reply:?}");
-        assert_eq!(site.embedded.count("doug"), number + 1);
+        assert_eq!(served.site.inbox("doug").len(), number + 1);
         assert_eq!(deliver(&mut client, "doug@old.example", name).code, 550, "{name}");
         let large = format!("{}{}", letter("large"), "x\n".repeat(6000));
         let replies =
@@ -158,11 +156,11 @@ fn a_new_configuration_holds_for_the_next_message_of_connections_that_stay_open(
 /// A message that has begun keeps what it began with.
 #[test]
 fn a_message_that_has_begun_is_delivered_by_the_configuration_it_began_with() {
-    let mut site = Site::start();
-    let mut client = site.lmtp.client();
+    let mut served = Served::start();
+    let mut client = served.lmtp.client();
     assert!(client.command(&format!("MAIL FROM:<{ANN}>")).expect("a reply").is_ok());
     assert!(client.command("RCPT TO:<scuba@old.example>").expect("a reply").is_ok());
-    site.reload(NEW);
+    served.reload(NEW);
     assert!(client.command("RCPT TO:<doug@old.example>").expect("a reply").is_ok());
     assert_eq!(client.command("RCPT TO:<doug@new.example>").expect("a reply").code, 550);
     assert_eq!(client.command("DATA").expect("a reply").code, 354);
@@ -171,7 +169,7 @@ fn a_message_that_has_begun_is_delivered_by_the_configuration_it_began_with() {
         let reply = client.reply().expect("a reply");
         assert!(reply.is_ok(), "{reply:?}");
     }
-    assert_eq!((site.embedded.count("scuba"), site.embedded.count("doug")), (1, 1));
+    assert_eq!((served.site.inbox("scuba").len(), served.site.inbox("doug").len()), (1, 1));
     assert!(deliver(&mut client, "doug@new.example", "next").is_ok());
-    assert_eq!(site.embedded.count("doug"), 2);
+    assert_eq!(served.site.inbox("doug").len(), 2);
 }

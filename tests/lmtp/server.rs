@@ -1,7 +1,6 @@
 //! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the
 //! log and to whoever watches it.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,9 +14,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 
 use crate::support::journal::told_to_the_journal;
+use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::local::Local;
 use crate::support::server::{Server, guarded};
+use crate::support::site::{Files, Site};
 use crate::support::{fixture, free_port, onedrop, run, wait_until};
 
 const ANN: &str = "ann@elsewhere.example";
@@ -30,9 +30,9 @@ fn letter(name: &str) -> Vec<u8> {
 /// what it says with MAIL.
 #[test]
 fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
-    let site = Local::new();
+    let site = Site::embedded();
     let message = [letter("size"), b"\n".repeat(500)].concat();
-    let _server = site.start_server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
+    let _server = site.server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
     let mut client = LmtpClient::welcome(&site.socket());
     let longer = [&message[..], b"\n"].concat();
     for (bytes, expected) in [(&message, "250 2.0.0 "), (&longer, "552 5.3.4 ")] {
@@ -72,11 +72,9 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 
 #[test]
 fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
-    let site = Local::new();
+    let site = Site::embedded();
     let (_unread, full) = full_pipe();
-    let mut command = site.server("");
-    command.stderr(full);
-    let mut server = site.launch(command);
+    let mut server = site.launch("").log_to(full).start();
     let mut client = LmtpClient::welcome(&site.socket());
     client.set_patience(Duration::from_secs(20));
     for number in 0..3 {
@@ -86,26 +84,25 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
         assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     }
     drop(client);
-    server.signal(Signal::SIGTERM);
-    assert!(wait_until(Duration::from_secs(20), || server.ended()), "it does not end");
-    assert!(server.status().is_some_and(|status| status.success()), "{:?}", server.status());
+    let ended = server.stop();
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 /// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it tells
 /// systemd.
 struct Hanging {
-    site: Local,
+    site: Site<Files>,
     /// What it told systemd.
     told: Arc<Mutex<String>>,
     metrics: SocketAddr,
     // Dropped in this order: what hangs can be ended once nobody holds it.
     _strace: Server,
-    _server: Server,
+    server: Lmtp,
 }
 
 impl Hanging {
     fn start(connections: usize) -> Hanging {
-        let site = Local::new();
+        let site = Site::embedded();
         let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let told = Arc::new(Mutex::new(String::new()));
         let (systemd, hearing) =
@@ -120,10 +117,8 @@ impl Hanging {
             "[lmtp]\nconnections = {connections}\nmetrics = \"{metrics}\"\n[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\n\
              wait_secs = 0\n"
         );
-        let mut command = site.server(&settings);
-        command.env("NOTIFY_SOCKET", site.root.join("notify"));
-        command.stderr(File::create(site.root.join("server.log")).expect("log"));
-        let server = site.launch(command);
+        let notify = site.root.join("notify").display().to_string();
+        let server = site.launch(&settings).bare().env("NOTIFY_SOCKET", &notify).start();
         let log = site.root.join("strace.log");
         let mut command = guarded("strace", None, Signal::SIGKILL);
         command.args([
@@ -145,7 +140,7 @@ impl Hanging {
         strace.wait_ready(|| {
             !fs::read_to_string(&status).expect("status").contains("TracerPid:\t0\n")
         });
-        Hanging { site, told, metrics, _strace: strace, _server: server }
+        Hanging { site, told, metrics, _strace: strace, server }
     }
 
     fn overdue(&self) -> bool {
@@ -180,13 +175,13 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
         assert!(replies[0].to_string().starts_with("451 4.3.0 deadline of 2 s"), "{replies:?}");
     }
     for site in &sites {
-        assert!(wait_until(Duration::from_secs(60), || site.overdue()), "{}", site.site.log());
+        assert!(wait_until(Duration::from_secs(60), || site.overdue()), "{}", site.server.log());
     }
     assert!(!sites[0].tells_that_all_is_well(), "one of two hangs");
     assert!(sites[1].tells_that_all_is_well(), "one of three hangs");
     for site in &sites {
-        assert!(site.site.tells("a delivery hangs"), "{}", site.site.log());
-        let log = site.site.log();
+        site.server.wait_for_log("a delivery hangs");
+        let log = site.server.log();
         let told: Vec<_> = log.lines().filter(|line| line.contains("a delivery hangs")).collect();
         assert!(
             told.len() == 1
@@ -201,11 +196,10 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
 /// own, whom nobody has.
 #[test]
 fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
-    let site = Local::new();
+    let site = Site::embedded();
     let user = 1_000_000 + std::process::id();
-    let mut command = site.server_as(user, "");
-    command.stderr(File::create(site.root.join("server.log")).expect("log"));
-    let server = site.launch(command);
+    site.give_to(user);
+    let server = site.launch("").bare().start();
     let client = LmtpClient::welcome(&site.socket());
     // Main, log and this client; the rig's own look at the socket was one, too.
     let threads = || fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads").count();
@@ -226,7 +220,7 @@ fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
     limit("--nproc=3:");
     let refused = LmtpClient::unix(&site.socket(), Duration::from_secs(20)).expect("an answer");
     assert!(refused.greeting.to_string().starts_with("421 4.3.2 "), "{}", refused.greeting);
-    assert!(site.tells("no thread for a client"), "{}", site.log());
+    server.wait_for_log("no thread for a client");
     limit("--nproc=100:");
     let mut again = LmtpClient::welcome(&site.socket());
     let replies = again.deliver(ANN, &["scuba@mail.axial.net"], &letter("again")).expect("replies");
@@ -236,8 +230,8 @@ fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
 
 #[test]
 fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
-    let site = Local::new();
-    let _server = site.start_server("");
+    let site = Site::embedded();
+    let server = site.server("");
     let message = fixture("fixtures/mail/welcome.eml");
     let mut client = LmtpClient::welcome(&site.socket());
     let mut deliver = |how: &str| {
@@ -251,8 +245,7 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
         let file =
             files.map(|file| file.expect("file").file_name().into_string().expect("text")).next();
         let file = file.expect("a copy");
-        let fields = format!(" MAILBOX=INBOX FILE={file} HOW={how} ");
-        assert!(site.tells(&fields), "{fields:?} in {}", site.log());
+        server.wait_for_log(&format!(" MAILBOX=INBOX FILE={file} HOW={how} "));
         file
     };
     deliver("stored");
@@ -261,7 +254,7 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
     command
         .arg("deliver")
         .arg("--config")
-        .arg(site.server_config(""))
+        .arg(site.config("deliver", ""))
         .args(["-d", "scuba@mail.axial.net"]);
     let (_, told) = told_to_the_journal(&command, &message);
     let told = told.concat();
@@ -272,31 +265,27 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
 
 #[test]
 fn what_a_reload_cannot_change_is_named_in_the_log() {
-    let site = Local::new();
+    let site = Site::embedded();
     let settings = |port: u16, more: &str| {
         let listen = format!("\"unix:{}\"{more}", site.socket().display());
         format!("[lmtp]\nlisten = [{listen}]\nmetrics = \"127.0.0.1:{port}\"\n")
     };
     let (first, second) = (free_port(), free_port());
     let before = settings(first, "");
-    let by_argument = site.server(&before);
-    let arguments: Vec<&OsStr> = by_argument.get_args().collect();
     for is_told_by_argument in [false, true] {
-        let mut command = Command::new(by_argument.get_program());
-        let count = if is_told_by_argument { arguments.len() } else { arguments.len() - 2 };
-        command.args(&arguments[..count]).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(File::create(site.root.join("server.log")).expect("log"));
-        let mut server = site.launch(command);
+        let launch = site.launch(&before);
+        let launch = if is_told_by_argument { launch.bare() } else { launch.where_configured() };
+        let mut server = launch.start();
         let mut reload = |settings: &str, times: usize| {
-            site.server_config(settings);
-            server.signal(Signal::SIGHUP);
-            let read = || site.log().matches("MESSAGE=the configuration was read again").count();
-            assert!(wait_until(Duration::from_secs(20), || read() == times), "{}", site.log());
+            site.config("server", settings);
+            server.reload();
+            let read = || server.log().matches("MESSAGE=the configuration was read again").count();
+            assert!(wait_until(Duration::from_secs(20), || read() == times), "{}", server.log());
         };
         reload(&settings(second, ", \"127.0.0.1:9\""), 1);
         // As it was, nothing waits for the next start.
         reload(&before, 2);
-        let log = site.log();
+        let log = server.log();
         let told = |key: &str| {
             log.matches(&format!("WARN MESSAGE={key} has changed: that counts from the next start"))
                 .count()

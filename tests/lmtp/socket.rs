@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use nix::libc;
 
+use crate::support::lmtp::Launch;
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::local::Local;
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
+use crate::support::site::{Files, Site};
 use crate::support::{free_port, onedrop_path, unix_user, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
@@ -50,7 +51,7 @@ fn as_user<T: Send + 'static>(uid: u32, gid: u32, work: impl FnOnce() -> T + Sen
     thread.join().expect("work that ends well")
 }
 
-fn may_connect(site: &Local, uid: u32, gid: u32) -> io::Result<()> {
+fn may_connect(site: &Site<Files>, uid: u32, gid: u32) -> io::Result<()> {
     let path = site.socket();
     as_user(uid, gid, move || UnixStream::connect(path).map(drop))
 }
@@ -73,12 +74,10 @@ fn say_that_doug_logged_in(mut client: LmtpClient, name: &str) {
 
 #[test]
 fn a_socket_is_open_to_its_owner_and_its_group_alone() {
-    let site = Local::new();
-    let _server = site.launch_logged(site.server_as_member(
-        OURS,
-        postfix_gid(),
-        "[lmtp]\nsocket_group = \"postfix\"\n",
-    ));
+    let site = Site::embedded();
+    site.give_to(OURS);
+    let launch = site.launch("[lmtp]\nsocket_group = \"postfix\"\n").bare();
+    let _server = launch.member_of(postfix_gid()).start();
     let file = fs::metadata(site.socket()).expect("a socket");
     assert_eq!((file.mode() & 0o7777, file.uid(), file.gid()), (0o660, OURS, postfix_gid()));
     may_connect(&site, OURS, OURS).expect("its owner");
@@ -90,8 +89,8 @@ fn a_socket_is_open_to_its_owner_and_its_group_alone() {
 
 #[test]
 fn without_a_group_it_has_the_servers_own() {
-    let site = Local::new();
-    let _server = site.start_server("");
+    let site = Site::embedded();
+    let _server = site.launch("").bare().start();
     let file = fs::metadata(site.socket()).expect("a socket");
     assert_eq!((file.mode() & 0o7777, file.uid(), file.gid()), (0o660, 0, 0));
     let refused = may_connect(&site, uid("postfix"), postfix_gid()).expect_err("postfix");
@@ -102,14 +101,14 @@ fn without_a_group_it_has_the_servers_own() {
 /// the group, then the mode.
 #[test]
 fn it_is_never_for_a_moment_more_open_than_it_is_to_be() {
-    let site = Local::new();
+    let site = Site::embedded();
     let trace = site.root.join("trace");
-    let traced =
-        ["strace", "-D", "-f", "-e", "trace=umask,bind,chown,lchown,fchownat,chmod,fchmodat", "-o"];
-    let traced = [&traced[..], &[trace.to_str().expect("text")]].concat();
+    let mut traced = Command::new("strace");
+    let calls = "trace=umask,bind,chown,lchown,fchownat,chmod,fchmodat";
+    traced.args(["-D", "-f", "-e", calls, "-o"]).arg(&trace);
     let more = "[lmtp]\nsocket_group = \"postfix\"\nsocket_mode = \"0640\"\n";
-    let server = site.launch_logged(site.server_by(&traced, onedrop_path(), more));
-    drop(server);
+    let ended = site.launch(more).bare().by(&traced).start().stop();
+    assert!(ended.status.success(), "{ended:?}");
     let text = fs::read_to_string(&trace).expect("a trace");
     let call = |line: &str| {
         let (_, call) = line.split_once(' ')?;
@@ -126,16 +125,17 @@ fn it_is_never_for_a_moment_more_open_than_it_is_to_be() {
 
 #[test]
 fn a_group_that_it_cannot_have_keeps_the_server_from_starting_and_leaves_no_socket() {
-    let site = Local::new();
-    let end_of = |mut command: Command| {
-        let end = command.output().expect("the program");
+    let site = Site::embedded();
+    let end_of = |launch: Launch| {
+        let end = launch.bare().command().output().expect("the program");
         assert_eq!(end.status.code(), Some(75));
         assert!(!site.socket().exists(), "a socket that nobody serves");
         String::from_utf8_lossy(&end.stderr).into_owned()
     };
-    let said = end_of(site.server("[lmtp]\nsocket_group = \"no-such-group\"\n"));
+    let said = end_of(site.launch("[lmtp]\nsocket_group = \"no-such-group\"\n"));
     assert!(said.contains("lmtp.socket_group: this host has no group \"no-such-group\""), "{said}");
-    let said = end_of(site.server_as(OURS, "[lmtp]\nsocket_group = \"postfix\"\n"));
+    site.give_to(OURS);
+    let said = end_of(site.launch("[lmtp]\nsocket_group = \"postfix\"\n"));
     let expected = format!(
         "cannot listen on unix:{}: cannot give it to lmtp.socket_group \"postfix\": ",
         site.socket().display()
@@ -146,14 +146,14 @@ fn a_group_that_it_cannot_have_keeps_the_server_from_starting_and_leaves_no_sock
 
 #[test]
 fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_else() {
-    let site = Local::new();
+    let site = Site::embedded();
     let port = free_port();
     let more = format!(
         "[lmtp]\nsocket_mode = \"0666\"\nlisten = [\"unix:/nowhere\", \"127.0.0.1:{port}\"]\n"
     );
-    let mut command = site.server_as(OURS, &more);
-    command.arg("--listen").arg(format!("127.0.0.1:{port}"));
-    let _server = site.launch_logged(command);
+    site.give_to(OURS);
+    let by_tcp = format!("127.0.0.1:{port}");
+    let _server = site.launch(&more).bare().arg("--listen").arg(&by_tcp).start();
     let mut expected = Vec::new();
     let clients = [
         ("ours", OURS, true),
@@ -183,12 +183,10 @@ fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_
 
 #[test]
 fn a_real_postfix_gets_in_by_its_group() {
-    let site = Local::new();
-    let _server = site.launch_logged(site.server_as_member(
-        OURS,
-        postfix_gid(),
-        "[lmtp]\nsocket_group = \"postfix\"\n",
-    ));
+    let site = Site::embedded();
+    site.give_to(OURS);
+    let launch = site.launch("[lmtp]\nsocket_group = \"postfix\"\n").bare();
+    let _server = launch.member_of(postfix_gid()).start();
     let delivery = Delivery::Lmtp(format!("unix:{}", site.socket().display()));
     let postfix = Postfix::start(&PostfixSpec { delivery, ..PostfixSpec::new(onedrop_path()) });
     postfix.send("lisa@gmail.com", &[SCUBA], &letter("by-postfix"));

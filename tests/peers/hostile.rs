@@ -15,8 +15,8 @@ use std::time::Duration;
 use crate::support::dovecot::{Dovecot, certificate};
 use crate::support::postgres::Postgres;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
+use crate::support::site::Site;
 use crate::support::trial::{LETTERS, Letter, Run, for_each};
-use crate::support::world::World;
 use crate::support::{TempRoot, chown_recursive, set_mode, wait_until};
 
 const DEADLINE_SECS: u64 = 3;
@@ -31,25 +31,30 @@ fn terms() -> String {
 }
 
 /// A configuration whose way to the store goes through `proxy`.
-fn by_store_proxy(world: &World, name: &str, proxy: &Proxy) -> PathBuf {
-    let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-    let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
-    world.config_by(name, &ledger, &store, &terms())
+fn by_store_proxy(site: &Site, name: &str, proxy: &Proxy) -> PathBuf {
+    let store = format!("store.url = \"imap://127.0.0.1:{}\"\n", proxy.port());
+    site.config(name, &format!("{store}{}", terms()))
+}
+
+/// The ledger at this URL, with its password.
+fn with_password(url: &str) -> String {
+    format!("[ledger]\nurl = \"{url}\"\npassword_file = \"$DIR/ledger.password\"\n")
 }
 
 /// A configuration whose way to the ledger goes through `proxy`.
-fn by_ledger_proxy(world: &World, name: &str, proxy: &Proxy) -> PathBuf {
-    let ledger = format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
-    world.config_with(name, &ledger, &terms())
+fn by_ledger_proxy(site: &Site, name: &str, proxy: &Proxy) -> PathBuf {
+    let ledger =
+        format!("ledger.url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"\n", proxy.port());
+    site.config(name, &format!("{ledger}{}", terms()))
 }
 
-fn imap_proxy(world: &World) -> Proxy {
-    Proxy::start(Upstream::Imap(world.dovecot.imap_port()))
+fn imap_proxy(site: &Site) -> Proxy {
+    Proxy::start(Upstream::Imap(site.dovecot.imap_port()))
 }
 
-fn postgres_proxy(world: &World) -> Proxy {
-    let socket = format!(".s.PGSQL.{}", world.postgres.port());
-    Proxy::start(Upstream::Postgres(world.postgres.socket_dir().join(socket)))
+fn postgres_proxy(site: &Site) -> Proxy {
+    let socket = format!(".s.PGSQL.{}", site.postgres.port());
+    Proxy::start(Upstream::Postgres(site.postgres.socket_dir().join(socket)))
 }
 
 /// What the first try, with the fault, must come to.
@@ -85,7 +90,7 @@ fn with_non_ascii_ok(said: &[u8]) -> Vec<u8> {
 fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
     use Fault::{Cut, Drip, Edit, Flood, Freeze, Say, SayAndCut};
     use Stage::{Answer, Append, Greeting, LastBytes, Login, MidLiteral};
-    let world = World::start();
+    let site = Site::with_servers();
     let cases: &[(Stage, Fault, First, Origin)] = &[
         (Greeting, Freeze, Deferred, Stored),
         (Greeting, Cut, Deferred, Stored),
@@ -123,9 +128,9 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
     ];
     let cases: Vec<_> = cases.iter().enumerate().collect();
     for_each(&cases, AT_ONCE, |(number, (stage, fault, first, then))| {
-        let proxy = imap_proxy(&world);
+        let proxy = imap_proxy(&site);
         let letter = Letter::new(&format!("imap-{number}"));
-        let config = by_store_proxy(&world, &format!("imap-{number}"), &proxy);
+        let config = by_store_proxy(&site, &format!("imap-{number}"), &proxy);
         proxy.plan(*stage, *fault);
         let end = letter.deliver(&config);
         match first {
@@ -136,9 +141,9 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
         assert!(proxy.reached() > 0, "nobody came to the fault");
         proxy.heal();
         letter.deliver_in_the_end(&config);
-        letter.stands_once(&world);
+        letter.stands_once(&site);
         assert_eq!(
-            letter.was_found(&world),
+            letter.was_found(&site),
             *then == Found,
             "whether the INBOX's copy was found by a look"
         );
@@ -148,23 +153,23 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
 /// A message that fills every buffer on the way, and waits for the server's `+`.
 #[test]
 fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
-    let world = World::start();
+    let site = Site::with_servers();
     let body =
         "a line of seventy-two characters and a line end, again and again......\n".repeat(60_000);
     let cases = [(Stage::Append, Stored), (Stage::MidLiteral, Stored), (Stage::Answer, Found)];
     for_each(&cases, cases.len(), |(stage, then)| {
-        let proxy = imap_proxy(&world);
+        let proxy = imap_proxy(&site);
         let name = format!("large-{}", format!("{stage:?}").to_lowercase());
         let letter = Letter::with_body(&name, body.as_bytes());
-        let config = by_store_proxy(&world, &name, &proxy);
+        let config = by_store_proxy(&site, &name, &proxy);
         proxy.plan(*stage, Fault::Freeze);
         letter.deliver(&config).is(75, "4.3.0 ").within(DEADLINE_SECS);
         assert!(proxy.reached() > 0, "nobody came to the fault");
         proxy.heal();
         letter.deliver_in_the_end(&config);
-        letter.stands_once(&world);
+        letter.stands_once(&site);
         assert_eq!(
-            letter.was_found(&world),
+            letter.was_found(&site),
             *then == Found,
             "whether the INBOX's copy was found by a look"
         );
@@ -174,10 +179,10 @@ fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
 /// Copies in doubt take a turn, others do not: what is asked of the ledger differs.
 const DOUBT_OR_NOT: [bool; 2] = [false, true];
 
-fn letter(world: &World, name: &str, in_doubt: bool) -> Letter {
+fn letter(site: &Site, name: &str, in_doubt: bool) -> Letter {
     let letter = Letter::new(name);
     if in_doubt {
-        letter.leave_in_doubt(world);
+        letter.leave_in_doubt(site);
     }
     letter
 }
@@ -186,11 +191,11 @@ fn letter(world: &World, name: &str, in_doubt: bool) -> Letter {
 /// each request.
 #[test]
 fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
-    let world = World::start();
+    let site = Site::with_servers();
     for in_doubt in DOUBT_OR_NOT {
-        let (name, proxy) = (if in_doubt { "pg-doubt" } else { "pg" }, postgres_proxy(&world));
-        let count = letter(&world, &format!("{name}-count"), in_doubt);
-        count.deliver(&by_ledger_proxy(&world, &format!("{name}-count"), &proxy)).is(0, "stored");
+        let (name, proxy) = (if in_doubt { "pg-doubt" } else { "pg" }, postgres_proxy(&site));
+        let count = letter(&site, &format!("{name}-count"), in_doubt);
+        count.deliver(&by_ledger_proxy(&site, &format!("{name}-count"), &proxy)).is(0, "stored");
         let answers = proxy.answers();
         // The login, the record and two receipts; in doubt two turns as well.
         let least = if in_doubt { 8 } else { 4 };
@@ -208,14 +213,14 @@ fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
             cases.push((Stage::Reply(at), Fault::Drip));
             cases.push((Stage::Reply(at), Fault::Say(b"Z\x00\x00\x00\x00")));
         }
-        fail_and_cure(&world, name, &cases, in_doubt);
+        fail_and_cure(&site, name, &cases, in_doubt);
     }
 }
 
 /// An answer whose end never comes is not collected until memory is full.
 #[test]
 fn a_postgres_that_floods_at_any_answer_defers_and_then_gets_one_copy() {
-    let world = World::start();
+    let site = Site::with_servers();
     for (in_doubt, answers) in [(false, [1, 2, 3, 4]), (true, [1, 2, 6, 9])] {
         let mut cases = Vec::new();
         for at in answers {
@@ -226,17 +231,17 @@ fn a_postgres_that_floods_at_any_answer_defers_and_then_gets_one_copy() {
             // A small notice, and a large one.
             cases.push((Stage::Reply(at), Fault::Flood(b"N\x00\x00\x00\x05\x00N\x40\x00\x00\x00")));
         }
-        fail_and_cure(&world, if in_doubt { "flood-doubt" } else { "flood" }, &cases, in_doubt);
+        fail_and_cure(&site, if in_doubt { "flood-doubt" } else { "flood" }, &cases, in_doubt);
     }
 }
 
-fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)], in_doubt: bool) {
+fn fail_and_cure(site: &Site, name: &str, cases: &[(Stage, Fault)], in_doubt: bool) {
     let cases: Vec<_> = cases.iter().enumerate().collect();
     for_each(&cases, AT_ONCE, |(number, (stage, fault))| {
-        let proxy = postgres_proxy(world);
+        let proxy = postgres_proxy(site);
         let name = format!("{name}-{number}");
-        let letter = letter(world, &name, in_doubt);
-        let config = by_ledger_proxy(world, &name, &proxy);
+        let letter = letter(site, &name, in_doubt);
+        let config = by_ledger_proxy(site, &name, &proxy);
         proxy.plan(*stage, *fault);
         let end = letter.deliver(&config);
         let reached = proxy.reached() > 0;
@@ -251,7 +256,7 @@ fn fail_and_cure(world: &World, name: &str, cases: &[(Stage, Fault)], in_doubt: 
         end.within(DEADLINE_SECS);
         proxy.heal();
         letter.deliver_in_the_end(&config);
-        letter.stands_once(world);
+        letter.stands_once(site);
     });
 }
 
@@ -321,28 +326,27 @@ const UNHURRIED: &str =
 #[test]
 fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     use Stage::{Answer, Append, Greeting, LastBytes, Login, MidLiteral};
-    let mut world = World::start();
+    let mut site = Site::with_servers();
     let stages = [Greeting, Login, Append, MidLiteral, LastBytes, Answer];
     let frozen = freeze_at_each(
         &stages,
         Letter::new,
-        || imap_proxy(&world),
+        || imap_proxy(&site),
         |name, proxy| {
-            let store = format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", proxy.port());
-            let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-            world.config_by(name, &ledger, &store, &format!("{LETTERS}{UNHURRIED}"))
+            let store = format!("store.url = \"imap://127.0.0.1:{}\"\n", proxy.port());
+            site.config(name, &format!("{store}{LETTERS}{UNHURRIED}"))
         },
     );
     assert_eq!(frozen.held(), stages.len(), "too few were held");
-    world.dovecot.pause();
+    site.dovecot.pause();
     let ended = frozen.end(5);
-    world.dovecot.resume();
+    site.dovecot.resume();
     for_each(
         &ended.iter().map(|(_, letter, config)| (letter, config)).collect::<Vec<_>>(),
         6,
         |(letter, config)| {
             letter.deliver_in_the_end(config);
-            letter.stands_once(&world);
+            letter.stands_once(&site);
         },
     );
 }
@@ -350,16 +354,18 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
 #[test]
 fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
     for (in_doubt, requests, least) in [(false, 6, 4), (true, 20, 6)] {
-        let mut world = World::start();
+        let mut site = Site::with_servers();
         let stages: Vec<Stage> = (0..requests).map(Stage::Request).collect();
         let frozen = freeze_at_each(
             &stages,
-            |name| letter(&world, name, in_doubt),
-            || postgres_proxy(&world),
+            |name| letter(&site, name, in_doubt),
+            || postgres_proxy(&site),
             |name, proxy| {
-                let ledger =
-                    format!("url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"", proxy.port());
-                world.config_with(name, &ledger, &format!("{LETTERS}{UNHURRIED}"))
+                let ledger = format!(
+                    "ledger.url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"\n",
+                    proxy.port()
+                );
+                site.config(name, &format!("{ledger}{LETTERS}{UNHURRIED}"))
             },
         );
         assert!(
@@ -367,16 +373,16 @@ fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
             "too few were held: {}, in doubt: {in_doubt}",
             frozen.held()
         );
-        world.postgres.pause();
+        site.postgres.pause();
         let ended = frozen.end(5);
-        world.postgres.resume();
+        site.postgres.resume();
         for (proxy, ..) in &ended {
             proxy.heal();
         }
         let letters: Vec<_> = ended.iter().map(|(_, letter, config)| (letter, config)).collect();
         for_each(&letters, 6, |(letter, config)| {
             letter.deliver_in_the_end(config);
-            letter.stands_once(&world);
+            letter.stands_once(&site);
         });
     }
 }
@@ -387,17 +393,17 @@ fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
 /// comes to its end after another try.
 #[test]
 fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
-    let world = World::with(Dovecot::start_that_waits_for_locks(1));
+    let site = Site::with(Dovecot::start_that_waits_for_locks(1));
     let limits =
         "[lock]\nwait_secs = 0\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
-    let config = world.config("locked", &format!("{LETTERS}{limits}"));
+    let config = site.config("locked", &format!("{LETTERS}{limits}"));
     let letters: Vec<Letter> =
         (0..8).map(|number| Letter::new(&format!("locked-{number}"))).collect();
     for letter in &letters {
         Letter::between("ann", &letter.recipient(), 1).deliver_in_the_end(&config);
     }
     let locks: Vec<_> =
-        letters.iter().map(|letter| world.dovecot.lock_mailbox(&letter.recipient())).collect();
+        letters.iter().map(|letter| site.dovecot.lock_mailbox(&letter.recipient())).collect();
     let try_all = || letters.iter().map(|letter| letter.start(&config)).collect::<Vec<_>>();
     let first: Vec<_> = try_all().into_iter().map(Run::end).collect();
     for end in &first {
@@ -419,7 +425,7 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
     thread::sleep(Duration::from_secs(2));
     let copies: Vec<_> = letters
         .iter()
-        .map(|letter| world.dovecot.uids(&letter.recipient(), "INBOX").len())
+        .map(|letter| site.dovecot.uids(&letter.recipient(), "INBOX").len())
         .collect();
     assert_eq!(copies, [2; 8], "with the one that made the mailbox");
 }
@@ -429,26 +435,23 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
 /// the next try is not kept waiting.
 #[test]
 fn a_name_server_that_does_not_answer_defers() {
-    let world = World::start();
+    let site = Site::with_servers();
     let id = std::process::id();
     let address = format!("127.{}.{}.{}", 64 + (id >> 16) % 64, (id >> 8) % 256, id % 254 + 1);
     let name_server =
         UdpSocket::bind((address.as_str(), 53)).expect("port 53 of a loopback address of our own");
     let resolver = format!("nameserver {address}\noptions timeout:20 attempts:3\n");
-    let resolver = world.root.write("resolv.conf", resolver);
-    let local_ledger = format!("url = \"{}\"", world.postgres.url_socket());
-    let local_store =
-        format!("url = \"imap://127.0.0.1:{}\"\nstarttls = false", world.dovecot.imap_port());
-    let far_ledger = "url = \"postgres://onedrop@ledger.example.org/onedrop?sslmode=disable\"";
-    let far_store = "url = \"imap://store.example.org\"\nstarttls = false";
-    let cases =
-        [("store", local_ledger.as_str(), far_store), ("ledger", far_ledger, local_store.as_str())];
+    let resolver = site.root.write("resolv.conf", resolver);
+    let cases = [
+        ("store", "imap://store.example.org"),
+        ("ledger", "postgres://onedrop@ledger.example.org/onedrop?sslmode=disable"),
+    ];
     let limits =
         "[lock]\nwait_secs = 0\nlease_secs = 60\n[limits]\ndeadline_secs = 20\nanswer_secs = 17\n";
     let terms = format!("{LETTERS}{limits}");
-    for_each(&cases, 2, |(name, ledger, store)| {
+    for_each(&cases, 2, |(name, far)| {
         let letter = Letter::new(&format!("name-{name}"));
-        let config = world.config_by(name, ledger, store, &terms);
+        let config = site.config(name, &format!("{name}.url = \"{far}\"\n{terms}"));
         let mut command = Command::new("unshare");
         let bind =
             "mount --bind \"$1\" \"$(readlink -f /etc/resolv.conf)\" && shift && exec \"$@\"";
@@ -459,9 +462,9 @@ fn a_name_server_that_does_not_answer_defers() {
         run.feed(letter.bytes().to_vec());
         run.end().is(75, "4.3.0 ").within(20);
         // The name has an address now.
-        let config = world.config_by(name, &local_ledger, &local_store, &terms);
+        let config = site.config(name, &terms);
         letter.deliver(&config).is(0, "stored");
-        letter.stands_once(&world);
+        letter.stands_once(&site);
     });
     name_server.set_nonblocking(true).expect("socket");
     let mut asked = Vec::new();
@@ -479,9 +482,9 @@ fn a_name_server_that_does_not_answer_defers() {
 
 #[test]
 fn a_message_that_drips_or_never_ends_is_not_delivered() {
-    let world = World::start();
+    let site = Site::with_servers();
     let letter = Letter::new("drip");
-    let config = world.config("drip", &terms());
+    let config = site.config("drip", &terms());
     let mut run = Run::start(letter.command(&config));
     let mut stdin = run.stdin();
     let bytes = letter.bytes().to_vec();
@@ -497,26 +500,26 @@ fn a_message_that_drips_or_never_ends_is_not_delivered() {
     run.end().is(75, "4.3.0 deadline of 3 s passed").within(DEADLINE_SECS);
     dripping.join().expect("the writer ends with its reader");
     letter.deliver_in_the_end(&config).is(0, "stored");
-    letter.stands_once(&world);
+    letter.stands_once(&site);
 
     // All of it is read, in vain, and not kept beyond the configured limit.
     let letter = Letter::new("endless");
     let limited = terms().replace("[limits]", "[limits]\nmessage_bytes = 1000000");
-    let config = world.config("endless", &limited);
+    let config = site.config("endless", &limited);
     let mut run = Run::start(letter.command(&config));
     let mut stdin = run.stdin();
     let flooding = thread::spawn(move || while stdin.write_all(&[b'x'; 65536]).is_ok() {});
     run.end().is(75, "4.3.0 deadline of 3 s passed").within(DEADLINE_SECS);
     flooding.join().expect("the writer ends with its reader");
-    assert_eq!(world.dovecot.count(&letter.recipient(), "INBOX"), 0);
+    assert_eq!(site.dovecot.count(&letter.recipient(), "INBOX"), 0);
 }
 
 #[test]
 fn a_wrong_password_defers_and_shows_nowhere() {
-    let world = World::start();
-    let store = world.config("store", &terms());
-    let tcp = format!("url = \"{}\"\npassword_file = \"$PASSWORD\"", world.postgres.url_tcp());
-    let ledger = world.config_with("ledger", &tcp, &terms());
+    let site = Site::with_servers();
+    let store = site.config("store", &terms());
+    let tcp = with_password(&site.postgres.url_tcp());
+    let ledger = site.config("ledger", &format!("{tcp}{}", terms()));
     // What is certainly ours to mend is 4.3.5; a mail server may mean the account, as long as no
     // other one has logged in.
     for (name, config, file, status) in
@@ -531,40 +534,31 @@ fn a_wrong_password_defers_and_shows_nowhere() {
         assert!(!end.out.contains("mistyped"), "{end:?}");
         std::fs::write(&file, right).expect("password");
         letter.deliver_in_the_end(&config).is(0, "stored");
-        letter.stands_once(&world);
+        letter.stands_once(&site);
     }
 }
 
 #[test]
 fn a_server_whose_certificate_nobody_vouches_for_gets_no_mail() {
-    let world = World::start();
-    let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-    let trusted = format!("\nca_file = \"{}\"", world.dovecot.ca_file().display());
+    let site = Site::with_servers();
+    let trusted = format!("\nca_file = \"{}\"", site.dovecot.ca_file().display());
     // Another authority, with the very same name.
     let other = Dovecot::start();
     let wrong = format!("\nca_file = \"{}\"", other.ca_file().display());
-    let implicit = format!("url = \"imaps://localhost:{}\"", world.dovecot.imaps_port());
+    let implicit = format!("url = \"imaps://localhost:{}\"", site.dovecot.imaps_port());
     let started =
-        format!("url = \"imap://localhost:{}\"\nstarttls = true", world.dovecot.imap_port());
+        format!("url = \"imap://localhost:{}\"\nstarttls = true", site.dovecot.imap_port());
     for (name, store) in [("implicit", implicit), ("starttls", started)] {
         let letter = Letter::new(&format!("tls-{name}"));
         for (kind, authority) in [("system", ""), ("wrong", &wrong)] {
-            let config = world.config_by(
-                &format!("{name}-{kind}"),
-                &ledger,
-                &format!("{store}{authority}"),
-                &terms(),
-            );
+            let more = format!("[store]\n{store}{authority}\n{}", terms());
+            let config = site.config(&format!("{name}-{kind}"), &more);
             letter.deliver(&config).is(75, "4.3.0 ").says("TLS").within(DEADLINE_SECS);
         }
-        let config = world.config_by(
-            &format!("{name}-trusted"),
-            &ledger,
-            &format!("{store}{trusted}"),
-            &terms(),
-        );
+        let more = format!("[store]\n{store}{trusted}\n{}", terms());
+        let config = site.config(&format!("{name}-trusted"), &more);
         letter.deliver_in_the_end(&config).is(0, "stored");
-        letter.stands_once(&world);
+        letter.stands_once(&site);
     }
 }
 
@@ -577,22 +571,19 @@ fn a_ledger_whose_certificate_nobody_vouches_for_gets_no_password() {
     let at = keys.display();
     let with_tls =
         format!("ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n");
-    let world = World::of(Postgres::start_with(&with_tls), Dovecot::start());
+    let site = Site::of(Postgres::start_with(&with_tls), Dovecot::start(), TempRoot::new());
     let letter = Letter::new("tls");
-    let url = world.postgres.url_tcp().replace("127.0.0.1", "localhost");
-    let url = format!("url = \"{url}?sslmode=require\"\npassword_file = \"$PASSWORD\"");
-    let config = world.config_with("untrusted", &url, &terms());
+    let url = site.postgres.url_tcp().replace("127.0.0.1", "localhost");
+    let url = with_password(&format!("{url}?sslmode=require"));
+    let config = site.config("untrusted", &format!("{url}{}", terms()));
     letter.deliver(&config).is(75, "4.3.0 ledger: ").says("certificate").within(DEADLINE_SECS);
-    let trusted =
-        world.config_with("trusted", &format!("{url}\nca_file = \"{at}/cert.pem\""), &terms());
+    let trusted = format!("{url}ca_file = \"{at}/cert.pem\"\n{}", terms());
+    let trusted = site.config("trusted", &trusted);
     letter.deliver_in_the_end(&trusted).is(0, "stored");
-    letter.stands_once(&world);
+    letter.stands_once(&site);
     // And one that has no TLS, where TLS was asked for.
     let bare = Postgres::start();
-    let config = world.config_with(
-        "bare",
-        &url.replace(&world.postgres.port().to_string(), &bare.port().to_string()),
-        &terms(),
-    );
+    let url = url.replace(&site.postgres.port().to_string(), &bare.port().to_string());
+    let config = site.config("bare", &format!("{url}{}", terms()));
     letter.deliver(&config).is(75, "4.3.0 ledger: ").says("TLS").within(DEADLINE_SECS);
 }

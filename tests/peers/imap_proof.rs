@@ -7,48 +7,43 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::courier::Courier;
-use crate::support::dovecot::{Dovecot, MAIL_USER};
+use crate::support::dovecot::Dovecot;
 use crate::support::imap::Imap;
-use crate::support::lmtp::Lmtp;
-use crate::support::{TempRoot, chown_recursive, onedrop, set_mode, wait_until};
+use crate::support::lmtp::Launch;
+use crate::support::site::{Files, Site};
+use crate::support::{onedrop, set_mode, wait_until};
 
 const MESSAGE: &[u8] =
     b"Return-Path: <lisa@gmail.com>\nMessage-ID: <proof@b>\nSubject: s\n\nbody\n";
 
-/// A ledger in a file, and a mail server at this port.
-struct Site {
-    root: TempRoot,
+/// A ledger in a file, and a mail server.
+struct Mail {
+    site: Site<Files>,
+    config: PathBuf,
 }
 
-impl Site {
-    fn new(port: u16, more: &str) -> Site {
-        let root = TempRoot::new();
-        let folder = root.dir_for("site", MAIL_USER, 0o755);
-        fs::write(folder.join("password"), "store-secret").expect("password");
-        set_mode(&folder.join("password"), 0o600);
-        let at = folder.display();
-        let text = format!(
-            "[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n\
-             [store]\nurl = \"imap://127.0.0.1:{port}\"\nstarttls = false\npassword_file = \"{at}/password\"\n\
-             [directory]\ndomains = [\"b.example\"]\n{more}\n"
+impl Mail {
+    /// The mail server at this port.
+    fn at(port: u16, more: &str) -> Mail {
+        let site = Site::embedded();
+        set_mode(&site.root.write("password", "store-secret"), 0o600);
+        let store = format!(
+            "[store]\nurl = \"imap://127.0.0.1:{port}\"\npassword_file = \"{}/password\"\n",
+            site.root.display()
         );
-        fs::write(folder.join("onedrop.toml"), text).expect("configuration");
-        let site = Site { root };
-        let migrated = site.run(&["migrate"], b"");
+        let directory = "[directory]\ndomains = [\"b.example\"]\n";
+        let config = site.config("etc", &format!("{store}{directory}{more}\n"));
+        let mail = Mail { site, config };
+        let migrated = mail.run(&["migrate"], b"");
         assert_eq!(migrated.0, 0, "{migrated:?}");
-        chown_recursive(&folder, MAIL_USER);
-        site
-    }
-
-    fn config(&self) -> PathBuf {
-        self.root.join("site/onedrop.toml")
+        mail
     }
 
     /// Exit status and output.
     fn run(&self, args: &[&str], input: &[u8]) -> (i32, String) {
         use std::io::Write;
         let mut command = onedrop();
-        command.args(args).arg("--config").arg(self.config());
+        command.args(args).arg("--config").arg(&self.config);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("binary");
         child.stdin.take().expect("a pipe").write_all(input).expect("a message");
@@ -62,7 +57,7 @@ impl Site {
     }
 
     fn proofs(&self) -> i64 {
-        let ledger = rusqlite::Connection::open(self.root.join("site/ledger.db")).expect("ledger");
+        let ledger = self.site.sqlite();
         ledger
             .query_row("SELECT count(*) FROM onedrop_proof", [], |row| row.get(0))
             .expect("a count")
@@ -79,21 +74,21 @@ const IGNORES: &str = "ignores for whom: mail would land in mda's own mailbox";
 #[test]
 fn a_server_that_ignores_the_account_gets_no_mail() {
     let courier = Courier::start(&["lisa", "doug"]);
-    let site = Site::new(courier.port(), "");
+    let mail = Mail::at(courier.port(), "");
     for account in ["lisa", "doug"] {
-        let refused = site.deliver(account);
+        let refused = mail.deliver(account);
         is(&refused, 75, "4.3.5 store: ");
         assert!(refused.1.contains(IGNORES) && refused.1.contains("store.login"), "{}", refused.1);
     }
-    let own = site.deliver("mda");
+    let own = mail.deliver("mda");
     is(&own, 75, "4.3.5 store: ");
-    let checked = site.run(&["check", "--account", "lisa"], b"");
+    let checked = mail.run(&["check", "--account", "lisa"], b"");
     assert!(
         checked.0 != 0 && checked.1.contains("error   store: the mail server at"),
         "{checked:?}"
     );
     assert!(checked.1.contains(IGNORES), "{}", checked.1);
-    let lmtp = Lmtp::start(&site.config());
+    let lmtp = Launch::of(&mail.config).start();
     for _ in 0..2 {
         let replies =
             lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example", "doug@b.example"], MESSAGE);
@@ -107,8 +102,8 @@ fn a_server_that_ignores_the_account_gets_no_mail() {
         assert_eq!(courier.messages(account), Vec::<Vec<u8>>::new(), "{account}");
         assert_eq!(courier.folders(account), Vec::<String>::new(), "{account}");
     }
-    assert_eq!(site.proofs(), 0);
-    let traced = site.run(&["trace", "lisa@b.example"], b"");
+    assert_eq!(mail.proofs(), 0);
+    let traced = mail.run(&["trace", "lisa@b.example"], b"");
     assert!(traced.1.contains("4.3.5"), "{}", traced.1);
 }
 
@@ -123,16 +118,16 @@ fn logins(dovecot: &Dovecot) -> usize {
 #[test]
 fn a_proof_on_record_costs_no_login() {
     let dovecot = Dovecot::start();
-    let site = Site::new(dovecot.imap_port(), "");
-    let own = site.deliver("mda");
+    let mail = Mail::at(dovecot.imap_port(), "");
+    let own = mail.deliver("mda");
     is(&own, 75, "4.3.5 store: ");
     assert!(own.1.contains("mda is the account of mda itself"), "{}", own.1);
-    assert_eq!(site.proofs(), 0);
-    is(&site.deliver("lisa"), 0, "stored account=lisa");
-    assert_eq!(site.proofs(), 1);
+    assert_eq!(mail.proofs(), 0);
+    is(&mail.deliver("lisa"), 0, "stored account=lisa");
+    assert_eq!(mail.proofs(), 1);
     for account in ["doug", "scuba"] {
         let before = logins(&dovecot);
-        is(&site.deliver(account), 0, &format!("stored account={account}"));
+        is(&mail.deliver(account), 0, &format!("stored account={account}"));
         assert!(wait_until(Duration::from_secs(5), || logins(&dovecot) > before));
         assert_eq!(logins(&dovecot) - before, 1, "{account}");
         assert_eq!(dovecot.count(account, "INBOX"), 1);
@@ -142,12 +137,12 @@ fn a_proof_on_record_costs_no_login() {
 #[test]
 fn the_server_and_check_renew_the_proof() {
     let dovecot = Dovecot::start();
-    let site = Site::new(dovecot.imap_port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
-    let lmtp = Lmtp::start(&site.config());
-    lmtp.wait_for_record("heeds for whom we log in");
-    assert_eq!(site.proofs(), 1, "before anything was delivered");
+    let mail = Mail::at(dovecot.imap_port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
+    let lmtp = Launch::of(&mail.config).start();
+    lmtp.wait_for_log("heeds for whom we log in");
+    assert_eq!(mail.proofs(), 1, "before anything was delivered");
     drop(lmtp);
-    let checked = site.run(&["check"], b"");
+    let checked = mail.run(&["check"], b"");
     assert!(
         checked.1.contains("ok      store: the mail server at")
             && checked.1.contains("heeds for whom"),
@@ -159,24 +154,24 @@ fn the_server_and_check_renew_the_proof() {
 #[test]
 fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
     let courier = Courier::start(&["lisa"]);
-    let site = Site::new(courier.port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
-    let ledger = rusqlite::Connection::open(site.root.join("site/ledger.db")).expect("ledger");
+    let mail = Mail::at(courier.port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
+    let ledger = mail.site.sqlite();
     let prove = || {
         let sql = "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) VALUES (?1, 'mda', 'sasl', 'h', 1)";
         ledger.execute(sql, [format!("127.0.0.1:{}", courier.port())]).expect("a row");
     };
     prove();
-    let lmtp = Lmtp::start(&site.config());
+    let lmtp = Launch::of(&mail.config).start();
     let replies =
         lmtp.client().deliver("lisa@gmail.com", &["lisa@b.example"], MESSAGE).expect("replies");
     assert!(format!("{replies:?}").contains("4.3.5"), "{replies:?}");
-    lmtp.wait_for_record(IGNORES);
-    assert_eq!(site.proofs(), 0);
+    lmtp.wait_for_log(IGNORES);
+    assert_eq!(mail.proofs(), 0);
     drop(lmtp);
     prove();
-    assert_ne!(site.run(&["check"], b"").0, 0);
-    assert_eq!(site.proofs(), 0);
-    is(&site.deliver("lisa"), 75, "4.3.5 store: ");
+    assert_ne!(mail.run(&["check"], b"").0, 0);
+    assert_eq!(mail.proofs(), 0);
+    is(&mail.deliver("lisa"), 75, "4.3.5 store: ");
     assert_eq!(courier.messages("mda"), Vec::<Vec<u8>>::new());
 }
 
@@ -185,7 +180,7 @@ fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
 #[test]
 fn a_password_changed_under_the_server_loses_no_mail() {
     let dovecot = Dovecot::start_high_performance();
-    let site = Site::new(
+    let mail = Mail::at(
         dovecot.imap_port(),
         "accounts = { \"lisa@gmail.com\" = \"lisa\", \"zoe@gmail.com\" = \"zoe\" }\n[sent]\ntrust = \"header\"",
     );
@@ -204,7 +199,7 @@ fn a_password_changed_under_the_server_loses_no_mail() {
         format!("From: {from}\nMessage-ID: <{number}@b>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody {number}\n")
             .into_bytes()
     };
-    let lmtp = Lmtp::start(&site.config());
+    let lmtp = Launch::of(&mail.config).start();
     let mut client = lmtp.client();
     let mut send = |number: u32, from: &str, to: &str| -> String {
         let replies = client.deliver(from, &[to], &letter(number, from)).expect("replies");
@@ -230,7 +225,7 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     change(dovecot.password());
     let again = send(2, "lisa@gmail.com", "doug@b.example");
     assert!(again.contains("250"), "{again}");
-    let repaired = site.run(&["verify", "--repair", "--since", "24h"], b"");
+    let repaired = mail.run(&["verify", "--repair", "--since", "24h"], b"");
     assert_eq!(repaired.0, 0, "{repaired:?}");
     let counts =
         [("scuba", "INBOX", 2), ("doug", "INBOX", 1), ("lisa", "Sent", 2), ("zoe", "Sent", 1)];

@@ -1,20 +1,16 @@
 //! IPv6 on real sockets: a ledger, a mail server, the LMTP server's own address and that of its
 //! metrics, all on [::1], where nothing listens on 127.0.0.1.
 
-use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use crate::support::dovecot::Dovecot;
+use crate::support::lmtp::Launch;
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::postgres::Postgres;
-use crate::support::server::{Server, guarded};
-use crate::support::world::{delivered, run};
-use crate::support::{TempRoot, free_port, onedrop_path, set_mode};
+use crate::support::site::{Site, delivered, run};
+use crate::support::{TempRoot, free_port};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,23 +27,18 @@ fn ledger_store_lmtp_and_metrics_speak_ipv6() {
         "listen_addresses = '::1'\nhba_file = '{}'",
         access.display()
     ));
-    let dovecot = Dovecot::start_high_performance_on(&["::1"]);
-    for (name, password) in [("ledger", postgres.password()), ("store", dovecot.password())] {
-        set_mode(&root.write(name, password), 0o600);
-    }
+    let site = Site::of(postgres, Dovecot::start_high_performance_on(&["::1"]), root);
     let (lmtp, metrics) = (free_port(), free_port());
-    let text = format!(
-        "[ledger]\nurl = \"postgres://onedrop@[::1]:{}/onedrop\"\npassword_file = \"{at}/ledger\"\n\
-         [store]\nurl = \"imap://[::1]:{}\"\nstarttls = false\nuser = \"{}\"\npassword_file = \"{at}/store\"\n\
-         [directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nlisten = [\"[::1]:{lmtp}\"]\nmetrics = \"[::1]:{metrics}\"\n",
-        postgres.port(),
-        dovecot.imap_port(),
-        dovecot.master_user(),
-        at = root.display(),
+    let more = format!(
+        "[ledger]\nurl = \"postgres://onedrop@[::1]:{}/onedrop\"\npassword_file = \"$DIR/ledger.password\"\n\
+         [store]\nurl = \"imap://[::1]:{}\"\n\
+         [lmtp]\nlisten = [\"[::1]:{lmtp}\"]\nmetrics = \"[::1]:{metrics}\"\n",
+        site.postgres.port(),
+        site.dovecot.imap_port(),
     );
-    let config = root.write("onedrop.toml", text);
+    let config = site.config("etc", &more);
     assert!(
-        TcpStream::connect(("127.0.0.1", postgres.port())).is_err(),
+        TcpStream::connect(("127.0.0.1", site.postgres.port())).is_err(),
         "the ledger has an IPv4 address too"
     );
     let migrated = run(&config, &["migrate"]);
@@ -56,12 +47,7 @@ fn ledger_store_lmtp_and_metrics_speak_ipv6() {
     let by_pipe = "From: ann@elsewhere.example\nMessage-ID: <pipe@x>\n\nby pipe\n";
     delivered(&config, &["-d", "scuba@mail.axial.net"], by_pipe.as_bytes());
 
-    let log = root.join("server.log");
-    let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
-    command.arg("lmtp").arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(File::create(&log).expect("log"));
-    let mut server = Server::start("onedrop lmtp", command, Signal::SIGTERM, &log);
-    server.wait_ready(|| {
+    let server = Launch::of(&config).where_configured().start_when(|| {
         TcpStream::connect(here(lmtp)).is_ok() && TcpStream::connect(here(metrics)).is_ok()
     });
     assert!(TcpStream::connect(("127.0.0.1", lmtp)).is_err(), "the server has an IPv4 address too");
@@ -78,15 +64,16 @@ fn ledger_store_lmtp_and_metrics_speak_ipv6() {
     let reply = client.command(&format!("{by_lmtp}.")).expect("an answer");
     assert!(reply.is_ok(), "{reply}");
 
-    let inbox = dovecot.messages("scuba", "INBOX");
-    assert_eq!(inbox.len(), 2, "{}", fs::read_to_string(&log).unwrap_or_default());
+    let inbox = site.dovecot.messages("scuba", "INBOX");
+    assert_eq!(inbox.len(), 2, "{}", server.log());
     assert_eq!(inbox[0], by_pipe.replace('\n', "\r\n").as_bytes());
     let second = String::from_utf8_lossy(&inbox[1]).into_owned();
     assert!(
         second.starts_with("Return-Path: <ann@elsewhere.example>\r\n") && second.ends_with(by_lmtp),
         "{second}"
     );
-    assert_eq!(postgres.psql("SELECT count(*) FROM onedrop_copy WHERE placed_at IS NOT NULL"), "2");
+    let placed = "SELECT count(*) FROM onedrop_copy WHERE placed_at IS NOT NULL";
+    assert_eq!(site.postgres.psql(placed), "2");
 
     let mut stream = TcpStream::connect(here(metrics)).expect("metrics");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");

@@ -2,17 +2,13 @@
 //! forgotten its connections: `onedrop lmtp` notices it in the sessions that it has kept, and
 //! delivers in new ones.
 
-use std::fs::File;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
+use crate::support::TempRoot;
 use crate::support::host::{Host, free_net, servers};
-use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::server::Server;
-use crate::support::{TempRoot, onedrop_path};
+use crate::support::lmtp::Launch;
+use crate::support::lmtp_client::Reply;
 
 const ANN: &str = "ann@elsewhere.example";
 const ALL: [&str; 3] = ["scuba@axial.net", "doug@axial.net", "lisa@axial.net"];
@@ -27,22 +23,11 @@ fn letter(name: &str) -> Vec<u8> {
 fn kept_sessions_with_servers_that_vanished_cost_no_delivery() {
     let (root, net) = (TempRoot::new(), free_net());
     let hosts = [Host::start(&root, 0, net)];
-    let world = servers(&hosts, root, net, "[directory]\ndomains = [\"axial.net\"]\n");
+    let site = servers(&hosts, root, net, "[directory]\ndomains = [\"axial.net\"]\n");
     let host = &hosts[0];
-    let socket = host.folder.join("lmtp");
-    let config = host.folder.join("onedrop.toml");
-    let log = host.folder.join("lmtp.log");
-    let mut command = host.command(onedrop_path());
-    command
-        .arg("lmtp")
-        .arg("--config")
-        .arg(&config)
-        .arg("--listen")
-        .arg(format!("unix:{}", socket.display()));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("log"));
-    let mut lmtp = Server::start("onedrop lmtp", command, Signal::SIGKILL, &log);
-    lmtp.wait_ready(|| LmtpClient::unix(&socket, Duration::from_secs(1)).is_ok());
-    let mut client = LmtpClient::welcome(&socket);
+    let launch = Launch::of(&host.folder.join("onedrop.toml")).bare();
+    let lmtp = launch.by(&host.entrance()).start();
+    let mut client = lmtp.client();
     let mut deliver = |name: &str, to: &[&str]| {
         let replies = client.deliver(ANN, to, &letter(name)).expect("replies");
         assert!(replies.iter().all(Reply::is_ok), "{name}: {replies:?}");
@@ -57,6 +42,6 @@ fn kept_sessions_with_servers_that_vanished_cost_no_delivery() {
         assert!(servers >= 4, "{servers} connections");
         deliver(&format!("{name}-after"), to);
     }
-    assert_eq!(world.dovecot.count("scuba", "INBOX"), 4);
-    assert_eq!(world.dovecot.count("doug", "INBOX"), 3);
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 4);
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 3);
 }

@@ -13,9 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::dovecot::Dovecot;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
-use crate::support::world::World;
+use crate::support::site::Site;
 use crate::support::{onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(120);
@@ -43,18 +43,19 @@ enum Blow {
     KillClient,
 }
 
-struct Site {
+/// A site, its server and its Postfix.
+struct MailHost {
     postfix: Postfix,
     /// Dropped after Postfix.
     _server: Option<Lmtp>,
-    world: World,
+    site: Site,
 }
 
-impl Site {
-    fn new(door: Door, program: &Path) -> Site {
-        let world = World::with(Dovecot::start_that_waits_for_locks(0));
-        let config = world.config("etc", DIRECTORY);
-        let server = matches!(door, Door::Lmtp).then(|| Lmtp::start(&config));
+impl MailHost {
+    fn new(door: Door, program: &Path) -> MailHost {
+        let site = Site::with(Dovecot::start_that_waits_for_locks(0));
+        let config = site.config("etc", DIRECTORY);
+        let server = matches!(door, Door::Lmtp).then(|| Launch::of(&config).start());
         let delivery = match &server {
             Some(server) => Delivery::Lmtp(format!("unix:{}", server.socket().display())),
             None => Delivery::Pipe,
@@ -66,7 +67,7 @@ impl Site {
             ..PostfixSpec::new(program)
         };
         let postfix = Postfix::start(&PostfixSpec { main_cf: MAIN_CF.to_owned(), ..spec });
-        Site { postfix, _server: server, world }
+        MailHost { postfix, _server: server, site }
     }
 
     fn send(&self, id: &str) -> Vec<u8> {
@@ -81,7 +82,7 @@ impl Site {
         assert!(self.postfix.wait_until_queue_empty(LONG), "{}", self.postfix.log());
         let log = self.postfix.log();
         assert!(!log.contains("status=bounced"), "{log}");
-        let mut found = self.world.dovecot.messages("scuba", "INBOX");
+        let mut found = self.site.dovecot.messages("scuba", "INBOX");
         for message in messages {
             let text = String::from_utf8_lossy(message).replace('\n', "\r\n");
             let count = found.len();
@@ -90,7 +91,7 @@ impl Site {
         }
         assert!(found.is_empty(), "{} more\n{log}", found.len());
         let copies = self
-            .world
+            .site
             .postgres
             .psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
         assert_eq!(copies, format!("{0} of {0}", messages.len()));
@@ -103,43 +104,43 @@ fn letter(id: &str, body: &str) -> Vec<u8> {
 }
 
 /// The daemon of Postfix's that runs this program below its master, if there is one.
-fn client(site: &Site, name: &str) -> Option<Pid> {
+fn client(host: &MailHost, name: &str) -> Option<Pid> {
     let is_client = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
     };
-    site.postfix.daemons().into_iter().find(is_client).map(|pid| Pid::from_raw(pid.cast_signed()))
+    host.postfix.daemons().into_iter().find(is_client).map(|pid| Pid::from_raw(pid.cast_signed()))
 }
 
 fn struck(door: Door, blow: Blow) {
-    let mut site = Site::new(door, onedrop_path());
-    let mut messages = vec![site.send("first")];
-    site.has_exactly(&messages);
+    let mut host = MailHost::new(door, onedrop_path());
+    let mut messages = vec![host.send("first")];
+    host.has_exactly(&messages);
 
-    let lock = site.world.dovecot.lock_mailbox("scuba");
-    messages.push(site.send("held"));
+    let lock = host.site.dovecot.lock_mailbox("scuba");
+    messages.push(host.send("held"));
     let leased = "SELECT count(*) FROM onedrop_copy WHERE placed_at IS NULL";
     // Dovecot says nothing of a lock that it waits for; a copy on record without a receipt does.
-    assert!(wait_until(LONG, || site.world.postgres.psql(leased) == "1"), "{}", site.postfix.log());
+    assert!(wait_until(LONG, || host.site.postgres.psql(leased) == "1"), "{}", host.postfix.log());
     match blow {
-        Blow::Reload => site.postfix.postfix("reload"),
-        Blow::Stop => site.postfix.postfix("stop"),
+        Blow::Reload => host.postfix.postfix("reload"),
+        Blow::Stop => host.postfix.postfix("stop"),
         Blow::KillClient => {
             let name = match door {
                 Door::Pipe => "pipe",
                 Door::Lmtp => "lmtp",
             };
-            kill(client(&site, name).expect("a client of ours"), Signal::SIGKILL).expect("kill");
+            kill(client(&host, name).expect("a client of ours"), Signal::SIGKILL).expect("kill");
         }
     }
     // Dovecot still waits for the lock: whatever has happened, it happened amid the delivery.
-    assert_eq!(site.world.postgres.psql(leased), "1", "{}", site.postfix.log());
+    assert_eq!(host.site.postgres.psql(leased), "1", "{}", host.postfix.log());
     drop(lock);
     if let Blow::Stop = blow {
-        site.postfix.start_again();
+        host.postfix.start_again();
     }
-    messages.push(site.send("next"));
-    site.postfix.flush();
-    site.has_exactly(&messages);
+    messages.push(host.send("next"));
+    host.postfix.flush();
+    host.has_exactly(&messages);
 }
 
 #[test]
@@ -193,21 +194,21 @@ fn held_program(folder: &Path) -> (PathBuf, PathBuf) {
 fn a_message_that_a_dying_pipe_has_cut_is_delivered_whole_by_the_next_try() {
     let folder = crate::support::TempRoot::new();
     let (program, hold) = held_program(&folder);
-    let site = Site::new(Door::Pipe, &program);
+    let host = MailHost::new(Door::Pipe, &program);
     fs::write(&hold, "").expect("a file");
     // Much more than a pipe holds (64 KiB): whenever pipe(8) dies now, it dies before the message's
     // end.
     let long = letter("cut", &"a line of the body\n".repeat(50_000));
-    site.postfix.send("lisa@gmail.com", &["scuba@mail.axial.net"], &long);
-    assert!(wait_until(LONG, || !site.postfix.deliveries().is_empty()), "{}", site.postfix.log());
-    let (delivery, pipe) = (site.postfix.deliveries()[0], client(&site, "pipe").expect("pipe(8)"));
+    host.postfix.send("lisa@gmail.com", &["scuba@mail.axial.net"], &long);
+    assert!(wait_until(LONG, || !host.postfix.deliveries().is_empty()), "{}", host.postfix.log());
+    let (delivery, pipe) = (host.postfix.deliveries()[0], client(&host, "pipe").expect("pipe(8)"));
     kill(pipe, Signal::SIGKILL).expect("kill");
     fs::remove_file(&hold).expect("let go");
     // What it had of the message is not delivered; the whole is, once.
     let is_gone = || !Path::new(&format!("/proc/{delivery}")).exists();
     assert!(wait_until(LONG, is_gone), "the cut delivery does not end");
-    site.postfix.flush();
-    site.has_exactly(&[long]);
-    let attempts = site.world.postgres.psql("SELECT count(*) FROM onedrop_attempt");
+    host.postfix.flush();
+    host.has_exactly(&[long]);
+    let attempts = host.site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
     assert_eq!(attempts, "1", "the cut message was not recorded");
 }

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use onedrop::deliver::Failure;
 use onedrop::exit;
@@ -14,10 +13,8 @@ use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::StoreError;
 
 use crate::page::{PROJECT, Page, code};
-use crate::support::lmtp::Lmtp;
-use crate::support::lmtp_embedded::Embedded;
-use crate::support::onedrop_path;
 use crate::support::postgres::Postgres;
+use crate::support::site::{Site, run};
 
 /// `conf/onedrop.toml`: each key with its default; commented ones have none.
 fn shipped_keys() -> BTreeMap<String, String> {
@@ -173,8 +170,8 @@ fn the_exits_page_has_every_ending() {
 
 #[test]
 fn the_metrics_page_has_every_metric() {
-    let site = Embedded::new();
-    let lmtp = Lmtp::start(&site.config("[directory]\ndomains = [\"mail.axial.net\"]\n"));
+    let site = Site::embedded();
+    let lmtp = site.server("");
     let told = lmtp.metrics();
     let family = |name: &str| name.trim_end_matches("_total").to_owned();
     let served: BTreeSet<_> = told
@@ -215,20 +212,9 @@ fn columns_shown(page: &Page) -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn the_schema_page_has_every_table_and_column() {
     let postgres = Postgres::start();
-    let site = Embedded::new();
-    let config = site.root.write(
-        "etc/onedrop.toml",
-        format!(
-            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir:///nowhere\"\n[directory]\ndomains = [\"a.example\"]\n",
-            postgres.url_socket()
-        ),
-    );
-    let migrated = Command::new(onedrop_path())
-        .args(["migrate", "--config"])
-        .arg(config)
-        .stdin(Stdio::null())
-        .output()
-        .expect("onedrop");
+    let site = Site::embedded();
+    let ledger = format!("ledger.url = \"{}\"\n", postgres.url_socket());
+    let migrated = run(&site.config("etc", &ledger), &["migrate"]);
     assert!(migrated.status.success(), "{migrated:?}");
     let told = postgres.psql(
         "SELECT table_name || '.' || column_name FROM information_schema.columns

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use super::dovecot::Dovecot;
 use super::postgres::Postgres;
 use super::server::{Server, guarded};
-use super::world::{World, run as onedrop_run};
+use super::site::Site;
 use super::{TempRoot, run};
 
 /// A process that holds a host's namespaces; with its end they go, and the cable with them, also
@@ -60,12 +60,17 @@ impl Host {
         host
     }
 
+    /// The command that starts another with this host's namespaces.
+    pub fn entrance(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"]);
+        command
+    }
+
     /// `program` with this host's namespaces, to be completed and started.
     pub fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command
-            .args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"])
-            .arg(program);
+        let mut command = self.entrance();
+        command.arg(program);
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
         {
@@ -150,7 +155,7 @@ pub fn free_net() -> u8 {
 
 /// One Postgres and one Dovecot on loopback and on the hosts' cables, and each host's
 /// configuration, with `more` at its end.
-pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> World {
+pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> Site {
     let addresses: Vec<&str> = hosts.iter().map(|host| &*host.server).collect();
     let access = format!("local all all trust\nhost all onedrop 198.18.{net}.0/24 scram-sha-256\n");
     let hba = root.write("pg_hba.conf", access);
@@ -159,20 +164,14 @@ pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> World {
         addresses.join(","),
         hba.display()
     );
-    let world = World {
-        postgres: Postgres::start_with(&settings),
-        dovecot: Dovecot::start_high_performance_on(&addresses),
-        root,
-    };
-    let migrated = onedrop_run(
-        &world.config("migrate", "[directory]\ndomains = [\"axial.net\"]\n"),
-        &["migrate"],
-    );
-    assert!(migrated.status.success(), "{migrated:?}");
+    let dovecot = Dovecot::start_high_performance_on(&addresses);
+    let site = Site::of(Postgres::start_with(&settings), dovecot, root);
     for (n, host) in hosts.iter().enumerate() {
-        let url = world.postgres.url_tcp().replace("127.0.0.1", &host.server);
-        let ledger = format!("url = \"{url}?sslmode=disable\"\npassword_file = \"$PASSWORD\"");
-        let config = world.config_with(&format!("config{n}"), &ledger, more);
+        let url = site.postgres.url_tcp().replace("127.0.0.1", &host.server);
+        let ledger = format!(
+            "[ledger]\nurl = \"{url}?sslmode=disable\"\npassword_file = \"$DIR/ledger.password\"\n"
+        );
+        let config = site.config(&format!("config{n}"), &format!("{ledger}{more}"));
         let text = fs::read_to_string(config).expect("configuration");
         fs::write(
             host.folder.join("onedrop.toml"),
@@ -180,5 +179,5 @@ pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> World {
         )
         .expect("configuration");
     }
-    world
+    site
 }

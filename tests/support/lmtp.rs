@@ -1,39 +1,33 @@
-//! `onedrop lmtp` as a child: as the mail's user, on a Unix socket and a TCP port of its own, with
-//! its metrics on another.
+//! `onedrop lmtp` as a child: as the user to whom its configuration's folder belongs, on a Unix
+//! socket in that folder and a TCP port of its own, with its metrics on another.
 //!
 //! Like a service manager, the rig may hold the listening sockets itself and pass them on
 //! (sd_listen_fds(3)): then a client that connects between two lives of the server waits instead of
-//! being refused.
+//! being refused. The server logs to `server.log` in the folder, also where there is a journal.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid, User};
 
-use super::dovecot::MAIL_USER;
+use super::journal::without_journal;
 use super::lmtp_client::LmtpClient;
-use super::server::{Server, guarded_without_journal};
-use super::{TempRoot, free_port, onedrop_path, run, set_mode, wait_until};
+use super::server::Server;
+use super::{free_port, onedrop_path, set_mode, wait_until};
 
 /// No drain may take longer than the longest delivery (the deadline and its answer), with what a
 /// busy machine adds.
 const LONGEST_DRAIN: Duration = Duration::from_secs(90);
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
-
-/// Who binds the addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sockets {
-    /// The server, by `--listen`: between two lives of it clients are refused.
-    Own,
-    /// The rig, once; the server inherits them.
-    Held,
-}
 
 /// How the server ended, and how long that took.
 #[derive(Debug)]
@@ -50,124 +44,224 @@ pub struct Resident {
     pub file_kb: u64,
 }
 
-pub struct Lmtp {
-    // Declared first: dropped before its folder goes.
-    server: Server,
-    root: TempRoot,
+/// How the server is started.
+pub struct Launch {
     config: PathBuf,
+    /// Where it was built others may not go.
+    program: PathBuf,
+    before: Vec<OsString>,
+    user: Vec<String>,
+    listens: bool,
     args: Vec<String>,
     env: Vec<(String, String)>,
-    port: u16,
-    metrics_port: u16,
+    log: Option<OwnedFd>,
+    /// TCP and metrics on 127.0.0.1.
+    ports: Option<(u16, u16)>,
     held: Option<(UnixListener, TcpListener)>,
 }
 
-impl Lmtp {
-    /// With addresses of its own; `config` must be readable by the mail's user.
-    pub fn start(config: &Path) -> Self {
-        Self::start_with(config, Sockets::Own, &[])
-    }
-
-    /// `args`: further arguments.
-    pub fn start_with(config: &Path, sockets: Sockets, args: &[&str]) -> Self {
-        let mut lmtp = Self::begin(config, sockets, args, &[]);
-        lmtp.wait_ready();
-        lmtp
-    }
-
-    /// As [`Lmtp::start_with`], with these variables; does not wait until it answers.
-    pub fn begin(config: &Path, sockets: Sockets, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let root = TempRoot::new();
-        root.dir_for("run", MAIL_USER, 0o755);
-        let program = root.join("onedrop");
-        // Where it was built others may not go.
-        if fs::hard_link(onedrop_path(), &program).is_err() {
-            fs::copy(onedrop_path(), &program).expect("a copy of the program");
-        }
-        set_mode(&program, 0o755);
-        let (port, metrics_port) = (free_port(), free_port());
-        let held = (sockets == Sockets::Held).then(|| {
-            let unix = UnixListener::bind(root.join("run/lmtp")).expect("socket");
-            set_mode(&root.join("run/lmtp"), 0o666);
-            (unix, TcpListener::bind(("127.0.0.1", port)).expect("port"))
-        });
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let env: Vec<_> =
-            env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+impl Launch {
+    pub fn of(config: &Path) -> Launch {
         let config = config.to_path_buf();
-        let server = Self::launch(&root, &config, &args, &env, (port, metrics_port), held.as_ref());
-        Self { server, root, config, args, env, port, metrics_port, held }
+        let folder = config.parent().expect("folder");
+        let owner = Uid::from_raw(fs::metadata(folder).expect("folder").uid());
+        let (mut program, mut user) = (onedrop_path().to_path_buf(), Vec::new());
+        if owner != Uid::effective() {
+            program = folder.join("onedrop");
+            if !program.exists() && fs::hard_link(onedrop_path(), &program).is_err() {
+                fs::copy(onedrop_path(), &program).expect("a copy of the program");
+            }
+            set_mode(&program, 0o755);
+            user = vec!["--reuid".to_owned(), owner.to_string()];
+            match User::from_uid(owner).expect("passwd") {
+                Some(known) => user.extend([
+                    "--regid".to_owned(),
+                    known.gid.to_string(),
+                    "--init-groups".to_owned(),
+                ]),
+                None => user.push("--clear-groups".to_owned()),
+            }
+        }
+        let ports = Some((free_port(), free_port()));
+        let (before, args, env) = (Vec::new(), Vec::new(), Vec::new());
+        Launch {
+            config,
+            program,
+            before,
+            user,
+            listens: true,
+            args,
+            env,
+            log: None,
+            ports,
+            held: None,
+        }
     }
 
-    fn launch(
-        root: &TempRoot,
-        config: &Path,
-        args: &[String],
-        env: &[(String, String)],
-        (port, metrics_port): (u16, u16),
-        held: Option<&(UnixListener, TcpListener)>,
-    ) -> Server {
-        let log_path = root.join("lmtp.log");
-        let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
-        let mut command = guarded_without_journal("/bin/sh", Some(MAIL_USER), Signal::SIGKILL);
+    /// Its Unix socket alone, with the mode that its configuration says; no metrics.
+    pub fn bare(mut self) -> Launch {
+        self.ports = None;
+        self
+    }
+
+    /// Only where its configuration says.
+    pub fn where_configured(mut self) -> Launch {
+        self.listens = false;
+        self.bare()
+    }
+
+    /// The rig binds the addresses, once, and the server inherits them.
+    pub fn with_sockets_of_the_rig(mut self) -> Launch {
+        let (port, _) = self.ports.expect("a port");
+        let unix = UnixListener::bind(self.socket()).expect("socket");
+        set_mode(&self.socket(), 0o666);
+        self.held = Some((unix, TcpListener::bind(("127.0.0.1", port)).expect("port")));
+        self
+    }
+
+    pub fn arg(mut self, arg: &str) -> Launch {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Launch {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// As a member of this group, and of no other.
+    pub fn member_of(mut self, group: u32) -> Launch {
+        self.user.truncate(2);
+        self.user.extend(["--groups".to_owned(), group.to_string()]);
+        self
+    }
+
+    /// Started by this command.
+    pub fn by(mut self, before: &Command) -> Launch {
+        let words = std::iter::once(before.get_program()).chain(before.get_args());
+        self.before = words.map(OsStr::to_owned).collect();
+        self
+    }
+
+    /// Its standard error, in place of `server.log`.
+    pub fn log_to(mut self, log: impl Into<OwnedFd>) -> Launch {
+        self.log = Some(log.into());
+        self
+    }
+
+    fn folder(&self) -> &Path {
+        self.config.parent().expect("folder")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder().join("lmtp.sock")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder().join("server.log")
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = without_journal("setpriv");
+        command.args(["--pdeathsig", "KILL"]).args(&self.user).arg("--").args(&self.before);
         // The shell becomes the server.
-        let script = match held {
-            None => "exec \"$@\"",
-            Some(_) => "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"",
-        };
-        command
-            .args(["-c", script, "sh"])
-            .arg(root.join("onedrop"))
-            .arg("lmtp")
-            .arg("--config")
-            .arg(config);
-        command.args(["--metrics", &format!("127.0.0.1:{metrics_port}")]).args(args);
+        if self.held.is_some() {
+            let script = "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"";
+            command.args(["/bin/sh", "-c", script, "sh"]);
+        }
+        command.arg(&self.program).arg("lmtp").arg("--config").arg(&self.config);
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
                 command.env_remove(name);
             }
         }
-        // Postfix's client, another user, must be able to write to the socket.
-        command.env("ONEDROP__LMTP__SOCKET_MODE", "0666");
-        command.envs(env.iter().map(|(name, value)| (name, value)));
-        match held {
-            None => {
-                command.args(["--listen", &format!("unix:{}", root.join("run/lmtp").display())]);
+        if let Some((port, metrics)) = self.ports {
+            command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
+            // Postfix's client, another user, must be able to write to the socket.
+            command.env("ONEDROP__LMTP__SOCKET_MODE", "0666");
+            if self.held.is_none() {
                 command.args(["--listen", &format!("127.0.0.1:{port}")]);
-                command.stdin(Stdio::null()).stdout(log.try_clone().expect("log"));
             }
+        }
+        if self.listens && self.held.is_none() {
+            command.args([OsStr::new("--listen"), &self.address()]);
+        }
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        match &self.held {
+            None => command.stdin(Stdio::null()).stdout(Stdio::null()),
             Some((unix, tcp)) => {
                 let (unix, tcp) =
                     (unix.try_clone().expect("socket"), tcp.try_clone().expect("socket"));
-                command.stdin(OwnedFd::from(unix)).stdout(OwnedFd::from(tcp));
+                command.stdin(OwnedFd::from(unix)).stdout(OwnedFd::from(tcp))
             }
-        }
-        command.stderr(log).current_dir("/");
-        Server::start("onedrop lmtp", command, Signal::SIGKILL, &log_path)
+        };
+        command.current_dir("/");
+        command
     }
 
+    fn address(&self) -> OsString {
+        format!("unix:{}", self.socket().display()).into()
+    }
+
+    fn launch(&self) -> Server {
+        let log = self.log_path();
+        let mut command = self.command();
+        command.stderr(match &self.log {
+            Some(other) => Stdio::from(other.try_clone().expect("log")),
+            None => OpenOptions::new().create(true).append(true).open(&log).expect("log").into(),
+        });
+        Server::start("onedrop lmtp", command, Signal::SIGKILL, &log)
+    }
+
+    /// Returns when it answers.
+    pub fn start(self) -> Lmtp {
+        let mut lmtp = self.begin();
+        lmtp.wait_ready();
+        lmtp
+    }
+
+    /// Returns when this is true.
+    pub fn start_when(self, ready: impl FnMut() -> bool) -> Lmtp {
+        let mut lmtp = self.begin();
+        lmtp.server.wait_ready(ready);
+        lmtp
+    }
+
+    /// Does not wait until it answers.
+    pub fn begin(self) -> Lmtp {
+        let _ = fs::remove_file(self.log_path());
+        Lmtp { server: self.launch(), launch: self }
+    }
+}
+
+pub struct Lmtp {
+    server: Server,
+    launch: Launch,
+}
+
+impl Lmtp {
     pub fn wait_ready(&mut self) {
-        let (socket, port) = (self.socket(), self.port);
+        let (socket, ports) = (self.socket(), self.launch.ports);
         self.server.wait_ready(|| {
             let answers =
                 |client: std::io::Result<LmtpClient>| client.map(LmtpClient::quit).is_ok();
             answers(LmtpClient::unix(&socket, LONGEST_PROBE))
-                && answers(LmtpClient::tcp(port, LONGEST_PROBE))
+                && ports.is_none_or(|(port, _)| answers(LmtpClient::tcp(port, LONGEST_PROBE)))
         });
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.root.join("run/lmtp")
+        self.launch.socket()
     }
 
     /// On 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.launch.ports.expect("a port").0
     }
 
     /// On 127.0.0.1.
     pub fn metrics_port(&self) -> u16 {
-        self.metrics_port
+        self.launch.ports.expect("a port").1
     }
 
     /// See [`Server::cpu`].
@@ -179,32 +273,16 @@ impl Lmtp {
         self.server.pid()
     }
 
-    /// What it wrote to its standard output and error.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.root.join("lmtp.log")).unwrap_or_default())
-            .into_owned()
+        let log = fs::read(self.launch.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Its log records: where there is a journal they go there, else to its standard error.
-    pub fn records(&self) -> String {
-        let mut records = self.log();
-        if Path::new("/run/systemd/journal/socket").exists() {
-            let of_it = format!("_PID={}", self.pid());
-            records.push_str(&run(Command::new("journalctl").args([
-                "--no-pager",
-                "-o",
-                "export",
-                &of_it,
-            ])));
-        }
-        records
-    }
-
-    /// Waits for a log record with this text.
+    /// Waits until this text is in its log.
     #[track_caller]
-    pub fn wait_for_record(&self, text: &str) {
-        let said = wait_until(Duration::from_secs(20), || self.records().contains(text));
-        assert!(said, "no {text:?} in\n{}", self.records());
+    pub fn wait_for_log(&self, text: &str) {
+        let said = wait_until(Duration::from_secs(20), || self.log().contains(text));
+        assert!(said, "no {text:?} in\n{}", self.log());
     }
 
     /// A client with its LHLO said, by the Unix socket.
@@ -225,6 +303,17 @@ impl Lmtp {
         Ended { status: self.server.status().expect("it has ended"), took: began.elapsed() }
     }
 
+    /// [`Lmtp::stop`] where it was started by strace(1), which ends with what it traces, and not by
+    /// a signal.
+    pub fn stop_traced(&mut self) -> ExitStatus {
+        for pid in self.server.descendants().into_keys() {
+            // Its threads may have been killed on purpose.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+        }
+        assert!(wait_until(LONGEST_DRAIN, || self.server.ended()), "it does not end");
+        self.server.status().expect("it has ended")
+    }
+
     /// SIGTERM alone; [`Lmtp::stop`] then waits.
     pub fn begin_to_stop(&mut self) {
         self.server.signal(Signal::SIGTERM);
@@ -242,15 +331,7 @@ impl Lmtp {
     /// Starts it again on the same addresses, after `stop` or `kill`; returns when it answers.
     pub fn start_again(&mut self) {
         assert!(self.server.ended(), "it still runs");
-        let ports = (self.port, self.metrics_port);
-        self.server = Self::launch(
-            &self.root,
-            &self.config,
-            &self.args,
-            &self.env,
-            ports,
-            self.held.as_ref(),
-        );
+        self.server = self.launch.launch();
         self.wait_ready();
     }
 
@@ -265,7 +346,7 @@ impl Lmtp {
     /// What the metrics address says, without the HTTP header.
     pub fn metrics(&self) -> String {
         let mut stream =
-            TcpStream::connect(("127.0.0.1", self.metrics_port)).expect("a metrics address");
+            TcpStream::connect(("127.0.0.1", self.metrics_port())).expect("a metrics address");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("socket");
         stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("a question");
         let mut text = String::new();

@@ -10,7 +10,6 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::journal::without_journal;
 use super::{is_root, unix_user, wait_until};
 
 /// How long a server may take to end by itself before it gets SIGKILL.
@@ -20,24 +19,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// gets `on_death` when this test process dies. setpriv(1) does both without `unsafe` here, and
 /// execs, so the pid is the server's.
 pub fn guarded(program: impl AsRef<Path>, user: Option<&str>, on_death: Signal) -> Command {
-    guard(Command::new("setpriv"), program, user, on_death)
-}
-
-/// As [`guarded`], without a journal to log to.
-pub fn guarded_without_journal(
-    program: impl AsRef<Path>,
-    user: Option<&str>,
-    on_death: Signal,
-) -> Command {
-    guard(without_journal("setpriv"), program, user, on_death)
-}
-
-fn guard(
-    mut command: Command,
-    program: impl AsRef<Path>,
-    user: Option<&str>,
-    on_death: Signal,
-) -> Command {
+    let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", on_death.as_str().trim_start_matches("SIG")]);
     if let Some(user) = user.filter(|_| is_root()) {
         let user = unix_user(user);

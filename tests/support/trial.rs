@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::world::World;
+use super::site::Site;
 use super::{onedrop, wait_until};
 
 /// No process of ours may live longer, whatever happens to it.
@@ -16,6 +16,9 @@ const LONGEST_LIFE: Duration = Duration::from_secs(30);
 /// How long a message may need to be delivered once its peers are well again: a lease, and a busy
 /// machine.
 const LONGEST_CURE: Duration = Duration::from_secs(40);
+
+/// The password that the rig gives to stores.
+pub const SECRET: &str = "store-secret";
 
 /// How a run ended.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ impl End {
     pub fn is(&self, status: i32, out: &str) -> &End {
         assert_eq!(self.status.code(), Some(status), "{self:?}");
         assert!(self.out.starts_with(out), "does not start with {out:?}: {self:?}");
+        assert!(self.out.lines().count() <= 1 || status == 0, "more than one line: {self:?}");
+        assert!(!self.out.contains(SECRET), "a password shows: {self:?}");
         self
     }
 
@@ -210,11 +215,11 @@ impl Letter {
 
     /// One copy in each of its two mailboxes, and the ledger's receipts are theirs.
     #[track_caller]
-    pub fn stands_once(&self, world: &World) {
+    pub fn stands_once(&self, site: &Site) {
         for (account, mailbox) in [(self.recipient(), "INBOX"), (self.author(), "Sent")] {
-            let uids = world.dovecot.uids(&account, mailbox);
+            let uids = site.dovecot.uids(&account, mailbox);
             assert_eq!(uids.len(), 1, "copies in {account}/{mailbox}");
-            let receipts = world.postgres.psql(&format!(
+            let receipts = site.postgres.psql(&format!(
                 "SELECT uid FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id WHERE account = '{account}' \
                  AND mailbox = '{mailbox}' AND placed_at IS NOT NULL AND message_id_text LIKE '%{}@x%'",
                 self.name
@@ -231,17 +236,16 @@ impl Letter {
 impl Letter {
     /// As if an earlier delivery of it had died between its record and the append, and its lease
     /// had run out.
-    pub fn leave_in_doubt(&self, world: &World) {
-        let ledger = format!("url = \"{}\"", world.postgres.url_socket());
-        let nobody = "url = \"imap://127.0.0.1:1\"\nstarttls = false";
-        let config = world.config_by(&format!("{}-in-doubt", self.name), &ledger, nobody, LETTERS);
+    pub fn leave_in_doubt(&self, site: &Site) {
+        let nobody = format!("store.url = \"imap://127.0.0.1:1\"\n{LETTERS}");
+        let config = site.config(&format!("{}-in-doubt", self.name), &nobody);
         self.deliver(&config).is(75, "4.3.0 ");
-        world.forget_receipts(&format!("account IN ('{}', '{}')", self.recipient(), self.author()));
+        site.forget_receipts(&format!("account IN ('{}', '{}')", self.recipient(), self.author()));
     }
 
     /// Whether the copy in the INBOX came on record by a look.
-    pub fn was_found(&self, world: &World) -> bool {
-        world.postgres.psql(&format!(
+    pub fn was_found(&self, site: &Site) -> bool {
+        site.postgres.psql(&format!(
             "SELECT found_by_look FROM onedrop_copy WHERE account = '{}'",
             self.recipient()
         )) == "t"

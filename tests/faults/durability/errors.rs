@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{DELIVER, Embedded, FROM_ELSEWHERE, MESSAGE, Traced};
+use super::{DELIVER, FROM_ELSEWHERE, Fresh, MESSAGE, Traced};
 use crate::sample::sample;
+use crate::support::site::deliver;
 use crate::support::wait_until;
-use crate::support::world::deliver;
 
 /// The calls that may fail so.
 const FAILING: [&str; 15] = [
@@ -75,8 +75,8 @@ impl Kind {
         }
     }
 
-    fn site(self) -> Embedded {
-        let site = Embedded::new();
+    fn site(self) -> Fresh {
+        let site = Fresh::new();
         let before: &[&[u8]] = match self {
             Kind::New => &[],
             Kind::WrittenAhead | Kind::InDoubt => &[MESSAGE],

@@ -16,18 +16,18 @@ use nix::unistd::Pid;
 use onedrop::lock_key::advisory_key;
 use onedrop::message::{Bytes, DedupBy, Message};
 
-use super::{DELIVER, Embedded, FROM_ELSEWHERE, MESSAGE, Traced, entries};
-use crate::support::world::{deliver, delivered};
+use super::{DELIVER, FROM_ELSEWHERE, Fresh, MESSAGE, Traced, entries};
+use crate::support::site::{deliver, delivered};
 use crate::support::{maildir_copies, onedrop_path, wait_until};
 
 const INBOX: &str = "mail/here/scuba/Maildir";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl Embedded {
+impl Fresh {
     /// A configuration without a wait for others.
     fn strict(&self) -> PathBuf {
-        let text = fs::read_to_string(&self.config).expect("configuration");
-        self.root.write("strict.toml", format!("{text}[lock]\nwait_secs = 0\n"))
+        let settings = Fresh::settings(&self.root);
+        self.site.config("strict", &format!("{settings}[lock]\nwait_secs = 0\n"))
     }
 
     fn inbox(&self) -> Vec<Vec<u8>> {
@@ -44,7 +44,7 @@ struct Frozen {
 impl Frozen {
     /// After the `n`-th call of that name, which a signal may cut short.
     fn at(
-        site: &Embedded,
+        site: &Fresh,
         config: &Path,
         path: &Path,
         (call, n): (&str, usize),
@@ -95,7 +95,7 @@ impl Drop for Frozen {
 /// one.
 #[test]
 fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     site.deliver(MESSAGE, 2);
     let lock = site.root.join(INBOX).join("onedrop.lock");
     let strict = site.strict();
@@ -127,7 +127,7 @@ fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed()
 /// that is still to be listed to the part that was.
 #[test]
 fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
-    let site = Embedded::new();
+    let site = Fresh::new();
     site.deliver(FROM_ELSEWHERE, 1);
     let cur = site.root.join(INBOX).join("cur");
     let [copy] = &entries(&site.root.join(INBOX).join("new"))[..] else { panic!("one copy") };
@@ -176,7 +176,7 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
 #[test]
 fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
     let new_site = || {
-        let site = Embedded::new();
+        let site = Fresh::new();
         site.deliver(MESSAGE, 2);
         site
     };
@@ -197,9 +197,9 @@ fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
     let [link] = run.links()[..] else { panic!("{:?}", run.links()) };
     assert!(link.quoted(0).contains("/Maildir/tmp/"), "{link:?}");
     site.judge(&run, &old);
-    let tmp = |site: &Embedded| entries(&site.root.join(INBOX).join("tmp"));
+    let tmp = |site: &Fresh| entries(&site.root.join(INBOX).join("tmp"));
     assert!(tmp(&site).is_empty(), "{:?}", tmp(&site));
-    let both = |site: &Embedded| {
+    let both = |site: &Fresh| {
         let mut inbox = site.inbox();
         inbox.sort();
         inbox == [MESSAGE, FROM_ELSEWHERE]

@@ -7,13 +7,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-use super::sites::{Kind, Site, Standing, files};
+use super::sites::{Combination, Kind, Standing, files};
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::server::{Server, guarded};
-use crate::support::world::{deliver, delivered, run};
+use crate::support::site::{deliver, delivered, run};
 use crate::support::{onedrop_path, wait_until};
 
 /// Postfix would try for days; here a lease and a few tries must do.
@@ -37,13 +34,13 @@ pub trait Setting: Sync {
 
 /// `onedrop deliver`.
 pub struct Delivery<'a> {
-    pub site: &'a Site,
+    pub site: &'a Combination,
     pub kind: Kind,
 }
 
 impl Delivery<'_> {
     fn message_file(&self, id: &str) -> PathBuf {
-        self.site.root.write(&format!("{id}/message"), self.kind.message(id))
+        self.site.site.root.write(&format!("{id}/message"), self.kind.message(id))
     }
 }
 
@@ -102,7 +99,7 @@ impl Setting for Delivery<'_> {
 
 /// `onedrop verify --repair` of an account with one copy that has a double and another that is in
 /// doubt.
-pub struct Repair<'a>(pub &'a Site);
+pub struct Repair<'a>(pub &'a Combination);
 
 impl Repair<'_> {
     fn account(id: &str) -> String {
@@ -215,16 +212,15 @@ impl Setting for Repair<'_> {
 }
 
 /// `onedrop migrate` into a ledger that is empty.
-pub struct Migration<'a>(pub &'a Site);
+pub struct Migration<'a>(pub &'a Combination);
 
 impl Migration<'_> {
     /// The configuration of a ledger of its own.
     fn config(&self, id: &str) -> PathBuf {
         let config = self.0.config(id);
         let text = fs::read_to_string(&config).expect("configuration");
-        self.0
-            .root
-            .write(&format!("{id}/onedrop.toml"), text.replace("/onedrop?", &format!("/{id}?")))
+        fs::write(&config, text.replace("/onedrop?", &format!("/{id}?"))).expect("configuration");
+        config
     }
 
     /// The schema in a text.
@@ -300,22 +296,21 @@ impl Setting for Migration<'_> {
 }
 
 /// `onedrop lmtp`, from its start to its end, with one message for three recipients.
-pub struct LmtpServer<'a>(pub &'a Site);
+pub struct LmtpServer<'a>(pub &'a Combination);
 
 impl LmtpServer<'_> {
     const KIND: Kind = Kind::ThreeRecipients;
 
-    fn start(&self, id: &str, mut command: Command) -> (Server, PathBuf) {
-        let folder = self.0.config(id).parent().expect("a folder").to_owned();
-        let (socket, log) = (folder.join("s"), folder.join("server.log"));
-        let _ = fs::remove_file(&socket);
-        command.arg("lmtp").arg("--config").arg(self.0.config(id));
-        command.arg("--listen").arg(format!("unix:{}", socket.display()));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("log"));
-        let mut server = Server::start("onedrop lmtp", command, Signal::SIGKILL, &log);
-        let up = wait_until(PATIENCE, || server.ended() || UnixStream::connect(&socket).is_ok());
+    fn start(&self, id: &str, by: Option<&Command>) -> Lmtp {
+        let mut launch = Launch::of(&self.0.config(id)).bare();
+        if let Some(by) = by {
+            launch = launch.by(by);
+        }
+        let mut lmtp = launch.begin();
+        let socket = lmtp.socket();
+        let up = wait_until(PATIENCE, || lmtp.has_ended() || UnixStream::connect(&socket).is_ok());
         assert!(up, "{id}: the server does not come up");
-        (server, socket)
+        lmtp
     }
 
     /// Delivers to those of `recipients` that are not delivered to yet, as far as the server goes
@@ -354,19 +349,12 @@ impl Setting for LmtpServer<'_> {
     fn prepare(&self, _id: &str) {}
 
     fn run(&self, id: &str, strace: Command) -> Output {
-        // Dies with us, as the other servers do.
-        let mut command = guarded("strace", None, Signal::SIGKILL);
-        command.args(strace.get_args()).arg(onedrop_path());
-        let (mut server, socket) = self.start(id, command);
+        let mut lmtp = self.start(id, Some(&strace));
         let mut left = Self::KIND.recipients(id);
         // What a client sees of a server that dies is judged by what it does then.
-        let _ = Self::deliver(&socket, id, &mut left);
-        self.0.root.write(&format!("{id}/left"), left.join("\n"));
-        for pid in server.descendants().into_keys() {
-            let _ = kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), Signal::SIGTERM);
-        }
-        assert!(wait_until(PATIENCE, || server.ended()), "{id}: the server does not end");
-        let status = server.status().expect("its end");
+        let _ = Self::deliver(&lmtp.socket(), id, &mut left);
+        self.0.site.root.write(&format!("{id}/left"), left.join("\n"));
+        let status = lmtp.stop_traced();
         Output { status, stdout: Vec::new(), stderr: Vec::new() }
     }
 
@@ -375,14 +363,14 @@ impl Setting for LmtpServer<'_> {
     }
 
     fn bring_to_an_end(&self, id: &str) -> Result<usize, String> {
-        let left = fs::read_to_string(self.0.root.join(id).join("left")).expect("recipients");
+        let left = fs::read_to_string(self.0.site.root.join(id).join("left")).expect("recipients");
         let mut left: Vec<String> = left.lines().map(str::to_owned).collect();
-        let (_server, socket) = self.start(id, guarded(onedrop_path(), None, Signal::SIGKILL));
+        let lmtp = self.start(id, None);
         let (mut tries, mut last) = (0, Ok(()));
         let done = wait_until(RETRY_LIMIT, || {
             if !left.is_empty() {
                 tries += 1;
-                last = Self::deliver(&socket, id, &mut left);
+                last = Self::deliver(&lmtp.socket(), id, &mut left);
             }
             left.is_empty()
         });

@@ -10,8 +10,8 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
-use crate::support::world::{deliver, run};
-use crate::support::{TempRoot, fixture_text, maildir_copies, set_mode, wait_until};
+use crate::support::site::{Files, Site, deliver, run};
+use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
 
 /// The lease outlives the deadline by more than Dovecot needs for an append. One copy after the
 /// other: calls of threads side by side cannot be told apart, and so not be killed one by one.
@@ -84,31 +84,31 @@ pub struct Standing {
 
 /// Without a Postgres or a Dovecot each delivery has a ledger or a store of its own: making them is
 /// among the steps.
-pub struct Site {
-    pub root: TempRoot,
+pub struct Combination {
+    pub site: Site<Files>,
     pub postgres: Option<Postgres>,
     pub dovecot: Option<Dovecot>,
     /// A session with the ledger of all.
     session: Option<Mutex<Client>>,
 }
 
-impl Site {
-    pub fn embedded() -> Site {
-        Site { root: TempRoot::new(), postgres: None, dovecot: None, session: None }
+impl Combination {
+    pub fn embedded() -> Combination {
+        Combination { site: Site::embedded(), postgres: None, dovecot: None, session: None }
     }
 
-    pub fn postgres_and_maildir() -> Site {
-        Site::with_postgres(None)
+    pub fn postgres_and_maildir() -> Combination {
+        Combination::with_postgres(None)
     }
 
-    pub fn servers() -> Site {
-        Site::with_postgres(Some(Dovecot::start_high_performance()))
+    pub fn servers() -> Combination {
+        Combination::with_postgres(Some(Dovecot::start_high_performance()))
     }
 
-    fn with_postgres(dovecot: Option<Dovecot>) -> Site {
-        let (root, postgres) = (TempRoot::new(), Postgres::start());
+    fn with_postgres(dovecot: Option<Dovecot>) -> Combination {
+        let (site, postgres) = (Site::embedded(), Postgres::start());
         if let Some(dovecot) = &dovecot {
-            set_mode(&root.write("password", dovecot.password()), 0o600);
+            set_mode(&site.root.write("password", dovecot.password()), 0o600);
         }
         let session = format!(
             "host={} port={} user=postgres dbname=onedrop",
@@ -116,11 +116,11 @@ impl Site {
             postgres.port()
         );
         let session = Client::connect(&session, NoTls).expect("a session");
-        let site =
-            Site { root, postgres: Some(postgres), dovecot, session: Some(Mutex::new(session)) };
-        let output = run(&site.config("migrate"), &["migrate"]);
+        let session = Some(Mutex::new(session));
+        let all = Combination { site, postgres: Some(postgres), dovecot, session };
+        let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
-        site
+        all
     }
 
     pub fn name(&self) -> String {
@@ -130,7 +130,7 @@ impl Site {
     }
 
     fn at(&self, id: &str) -> PathBuf {
-        self.root.join(id)
+        self.site.root.join(id)
     }
 
     pub fn mail_root(&self, id: &str) -> PathBuf {
@@ -143,11 +143,11 @@ impl Site {
             Some(dovecot) => self.imap(dovecot, dovecot.imap_port()),
             None => format!("url = \"maildir://{}/mail\"", self.at(id).display()),
         };
-        self.config_with("onedrop.toml", id, &store)
+        self.config_with(id, id, &store)
     }
 
     fn imap(&self, dovecot: &Dovecot, port: u16) -> String {
-        let password = self.root.join("password");
+        let password = self.site.root.join("password");
         let user = dovecot.master_user();
         // That the server heeds for whom we log in is on record: the first delivery of all finds it
         // out, which is not what is looked at here.
@@ -161,7 +161,7 @@ impl Site {
             ),
         );
         format!(
-            "url = \"imap://127.0.0.1:{port}\"\nstarttls = false\nuser = \"{user}\"\npassword_file = \"{}\"",
+            "url = \"imap://127.0.0.1:{port}\"\nuser = \"{user}\"\npassword_file = \"{}\"",
             password.display()
         )
     }
@@ -172,7 +172,7 @@ impl Site {
             None => format!("sqlite://{}/ledger/ledger.db", self.at(id).display()),
         };
         let text = format!("[ledger]\nurl = \"{ledger}\"\n[store]\n{store}\n{HERE}{TIMES}");
-        self.root.write(&format!("{id}/{name}"), text)
+        self.site.config(name, &text)
     }
 
     /// Makes it so that delivery `id` finds what its kind says.
@@ -183,7 +183,7 @@ impl Site {
         // A store that nobody serves, or none: what is written there is gone.
         let (config, status) = match (&self.dovecot, kind) {
             (Some(dovecot), Kind::InDoubt) => {
-                (self.config_with("nobody.toml", id, &self.imap(dovecot, 1)), 75)
+                (self.config_with(&format!("{id}/nobody"), id, &self.imap(dovecot, 1)), 75)
             }
             _ => (self.config(id), 0),
         };
