@@ -30,6 +30,25 @@ fn the_pages_are_short_and_their_lines_are_narrow() {
 }
 
 #[test]
+fn what_an_administrator_edits_has_narrow_lines() {
+    let mut names = vec!["CHANGELOG.md".to_owned()];
+    for folder in ["conf", "conf/dovecot", "conf/pgbouncer", "conf/postfix", "systemd"] {
+        for entry in fs::read_dir(Path::new(PROJECT).join(folder)).expect("a folder") {
+            let entry = entry.expect("an entry");
+            if entry.file_type().expect("a type").is_file() {
+                names.push(format!("{folder}/{}", entry.file_name().to_string_lossy()));
+            }
+        }
+    }
+    assert!(names.len() > 8, "{names:?}");
+    for name in names {
+        let wide = |line: &&str| line.chars().count() > 100;
+        let text = Page::read(&name).text;
+        assert_eq!(text.lines().find(wide), None, "{name}");
+    }
+}
+
+#[test]
 fn the_contents_list_names_every_page_once() {
     let listed = Page::read(CONTENTS).links();
     let mut listed: Vec<_> = listed.iter().filter(|link| !link.contains('/')).cloned().collect();
