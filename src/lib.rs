@@ -44,3 +44,4 @@ pub mod telemetry;
 mod text;
 pub mod verify;
 pub mod way;
+mod web;

@@ -20,6 +20,7 @@ use super::wire::reply;
 use crate::config::{LmtpSettings, WhenFull};
 use crate::net::listener::Listener;
 use crate::net::socket::Socket;
+use crate::web;
 
 pub mod connection;
 mod flights;
@@ -30,7 +31,6 @@ pub mod protocol;
 mod queue_id;
 mod session;
 mod spool;
-mod web;
 
 use flights::Flights;
 use metrics::Metrics;
@@ -188,7 +188,8 @@ pub fn run(
     });
     if let Some(address) = at_start.metrics {
         let asked = Arc::clone(&shared);
-        web::serve(address, move || asked.metrics.text(&asked.service().gauges()))
+        let text = move || asked.metrics.text(&asked.service().sessions());
+        web::serve(address, web::metrics(text))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
     let server = Server { shared, listeners, control, at_start };
@@ -335,7 +336,7 @@ impl Server {
     fn seat(&self, client: Socket) {
         let shared = &self.shared;
         if self.is_full() {
-            shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+            shared.metrics.refused.inc();
             return turn_away(&client, FULL);
         }
         shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
@@ -351,7 +352,7 @@ impl Server {
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
-            shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+            shared.metrics.refused.inc();
             return turn_away(&client, NO_THREAD);
         }
         // It is there to take it.

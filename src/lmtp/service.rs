@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::calls::Calls;
 use super::lent::LentLedger;
 use super::mailboxes::Mailboxes;
-use super::server::metrics::Gauge;
+use super::server::metrics::Sessions;
 use crate::cli::{Adapters, StoreMaker};
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
@@ -231,18 +231,13 @@ impl Service {
         self.stores.retire();
     }
 
-    pub fn gauges(&self) -> Vec<Gauge> {
+    /// The sessions there are now, in use and kept.
+    pub fn sessions(&self) -> Vec<Sessions> {
         let counts = [("ledger", self.ledgers.count()), ("store", self.stores.count())];
-        let gauge = |pool: &str, state: &str, value| Gauge {
-            name: format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"{state}\"}}"),
-            value,
-        };
-        counts
-            .iter()
-            .flat_map(|(pool, (used, idle))| {
-                [gauge(pool, "used", *used), gauge(pool, "idle", *idle)]
-            })
-            .collect()
+        let both = counts.into_iter().flat_map(|(pool, (used, idle))| {
+            [("used", used), ("idle", idle)].map(|(state, count)| Sessions { pool, state, count })
+        });
+        both.collect()
     }
 }
 
