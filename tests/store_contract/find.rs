@@ -1,0 +1,94 @@
+//! All copies of a message in a mailbox, as `verify` asks for them.
+
+use super::*;
+
+pub fn all_copies_of_a_message_are_found(rig: &dyn Rig) {
+    let store = rig.store();
+    for destination in [inbox(), sent()] {
+        let (account, mailbox) = (&destination.account, &destination.mailbox);
+        assert_eq!(find(store.as_ref(), &destination, &mail("two"), None), []);
+        append(store.as_ref(), &destination, &mail("before"));
+        let first = append(store.as_ref(), &destination, &mail("two"));
+        append(store.as_ref(), &destination, &mail_with_body("two", "other content"));
+        // Of an idempotent store's names one may be taken twice, once a reader has touched the
+        // first.
+        rig.read(account, mailbox);
+        append(store.as_ref(), &destination, &mail("two"));
+        append(store.as_ref(), &destination, &mail("two"));
+        let standing =
+            subjects(rig, &destination).iter().filter(|subject| *subject == "two").count() - 1;
+        for on_record in [None, Some(&first)] {
+            let found = find(store.as_ref(), &destination, &mail("two"), on_record);
+            assert_eq!(found.len(), standing, "{destination}: {found:?}");
+            assert!(found.iter().all(|one| one.has_our_date && !one.marked_deleted), "{found:?}");
+            assert_eq!(found.last().map(|one| &one.receipt), Some(&first), "the oldest comes last");
+            let names: HashSet<String> =
+                found.iter().map(|one| format!("{:?}", one.receipt)).collect();
+            assert_eq!(names.len(), standing, "each can be told from the others: {found:?}");
+        }
+        let others = subjects(rig, &destination).len() - standing;
+        for one in find(store.as_ref(), &destination, &mail("two"), None) {
+            if one.receipt != first {
+                store.remove(&destination, &one.receipt, soon()).expect("remove");
+            }
+        }
+        let left = find(rig.store().as_ref(), &destination, &mail("two"), None);
+        assert_eq!(left.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&first]);
+        assert_eq!(subjects(rig, &destination).len(), others + 1);
+        store.remove(&destination, &first, soon()).expect("remove");
+        assert_eq!(find(store.as_ref(), &destination, &mail("two"), Some(&first)), []);
+        assert_eq!(subjects(rig, &destination).len(), others);
+    }
+}
+
+pub fn a_copy_is_found_with_its_date_and_its_deletion(rig: &dyn Rig) {
+    let store = rig.store();
+    let at = |store: &dyn AnyStore, recorded_at: SystemTime| {
+        append_as(store, &inbox(), &mail("dated"), (recorded_at, &ample())).expect("append")
+    };
+    let day = Duration::from_secs(24 * 3600);
+    let ours = at(store.as_ref(), recorded_at());
+    at(store.as_ref(), recorded_at() + Duration::from_secs(1));
+    let long_ago = at(store.as_ref(), recorded_at() - 3 * day);
+    let found = find(store.as_ref(), &inbox(), &mail("dated"), None);
+    let dated: Vec<bool> =
+        found.iter().filter(|one| one.receipt != ours).map(|one| one.has_our_date).collect();
+    assert!(found.iter().any(|one| one.receipt == ours && one.has_our_date));
+    // A store that goes by names finds the one it would have written.
+    assert!(dated.iter().all(|ours| !ours) && dated.len() <= 1, "{found:?}");
+    assert!(store.append_is_idempotent() || dated.len() == 1, "{found:?}");
+    if !store.append_is_idempotent() {
+        let found = find(store.as_ref(), &inbox(), &mail("dated"), Some(&long_ago));
+        assert!(
+            found.iter().any(|one| one.receipt == long_ago && !one.has_our_date),
+            "on record: {found:?}"
+        );
+    }
+    rig.mark_deleted("doug", "INBOX");
+    let found = find(store.as_ref(), &inbox(), &mail("dated"), Some(&ours));
+    assert!(found.iter().all(|one| one.marked_deleted), "{found:?}");
+    assert_eq!(
+        look(store.as_ref(), &inbox(), &mail("dated")),
+        Some(found[0].receipt.clone()),
+        "it was delivered"
+    );
+}
+
+pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
+    let store = rig.store();
+    let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
+    let receipts: Vec<_> =
+        mails.iter().map(|mail| append(store.as_ref(), &inbox(), mail)).collect();
+    for (receipt, mail) in receipts.iter().zip(&mails) {
+        for (on_record, is_thorough) in
+            [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
+        {
+            let found = find_as(store.as_ref(), &inbox(), mail, on_record, is_thorough);
+            let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
+            assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
+            assert!(
+                found[0].proof == Proof::Equal || !is_thorough && found[0].proof == Proof::Assumed
+            );
+        }
+    }
+}

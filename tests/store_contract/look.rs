@@ -1,0 +1,136 @@
+//! A look finds the copy whatever has become of it, and takes no other message for it.
+
+use super::*;
+
+pub fn the_look_finds_a_copy_whatever_way_it_took(rig: &dyn Rig) {
+    let store = rig.store();
+    let body = "Message-ID: <way@x>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nFrom: lisa@gmail.com\r\nSubject: way\r\n\r\nHello\r\n";
+    let first = message(format!("Delivered-To: a@x\r\nReceived: from a by b; now\r\n{body}"));
+    let second = message(format!(
+        "Return-Path: <x@y>\r\nDelivered-To: bb@x\r\nReceived: from c by d;\r\n\tlater\r\nX-Spam-Flag: NO\r\n{body}\r\n\r\n"
+    ));
+    let unix = message(body.replace("\r\n", "\n"));
+    for destination in [inbox(), sent()] {
+        append(store.as_ref(), &destination, &mail("before"));
+        let receipt = append(store.as_ref(), &destination, &first);
+        append(store.as_ref(), &destination, &mail("after"));
+        for other in [&first, &second, &unix] {
+            assert_eq!(look(store.as_ref(), &destination, other), Some(receipt.clone()));
+            assert_eq!(look(rig.store().as_ref(), &destination, other), Some(receipt.clone()));
+        }
+    }
+}
+
+pub fn the_look_finds_what_a_reader_has_touched(rig: &dyn Rig) {
+    let store = rig.store();
+    for destination in [inbox(), sent()] {
+        let receipt = append(store.as_ref(), &destination, &mail("read"));
+        assert_eq!(look(store.as_ref(), &destination, &mail("read")), Some(receipt.clone()));
+        rig.read(&destination.account, &destination.mailbox);
+        assert_eq!(look(store.as_ref(), &destination, &mail("read")), Some(receipt.clone()));
+        assert_eq!(look(rig.store().as_ref(), &destination, &mail("read")), Some(receipt.clone()));
+        store.remove(&destination, &receipt, soon()).expect("remove");
+        assert!(rig.messages(&destination.account, &destination.mailbox).is_empty());
+    }
+}
+
+pub fn the_look_takes_no_other_message_for_the_copy(rig: &dyn Rig) {
+    let store = rig.store();
+    let wanted = mail_with_body("same", "wanted");
+    for other in [
+        mail_with_body("same", "another"),
+        mail_with_body("same", "wanteD"),
+        mail("SAME"),
+        mail("same2"),
+        mail("2same"),
+        message("Subject: quoted\r\n\r\nMessage-ID: <same@example.org>\r\n\r\nwanted"),
+        message(
+            "Subject: second\r\nMessage-ID: <x@x>\r\nMessage-ID: <same@example.org>\r\n\r\nwanted",
+        ),
+    ] {
+        append(store.as_ref(), &inbox(), &other);
+    }
+    assert_eq!(look(store.as_ref(), &inbox(), &wanted), None);
+    let receipt = append(store.as_ref(), &inbox(), &wanted);
+    append(store.as_ref(), &inbox(), &mail_with_body("same", "a third"));
+    assert_eq!(look(store.as_ref(), &inbox(), &wanted), Some(receipt));
+}
+
+pub fn the_look_finds_a_copy_without_a_message_id(rig: &dyn Rig) {
+    let store = rig.store();
+    let wanted = message("Subject: none\n\nbody 1\n");
+    append(store.as_ref(), &inbox(), &message("Subject: none\n\nbody 2\n"));
+    append(store.as_ref(), &inbox(), &mail("with"));
+    assert_eq!(look(store.as_ref(), &inbox(), &wanted), None);
+    let receipt = append(store.as_ref(), &inbox(), &wanted);
+    append(store.as_ref(), &inbox(), &message("Subject: none\n\nbody 3\n"));
+    assert_eq!(look(store.as_ref(), &inbox(), &wanted), Some(receipt));
+}
+
+pub fn the_look_finds_odd_copies(rig: &dyn Rig) {
+    let store = rig.store();
+    let mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
+    let receipts: Vec<_> =
+        mails.iter().map(|mail| append(store.as_ref(), &inbox(), mail)).collect();
+    for (receipt, mail) in receipts.into_iter().zip(&mails) {
+        let found = look(store.as_ref(), &inbox(), mail);
+        assert_eq!(found, Some(receipt), "{:.100?}", mail.own_copy().escape_ascii());
+    }
+}
+
+pub fn the_look_finds_one_among_many(rig: &dyn Rig) {
+    let store = rig.store();
+    let mut receipts = Vec::new();
+    for n in 0..60 {
+        receipts.push(append(store.as_ref(), &inbox(), &mail(&format!("n{n}"))));
+    }
+    let distinct: HashSet<String> = receipts.iter().map(|receipt| format!("{receipt:?}")).collect();
+    assert_eq!(distinct.len(), 60, "each has a receipt of its own");
+    let fresh = rig.store();
+    for n in [0, 1, 31, 59] {
+        assert_eq!(
+            look(fresh.as_ref(), &inbox(), &mail(&format!("n{n}"))),
+            Some(receipts[n].clone())
+        );
+    }
+    assert_eq!(look(fresh.as_ref(), &inbox(), &mail("n")), None);
+}
+
+pub fn the_look_keeps_to_its_mailbox(rig: &dyn Rig) {
+    let store = rig.store();
+    let others = [
+        Destination::inbox("zoe"),
+        Destination::sent("doug", "Sent"),
+        Destination::sent("doug", "Sent2"),
+    ];
+    for other in &others {
+        append(store.as_ref(), other, &mail("kept"));
+    }
+    assert_eq!(look(store.as_ref(), &inbox(), &mail("kept")), None);
+    let receipt = append(store.as_ref(), &inbox(), &mail("kept"));
+    assert_eq!(look(store.as_ref(), &inbox(), &mail("kept")), Some(receipt));
+    for other in others {
+        assert_eq!(subjects(rig, &other), ["kept"]);
+    }
+}
+
+pub fn looks_and_appends_do_not_disturb_each_other(rig: &dyn Rig) {
+    let store = rig.store();
+    let destinations =
+        [inbox(), sent(), Destination::inbox("lisa"), Destination::sent("doug", "Sent")];
+    for round in 0..3 {
+        let mail = mail(&format!("round{round}"));
+        for destination in &destinations {
+            assert_eq!(look(store.as_ref(), destination, &mail), None);
+            let receipt = append(store.as_ref(), destination, &mail);
+            assert_eq!(look(store.as_ref(), destination, &mail), Some(receipt));
+        }
+    }
+    for destination in &destinations {
+        assert_eq!(subjects(rig, destination), ["round0", "round1", "round2"], "{destination}");
+    }
+    assert!(
+        rig.messages("doug", "INBOX").iter().all(|(_, seen)| !seen),
+        "a look marks nothing as read"
+    );
+}

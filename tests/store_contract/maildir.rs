@@ -1,0 +1,233 @@
+//! What Maildirs promise besides: names and dates that others may have, folders and locks that
+//! lead nowhere else.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+
+use super::rigs::{LOCKS, list};
+use super::*;
+
+/// Puts a file of that name, with the date of an append of ours, beside the others.
+fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
+    let path = rig.folder("doug", "INBOX").join(name);
+    fs::write(&path, mail("two").own_copy()).expect("a file");
+    fs::File::options()
+        .append(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(date))
+        .expect("a date");
+    path
+}
+
+#[test]
+fn the_copy_that_is_to_stay_goes_by_its_name() {
+    let rig = MaildirRig::new();
+    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
+        panic!("a name")
+    };
+    fs::remove_file(rig.folder("doug", "INBOX").join("new").join(&name)).expect("removal");
+    let later = recorded_at() + Duration::from_secs(1);
+    let cases = [
+        (("", recorded_at()), (":2,ST", recorded_at()), "new", "the second is marked as deleted"),
+        ((":2,", recorded_at()), (":2,S", later), "cur", "the second is not ours"),
+        ((":2,S", later), (":2,T", recorded_at()), "cur", "a mark counts for more than a date"),
+        (("", recorded_at()), (":2,S", recorded_at()), "cur", "the second was read"),
+    ];
+    for ((first, first_date), (second, second_date), stays, why) in cases {
+        let sub = if first.is_empty() { "new" } else { "cur" };
+        let paths = [
+            put(&rig, &format!("{sub}/{name}{first}"), first_date),
+            put(&rig, &format!("cur/{name}{second}"), second_date),
+        ];
+        let keeper = if why.starts_with("the second was read") { &paths[1] } else { &paths[0] };
+        let store = rig.store();
+        let found = find(store.as_ref(), &inbox(), &mail("two"), None);
+        let lasting: Vec<bool> = found.iter().map(|one| one.receipt.is_lasting()).collect();
+        assert_eq!(lasting, [false, true], "{why}: {found:?}");
+        assert_eq!(
+            look(store.as_ref(), &inbox(), &mail("two")),
+            Some(Receipt::Name(name.clone())),
+            "{why}"
+        );
+        store.remove(&inbox(), &found[0].receipt, soon()).expect("removal");
+        assert_eq!(rig.files("doug", "INBOX"), std::slice::from_ref(keeper), "{why}");
+        assert!(keeper.parent().is_some_and(|folder| folder.ends_with(stays)), "{why}");
+        fs::remove_file(keeper).expect("removal");
+    }
+}
+
+#[test]
+fn a_double_stays_where_its_keeper_does_not() {
+    let rig = MaildirRig::new();
+    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
+        panic!("a name")
+    };
+    let double = Receipt::Name(format!("new/{name}"));
+    let remove = |double: &Receipt| {
+        rig.store().remove_double(&inbox(), double, &Receipt::Name(name.clone()), soon())
+    };
+    assert!(remove(&double).is_err(), "alone");
+    let later = recorded_at() + Duration::from_secs(1);
+    for (flags, date) in [(":2,ST", recorded_at()), (":2,S", later)] {
+        let other = put(&rig, &format!("cur/{name}{flags}"), date);
+        let error = remove(&double).expect_err("no keeper").to_string();
+        assert!(error.contains("which was to stay"), "{error}");
+        assert_eq!(rig.files("doug", "INBOX").len(), 2, "it is put back");
+        rig.assert_nothing_outside();
+        fs::remove_file(other).expect("removal");
+    }
+    assert_eq!(rig.dates("doug", "INBOX"), Some(vec![recorded_at()]), "with its date");
+    let keeper = put(&rig, &format!("cur/{name}:2,S"), recorded_at());
+    for refused in [Receipt::Name(name.clone()), Receipt::Name(format!("cur/{name}:2,"))] {
+        assert!(
+            remove(&refused).is_err(),
+            "{refused}: both have its name, or a reader has renamed it"
+        );
+        assert_eq!(rig.files("doug", "INBOX").len(), 2);
+    }
+    let Receipt::Name(other) = append(rig.store().as_ref(), &inbox(), &mail("other")) else {
+        panic!("a name")
+    };
+    assert!(
+        remove(&Receipt::Name(format!("new/{other}"))).is_err(),
+        "another message of the same second"
+    );
+    rig.store().remove(&inbox(), &Receipt::Name(other), soon()).expect("removal");
+    remove(&double).expect("removal");
+    assert_eq!(rig.files("doug", "INBOX"), [keeper]);
+    rig.assert_nothing_outside();
+}
+
+#[test]
+fn an_account_without_a_maildir_is_refused_where_none_may_be_made() {
+    let rig = MaildirRig::new();
+    let store = rig.store_that_makes_nothing().expect("a store");
+    let refused = try_append(store.as_ref(), &inbox(), &mail("refused"));
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    assert!(list(&rig.root()).is_empty());
+}
+
+#[test]
+fn a_made_mailbox_is_subscribed_once_and_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let rig = MaildirRig::new();
+    for name in ["a", "b"] {
+        append(rig.store().as_ref(), &sent(), &mail(name));
+        append(rig.store().as_ref(), &Destination::sent("lisa", "Other"), &mail(name));
+    }
+    let inbox = rig.folder("lisa", "INBOX");
+    assert_eq!(
+        fs::read_to_string(inbox.join("subscriptions")).expect("subscriptions"),
+        "Sent\nOther\n"
+    );
+    assert!(inbox.join(".Sent/maildirfolder").is_file());
+    for path in
+        rig.files("lisa", "Sent").iter().chain([&inbox.join("new"), &inbox.join(".Sent/cur")])
+    {
+        let mode = fs::metadata(path).expect("a mode").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_or_read_is_no_missing_mailbox() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
+    // A file in the place of a folder fails for root as well, whom no permission stops.
+    let new = rig.folder("doug", "INBOX").join("new");
+    let aside = rig.folder("doug", "INBOX").join("aside");
+    fs::rename(&new, &aside).expect("a rename");
+    fs::write(&new, "").expect("a file");
+    let store = rig.store();
+    assert!(try_look(store.as_ref(), &inbox(), &mail("there")).is_err());
+    let refused = try_append(store.as_ref(), &inbox(), &mail("refused"));
+    assert!(refused.is_err_and(|error| error.certainly_not_stored()));
+    fs::remove_file(&new).expect("removal");
+    fs::rename(&aside, &new).expect("a rename");
+    append(store.as_ref(), &inbox(), &mail("refused"));
+    assert_eq!(subjects(&rig, &inbox()), ["refused", "there"]);
+}
+
+#[test]
+fn the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
+    let locks = rig.folder("doug", "INBOX").join(LOCKS);
+    let outside = tempfile::tempdir().expect("a folder");
+    let (missing, victim) = (outside.path().join("missing"), outside.path().join("victim"));
+    fs::write(&victim, "untouched").expect("a file");
+    let plant_link = |target: &Path| std::os::unix::fs::symlink(target, &locks).expect("a link");
+    let plants: [(&str, &dyn Fn()); 4] = [
+        ("a link to nothing", &|| plant_link(&missing)),
+        ("a link to a file", &|| plant_link(&victim)),
+        ("a pipe", &|| nix::unistd::mkfifo(&locks, nix::sys::stat::Mode::S_IRWXU).expect("a pipe")),
+        ("a folder", &|| fs::create_dir(&locks).expect("a folder")),
+    ];
+    for (what, plant) in plants {
+        let _ = fs::remove_file(&locks);
+        plant();
+        let (store, (done, is_done)) = (rig.store(), channel());
+        // An open of a pipe would wait for ever.
+        thread::spawn(move || {
+            let reserved = [Need::Look, Need::Early].map(|need| {
+                let (held, deadline) = (mail("held"), ample());
+                let reservation = (need, recorded_at(), &deadline);
+                try_reserve(store.as_ref(), &inbox(), &held, reservation, |slot| slot.is_some())
+            });
+            let _ = done.send(reserved);
+        });
+        let [reserved, early] = is_done
+            .recv_timeout(Duration::from_secs(60))
+            .unwrap_or_else(|_| panic!("{what}: it hangs"));
+        let error = reserved.expect_err(what);
+        assert!(
+            matches!(error, StoreError::NotStored(_)) && error.to_string().contains(LOCKS),
+            "{what}: {error}"
+        );
+        assert!(matches!(early, Ok(false)), "{what}");
+        assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
+        assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");
+        assert_eq!(subjects(&rig, &inbox()), ["there"], "{what}");
+        assert!(list(&rig.folder("doug", "INBOX").join("tmp")).is_empty(), "{what}");
+    }
+    fs::remove_dir(&locks).expect("removal");
+    assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")), "as soon as it is gone");
+}
+
+#[test]
+fn the_file_of_its_locks_is_its_owners_though_root_made_it() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
+    let (folder, owner) = (rig.folder("doug", "INBOX"), 65534);
+    let _ = fs::remove_file(folder.join(LOCKS));
+    std::os::unix::fs::chown(&folder, Some(owner), Some(owner)).expect("chown");
+    assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")));
+    let made = fs::metadata(folder.join(LOCKS)).expect("a file");
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (owner, owner, 0o600));
+}
+
+#[test]
+fn no_lock_is_taken_where_no_mailbox_may_be_made() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let store = rig.store_that_makes_nothing().expect("a store");
+    for destination in [inbox(), sent()] {
+        let error = try_look(store.as_ref(), &destination, &mail("refused"));
+        let error = error.expect_err("no mailbox");
+        assert!(
+            error.certainly_not_stored() && error.to_string().contains("create_mailboxes"),
+            "{error}"
+        );
+        reserve(store.as_ref(), &destination, &mail("refused"), Need::Early, |slot| {
+            assert!(slot.is_none());
+        });
+    }
+    assert_eq!(list(&rig.root()), [rig.root().join("lisa")]);
+    assert!(!rig.folder("lisa", "Sent").exists());
+    assert!(
+        is_free(store.as_ref(), &Destination::inbox("lisa"), &mail("refused")),
+        "where there is one"
+    );
+}

@@ -1,0 +1,112 @@
+//! A double is taken out, and nothing else.
+
+use super::*;
+
+pub fn a_removal_takes_out_the_one_it_names(rig: &dyn Rig) {
+    let store = rig.store();
+    for destination in [inbox(), sent()] {
+        let receipts: Vec<_> =
+            ["a", "b", "c"].map(|name| append(store.as_ref(), &destination, &mail(name))).into();
+        append(store.as_ref(), &Destination::inbox("zoe"), &mail("b"));
+        for _ in 0..2 {
+            store.remove(&destination, &receipts[1], soon()).expect("remove");
+            assert_eq!(subjects(rig, &destination), ["a", "c"]);
+        }
+        assert_eq!(look(store.as_ref(), &destination, &mail("b")), None);
+        let again = append(store.as_ref(), &destination, &mail("b"));
+        assert_eq!(look(store.as_ref(), &destination, &mail("b")), Some(again.clone()));
+        rig.store().remove(&destination, &again, soon()).expect("remove, by another session");
+        assert_eq!(subjects(rig, &destination), ["a", "c"]);
+    }
+    assert!(subjects(rig, &Destination::inbox("zoe")).iter().all(|subject| subject == "b"));
+}
+
+pub fn a_removal_by_a_strange_receipt_takes_out_nothing(rig: &dyn Rig) {
+    let store = rig.store();
+    let receipts: Vec<_> =
+        ["a", "b"].map(|name| append(store.as_ref(), &inbox(), &mail(name))).into();
+    let mut strange = vec![
+        Receipt::Unnamed,
+        Receipt::Uid { validity: 0, uid: 0 },
+        Receipt::Uid { validity: u32::MAX, uid: 1 },
+    ];
+    let names = [
+        "", ".", "..", "../..", "new/", "cur/..", "new/.", "/", "*", "1:*", "../cur", ":2,S", "\0",
+        "a\r\nb",
+    ];
+    strange.extend(names.map(|name| Receipt::Name(name.to_owned())));
+    for receipt in &receipts {
+        match receipt {
+            Receipt::Uid { validity, uid } => {
+                strange.push(Receipt::Uid { validity: *validity, uid: u32::MAX });
+                strange.push(Receipt::Uid { validity: *validity, uid: 0 });
+                strange.push(Receipt::Uid { validity: validity.wrapping_add(1), uid: *uid });
+                strange.push(Receipt::Name(uid.to_string()));
+            }
+            Receipt::Name(name) => {
+                strange.push(Receipt::Name(name[..name.len() - 1].to_owned()));
+                strange.push(Receipt::Name(format!("{name}x")));
+                strange.push(Receipt::Name(format!("../new/{name}")));
+                strange.push(Receipt::Name(format!("new/../cur/{name}")));
+                strange.push(Receipt::Name(format!("tmp/{name}")));
+            }
+            Receipt::Unnamed => {}
+        }
+    }
+    for receipt in strange {
+        if let Err(error) = store.remove(&inbox(), &receipt, soon()) {
+            assert!(matches!(error, StoreError::NotStored(_)), "{receipt:?}: {error}");
+        }
+        assert_eq!(subjects(rig, &inbox()), ["a", "b"], "{receipt:?}");
+    }
+    append(store.as_ref(), &inbox(), &mail("c"));
+    assert_eq!(subjects(rig, &inbox()), ["a", "b", "c"], "the session lives on");
+}
+
+pub fn a_double_is_taken_out_while_its_keeper_stands(rig: &dyn Rig) {
+    let store = rig.store();
+    for destination in [inbox(), sent()] {
+        let (account, mailbox) = (&destination.account, &destination.mailbox);
+        append(store.as_ref(), &destination, &mail("other"));
+        let keeper = append(store.as_ref(), &destination, &mail("two"));
+        rig.read(account, mailbox);
+        append(store.as_ref(), &destination, &mail("two"));
+        let found = find(store.as_ref(), &destination, &mail("two"), Some(&keeper));
+        // An idempotent store without readers has none.
+        let [double, kept] = &found[..] else { return };
+        assert_eq!((&kept.receipt, double.proof), (&keeper, Proof::Equal));
+        let double = &double.receipt;
+        let nobody = match &keeper {
+            Receipt::Uid { validity, .. } => Receipt::Uid { validity: *validity, uid: 9_999 },
+            other => Receipt::Name(format!("{other}.9")),
+        };
+        for (double, keeper) in
+            [(double, double), (double, &nobody), (double, &Receipt::Unnamed), (&nobody, &keeper)]
+        {
+            let refused = store.remove_double(&destination, double, keeper, soon());
+            assert!(
+                matches!(refused, Err(StoreError::NotStored(_))),
+                "{double} {keeper} {refused:?}"
+            );
+            assert_eq!(subjects(rig, &destination), ["other", "two", "two"]);
+        }
+        store.remove_double(&destination, double, &keeper, soon()).expect("removal");
+        assert_eq!(subjects(rig, &destination), ["other", "two"]);
+        assert_eq!(find(rig.store().as_ref(), &destination, &mail("two"), None)[0].receipt, keeper);
+        assert!(
+            store.remove_double(&destination, double, &keeper, soon()).is_err(),
+            "gone, or renamed"
+        );
+        rig.read(account, mailbox);
+        append(store.as_ref(), &destination, &mail("two"));
+        rig.mark_deleted(account, mailbox);
+        for one in find(store.as_ref(), &destination, &mail("two"), Some(&keeper)) {
+            assert!(
+                store.remove_double(&destination, &one.receipt, &keeper, soon()).is_err(),
+                "{one:?}"
+            );
+        }
+        assert_eq!(subjects(rig, &destination).len(), 3, "what is marked counts as gone");
+        rig.assert_nothing_outside();
+    }
+}
