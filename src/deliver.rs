@@ -42,51 +42,63 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::ledger::{Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
+use crate::envelope::Envelope;
+use crate::exit;
+use crate::ledger::{
+    Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, RandomValue, Recorded,
+};
 use crate::lock_key::Hash;
 use crate::message::{Facts, Message};
 use crate::outcome::{Outcome, OverQuota};
-use crate::store::{Copy, Receipt, Store};
+use crate::store::{Copy, Need, Receipt, Slot, Store};
 
 mod patience;
 mod place;
 mod verdict;
 
 pub use patience::Patience;
-pub use place::{Placing, place};
+use place::Placing;
 pub use verdict::Failure;
 
 /// What the configuration says about a delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     pub lease: Duration,
-    /// How long to wait, in all, for others who hold a lock or a lease. Zero: try once.
+    /// How long to wait, in all, for others that hold a lock or a lease. Zero: try once.
     pub wait: Duration,
     pub keep_raw: bool,
     pub over_quota: OverQuota,
+    /// Whether the store begins on a single copy while the ledger records the message.
+    pub begins_early: bool,
+    /// How many copies of one message are placed side by side.
+    pub side_by_side: usize,
 }
 
-/// One message for some destinations.
+/// One message for its recipients.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     pub message: &'a Message,
-    /// Trace fields to prepend to recipients' own copies; empty where they stand in the message.
-    pub head: &'a [u8],
     pub facts: &'a Facts,
-    pub attempt: &'a Attempt,
+    pub envelope: &'a Envelope,
+    /// The account of each of the envelope's recipients; `None`: nobody has that address. One at
+    /// least has an account.
+    pub accounts: &'a [Option<String>],
+    /// The accounts' mailboxes, and last the shared ones.
     pub destinations: &'a [Destination],
+    /// Trace fields to prepend to recipients' own copies, for each destination; empty where they
+    /// stand in the message.
+    pub heads: &'a [Vec<u8>],
+    /// This host's name.
+    pub host: &'a str,
     pub started: Instant,
-    /// See [`Entry::at`].
-    pub at: Option<SystemTime>,
-    /// With several recipients only the caller knows how the attempt ended for each, and puts that
-    /// on record.
-    pub is_part: bool,
+    /// All recipients share one ending, the process' exit status; else each has its own.
+    pub one_ending: bool,
 }
 
 /// What the parts of a delivery took, and how often it waited for others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// The copy's turn, if it takes one, and waiting for others who hold a lock or a lease.
+    /// The copy's turn, if it takes one, and waiting for others that hold a lock or a lease.
     pub lock: Duration,
     /// The record: the message's lock, the message, the claims, their commit.
     pub record: Duration,
@@ -143,113 +155,186 @@ impl std::fmt::Display for Placed {
     }
 }
 
-/// What a delivery came to: one end for each destination, in their order.
-#[derive(Debug)]
-pub struct Report {
-    pub recorded: Recorded,
-    pub destinations: Vec<Destination>,
-    pub ends: Vec<End>,
-    pub phases: Phases,
-}
-
 /// How the placing of one copy ended.
 pub type End = Result<Placed, Failure>;
 
-impl Report {
-    /// Delivered if and only if every copy is placed, or kept for later.
-    pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
-        outcome(self.ends.iter(), over_quota)
+/// How the delivery to one recipient ended, and what it took.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    pub outcome: Outcome,
+    /// The recipient's; `None` where nobody has the address.
+    pub account: Option<String>,
+    /// The recipient's own copy, if it is placed.
+    pub own: Option<Placed>,
+    /// Another message with the same Message-ID is on record.
+    pub collision: bool,
+    pub phases: Phases,
+}
+
+impl Ending {
+    /// With nothing known but how it ended.
+    pub fn of(outcome: Outcome) -> Ending {
+        Ending { outcome, account: None, own: None, collision: false, phases: Phases::default() }
     }
 }
 
-/// Delivered if and only if every copy is placed, or kept for later ([`Failure::KeptForLater`]).
-pub fn outcome<'a>(ends: impl Iterator<Item = &'a End>, over_quota: OverQuota) -> Outcome {
-    ends.map(|end| match end {
-        Ok(placed) => Outcome::Delivered(placed.to_string()),
-        Err(failure) => failure.outcome(over_quota),
-    })
-    .reduce(Outcome::worst)
-    .unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()))
+/// Hears of a delivery's steps while it goes on, from any of its threads.
+pub trait Watch: Sync {
+    fn recorded(&self, recorded: &Recorded, phases: &Phases);
+
+    /// The message is not on record; what it waited for others counts nevertheless.
+    fn not_recorded(&self, waits: u32);
+
+    fn copy_ended(&self, end: &End, phases: &Phases);
+
+    /// All is decided for a recipient, by its number in the envelope.
+    fn ended(&self, recipient: usize, ending: &Ending);
 }
 
-/// Delivers one message to its destinations.
-///
-/// # Errors
-/// The message could not be recorded; nothing was placed. Failures of single copies are in the
-/// [`Report`].
-pub fn deliver(
-    job: &Job<'_>,
-    policy: &Policy,
-    ledger: &mut dyn Ledger,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-) -> Result<Report, Failure> {
-    let mut patience = Patience::new(policy.wait, deadline);
-    let (recorded, mut phases) = record(job, policy, ledger, store, deadline, &mut patience)?;
-    let placing = place(job, policy, &recorded, ledger, store, deadline, &mut patience);
-    phases += placing.phases;
-    let report =
-        Report { recorded, destinations: job.destinations.to_vec(), ends: placing.ends, phases };
-    if !placing.end_recorded && !job.is_part {
-        let end = job.attempt_end(&report.outcome(policy.over_quota));
-        note(ledger.finish(report.recorded.attempt, &end));
-    }
-    Ok(report)
+/// Nobody needs to hear of the steps.
+impl Watch for () {
+    fn recorded(&self, _: &Recorded, _: &Phases) {}
+
+    fn not_recorded(&self, _: u32) {}
+
+    fn copy_ended(&self, _: &End, _: &Phases) {}
+
+    fn ended(&self, _: usize, _: &Ending) {}
 }
 
-/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of
-/// the model. A single copy's append is begun before, so that the store and the ledger are at it at
-/// the same time; only `place` lets it take effect.
-///
-/// # Errors
-/// Nothing is on record but, perhaps, the attempt; or the ledger was lost and nobody knows.
-pub fn record(
-    job: &Job<'_>,
-    policy: &Policy,
-    ledger: &mut dyn Ledger,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-    patience: &mut Patience<'_>,
-) -> Result<(Recorded, Phases), Failure> {
-    if let ([destination], Some(at)) = (job.destinations, job.at) {
-        let key = job.copy_key(destination);
-        store.begin_append(destination, &job.copy(destination, &key, at), deadline);
-    }
-    let terms = policy.terms(store.append_is_idempotent());
+/// What a delivery works with.
+#[derive(Clone, Copy)]
+pub struct Means<'a> {
+    pub policy: &'a Policy,
+    pub ledger: &'a dyn Ledger,
+    pub store: &'a dyn Store,
+    pub deadline: &'a Deadline,
+    pub watch: &'a dyn Watch,
+}
+
+/// Delivers one message: records it, places each copy, and puts on record how that ended for each
+/// recipient. Returns the endings in the envelope's order; for a recipient it is "delivered" if and
+/// only if every copy that concerns it is placed, or kept for later.
+pub fn deliver(job: &Job<'_>, means: Means<'_>) -> Vec<Ending> {
+    let keys = job.copy_keys();
+    let mut early = begin_early(job, &keys, means);
+    let attempt = job.attempt(job.first());
     let mut phases = Phases::default();
-    let message = job.message;
-    let nul_runs = message.nul_runs().map(|runs| runs.encode());
-    let entry = Entry {
-        identity: message.identity(),
-        facts: job.facts,
-        size_bytes: message.own_copy().len() as u64,
-        raw: policy.keep_raw.then(|| message.received()),
-        nul_runs: nul_runs.as_deref(),
-        at: job.at,
+    let recorded = match record(job, &attempt, means, &mut early, &mut phases) {
+        Ok(recorded) => recorded,
+        Err(failure) => {
+            means.watch.not_recorded(phases.waits);
+            return fail(job, &failure, means);
+        }
     };
+    means.watch.recorded(&recorded, &phases);
+    let placing = Placing::new(job, means, &keys, &attempt, &recorded, phases);
+    match job.destinations.len() {
+        0 | 1 => placing.work(early),
+        copies => {
+            let threads = means.policy.side_by_side.clamp(1, copies);
+            means.deadline.clock().side_by_side(threads, &|| placing.work(None));
+        }
+    }
+    placing.finish()
+}
+
+/// Places copies of a message that is on record already, for no recipient; one end for each
+/// destination.
+pub fn place(job: &Job<'_>, means: Means<'_>, attempt: &Attempt, recorded: &Recorded) -> Vec<End> {
+    let keys = job.copy_keys();
+    let placing = Placing::new(job, means, &keys, attempt, recorded, Phases::default());
+    placing.work(None);
+    placing.ends()
+}
+
+/// A slot for a single copy, reserved before the record with the date that the record should have.
+type Early<'a> = Option<(SystemTime, Box<dyn Slot + 'a>)>;
+
+/// Has the store begin on a single copy while the ledger records the message. What stands in the
+/// way shows when the copy is placed.
+fn begin_early<'a>(job: &'a Job<'a>, keys: &'a [Hash], means: Means<'a>) -> Early<'a> {
+    let [destination] = job.destinations else { return None };
+    if !means.policy.begins_early {
+        return None;
+    }
+    let at = means.ledger.time();
+    let copy = job.copy(0, keys, at);
+    let slot = means.store.reserve(destination, copy, Need::Early, means.deadline);
+    Some((at, slot.ok().flatten()?))
+}
+
+/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the
+/// model.
+///
+/// # Errors
+/// Nothing is on record; or the ledger was lost, and nobody knows.
+fn record(
+    job: &Job<'_>,
+    attempt: &Attempt,
+    means: Means<'_>,
+    early: &mut Early<'_>,
+    phases: &mut Phases,
+) -> Result<Recorded, Failure> {
+    let Means { policy, ledger, deadline, .. } = means;
+    let terms = means.terms();
+    let nul_runs = job.message.nul_runs().map(|runs| runs.encode());
+    let entry = Entry {
+        identity: job.message.identity(),
+        facts: job.facts,
+        size_bytes: job.message.own_copy().len() as u64,
+        raw: policy.keep_raw.then(|| job.message.received()),
+        nul_runs: nul_runs.as_deref(),
+        at: early.as_ref().map(|(at, _)| *at),
+    };
+    let mut patience = Patience::new(policy.wait, deadline);
     loop {
-        let began = Instant::now();
-        let recorded = ledger.record(&entry, job.attempt, job.destinations, terms);
+        let began = deadline.now();
+        let recorded = ledger.record(&entry, attempt, job.destinations, terms, deadline.end());
         if matches!(recorded, Err(LedgerError::Contended)) {
-            store.let_go();
+            // While it waits, a delivery holds nothing that others need.
+            *early = None;
             if patience.wait() {
                 phases.waits += 1;
-                phases.lock += began.elapsed();
+                phases.lock += deadline.now() - began;
                 continue;
             }
+            return Err(Failure::Contended("the lock on its Message-ID".to_owned()));
         }
-        phases.record += began.elapsed();
-        match recorded {
-            Err(LedgerError::Contended) => {
-                let failure = Failure::Contended("the lock on its Message-ID".to_owned());
-                let outcome = failure.outcome(policy.over_quota);
-                let ended = (job.attempt.clone(), job.attempt_end(&outcome));
-                note(ledger.note_attempts(message.identity(), &[ended]));
-                return Err(failure);
+        phases.record += deadline.now() - began;
+        return Ok(recorded?);
+    }
+}
+
+/// The endings where nothing could be recorded, or nothing may be written. They go on record if the
+/// ledger is there.
+pub fn fail(job: &Job<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
+    let Means { policy, ledger, deadline, watch, .. } = means;
+    let outcome = failure.outcome(policy.over_quota);
+    let endings: Vec<Ending> = (0..job.envelope.recipients.len())
+        .map(|recipient| match &job.accounts[recipient] {
+            Some(account) => {
+                Ending { account: Some(account.clone()), ..Ending::of(outcome.clone()) }
             }
-            Err(error) => return Err(error.into()),
-            Ok(recorded) => return Ok((recorded, phases)),
-        }
+            None => job.unknown(recipient, policy),
+        })
+        .collect();
+    for (recipient, ending) in endings.iter().enumerate() {
+        watch.ended(recipient, ending);
+    }
+    if !matches!(failure, Failure::Ledger(_)) {
+        let ended: Vec<_> = (0..endings.len())
+            .map(|at| (job.attempt(at), job.attempt_end_of(at, &endings, deadline)))
+            .collect();
+        note(ledger.finish(job.message.identity(), None, &ended, deadline.end()));
+    }
+    endings
+}
+
+impl Means<'_> {
+    /// How leases are taken.
+    pub fn terms(&self) -> LeaseTerms {
+        LeaseTerms { lease: self.policy.lease, join: self.store.append_is_idempotent() }
     }
 }
 
@@ -260,47 +345,89 @@ impl Policy {
             wait: Duration::from_secs(config.lock.wait_secs),
             keep_raw: config.ledger.keep_raw,
             over_quota: config.store.over_quota,
+            begins_early: true,
+            side_by_side: config.lmtp.side_by_side,
         }
-    }
-
-    /// How leases are taken in a store whose append is idempotent (`joins`) or is not.
-    pub fn terms(&self, joins: bool) -> LeaseTerms {
-        LeaseTerms { lease: self.lease, join: joins }
     }
 }
 
-impl Job<'_> {
-    fn copy_key(&self, destination: &Destination) -> Hash {
-        self.message.identity().copy_key(&destination.account, &destination.mailbox)
+impl<'a> Job<'a> {
+    /// What names each destination's copy in all the world.
+    fn copy_keys(&self) -> Vec<Hash> {
+        let identity = self.message.identity();
+        let key = |one: &Destination| identity.copy_key(&one.account, &one.mailbox);
+        self.destinations.iter().map(key).collect()
     }
 
-    /// What is to stand in `destination`.
-    fn copy<'a>(
-        &'a self,
-        destination: &Destination,
-        key: &'a Hash,
-        recorded_at: SystemTime,
-    ) -> Copy<'a> {
-        let (head, bytes) = match destination.shared {
+    /// What is to stand in a destination.
+    fn copy(&self, at: usize, keys: &'a [Hash], recorded_at: SystemTime) -> Copy<'a> {
+        let (head, bytes) = match self.destinations[at].shared {
             true => (&b""[..], self.message.shared_copy()),
-            false => (self.head, self.message.own_copy()),
+            false => (self.heads.get(at).map_or(&b""[..], Vec::as_slice), self.message.own_copy()),
         };
-        Copy { key, head, bytes, identity: self.message.identity(), recorded_at }
+        let identity = self.message.identity();
+        Copy { key: &keys[at], head, bytes, identity, recorded_at }
     }
 
-    /// How the attempt ended, until now.
-    pub fn attempt_end(&self, outcome: &Outcome) -> AttemptEnd {
+    /// The first recipient that has an account.
+    fn first(&self) -> usize {
+        self.accounts.iter().position(Option::is_some).unwrap_or(0)
+    }
+
+    /// The try to deliver to a recipient.
+    fn attempt(&self, recipient: usize) -> Attempt {
+        let address = self.envelope.recipients.get(recipient).map_or("", String::as_str);
+        Attempt {
+            value: RandomValue::default(),
+            recipient: address.to_lowercase(),
+            sender: self.envelope.sender.clone(),
+            queue_id: self.envelope.queue_id.clone(),
+            host: self.host.to_owned(),
+            pid: std::process::id(),
+        }
+    }
+
+    /// How an attempt ended, until now.
+    fn attempt_end(&self, outcome: &Outcome, deadline: &Deadline) -> AttemptEnd {
         AttemptEnd {
             outcome: outcome.name(),
             status: outcome.status().to_string(),
             text: outcome.text().to_owned(),
-            duration: self.started.elapsed(),
+            duration: deadline.now() - self.started,
         }
+    }
+
+    /// How the attempt for one recipient ended, and what Postfix heard where that is something
+    /// else.
+    fn attempt_end_of(&self, at: usize, endings: &[Ending], deadline: &Deadline) -> AttemptEnd {
+        let own = &endings[at].outcome;
+        let mut end = self.attempt_end(own, deadline);
+        if self.one_ending {
+            let addresses = self.envelope.recipients.iter().map(String::as_str);
+            let outcomes = endings.iter().map(|ending| ending.outcome.clone());
+            let all = Outcome::of_all(&addresses.zip(outcomes).collect::<Vec<_>>());
+            if (own.name(), own.status()) != (all.name(), all.status()) {
+                let (exit, status) = (exit::status(&all) as i32, all.status());
+                let count = endings.len();
+                end.text
+                    .push_str(&format!("; ended in {exit} {status} for all {count} recipients"));
+            }
+        }
+        end
+    }
+
+    /// Nobody has the address.
+    fn unknown(&self, recipient: usize, policy: &Policy) -> Ending {
+        let failure = match self.envelope.recipients.get(recipient) {
+            Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
+            Some(_) | None => Failure::NoRecipient,
+        };
+        Ending::of(failure.outcome(policy.over_quota))
     }
 }
 
 /// Bookkeeping that failed: the mail's fate does not hang on it, but an operator should see it.
-pub fn note(result: Result<(), LedgerError>) {
+fn note(result: Result<(), LedgerError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "ledger bookkeeping failed");
     }

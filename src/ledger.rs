@@ -1,30 +1,31 @@
-//! The ledger port: the SQL record of messages, their copies and every attempt to deliver them, and
-//! the locks and leases that keep two deliveries from writing the same copy. It speaks of claims,
-//! leases and receipts, never of an engine. A copy without doubt is its lease's holder's; its lock
-//! is for copies in doubt and for leases that are joined. Adapters: `postgres`, `sqlite`, `memory`;
-//! all run `tests/ledger_contract`.
-//!
-//! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a
-//! release): free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before
-//! the claim); leased --lease runs out--> free, in doubt.
+//! The ledger: the SQL record of messages, their copies and every attempt to deliver them, and the
+//! locks and leases that keep two deliveries from writing the same copy. Here stand the values that
+//! its [`port`] speaks in. Adapters: `postgres` and `sqlite`, each the sessions of one engine behind
+//! `pooled`, and `memory`; all run the ledger's contract suite.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use crate::directory::{Asked, Destination};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
-use crate::store::{Receipt, Way};
+use crate::store::Receipt;
 
 pub mod memory;
 mod on_record;
-pub mod port;
+mod pooled;
+mod port;
 pub mod postgres;
+mod session;
 pub mod sqlite;
 mod told;
 
 pub use on_record::{CopyOnRecord, Standing, Window};
+pub use pooled::PooledLedger;
+pub use port::{
+    Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
+};
+use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
 pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
@@ -108,34 +109,6 @@ pub struct Attempt {
     pub queue_id: String,
     pub host: String,
     pub pid: u32,
-}
-
-/// What [`Ledger::record`] is given, for [`Ledger::together`].
-#[derive(Debug, Clone, Copy)]
-pub struct ToRecord<'a> {
-    pub entry: Entry<'a>,
-    pub attempt: &'a Attempt,
-    pub destinations: &'a [Destination],
-    pub terms: LeaseTerms,
-}
-
-/// What [`Ledger::confirm`] is given, for [`Ledger::together`].
-#[derive(Debug, Clone, Copy)]
-pub struct ToConfirm<'a> {
-    pub claim: Claim,
-    pub receipt: &'a Receipt,
-    pub facts: CopyFacts,
-    pub end: Option<(i64, &'a AttemptEnd)>,
-}
-
-/// How many records and receipts go into one call of [`Ledger::together`] at most.
-pub const TOGETHER: usize = 8;
-
-/// What came of [`Ledger::together`], for each in its order.
-#[derive(Debug, Default)]
-pub struct Together {
-    pub recorded: Vec<Result<Recorded, LedgerError>>,
-    pub confirmed: Vec<Result<Confirmed, LedgerError>>,
 }
 
 /// 128 random bits, which nobody else has.
@@ -241,18 +214,6 @@ pub struct Recorded {
     pub copies: Vec<CopyState>,
 }
 
-/// What the row said when the copy's lock was held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
-    /// The lease is still ours: write, after a look if in doubt. The doubt is the claim's, or that
-    /// of somebody who joined the lease since, may have written, and is gone.
-    Ours { in_doubt: bool },
-    /// Somebody placed it meanwhile.
-    Placed(Receipt),
-    /// Somebody claimed it after us.
-    EpochGone,
-}
-
 /// What came of [`Ledger::confirm`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmed {
@@ -269,175 +230,6 @@ pub struct CopyFacts {
     pub nul_replaced: bool,
     /// The copy was found by the look, not written by this attempt.
     pub found_by_look: bool,
-}
-
-/// A session with the ledger. One delivery uses it at a time; every call returns before the `until`
-/// given when the session was opened (or reopened).
-pub trait Ledger: Send {
-    /// Records, in one durable transaction under the message's lock: the message (once), the
-    /// attempt, and the claims on `destinations`. A new message is announced (Postgres: `NOTIFY
-    /// onedrop_message`).
-    ///
-    /// # Errors
-    /// [`LedgerError::Contended`]: another session records this message right now.
-    /// [`LedgerError::Version`].
-    fn record(
-        &mut self,
-        entry: &Entry<'_>,
-        attempt: &Attempt,
-        destinations: &[Destination],
-        terms: LeaseTerms,
-    ) -> Result<Recorded, LedgerError>;
-
-    /// Claims again copies of a recorded message that were busy; durable.
-    fn claim(
-        &mut self,
-        message: i64,
-        destinations: &[Destination],
-        owner: &Attempt,
-        terms: LeaseTerms,
-    ) -> Result<Vec<CopyState>, LedgerError>;
-
-    /// Opens the placing of a copy for which the lease alone is not enough (it is in doubt, or
-    /// others may join the lease): takes the lock named `copy_key` and re-reads the row. After
-    /// [`Turn::Ours`] the lock is held until [`confirm`](Ledger::confirm) (whatever comes of it),
-    /// [`leave`](Ledger::leave), [`release`](Ledger::release), another turn, or the loss of the
-    /// session; after anything else it is free. Whether the lease has run out is not asked: the
-    /// caller watches its clock.
-    ///
-    /// # Errors
-    /// [`LedgerError::Contended`]: another session has the turn.
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError>;
-
-    /// Puts the receipt on record where no other one is there, durably, and ends the turn, if there
-    /// is one: the first receipt wins, whatever its epoch. May be called again after
-    /// [`reopen`](Ledger::reopen). With `end`, the attempt's end goes into the same transaction, if
-    /// the receipt is on record. What was [kept](Ledger::keep) of a shared copy goes. Where another
-    /// receipt is on record, the same transaction leaves a doubt: a second copy may stand until a
-    /// look has settled it, and a look that began before settles nothing.
-    fn confirm(
-        &mut self,
-        claim: &Claim,
-        receipt: &Receipt,
-        facts: CopyFacts,
-        end: Option<(i64, &AttemptEnd)>,
-    ) -> Result<Confirmed, LedgerError>;
-
-    /// Whether several records and receipts in one call cost less than each in its own.
-    fn works_together(&self) -> bool {
-        false
-    }
-
-    /// [`record`](Ledger::record) for several messages, and then [`confirm`](Ledger::confirm) for
-    /// several copies that nobody has a turn for, each with its own outcome; in one transaction
-    /// where [`works_together`](Ledger::works_together) says so.
-    ///
-    /// # Errors
-    /// What kept all of them from being on record; where it is [`LedgerError::Unavailable`], nobody
-    /// knows. Each may be tried alone after it.
-    fn together(
-        &mut self,
-        records: &[ToRecord<'_>],
-        receipts: &[ToConfirm<'_>],
-    ) -> Result<Together, LedgerError> {
-        let recorded = records
-            .iter()
-            .map(|one| self.record(&one.entry, one.attempt, one.destinations, one.terms));
-        let recorded = recorded.collect();
-        let confirmed = receipts
-            .iter()
-            .map(|one| self.confirm(&one.claim, one.receipt, one.facts, one.end))
-            .collect();
-        Ok(Together { recorded, confirmed })
-    }
-
-    /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed,
-    /// durably, until its receipt is on record. Where they are kept already, only `why` changes.
-    /// False, and nothing kept, where its receipt is there.
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
-
-    /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;
-
-    /// The bytes that are [kept](Ledger::keep) of the message's shared copy.
-    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError>;
-
-    /// Ends the turn, if there is one, without a change.
-    fn leave(&mut self) -> Result<(), LedgerError>;
-
-    /// Gives back leases under which certainly nothing was written: the rows are free again, as
-    /// much in doubt as before the claim.
-    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
-
-    /// Records how the attempt ended.
-    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError>;
-
-    /// Records attempts that ended, and that [`record`](Ledger::record) did not: it could not, or
-    /// they are those for the other recipients of the same run.
-    fn note_attempts(
-        &mut self,
-        identity: &Identity,
-        ended: &[(Attempt, AttemptEnd)],
-    ) -> Result<(), LedgerError>;
-
-    /// Begins another use of a session that was idle: calls on it return before `until`. Where the
-    /// session is seen to be lost, it is opened again; that costs nothing, for nothing was begun.
-    fn renew(&mut self, until: Instant) -> Result<(), LedgerError>;
-
-    /// Drops the session and opens another; calls on it return before `until`.
-    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;
-
-    /// Runs the administrator's `directory.query` with the address asked for as its parameters.
-    ///
-    /// # Returns
-    /// The account, or `None` without a row.
-    fn account_by_query(
-        &mut self,
-        query: &str,
-        asked: &Asked,
-    ) -> Result<Option<String>, LedgerError>;
-
-    /// Everything on record about the messages that are asked for, and about attempts that came to
-    /// record no message. Newest first, at most `limit`.
-    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError>;
-
-    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and
-    /// then by row, from behind the one told last.
-    fn copies_to_verify(
-        &mut self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError>;
-
-    /// The newest copies that are placed, the latest first, at most `limit`: where they are, and by
-    /// which receipt.
-    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError>;
-
-    /// Puts on record that a look after the last lease found one copy at most, and `receipt` in
-    /// place of the one on record, durably. False, and nothing changed, where the row is no longer
-    /// as `copy` told it, or not placed.
-    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError>;
-
-    /// Whether it is on record that a login through `way` acts for the account that it names.
-    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError>;
-
-    /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is
-    /// not so.
-    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError>;
-
-    /// The schema version, 0 for none.
-    fn schema_version(&mut self) -> Result<i64, LedgerError>;
-
-    /// Brings the schema to [`SCHEMA_VERSION`] under a lock; returns the names of the migrations
-    /// applied.
-    fn migrate(&mut self) -> Result<Vec<String>, LedgerError>;
-
-    /// Takes the lock called `name`, for `check`: held until [`leave`](Ledger::leave).
-    ///
-    /// # Errors
-    /// [`LedgerError::Contended`]: another session holds it.
-    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError>;
 }
 
 /// The time to put on record of a new message ([`Entry::at`]), in seconds since 1970, by a ledger

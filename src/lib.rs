@@ -39,6 +39,7 @@ pub mod pool;
 pub mod receipt;
 pub mod routing;
 pub mod sender;
+pub mod service;
 pub mod store;
 pub mod telemetry;
 mod text;

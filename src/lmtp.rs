@@ -1,21 +1,12 @@
-//! The door for Postfix's lmtp(8): a long-running LMTP server (RFC 2033) over the same `deliver`,
-//! with sessions kept in pools.
+//! LMTP (RFC 2033): the server that Postfix's lmtp(8) talks to, over the same `deliver` as the
+//! command; and the client by which the command hands a message to that server.
 //!
-//! Read `protocol` (what is said), `data` (what a message's bytes are), `connection` (one client,
-//! be it a socket or a script), `client` (a client of the server), `delivery` (one message for all
-//! its recipients), `lent` (the sessions it takes), `calls` and `mailboxes` (what it does with
-//! others that are at it at the same time, by `together`), `service` (what they share), `server`
-//! (from the first listener to the last client), `flights` (deliveries under way).
+//! `wire` is the protocol's form, for both ends. In `server`: `protocol` (what is said),
+//! `connection` (one client, be it a socket or a script), `session` (one client's socket, and what
+//! becomes of what it says), `delivery` (one message), `overdue` (deliveries that hang).
 
-mod calls;
 pub mod client;
-mod delivery;
-mod lent;
-mod mailboxes;
 pub mod server;
-mod service;
-mod together;
 pub mod wire;
 
 pub use server::{Control, Reload, run};
-pub use service::Service;

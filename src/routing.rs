@@ -1,11 +1,13 @@
 //! Where mail goes: an address to an account, a message to its destinations. The directory answers
 //! most; a site's own query (`directory.query`) is asked through the ledger.
 
+use std::time::Instant;
+
 use crate::config::{Config, SentSettings};
 use crate::deliver::Failure;
 use crate::directory::{Destination, Directory, Known, is_account_name};
 use crate::envelope::Envelope;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Accounts, LedgerError};
 use crate::message::Message;
 use crate::sender;
 
@@ -46,14 +48,15 @@ impl Routing {
     pub fn account_of(
         &self,
         address: &str,
-        ledger: &mut dyn Ledger,
+        ledger: &dyn Accounts,
+        until: Instant,
     ) -> Result<Option<String>, Failure> {
         let asked = match self.known(address) {
             Known::Account(account) => return Ok(Some(account)),
             Known::Nobody => return Ok(None),
             Known::Ask(asked) => asked,
         };
-        match ledger.account_by_query(&self.query, &asked)? {
+        match ledger.account_by_query(&self.query, &asked, until)? {
             Some(account) if !is_account_name(&account) => {
                 let text = format!(
                     "directory.query: {account:?} for {} cannot be an account",
@@ -75,19 +78,20 @@ impl Routing {
         accounts: &[String],
         message: &Message,
         envelope: &Envelope,
-        ledger: &mut dyn Ledger,
+        ledger: &dyn Accounts,
+        until: Instant,
     ) -> Result<Vec<Destination>, Failure> {
         let mut destinations: Vec<Destination> =
             accounts.iter().map(|account| Destination::inbox(account)).collect();
         let sent = &self.sent;
         if let Some(author) = sender::author(message, envelope, sent.trust, &sent.authserv_id)
-            && let Some(account) = self.author_account(&author.address, ledger)?
+            && let Some(account) = self.author_account(&author.address, ledger, until)?
         {
             let vouched = match &author.if_same_account_as {
                 None => true,
                 Some(login) => {
                     *login == account
-                        || self.author_account(login, ledger)?.as_ref() == Some(&account)
+                        || self.author_account(login, ledger, until)?.as_ref() == Some(&account)
                 }
             };
             if vouched {
@@ -107,9 +111,10 @@ impl Routing {
     fn author_account(
         &self,
         address: &str,
-        ledger: &mut dyn Ledger,
+        ledger: &dyn Accounts,
+        until: Instant,
     ) -> Result<Option<String>, Failure> {
-        match self.account_of(address, ledger) {
+        match self.account_of(address, ledger, until) {
             Err(
                 failure @ (Failure::Setup(_)
                 | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))),

@@ -4,17 +4,16 @@
 //! `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
 
 use std::ops::RangeInclusive;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
-use crate::deadline::Deadline;
-use crate::directory::Destination;
 use crate::lock_key::Hash;
 use crate::message::{self, Identity};
 
 pub mod imap;
 pub mod maildir;
 pub mod memory;
-pub mod port;
+mod port;
+pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store};
 mod utf7;
 
 pub use crate::login::Way;
@@ -189,158 +188,4 @@ pub enum Whose {
     Accounts(String),
     /// Those of the user that logged in: the server ignores for whom.
     Users(String),
-}
-
-/// A store of mailboxes, used by one delivery at a time. Calls return before their `until` or
-/// deadline.
-pub trait Store: Send {
-    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a
-    /// reader has touched the first; that one the look finds. Then doubt needs no waiting, only the
-    /// look.
-    fn append_is_idempotent(&self) -> bool;
-
-    /// Begins, in the background, what writing for `account` will need (connect, log in). Nothing
-    /// is reported here; an error shows at the first use.
-    fn prepare(&mut self, account: &str, until: Instant);
-
-    /// Looks for `copy` in `destination`, among messages not older than the day before
-    /// `copy.recorded_at`. A mailbox that does not exist holds no copy.
-    ///
-    /// # Errors
-    /// Any error means that the look did not come to an end and says nothing about the copy.
-    fn look(
-        &mut self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        until: Instant,
-    ) -> Result<Option<Receipt>, StoreError> {
-        let found = self.find(destination, &copy.sought(), until)?;
-        Ok(found.into_iter().next().map(|found| found.receipt))
-    }
-
-    /// Finds the copies of one message in `destination`, the newest first: those whose identity is
-    /// the sought one, among messages not older than the day before `recorded_at`, and the one that
-    /// `on_record` names. Nothing is changed, and nothing marked as read. A store whose append is
-    /// idempotent need only find what has the copy's name.
-    ///
-    /// # Errors
-    /// As for [`look`](Store::look).
-    fn find(
-        &mut self,
-        destination: &Destination,
-        sought: &Sought<'_>,
-        until: Instant,
-    ) -> Result<Vec<Found>, StoreError>;
-
-    /// Appends `copy` with the destination's flags and `recorded_at` as its date, durably, and
-    /// returns where it is. Right before the bytes that make the append take effect it calls
-    /// [`Deadline::pass_point_of_no_return`]; the caller calls [`Deadline::answered`] when the
-    /// outcome is on record.
-    ///
-    /// # Errors
-    /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was
-    /// written.
-    fn append(
-        &mut self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, StoreError>;
-
-    /// Whether [`append_all`](Store::append_all) is known to be one command for several small
-    /// messages.
-    fn appends_together(&self) -> bool {
-        false
-    }
-
-    /// Begins the append of `copy`, of which nothing is stored as long as [`append`](Store::append)
-    /// is not called for the very same: it then has less to wait for. Where copies have locks it
-    /// takes this one's, if it is free. `let_go` or the end of the store takes it back, at the
-    /// latest. Nothing is reported here; an error shows at the append.
-    fn begin_append(&mut self, destination: &Destination, copy: &Copy<'_>, deadline: &Deadline) {
-        let _ = (destination, copy, deadline);
-    }
-
-    /// Whether the lock of the copy `key` is known to be held: nobody else can look for the copy
-    /// and append it.
-    fn holds(&self, key: &Hash) -> bool {
-        let _ = key;
-        false
-    }
-
-    /// Takes, before a turn for the copy `key`, what its placing will need, and waits for it no
-    /// longer than last bytes may go out: whoever waited for it in the turn would keep the ledger
-    /// from others meanwhile. Where copies have locks this one's is taken without waiting; `false`:
-    /// another delivery has it. Kept until [`let_go`](Store::let_go), or until another is held.
-    ///
-    /// # Errors
-    /// It did not come free, or cannot be had; nothing was written.
-    fn hold(
-        &mut self,
-        destination: &Destination,
-        key: &Hash,
-        deadline: &Deadline,
-    ) -> Result<bool, StoreError> {
-        let _ = (destination, key, deadline);
-        Ok(true)
-    }
-
-    /// Gives up what was begun ahead or is held: who waits for others keeps nothing from them.
-    fn let_go(&mut self) {}
-
-    /// Appends several copies of different messages to one mailbox, in one go where the store can:
-    /// each comes to what it would have come to alone, as [`append`](Store::append) tells it.
-    fn append_all(
-        &mut self,
-        destination: &Destination,
-        copies: &[(Copy<'_>, &Deadline)],
-    ) -> Vec<Result<Receipt, StoreError>> {
-        copies.iter().map(|(copy, deadline)| self.append(destination, copy, deadline)).collect()
-    }
-
-    /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no
-    /// error.
-    ///
-    /// # Errors
-    /// [`StoreError::NotStored`] when the store cannot (no receipt, no UIDPLUS) or did not answer.
-    fn remove(
-        &mut self,
-        destination: &Destination,
-        receipt: &Receipt,
-        until: Instant,
-    ) -> Result<(), StoreError>;
-
-    /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as
-    /// deleted. That is looked at again when `double` is out of the way already; it is put back if
-    /// the keeper is not there.
-    ///
-    /// # Errors
-    /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no
-    /// longer there by this name, or that its owner has marked it as deleted meanwhile: only
-    /// another look can tell what stands now.
-    fn remove_double(
-        &mut self,
-        destination: &Destination,
-        double: &Receipt,
-        keeper: &Receipt,
-        until: Instant,
-    ) -> Result<(), StoreError>;
-
-    /// The way through which a server lets us write for accounts; `None` where no server stands
-    /// between.
-    fn way(&self) -> Option<Way>;
-
-    /// Finds out whose mailboxes a session for `account` shows, without touching the account's: for
-    /// the user that logs in a mailbox may be made and deleted again.
-    ///
-    /// # Errors
-    /// It cannot be told, for this account at least.
-    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError>;
-
-    /// Proves that the store can be reached and used for `account`, without writing a message;
-    /// returns what is worth telling an administrator, a line per fact.
-    ///
-    /// # Errors
-    /// What stands in the way.
-    fn check(&mut self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;
 }

@@ -13,11 +13,15 @@
 //! the store looks at again at the removal. Where the UID on record has become another message
 //! nothing goes. A crash leaves less to do for the next run.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::ledger::{Attempt, CopyOnRecord, Ledger, LedgerError, SCHEMA_VERSION, Standing, Window};
+use crate::clock::Clock;
+use crate::ledger::{
+    AnyLedger, Attempt, CopyOnRecord, LedgerError, SCHEMA_VERSION, Standing, Window,
+};
 use crate::lock_key::Hash;
-use crate::store::{Found, Proof, Receipt, Sought, Store, StoreError};
+use crate::store::{AnyStore, Found, Proof, Receipt, Sought, StoreError};
 
 mod doubt;
 mod finding;
@@ -29,7 +33,7 @@ pub use since::since;
 
 /// How long a call to the store may take.
 const STORE_TIME: Duration = Duration::from_secs(60);
-/// For how long a session with the ledger is opened.
+/// How long a call to the ledger may take.
 pub const LEDGER_TIME: Duration = Duration::from_secs(300);
 /// Rows that are held in memory.
 const PAGE: u32 = 500;
@@ -50,31 +54,30 @@ pub struct Plan<'a> {
     /// How long the placing of a kept copy may take, and the part of that kept for the store's
     /// answer.
     pub time: (Duration, Duration),
+    pub clock: &'a Arc<dyn Clock>,
     /// Who takes leases; a run comes to each copy once, so it never finds again what it left in
     /// doubt.
     pub by: &'a Attempt,
 }
 
-/// Verifies everything in the window, an account after the other, each with a store of its own from
-/// `open_store`. `ledger` was opened for [`LEDGER_TIME`] just now.
+/// Verifies everything in the window, an account after the other.
 ///
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is told and counted.
 pub fn verify<'a>(
     plan: &Plan<'a>,
-    ledger: &mut dyn Ledger,
-    open_store: &mut dyn FnMut() -> Result<Box<dyn Store>, StoreError>,
+    ledger: &dyn AnyLedger,
+    store: &dyn AnyStore,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Tally, LedgerError> {
-    let found = ledger.schema_version()?;
+    let found = ledger.schema_version(plan.ledger_until())?;
     if found != SCHEMA_VERSION {
         return Err(LedgerError::Version { found });
     }
     let mut verification = Verification {
         plan,
         ledger,
-        ledger_until: Instant::now() + LEDGER_TIME,
-        store: None,
+        store,
         account: None,
         is_out_of_reach: false,
         tell,
@@ -82,10 +85,10 @@ pub fn verify<'a>(
     };
     let mut last: Option<CopyOnRecord> = None;
     loop {
-        verification.renew_ledger()?;
-        let page = verification.ledger.copies_to_verify(&plan.window, last.as_ref(), PAGE)?;
+        let until = plan.ledger_until();
+        let page = ledger.copies_to_verify(&plan.window, last.as_ref(), PAGE, until)?;
         for copy in &page {
-            verification.one(copy, open_store)?;
+            verification.one(copy)?;
         }
         match page.into_iter().next_back() {
             Some(copy) => last = Some(copy),
@@ -94,12 +97,20 @@ pub fn verify<'a>(
     }
 }
 
+impl Plan<'_> {
+    fn ledger_until(&self) -> Instant {
+        self.clock.now() + LEDGER_TIME
+    }
+
+    fn store_until(&self) -> Instant {
+        self.clock.now() + STORE_TIME
+    }
+}
+
 struct Verification<'a, 'p> {
     plan: &'a Plan<'p>,
-    ledger: &'a mut dyn Ledger,
-    ledger_until: Instant,
-    /// Of the account at hand.
-    store: Option<Box<dyn Store>>,
+    ledger: &'a dyn AnyLedger,
+    store: &'a dyn AnyStore,
     account: Option<String>,
     is_out_of_reach: bool,
     tell: &'a mut dyn FnMut(News<'_>),
@@ -125,29 +136,13 @@ impl From<LedgerError> for Trouble {
 }
 
 impl Verification<'_, '_> {
-    /// A session's calls end at a fixed time, and a window may hold hours of work.
-    fn renew_ledger(&mut self) -> Result<(), LedgerError> {
-        if self.ledger_until.saturating_duration_since(Instant::now()) < LEDGER_TIME / 2 {
-            self.ledger_until = Instant::now() + LEDGER_TIME;
-            self.ledger.reopen(self.ledger_until)?;
-        }
-        Ok(())
-    }
-
-    fn one(
-        &mut self,
-        copy: &CopyOnRecord,
-        open_store: &mut dyn FnMut() -> Result<Box<dyn Store>, StoreError>,
-    ) -> Result<(), LedgerError> {
+    fn one(&mut self, copy: &CopyOnRecord) -> Result<(), LedgerError> {
         (self.tell)(News::Next { copy, tally: &self.tally });
         let account = &copy.destination.account;
         if self.account.as_ref() != Some(account) {
-            // Ends the last account's session.
-            self.store = None;
             self.account = Some(account.clone());
             self.is_out_of_reach = false;
         }
-        self.renew_ledger()?;
         let outcome = match copy.standing {
             _ if self.is_out_of_reach => {
                 self.tally.failed += 1;
@@ -164,14 +159,14 @@ impl Verification<'_, '_> {
                 Ok(())
             }
             Standing::Free | Standing::InDoubt { .. } if copy.kept.is_some() => {
-                self.kept(copy, copy.kept.as_deref().unwrap_or_default(), open_store)
+                self.kept(copy, copy.kept.as_deref().unwrap_or_default())
             }
             Standing::Free => {
                 let text = "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
                 self.found(copy, Level::Info, Topic::Missing, None, text.to_owned());
                 Ok(())
             }
-            Standing::Placed { .. } | Standing::InDoubt { .. } => self.compare(copy, open_store),
+            Standing::Placed { .. } | Standing::InDoubt { .. } => self.compare(copy),
         };
         match outcome {
             Ok(()) => self.tally.copies += 1,
@@ -185,14 +180,7 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
-    fn compare(
-        &mut self,
-        copy: &CopyOnRecord,
-        open_store: &mut dyn FnMut() -> Result<Box<dyn Store>, StoreError>,
-    ) -> Result<(), Trouble> {
-        if self.store.is_none() {
-            self.store = Some(open_store()?);
-        }
+    fn compare(&mut self, copy: &CopyOnRecord) -> Result<(), Trouble> {
         match &copy.standing {
             Standing::Placed { receipt, ago } => {
                 let found = self.find(copy, Some(receipt))?;
@@ -222,10 +210,7 @@ impl Verification<'_, '_> {
             on_record,
             at_most: MOST_COPIES,
         };
-        match &mut self.store {
-            Some(store) => store.find(&copy.destination, &sought, Instant::now() + STORE_TIME),
-            None => Err(StoreError::NotStored("no store".to_owned())),
-        }
+        self.store.find(&copy.destination, &sought, self.plan.store_until())
     }
 
     /// A copy that has a receipt: is it there, is it alone?
@@ -287,7 +272,7 @@ impl Verification<'_, '_> {
             && (needs_a_look(copy) || is_new_name)
         {
             let receipt = if is_new_name { receipt } else { on_record };
-            let settled = self.ledger.settle(copy, receipt)?;
+            let settled = self.ledger.settle(copy, receipt, self.plan.ledger_until())?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));
         }
         Ok(())
@@ -361,23 +346,15 @@ impl Verification<'_, '_> {
     /// A copy of ours that is too many.
     fn double(&mut self, copy: &CopyOnRecord, one: &Found, keeper: &Found) {
         let receipt = &one.receipt;
-        let until = Instant::now() + STORE_TIME;
-        let removed = match &mut self.store {
+        let until = self.plan.store_until();
+        let removed = self.plan.repair.then(|| match receipt {
             // In a Maildir two copies share the name that lasts.
-            Some(_)
-                if self.plan.repair
-                    && matches!(receipt, Receipt::Name(_))
-                    && receipt.is_lasting() =>
-            {
-                Some(Err(StoreError::NotStored(
-                    "its name may be that of the copy that stays".to_owned(),
-                )))
+            Receipt::Name(_) if receipt.is_lasting() => {
+                let why = "its name may be that of the copy that stays";
+                Err(StoreError::NotStored(why.to_owned()))
             }
-            Some(store) if self.plan.repair => {
-                Some(store.remove_double(&copy.destination, receipt, &keeper.receipt, until))
-            }
-            _ => None,
-        };
+            _ => self.store.remove_double(&copy.destination, receipt, &keeper.receipt, until),
+        });
         let (level, text) = match &removed {
             None => (Level::Error, format!("{receipt} is one too many")),
             Some(Ok(())) => {
@@ -426,52 +403,4 @@ fn needs_a_look(copy: &CopyOnRecord) -> bool {
 
 fn copy_key(copy: &CopyOnRecord) -> Hash {
     copy.identity.copy_key(&copy.destination.account, &copy.destination.mailbox)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::memory::MemoryLedger;
-
-    #[test]
-    fn the_ledgers_session_is_opened_again_before_its_time_is_over() {
-        let shared = MemoryLedger::default();
-        let by = Attempt {
-            value: crate::ledger::RandomValue::default(),
-            recipient: String::new(),
-            sender: String::new(),
-            queue_id: String::new(),
-            host: "here".to_owned(),
-            pid: 1,
-        };
-        let plan = Plan {
-            window: Window { since: std::time::UNIX_EPOCH, account: None },
-            repair: false,
-            lease: Duration::from_secs(60),
-            time: (Duration::from_secs(60), Duration::from_secs(20)),
-            by: &by,
-        };
-        for (left, is_opened_again) in
-            [(LEDGER_TIME, false), (LEDGER_TIME / 3, true), (Duration::ZERO, true)]
-        {
-            let mut session = shared.clone();
-            // A lock ends with the session that holds it.
-            session.try_lock("held").expect("a free lock");
-            let mut verification = Verification {
-                plan: &plan,
-                ledger: &mut session,
-                ledger_until: Instant::now() + left,
-                store: None,
-                account: None,
-                is_out_of_reach: false,
-                tell: &mut |_| {},
-                tally: Tally::default(),
-            };
-            verification.renew_ledger().expect("a session");
-            assert!(verification.ledger_until > Instant::now() + LEDGER_TIME / 2, "{left:?}");
-            let is_free = shared.clone().try_lock("held").is_ok();
-            assert_eq!(is_free, is_opened_again, "{left:?} left");
-            drop(session);
-        }
-    }
 }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::deliver::Failure;
-use crate::ledger::{Ledger, LedgerError};
-use crate::store::{Store, StoreError, Whose};
+use crate::ledger::{LedgerError, Proofs};
+use crate::store::{Access, StoreError, Whose};
 
 /// A server that was seen to ignore the account is not asked again for this long.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -50,8 +50,8 @@ impl Gate {
         self: &Arc<Self>,
         accounts: &[&str],
         host: &str,
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
+        ledger: &dyn Proofs,
+        store: &dyn Access,
         until: Instant,
     ) -> Result<(), Failure> {
         let mut state = self.state();
@@ -145,12 +145,12 @@ impl From<LedgerError> for Unproven {
 fn find_out(
     accounts: &[&str],
     host: &str,
-    ledger: &mut dyn Ledger,
-    store: &mut dyn Store,
+    ledger: &dyn Proofs,
+    store: &dyn Access,
     until: Instant,
 ) -> Result<(), Unproven> {
     match store.way() {
-        Some(way) if !ledger.is_proven(&way)? => {
+        Some(way) if !ledger.is_proven(&way, until)? => {
             renew(accounts, host, ledger, store, until).map(drop)
         }
         _ => Ok(()),
@@ -159,9 +159,13 @@ fn find_out(
 
 /// The accounts given, and others that have a copy on record: where the first are the user's own,
 /// say, or closed.
-fn accounts_to_ask(accounts: &[&str], ledger: &mut dyn Ledger) -> Result<Vec<String>, LedgerError> {
+fn accounts_to_ask(
+    accounts: &[&str],
+    ledger: &dyn Proofs,
+    until: Instant,
+) -> Result<Vec<String>, LedgerError> {
     let mut asked: Vec<String> = Vec::new();
-    let known = ledger.latest_copies(COPIES)?;
+    let known = ledger.latest_copies(COPIES, until)?;
     // Half of the tries for each kind.
     let given = accounts.iter().take(ACCOUNTS / 2).map(|account| (*account).to_owned());
     for account in given.chain(known.into_iter().map(|(destination, _)| destination.account)) {
@@ -183,20 +187,20 @@ fn accounts_to_ask(accounts: &[&str], ledger: &mut dyn Ledger) -> Result<Vec<Str
 pub fn renew(
     accounts: &[&str],
     host: &str,
-    ledger: &mut dyn Ledger,
-    store: &mut dyn Store,
+    ledger: &dyn Proofs,
+    store: &dyn Access,
     until: Instant,
 ) -> Result<Option<String>, Unproven> {
     let Some(way) = store.way() else { return Ok(None) };
     let mut failure = None;
-    for account in accounts_to_ask(accounts, ledger)? {
+    for account in accounts_to_ask(accounts, ledger, until)? {
         match store.whose_mailboxes(&account, until) {
             Ok(Whose::Accounts(proof)) => {
-                ledger.note_proof(&way, true, host)?;
+                ledger.note_proof(&way, true, host, until)?;
                 return Ok(Some(format!("{way} heeds for whom we log in: {proof}")));
             }
             Ok(Whose::Users(proof)) => {
-                ledger.note_proof(&way, false, host)?;
+                ledger.note_proof(&way, false, host, until)?;
                 let user = &way.login_user;
                 return Err(Unproven::Ignores(format!(
                     "{way} lets {user} log in, but ignores for whom: mail would land in {user}'s own mailbox ({proof}); \
@@ -235,7 +239,7 @@ mod tests {
         ledger: &MemoryLedger,
         store: &MemoryStore,
     ) -> Result<(), Failure> {
-        gate.pass(accounts, "host", &mut ledger.clone(), &mut store.clone(), soon())
+        gate.pass(accounts, "host", ledger, store, soon())
     }
 
     fn why(refused: Result<(), Failure>) -> String {
@@ -269,7 +273,7 @@ mod tests {
         pass(&gate, &["lisa"], &ledger, &heeds).unwrap();
         // Another host's check has found another server by that name.
         let ignores = MemoryStore::on(Server::IgnoresAccounts);
-        renew(&["lisa"], "other", &mut ledger.clone(), &mut ignores.clone(), soon()).unwrap_err();
+        renew(&["lisa"], "other", &ledger, &ignores, soon()).unwrap_err();
         pass(&gate, &["lisa"], &ledger, &ignores).unwrap();
         gate.state().proven = Instant::now().checked_sub(READ_AGAIN);
         assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
@@ -289,7 +293,7 @@ mod tests {
         pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &heeds).unwrap();
         // As `check` finds when another server has taken its place.
         let ignores = MemoryStore::on(Server::IgnoresAccounts);
-        let seen = renew(&["lisa"], "host", &mut ledger.clone(), &mut ignores.clone(), soon());
+        let seen = renew(&["lisa"], "host", &ledger, &ignores, soon());
         assert!(
             why(seen.map(drop).map_err(Failure::from))
                 .contains("ignores for whom: mail would land in mda's own mailbox")
@@ -309,7 +313,7 @@ mod tests {
         );
         let heeds = MemoryStore::on(Server::HeedsAccounts);
         pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &heeds).unwrap();
-        let seen = renew(&["lisa"], "host", &mut ledger.clone(), &mut silent.clone(), soon());
+        let seen = renew(&["lisa"], "host", &ledger, &silent, soon());
         assert!(why(seen.map(drop).map_err(Failure::from)).contains("nothing proves"));
         pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &silent).unwrap();
     }

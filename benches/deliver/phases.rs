@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onedrop::config::{Config, LedgerUrl};
@@ -12,11 +13,14 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::ledger::{Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, Ledger, Turn};
+use onedrop::ledger::{
+    AnyLedger, Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, ToConfirm, Turn,
+};
 use onedrop::message::{DedupBy, Message};
-use onedrop::store::imap::{ImapSettings, Tls, old::ImapStore};
-use onedrop::store::maildir::old::MaildirStore;
-use onedrop::store::{Copy, Store};
+use onedrop::service::ONE;
+use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::maildir::MaildirStore;
+use onedrop::store::{AnyStore, Copy, Need};
 
 use crate::process::{deliver, program};
 use crate::support::dovecot::Dovecot;
@@ -106,24 +110,19 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let facts = message.facts();
     watch.passed("message: identity, digest, facts", ());
     let is_sqlite = matches!(loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. });
-    let mut ledger: Box<dyn Ledger> = match loaded.config.ledger.engine() {
-        LedgerUrl::Sqlite { path } => {
-            Box::new(SqliteLedger::open(&path, deadline.end()).expect("a ledger"))
-        }
+    let ledger: Arc<dyn AnyLedger> = match loaded.config.ledger.engine() {
+        LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::new(path, ONE)),
         LedgerUrl::Postgres { .. } => {
-            let settings = PostgresSettings {
-                url: postgres.url_socket(),
-                password: None,
-                ca_file: None,
-                prepare: false,
-            };
-            Box::new(PostgresLedger::open(settings, deadline.end()).expect("a ledger"))
+            let url = postgres.url_socket();
+            let settings = PostgresSettings { url, password: None, ca_file: None, prepare: false };
+            Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
         }
     };
-    watch.passed("ledger: open", ());
-    let mut store: Box<dyn Store> = match is_sqlite {
-        true => Box::new(MaildirStore::new(dovecot.mail_root(), true)),
-        false => Box::new(imap_store(dovecot)),
+    ledger.schema_version(deadline.end()).expect("a ledger");
+    watch.passed("ledger: open (and the version)", ());
+    let store: Arc<dyn AnyStore> = match is_sqlite {
+        true => Arc::new(MaildirStore::new(dovecot.mail_root(), true)),
+        false => Arc::new(imap_store(dovecot)),
     };
     store.prepare(account, deadline.end());
     if !is_sqlite {
@@ -149,15 +148,16 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         at: None,
     };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite };
-    let recorded =
-        ledger.record(&entry, &attempt, std::slice::from_ref(&inbox), terms).expect("a record");
+    let until = deadline.end();
+    let inboxes = std::slice::from_ref(&inbox);
+    let recorded = ledger.record(&entry, &attempt, inboxes, terms, until).expect("a record");
     let recorded = watch.passed("ledger: record", recorded);
     let Some(CopyState::Claimed(claim)) = recorded.copies.first() else {
         panic!("{:?}", recorded.copies)
     };
     let key = message.identity().copy_key(&inbox.account, &inbox.mailbox);
-    assert!(matches!(ledger.take_turn(claim, &key).expect("a turn"), Turn::Ours { .. }));
-    watch.passed("ledger: take_turn", ());
+    let turn = ledger.take_turn(claim, &key, until).expect("a turn");
+    let Turn::Ours { turn, .. } = watch.passed("ledger: take_turn", turn) else { panic!("taken") };
     let copy = Copy {
         key: &key,
         head: b"",
@@ -165,7 +165,9 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         identity: message.identity(),
         recorded_at: recorded.recorded_at,
     };
-    let receipt = store.append(&inbox, &copy, &deadline).expect("a copy");
+    let slot = store.reserve(&inbox, copy, Need::Write, &deadline).expect("a slot");
+    let mut slot = slot.expect("nobody else has it");
+    let receipt = slot.append().expect("a copy");
     deadline.answered();
     let receipt = watch.passed("store: append", receipt);
     let end = AttemptEnd {
@@ -174,10 +176,10 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         text: receipt.to_string(),
         duration: Duration::from_millis(1),
     };
-    let facts = CopyFacts::default();
-    ledger
-        .confirm(claim, &receipt, facts, Some((recorded.attempt, &end)))
-        .expect("a receipt on record");
+    let end = Some((recorded.attempt, &end));
+    let one = ToConfirm { claim: *claim, receipt: &receipt, facts: CopyFacts::default(), end };
+    turn.confirm(&one, until).expect("a receipt on record");
+    drop(slot);
     watch.passed("ledger: confirm", ());
     drop(ledger);
     watch.passed("ledger: close", ());
@@ -187,7 +189,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
 }
 
 fn imap_store(dovecot: &Dovecot) -> ImapStore {
-    ImapStore::new(ImapSettings {
+    let settings = ImapSettings {
         host: "127.0.0.1".to_owned(),
         port: dovecot.imap_port(),
         tls: Tls::None,
@@ -197,7 +199,8 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,
         dedup_by: DedupBy::Content,
-    })
+    };
+    ImapStore::new(settings, ONE)
 }
 
 /// System calls of `command` and all that it starts, and how many of them wait for the disk.

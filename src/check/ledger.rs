@@ -14,10 +14,10 @@ use nix::unistd::{AccessFlags, access};
 
 use super::bounded::bounded;
 use super::finding::{Finding, Level};
-use crate::cli::Adapters;
 use crate::config::{LedgerUrl, Loaded, StoreUrl};
 use crate::directory::Asked;
-use crate::ledger::{Ledger, LedgerError, SCHEMA_VERSION};
+use crate::ledger::{AnyLedger, LedgerError, SCHEMA_VERSION};
+use crate::service::{Adapters, ONE};
 use crate::store::Receipt;
 
 /// Sessions end their calls by themselves at the time given; a step gets this much more before it
@@ -69,27 +69,18 @@ pub(super) fn account_on_record(
     }
     let ends =
         Ends { loaded: loaded.clone(), adapters, time: time + SLACK, until: Instant::now() + time };
-    let mut session = ends.open().ok()?;
-    let copies = ends.bounded(move || session.latest_copies(1)).ok()?.ok()?;
+    let copies = ends.ask(|ledger, until| ledger.latest_copies(1, until)).ok()?;
     copies.into_iter().next().map(|(destination, _)| destination.account)
 }
 
 impl Ends {
     fn findings(&self, place: &str) -> Vec<Finding> {
-        let opened = self.open().and_then(|mut session| {
-            self.bounded(move || {
-                let version = session.schema_version();
-                (session, version)
-            })
-        });
-        let (session, version) = match opened {
-            Ok((session, version)) => (Some(session), version),
-            Err(error) => (None, Err(error)),
-        };
+        let version = self.ask(|ledger, until| ledger.schema_version(until));
+        let answers = !matches!(version, Err(LedgerError::Unavailable(_) | LedgerError::Login(_)));
         let is_readable = matches!(version, Ok(SCHEMA_VERSION));
         let mut findings = vec![of_version(place, version)];
-        if let Some(session) = session {
-            findings.push(self.exclusion(place, session));
+        if answers {
+            findings.push(self.exclusion(place));
             findings.extend(is_readable.then(|| self.written_otherwise()).flatten());
             findings
                 .extend(self.loaded.config.directory.query.clone().map(|query| self.query(query)));
@@ -100,9 +91,7 @@ impl Ends {
     /// Under one ledger all must write by IMAP or all into Maildirs: nothing keeps one way from the
     /// other.
     fn written_otherwise(&self) -> Option<Finding> {
-        let read = self
-            .open()
-            .and_then(|mut session| self.bounded(move || session.latest_copies(LATEST))?);
+        let read = self.ask(|ledger, until| ledger.latest_copies(LATEST, until));
         let copies = match read {
             Ok(copies) => copies,
             Err(error) => {
@@ -127,10 +116,8 @@ impl Ends {
     /// Asks the administrator's query for an address that nobody has: a query that fails would
     /// defer all mail.
     fn query(&self, query: String) -> Finding {
-        let asked = self.open().and_then(|mut session| {
-            let nobody = Asked::plain("nobody@onedrop-check.invalid");
-            self.bounded(move || session.account_by_query(&query, &nobody))?
-        });
+        let nobody = Asked::plain("nobody@onedrop-check.invalid");
+        let asked = self.ask(move |ledger, until| ledger.account_by_query(&query, &nobody, until));
         match asked {
             Ok(None) => Finding::new(Level::Ok, "ledger", "directory.query answers"),
             Ok(Some(account)) => {
@@ -143,24 +130,20 @@ impl Ends {
         }
     }
 
-    fn open(&self) -> Result<Box<dyn Ledger>, LedgerError> {
-        let (loaded, open, until) = (self.loaded.clone(), self.adapters.open_ledger, self.until);
-        self.bounded(move || open(&loaded, until))?
-    }
-
-    fn bounded<T: Send + 'static>(
+    /// Asks a ledger of its own.
+    fn ask<T: Send + 'static>(
         &self,
-        f: impl FnOnce() -> T + Send + 'static,
+        ask: impl FnOnce(&dyn AnyLedger, Instant) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
-        bounded(self.time, f).map_err(LedgerError::Unavailable)
+        let (loaded, open, until) = (self.loaded.clone(), self.adapters.ledger, self.until);
+        let work = move || ask(&*open(&loaded, ONE)?, until);
+        bounded(self.time, work).map_err(LedgerError::Unavailable)?
     }
 
-    fn exclusion(&self, place: &str, first: Box<dyn Ledger>) -> Finding {
-        let proof =
-            self.open().map_err(|error| format!("no second session: {error}")).and_then(|second| {
-                let proof = self.bounded(move || prove_exclusion(first, second, &lock_name()));
-                proof.unwrap_or_else(|error| Err(error.to_string()))
-            });
+    fn exclusion(&self, place: &str) -> Finding {
+        let proof = self
+            .ask(|ledger, until| Ok(ledger.prove_exclusion(&lock_name(), until)))
+            .unwrap_or_else(|error| Err(error.to_string()));
         match proof {
             Ok(()) => Finding::new(Level::Ok, "lock", "two sessions exclude each other"),
             Err(why) => {
@@ -183,34 +166,6 @@ fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
         ),
         Err(error) => Finding::new(Level::Error, "ledger", format!("{place}: {error}")),
     }
-}
-
-/// # Errors
-/// Where the two sessions did not behave as two deliveries of one message must.
-fn prove_exclusion(
-    mut first: Box<dyn Ledger>,
-    mut second: Box<dyn Ledger>,
-    name: &str,
-) -> Result<(), String> {
-    first
-        .try_lock(name)
-        .map_err(|error| format!("a session cannot take a lock that nobody holds: {error}"))?;
-    match second.try_lock(name) {
-        Err(LedgerError::Contended) => {}
-        Ok(()) => {
-            let why = "two sessions hold one lock at the same time, so deliveries would not exclude each other (does \
-                       ledger.url lead to different servers, as behind a balancer?)";
-            return Err(why.to_owned());
-        }
-        Err(error) => {
-            return Err(format!("a session cannot try a lock that another holds: {error}"));
-        }
-    }
-    first.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))?;
-    second
-        .try_lock(name)
-        .map_err(|error| format!("a lock that was given back cannot be taken: {error}"))?;
-    second.leave().map_err(|error| format!("a session cannot give its lock back: {error}"))
 }
 
 /// A name that no other check uses.

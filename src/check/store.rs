@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::bounded::bounded;
 use super::finding::{Finding, Level};
 use super::ledger;
-use crate::cli::{Adapters, host_name};
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::directory::is_account_name;
+use crate::service::{Adapters, ONE, host_name};
 use crate::way;
 
 /// The store's own time-outs come first; a step gets this much more before it is given up.
@@ -40,7 +40,7 @@ pub(super) fn findings(
     let (for_thread, name) = (loaded.clone(), account.clone());
     let checked = bounded(time + SLACK, move || {
         let until = Instant::now() + time;
-        (adapters.open_store)(&for_thread).and_then(|make| make().check(&name, until))
+        (adapters.store)(&for_thread, ONE).and_then(|store| store.check(&name, until))
     });
     let failed = |why: String| {
         let why = why.strip_prefix("store: ").unwrap_or(&why);
@@ -75,12 +75,12 @@ fn of_the_way(
     let (loaded, account) = (loaded.clone(), account.to_owned());
     let renewed = bounded(time + SLACK, move || -> Result<Option<String>, Failure> {
         let until = Instant::now() + time;
-        let mut store = (adapters.open_store)(&loaded)?();
+        let store = (adapters.store)(&loaded, ONE)?;
         if store.way().is_none() {
             return Ok(None);
         }
-        let mut ledger = (adapters.open_ledger)(&loaded, until)?;
-        Ok(way::renew(&[&account], &host_name(), ledger.as_mut(), store.as_mut(), until)?)
+        let ledger = (adapters.ledger)(&loaded, ONE)?;
+        Ok(way::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
     });
     match renewed {
         Ok(Ok(proof)) => proof.map(|proof| Finding::new(Level::Ok, "store", proof)),

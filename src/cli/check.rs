@@ -4,9 +4,10 @@ use std::path::Path;
 
 use clap::Parser as _;
 
-use super::{Adapters, CheckArgs, Cli, Command, Said, counted, usage_problem};
+use super::{CheckArgs, Cli, Command, Said, counted, usage_problem};
 use crate::check::{self, Arguments, Finding, Level, Options, Understood};
 use crate::exit::Verdict;
+use crate::service::Adapters;
 
 /// Ends as failed with errors, as no where something was not tested.
 pub(super) fn run(args: CheckArgs, config: Option<&Path>, adapters: Adapters) -> Said {

@@ -6,24 +6,19 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{Adapters, DeliverArgs, OpenedLedger, input};
-use crate::config::{Config, LedgerUrl, Loaded};
+use super::{DeliverArgs, input};
+use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Failure, Job, Placed, Policy, Report, note};
+use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
-use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::exit;
-use crate::ledger::{Attempt, AttemptEnd, Ledger, RandomValue};
 use crate::lmtp::client::{Call, Trouble};
 use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
-use crate::routing::Routing;
-use crate::store::Store;
-use crate::way::Gate;
+use crate::service::{Adapters, Mail, Service, host_name};
 
 /// What the command line said.
 pub(super) struct Request {
@@ -104,8 +99,8 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Ok(loaded) => loaded,
         Err(errors) => {
             let failure = Failure::Setup(errors.first_line());
-            return Ends::all(&request.envelope, failure.outcome(OverQuota::Defer))
-                .told(&request.envelope, started);
+            let outcome = failure.outcome(OverQuota::Defer);
+            return Ends::all(&request.envelope, &outcome).log(&request.envelope, started);
         }
     };
     let over_quota = loaded.config.store.over_quota;
@@ -115,269 +110,117 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Duration::from_secs(limits.answer_secs),
     );
     watchdog.watch(&deadline, limits.deadline_secs);
-    let routing = Routing::new(&loaded.config);
-    let mut delivery =
-        Delivery { routing, request, loaded: Arc::new(loaded), adapters, deadline, started };
-    let ends = delivery.run(&writer);
-    let envelope = &delivery.request.envelope;
-    ends.unwrap_or_else(|failure| Ends::all(envelope, failure.outcome(over_quota)))
-        .told(envelope, started)
+    let mut command = Command { request, loaded: Arc::new(loaded), adapters, deadline, started };
+    let ends = command.run(&writer);
+    let envelope = &command.request.envelope;
+    ends.unwrap_or_else(|failure| Ends::all(envelope, &failure.outcome(over_quota)))
+        .log(envelope, started)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
 struct Ends {
-    each: Vec<End>,
+    each: Vec<Ending>,
     /// Raw bytes, if the message came so far.
     message_id: Option<Vec<u8>>,
-    collision: bool,
     /// A server of ours has delivered, or tried to.
     handed_over: bool,
 }
 
-struct End {
-    outcome: Outcome,
-    account: Option<String>,
-    /// The recipient's own copy, if it is placed.
-    own: Option<Placed>,
-}
-
-impl From<Outcome> for End {
-    fn from(outcome: Outcome) -> End {
-        End { outcome, account: None, own: None }
-    }
-}
-
 impl Ends {
     /// The same end for all; there is one also where nobody is known to whom the message was to go.
-    fn all(envelope: &Envelope, outcome: Outcome) -> Ends {
-        let each =
-            (0..envelope.recipients.len().max(1)).map(|_| End::from(outcome.clone())).collect();
-        Ends { each, message_id: None, collision: false, handed_over: false }
+    fn all(envelope: &Envelope, outcome: &Outcome) -> Ends {
+        let count = envelope.recipients.len().max(1);
+        let each = (0..count).map(|_| Ending::of(outcome.clone())).collect();
+        Ends { each, message_id: None, handed_over: false }
     }
 
-    /// How the process ends.
-    fn outcome(&self, envelope: &Envelope) -> Outcome {
-        let recipients = envelope.recipients.iter().map(String::as_str).chain([""]);
-        let ends: Vec<_> =
-            recipients.zip(self.each.iter().map(|end| end.outcome.clone())).collect();
-        Outcome::of_all(&ends)
-    }
-
-    /// Logs how it ended for each.
-    fn told(self, envelope: &Envelope, started: Instant) -> Outcome {
+    /// Logs how it ended for each; returns how the process ends.
+    fn log(self, envelope: &Envelope, started: Instant) -> Outcome {
+        let recipient = |at| envelope.recipients.get(at).map_or("", String::as_str);
         for (at, end) in self.each.iter().enumerate() {
             let ended = DeliveryLogRecord {
                 queue_id: &envelope.queue_id,
                 sender: &envelope.sender,
-                recipient: envelope.recipients.get(at).map_or("", String::as_str),
+                recipient: recipient(at),
                 message_id: self.message_id.as_deref(),
                 account: end.account.as_deref(),
                 own: end.own.as_ref(),
-                collision: self.collision,
+                collision: end.collision,
                 took: Some(started.elapsed()),
-                phases: None,
+                phases: (!self.handed_over).then_some(&end.phases),
                 by: if self.handed_over { "handed over: " } else { "" },
             };
             ended.log(&end.outcome);
         }
-        self.outcome(envelope)
+        let ends = self.each.into_iter().enumerate().map(|(at, end)| (recipient(at), end.outcome));
+        Outcome::of_all(&ends.collect::<Vec<_>>())
     }
 }
 
-/// This host's name.
-pub(crate) fn host_name() -> String {
-    nix::unistd::gethostname()
-        .map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-struct Delivery {
+struct Command {
     request: Request,
     loaded: Arc<Loaded>,
     adapters: Adapters,
-    routing: Routing,
     deadline: Deadline,
     started: Instant,
 }
 
-/// What a delivery works with, opened or about to be.
-struct Connections {
-    /// `None`: it is opened when it is needed.
-    ledger: Option<JoinHandle<OpenedLedger>>,
-    store: Box<dyn Store>,
-}
-
-impl Delivery {
+impl Command {
     fn run(&mut self, writer: &input::StdinWriter) -> Result<Ends, Failure> {
-        if self.loaded.config.directory.knows_nobody() {
-            return Err(Failure::Setup(
-                "the directory knows nobody: set directory.domains, accounts or query".to_owned(),
-            ));
-        }
         let Some(call) = self.call() else {
-            let connections = self.connect()?;
+            // It is opened while the message is still being read.
+            let service = self.prepare()?;
             let message = self.read_message(writer)?;
-            return self.deliver(&message, connections);
+            return self.deliver(&message, &service);
         };
         let message = self.read_message(writer)?;
         match call.hand_over(&message, &self.request.envelope) {
             Ok(outcomes) => Ok(Ends {
-                each: outcomes.into_iter().map(End::from).collect(),
+                each: outcomes.into_iter().map(Ending::of).collect(),
                 message_id: message.identity().message_id.clone(),
-                collision: false,
                 handed_over: true,
             }),
             Err(Trouble::Failed(failure)) => Err(failure),
             Err(Trouble::NotTaken(why)) => {
                 self.log_not_taken(&why);
-                let connections = self.connect()?;
-                self.deliver(&message, connections)
+                self.deliver(&message, &self.prepare()?)
             }
         }
     }
 
     /// Calls the server that is to take the message, if there is one.
     fn call(&self) -> Option<Call> {
-        let path = self.loaded.config.deliver.via.as_ref()?;
-        let call = Call::start(
-            path,
-            &host_name(),
-            &self.deadline,
-            self.loaded.config.limits.deadline_secs,
-        );
+        let config = &self.loaded.config;
+        let path = config.deliver.via.as_ref().filter(|_| !config.directory.knows_nobody())?;
+        let secs = config.limits.deadline_secs;
+        let call = Call::start(path, &host_name(), &self.deadline, secs);
         call.inspect_err(|why| self.log_not_taken(why)).ok()
     }
 
     /// Begins to open what a delivery of our own needs.
-    fn connect(&self) -> Result<Connections, Failure> {
-        let ledger = self.begin_to_open_ledger()?;
-        let mut store = (self.adapters.open_store)(&self.loaded)?();
-        for recipient in &self.request.envelope.recipients {
-            if let Known::Account(account) = self.routing.known(recipient) {
-                store.prepare(&account, self.deadline.last_bytes());
-            }
-        }
-        Ok(Connections { ledger, store })
+    fn prepare(&self) -> Result<Service, Failure> {
+        let service = Service::for_one(Arc::clone(&self.loaded), self.adapters)?;
+        service.prepare(&self.request.envelope.recipients, &self.deadline);
+        Ok(service)
     }
 
-    /// Delivers to those recipients that have an account. All are told how it ended for them, and
-    /// the attempts of all are on record, each with its own end.
-    fn deliver(&self, message: &Message, connections: Connections) -> Result<Ends, Failure> {
-        let Connections { ledger: opening, mut store } = connections;
-        let facts = message.facts();
-        let mut ledger = match opening {
-            Some(opening) => opening
-                .join()
-                .map_err(|_| Failure::Internal("opening the ledger panicked".to_owned()))??,
-            None => (self.adapters.open_ledger)(&self.loaded, self.deadline.end())?,
-        };
-        let recipients = &self.request.envelope.recipients;
-        let (mut accounts, mut known) = (Vec::new(), Vec::new());
-        for recipient in recipients {
-            let account = self.routing.account_of(recipient, ledger.as_mut())?;
-            if let Some(account) = account.as_ref().filter(|account| !known.contains(*account)) {
-                known.push(account.clone());
-            }
-            accounts.push(account);
+    /// Delivers to those recipients that have an account. All are told how it ended for them.
+    fn deliver(&self, message: &Message, service: &Service) -> Result<Ends, Failure> {
+        let mut envelope = self.request.envelope.clone();
+        if envelope.recipients.is_empty() {
+            envelope.recipients.push(String::new());
         }
-        let ends = |each, collision| Ends {
-            each,
+        let until = self.deadline.end();
+        let accounts = envelope.recipients.iter().map(|one| service.account_of(one, until));
+        let accounts = accounts.collect::<Result<Vec<_>, Failure>>()?;
+        let (envelope, accounts, started) = (&envelope, accounts.as_slice(), self.started);
+        let one_ending = true;
+        let mail = Mail { message, envelope, accounts, clauses: None, started, one_ending };
+        Ok(Ends {
+            each: service.deliver(mail, &self.deadline, &()),
             message_id: message.identity().message_id.clone(),
-            collision,
             handed_over: false,
-        };
-        let over_quota = self.loaded.config.store.over_quota;
-        let unknown = |at: usize| {
-            let failure =
-                recipients.get(at).cloned().map_or(Failure::NoRecipient, Failure::UnknownRecipient);
-            End::from(failure.outcome(over_quota))
-        };
-        let Some(first) = accounts.iter().position(Option::is_some) else {
-            let ends = ends((0..recipients.len().max(1)).map(unknown).collect(), false);
-            self.note_attempts(message, &ends, None, ledger.as_mut());
-            return Ok(ends);
-        };
-        let destinations =
-            self.routing.destinations(&known, message, &self.request.envelope, ledger.as_mut())?;
-        let failed = |failure: &Failure| {
-            let each = accounts.iter().enumerate().map(|(at, account)| match account {
-                Some(_) => End::from(failure.outcome(over_quota)),
-                None => unknown(at),
-            });
-            ends(each.collect(), false)
-        };
-        if let Err(failure) = self.pass_the_gate(&destinations, ledger.as_mut(), store.as_mut()) {
-            let ends = failed(&failure);
-            self.note_attempts(message, &ends, None, ledger.as_mut());
-            return Ok(ends);
-        }
-        let attempt = self.attempt(first);
-        let is_part = recipients.len() > 1;
-        let (started, at) = (self.started, None);
-        let (destinations, attempt, facts) = (&destinations, &attempt, &facts);
-        let job = Job { message, head: b"", facts, attempt, destinations, started, at, is_part };
-        let policy = Policy::of(&self.loaded.config);
-        let report = match deliver::deliver(
-            &job,
-            &policy,
-            ledger.as_mut(),
-            store.as_mut(),
-            &self.deadline,
-        ) {
-            Ok(report) => report,
-            Err(failure) => {
-                let ends = failed(&failure);
-                // The attempt of the first is on record, or the ledger is lost.
-                if matches!(failure, Failure::Contended(_)) {
-                    self.note_attempts(message, &ends, Some(first), ledger.as_mut());
-                }
-                return Ok(ends);
-            }
-        };
-        let each = accounts.into_iter().enumerate().map(|(at, account)| match account {
-            Some(account) => end_of(account, &report, over_quota),
-            None => unknown(at),
-        });
-        let ends = ends(each.collect(), report.recorded.collision);
-        if is_part {
-            let end = self.attempt_end(&ends, first);
-            note(ledger.finish(report.recorded.attempt, &end));
-            self.note_attempts(message, &ends, Some(first), ledger.as_mut());
-        }
-        Ok(ends)
-    }
-
-    /// Nothing is written through a server that is not proven to write for the account that we
-    /// name.
-    fn pass_the_gate(
-        &self,
-        destinations: &[Destination],
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
-    ) -> Result<(), Failure> {
-        let accounts: Vec<&str> =
-            destinations.iter().map(|destination| destination.account.as_str()).collect();
-        Arc::<Gate>::default().pass(
-            &accounts,
-            &host_name(),
-            ledger,
-            store,
-            self.deadline.last_bytes(),
-        )
-    }
-
-    /// A ledger in a file is opened when it is needed: that takes no longer than starting a thread
-    /// for it.
-    fn begin_to_open_ledger(&self) -> Result<Option<JoinHandle<OpenedLedger>>, Failure> {
-        if matches!(self.loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. }) {
-            return Ok(None);
-        }
-        let (open, loaded, until) =
-            (self.adapters.open_ledger, Arc::clone(&self.loaded), self.deadline.end());
-        thread::Builder::new()
-            .name("ledger".to_owned())
-            .spawn(move || open(&loaded, until))
-            .map(Some)
-            .map_err(|error| Failure::Internal(format!("no thread for the ledger: {error}")))
+        })
     }
 
     fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {
@@ -408,77 +251,8 @@ impl Delivery {
         Ok(message)
     }
 
-    /// Puts on record how the attempts ended of all recipients but one, whose attempt is on record
-    /// already.
-    fn note_attempts(
-        &self,
-        message: &Message,
-        ends: &Ends,
-        but: Option<usize>,
-        ledger: &mut dyn Ledger,
-    ) {
-        let others = (0..ends.each.len()).filter(|at| but != Some(*at));
-        let others: Vec<_> =
-            others.map(|at| (self.attempt(at), self.attempt_end(ends, at))).collect();
-        if !others.is_empty() {
-            note(ledger.note_attempts(message.identity(), &others));
-        }
-    }
-
-    /// How the attempt ended for one recipient, and what Postfix was told where that is something
-    /// else.
-    fn attempt_end(&self, ends: &Ends, at: usize) -> AttemptEnd {
-        let (own, all) = (&ends.each[at].outcome, ends.outcome(&self.request.envelope));
-        let mut text = own.text().to_owned();
-        if (own.name(), own.status()) != (all.name(), all.status()) {
-            let count = ends.each.len();
-            text.push_str(&format!(
-                "; ended in {} {} for all {count} recipients",
-                exit::status(&all) as i32,
-                all.status()
-            ));
-        }
-        AttemptEnd {
-            outcome: own.name(),
-            status: own.status().to_string(),
-            text,
-            duration: self.started.elapsed(),
-        }
-    }
-
-    fn attempt(&self, at: usize) -> Attempt {
-        let envelope = &self.request.envelope;
-        Attempt {
-            value: RandomValue::default(),
-            recipient: envelope
-                .recipients
-                .get(at)
-                .map(|recipient| recipient.to_lowercase())
-                .unwrap_or_default(),
-            sender: envelope.sender.clone(),
-            queue_id: envelope.queue_id.clone(),
-            host: host_name(),
-            pid: std::process::id(),
-        }
-    }
-
     fn log_not_taken(&self, why: &str) {
         let queue_id = self.request.envelope.queue_id.as_str();
         tracing::info!(queue_id, why, "{queue_id}: not handed over, delivering");
-    }
-}
-
-/// How it ended for the recipients who have an account: its own copy, and those that are shared.
-fn end_of(account: String, report: &Report, over_quota: OverQuota) -> End {
-    let copies = || report.destinations.iter().zip(&report.ends);
-    let of_it =
-        copies().filter(|(destination, _)| destination.shared || destination.account == account);
-    let outcome = deliver::outcome(of_it.map(|(_, end)| end), over_quota);
-    let own =
-        copies().find(|(destination, _)| !destination.shared && destination.account == account);
-    End {
-        outcome,
-        own: own.and_then(|(_, end)| end.as_ref().ok().cloned()),
-        account: Some(account),
     }
 }

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use nix::unistd::{AccessFlags, Gid, Group, access};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::deliver::host_name;
-use super::{Adapters, LmtpArgs};
+use super::LmtpArgs;
 use crate::config::{Config, Listen, LmtpSettings, Loaded, StoreUrl};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
-use crate::lmtp::{self, Control, Service};
+use crate::lmtp::{self, Control};
 use crate::net::listener::{Listener, SocketFile};
 use crate::net::socket::Socket;
+use crate::service::{Adapters, ONE, Service};
 
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
@@ -61,11 +61,12 @@ fn catch_signals() -> io::Result<Control> {
     Ok(control)
 }
 
-fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, String> {
+fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, String> {
     for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
-    let service = Service::new(loaded, adapters, host_name())?;
+    let service = Service::new(loaded, adapters).map_err(|failure| failure.to_string())?;
+    let service = Arc::new(service);
     service.begin_to_renew_the_proof();
     Ok(service)
 }
@@ -90,7 +91,7 @@ fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
 }
 
 fn ledger_answers(loaded: &Loaded, adapters: Adapters) -> Result<(), LedgerError> {
-    match (adapters.open_ledger)(loaded, Instant::now() + FIRST_LOOK)?.schema_version()? {
+    match (adapters.ledger)(loaded, ONE)?.schema_version(Instant::now() + FIRST_LOOK)? {
         SCHEMA_VERSION => Ok(()),
         found => Err(LedgerError::Version { found }),
     }

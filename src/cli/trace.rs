@@ -7,12 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{Adapters, Said, TraceArgs};
+use super::{Said, TraceArgs};
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
-use crate::ledger::{Trace, TraceAttempt, TraceCopy, TraceFilter};
+use crate::ledger::{LedgerError, Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::routing::Routing;
+use crate::service::{Adapters, ONE};
 use crate::text::one_line;
 use crate::verify::since;
 
@@ -42,11 +43,10 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         subject: args.subject.as_deref(),
         failed: args.failed,
     };
-    let mut ledger = (adapters.open_ledger)(loaded, Instant::now() + TIME)
-        .map_err(|error| format!("ledger: {error}"))?;
-    let mut find = |filter: &TraceFilter<'_>| {
-        ledger.trace(filter, args.limit).map_err(|error| format!("ledger: {error}"))
-    };
+    let failed = |error: LedgerError| format!("ledger: {error}");
+    let ledger = (adapters.ledger)(loaded, ONE).map_err(failed)?;
+    let until = Instant::now() + TIME;
+    let find = |filter: &TraceFilter<'_>| ledger.trace(filter, args.limit, until).map_err(failed);
     let mut traces = find(&filter)?;
     // The recipient may be on record in another form; then its account has the copies.
     if traces.is_empty()

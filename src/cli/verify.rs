@@ -6,11 +6,14 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Adapters, Said, VerifyArgs, counted, host_name};
+use super::{Said, VerifyArgs, counted};
+use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::exit::Verdict;
-use crate::ledger::{Attempt, Ledger, Window};
+use crate::ledger::{AnyLedger, Attempt, Window};
+use crate::service::{Adapters, ONE, host_name};
+use crate::store::AnyStore;
 use crate::text;
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::Gate;
@@ -28,31 +31,32 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
     };
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
     let limits = &loaded.config.limits;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let plan = Plan {
+        clock: &clock,
         window: Window { since, account: args.account.as_deref() },
         repair: args.repair,
         lease: Duration::from_secs(loaded.config.lock.lease_secs),
         time: (Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs)),
         by: &by,
     };
-    let mut ledger = match (adapters.open_ledger)(loaded, Instant::now() + LEDGER_TIME) {
-        Ok(ledger) => ledger,
+    let (ledger, store) = match (adapters.ledger)(loaded, ONE) {
+        Ok(ledger) => (ledger, (adapters.store)(loaded, ONE)),
         Err(error) => return Said::failed(format!("ledger: {error}")),
     };
+    let store = match store {
+        Ok(store) => store,
+        Err(error) => return Said::failed(error.to_string()),
+    };
     if args.repair
-        && let Err(failure) = pass_the_gate(loaded, ledger.as_mut(), adapters)
+        && let Err(failure) = pass_the_gate(&*ledger, &*store)
     {
         return Said::failed(failure.to_string());
     }
     let mut telling = Telling::new(args.json);
-    let outcome = verify::verify(
-        &plan,
-        ledger.as_mut(),
-        &mut || (adapters.open_store)(loaded).map(|make| make()),
-        &mut |news| {
-            telling.tell(news);
-        },
-    );
+    let outcome = verify::verify(&plan, &*ledger, &*store, &mut |news| {
+        telling.tell(news);
+    });
     let written = telling.end();
     match (outcome, written) {
         (Ok(tally), Ok(())) => ended(&tally),
@@ -65,23 +69,13 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
 
 /// Nothing is written and nothing taken out where the store may show another's mailboxes than those
 /// that we name.
-fn pass_the_gate(
-    loaded: &Loaded,
-    ledger: &mut dyn Ledger,
-    adapters: Adapters,
-) -> Result<(), Failure> {
+fn pass_the_gate(ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), Failure> {
+    let until = Instant::now() + LEDGER_TIME;
     // Without a copy on record there is no account to ask with, and nothing to repair.
-    if ledger.latest_copies(1)?.is_empty() {
+    if ledger.latest_copies(1, until)?.is_empty() {
         return Ok(());
     }
-    let mut store = (adapters.open_store)(loaded)?();
-    Arc::<Gate>::default().pass(
-        &[],
-        &host_name(),
-        ledger,
-        store.as_mut(),
-        Instant::now() + LEDGER_TIME,
-    )
+    Arc::<Gate>::default().pass(&[], &host_name(), ledger, store, until)
 }
 
 /// How it ended, in the order of weight.

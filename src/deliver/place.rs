@@ -1,190 +1,287 @@
-//! Placing recorded copies: each in its turn, looked for if in doubt, appended, confirmed. See the
-//! parent for the protocol, and for what a crash leaves.
+//! Placing the copies of a recorded message: each in its turn, looked for if in doubt, appended,
+//! confirmed. Any number of threads may work; each takes the next copy. See the parent for the
+//! protocol, and for what a crash leaves.
 
-use std::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{End, Failure, How, Job, Patience, Phases, Placed, Policy, note};
+use super::{
+    Early, End, Ending, Failure, How, Job, Means, Patience, Phases, Placed, Policy, Watch, note,
+};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
+use crate::exit::panic_text;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError,
-    RandomValue, Recorded, Turn,
+    OpenTurn, RandomValue, Recorded, ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
 use crate::outcome::Outcome;
-use crate::store::{Copy, Receipt, Store, StoreError};
+use crate::store::{Copy, Need, Receipt, Slot, Store, StoreError};
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
 
 /// Where one copy stands in this delivery.
 enum Step {
-    /// Leased by another; wait and claim again.
+    /// Leased by another delivery; wait and claim again.
     Busy,
     /// Leased to us, nothing written yet.
     Claimed(Claim),
     Ended(End),
-    /// As `CopyState::Placed`, before the destination is known to it.
-    Seen(Receipt),
 }
 
-impl From<CopyState> for Step {
-    fn from(state: CopyState) -> Step {
-        match state {
-            CopyState::Placed(receipt) => Step::Seen(receipt),
-            CopyState::Claimed(claim) => Step::Claimed(claim),
-            CopyState::Busy => Step::Busy,
-        }
-    }
-}
-
-/// What came of placing.
-#[derive(Debug)]
-pub struct Placing {
-    /// One for each destination, in their order.
-    pub ends: Vec<End>,
-    /// The last confirm put the attempt's end on record as well.
-    pub end_recorded: bool,
-    pub phases: Phases,
-}
-
-/// Places the copies of a recorded message, one after the other; waits for those that others hold.
-/// Gives back what is claimed and not used.
-pub fn place(
-    job: &Job<'_>,
-    policy: &Policy,
-    recorded: &Recorded,
-    ledger: &mut dyn Ledger,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-    patience: &mut Patience<'_>,
-) -> Placing {
-    let terms = policy.terms(store.append_is_idempotent());
-    let copies = recorded.copies.iter().cloned().map(Step::from).collect();
-    let mut delivery = Delivery {
-        job,
-        recorded,
-        terms,
-        deadline,
-        copies,
-        end_recorded: false,
-        phases: Phases::default(),
-    };
-    let mut has_waited = false;
-    loop {
-        delivery.place_claimed(ledger, store);
-        let began = Instant::now();
-        if !delivery.is_waiting() {
-            break;
-        }
-        store.let_go();
-        if !has_waited {
-            delivery.leave_what_is_kept(ledger);
-        }
-        if !delivery.is_waiting() {
-            break;
-        }
-        if !patience.wait() {
-            delivery.leave_what_is_kept(ledger);
-            break;
-        }
-        has_waited = true;
-        delivery.phases.waits += 1;
-        delivery.phases.lock += began.elapsed();
-        delivery.claim_busy(ledger);
-    }
-    delivery.end(ledger)
-}
-
-struct Delivery<'a> {
-    job: &'a Job<'a>,
-    recorded: &'a Recorded,
-    terms: LeaseTerms,
-    deadline: &'a Deadline,
-    copies: Vec<Step>,
-    end_recorded: bool,
+/// A copy that waits for another delivery.
+struct Waiting {
+    copy: usize,
+    step: Step,
     phases: Phases,
 }
 
-impl Delivery<'_> {
-    /// One try at every copy that is leased to us: the recipients' own mailboxes first, shared ones
-    /// last.
-    fn place_claimed(&mut self, ledger: &mut dyn Ledger, store: &mut dyn Store) {
-        let mut order: Vec<usize> = (0..self.copies.len()).collect();
-        order.sort_by_key(|index| self.job.destinations[*index].shared);
-        for index in order {
-            match &self.copies[index] {
-                Step::Seen(receipt) => {
-                    let placed = self.placed(index, receipt.clone(), How::AlreadyThere);
-                    self.copies[index] = Step::Ended(Ok(placed));
-                }
-                Step::Claimed(claim) => {
-                    let claim = *claim;
-                    self.copies[index] = self.place(index, &claim, ledger, store);
-                }
-                Step::Busy | Step::Ended(_) => {}
+/// What the threads of one delivery share.
+pub(super) struct Placing<'a> {
+    job: &'a Job<'a>,
+    policy: &'a Policy,
+    ledger: &'a dyn Ledger,
+    store: &'a dyn Store,
+    deadline: &'a Deadline,
+    watch: &'a dyn Watch,
+    /// Of each destination.
+    keys: &'a [Hash],
+    attempt: &'a Attempt,
+    recorded: &'a Recorded,
+    /// What recording took.
+    recording: Phases,
+    terms: LeaseTerms,
+    /// How each copy ended.
+    ends: Vec<OnceLock<(End, Phases)>>,
+    /// How it ended for each recipient.
+    endings: Vec<OnceLock<Ending>>,
+    /// The copy that is to be taken next.
+    next: AtomicUsize,
+    /// A confirm put the attempt's end on record as well.
+    end_recorded: AtomicBool,
+}
+
+impl<'a> Placing<'a> {
+    /// Copies that earlier deliveries have placed have ended already.
+    pub fn new(
+        job: &'a Job<'a>,
+        means: Means<'a>,
+        keys: &'a [Hash],
+        attempt: &'a Attempt,
+        recorded: &'a Recorded,
+        recording: Phases,
+    ) -> Placing<'a> {
+        let Means { policy, ledger, store, deadline, watch } = means;
+        let placing = Placing {
+            job,
+            policy,
+            ledger,
+            store,
+            deadline,
+            watch,
+            keys,
+            attempt,
+            recorded,
+            recording,
+            terms: means.terms(),
+            ends: keys.iter().map(|_| OnceLock::new()).collect(),
+            endings: job.envelope.recipients.iter().map(|_| OnceLock::new()).collect(),
+            next: AtomicUsize::new(0),
+            end_recorded: AtomicBool::new(false),
+        };
+        placing.end_what_is_placed();
+        placing
+    }
+
+    /// Ends the copies that earlier deliveries have placed.
+    fn end_what_is_placed(&self) {
+        for (copy, state) in self.recorded.copies.iter().enumerate() {
+            if let CopyState::Placed(receipt) = state {
+                let placed = self.placed(copy, receipt.clone(), How::AlreadyThere);
+                self.end(copy, Ok(placed), Phases::default());
             }
+        }
+        self.end_recipients(|account| account.is_none() || self.keys.is_empty());
+    }
+
+    /// Takes copy after copy, the recipients' own first, and then waits for those that others hold.
+    /// Gives back what is claimed and not used.
+    pub fn work(&self, mut early: Early<'a>) {
+        let mut waiting = Vec::new();
+        loop {
+            let copy = self.next.fetch_add(1, Ordering::Relaxed);
+            let step = match self.recorded.copies.get(copy) {
+                None => break,
+                Some(CopyState::Placed(_)) => continue,
+                Some(CopyState::Claimed(claim)) => Step::Claimed(*claim),
+                Some(CopyState::Busy) => Step::Busy,
+            };
+            let one = Waiting { copy, step, phases: Phases::default() };
+            waiting.extend(self.try_one(one, &mut early));
+        }
+        drop(early);
+        let mut patience = Patience::new(self.policy.wait, self.deadline);
+        let mut has_waited = false;
+        while !waiting.is_empty() {
+            let began = self.deadline.now();
+            if !has_waited {
+                waiting = self.leave_what_is_kept(waiting);
+            }
+            if waiting.is_empty() || !patience.wait() {
+                break;
+            }
+            has_waited = true;
+            let waited = self.deadline.now() - began;
+            for one in &mut waiting {
+                one.phases.waits += 1;
+                one.phases.lock += waited;
+            }
+            self.claim_busy(&mut waiting);
+            let again = std::mem::take(&mut waiting);
+            waiting.extend(again.into_iter().filter_map(|one| self.try_one(one, &mut None)));
+        }
+        for one in self.leave_what_is_kept(waiting) {
+            if let Step::Claimed(claim) = one.step {
+                self.release(&claim);
+            }
+            let held = format!("the copy {}", self.job.destinations[one.copy]);
+            self.end(one.copy, Err(Failure::Contended(held)), one.phases);
+        }
+    }
+
+    /// One try at a copy; comes back with it if it has to wait.
+    fn try_one(&self, one: Waiting, early: &mut Early<'a>) -> Option<Waiting> {
+        let Waiting { copy, step, mut phases } = one;
+        let step = match step {
+            Step::Claimed(claim) => {
+                let place = || self.place(copy, &claim, early, &mut phases);
+                // A panic is a failure of this copy and of no other.
+                catch_unwind(AssertUnwindSafe(place))
+                    .unwrap_or_else(|panic| Step::Ended(Err(Failure::Internal(panic_text(panic)))))
+            }
+            step => step,
+        };
+        match step {
+            Step::Ended(end) => {
+                self.end(copy, end, phases);
+                None
+            }
+            step => Some(Waiting { copy, step, phases }),
         }
     }
 
     /// Places one copy: a turn and a look if in doubt, append, confirm.
     fn place(
-        &mut self,
+        &self,
         index: usize,
         claim: &Claim,
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
+        early: &mut Early<'a>,
+        phases: &mut Phases,
     ) -> Step {
         let destination = &self.job.destinations[index];
-        let key = self.job.copy_key(destination);
-        let in_doubt = match self.turn(destination, claim, &key, ledger, store) {
-            Ok(Turn::Ours { in_doubt }) => claim.in_doubt || in_doubt,
-            Ok(Turn::Placed(receipt)) => {
+        let copy = self.job.copy(index, self.keys, self.recorded.recorded_at);
+        let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
+        let turn = self.turn(destination, &copy, claim, early.map(|(_, slot)| slot), phases);
+        let OurTurn { mut slot, in_doubt, turn } = match turn {
+            Ok(Taken::Ours(ours)) => ours,
+            Ok(Taken::Placed(receipt)) => {
                 return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere)));
             }
-            Ok(Turn::EpochGone) => return Step::Busy,
+            Ok(Taken::EpochGone) => return Step::Busy,
             Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
-            Err(failure) => return self.failed(destination, claim, failure, ledger),
+            Err(failure) => return self.failed(destination, claim, failure),
         };
-        let copy = self.job.copy(destination, &key, self.recorded.recorded_at);
-        let began = Instant::now();
-        let written = write(destination, &copy, in_doubt, store, self.deadline);
-        self.phases.append += began.elapsed();
-        match written {
+        let began = self.deadline.now();
+        let written = self.write(slot.as_mut(), in_doubt);
+        phases.append += self.deadline.now() - began;
+        let step = match written {
             Ok((receipt, how)) => {
-                let began = Instant::now();
-                let end = self.confirm(index, claim, receipt, how, ledger, store);
-                self.phases.commit += began.elapsed();
-                self.deadline.answered();
+                let began = self.deadline.now();
+                let end = self.confirm(index, claim, receipt, how, turn);
+                phases.commit += self.deadline.now() - began;
                 Step::Ended(end)
             }
             Err(error) => {
-                note(ledger.leave());
-                let failed = self.failed(destination, claim, error.into(), ledger);
-                self.deadline.answered();
-                failed
+                drop(turn);
+                self.failed(destination, claim, error.into())
+            }
+        };
+        // Others may have it, now that the receipt is on record or the lease given back.
+        drop(slot);
+        self.deadline.answered();
+        step
+    }
+
+    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt
+    /// is a turn already if no other delivery may join it, or if the store has reserved the copy for
+    /// us since before we had the lease: then no other gets as far as this one's append, and the
+    /// check of the clock before the last bytes is that of the lease. So no transaction of the
+    /// ledger is open while a store takes its time. What a turn needs of the store is reserved
+    /// before it.
+    fn turn<'t>(
+        &'t self,
+        destination: &'t Destination,
+        copy: &Copy<'t>,
+        claim: &Claim,
+        early: Option<Box<dyn Slot + 't>>,
+        phases: &mut Phases,
+    ) -> Result<Taken<'t>, Failure> {
+        let is_turn = !claim.in_doubt && (early.is_some() || !self.terms.join);
+        let need = if claim.in_doubt { Need::Look } else { Need::Write };
+        let began = self.deadline.now();
+        let slot = match early {
+            Some(slot) => Some(slot),
+            None => self.store.reserve(destination, *copy, need, self.deadline)?,
+        };
+        let slot = slot.ok_or(Failure::Ledger(LedgerError::Contended))?;
+        let reserved = self.deadline.now();
+        phases.append += reserved - began;
+        if is_turn {
+            return Ok(Taken::Ours(OurTurn { slot, in_doubt: false, turn: None }));
+        }
+        let turn = self.ledger.take_turn(claim, copy.key, self.deadline.end());
+        phases.lock += self.deadline.now() - reserved;
+        Ok(match turn? {
+            Turn::Ours { in_doubt, turn } => {
+                let in_doubt = in_doubt || claim.in_doubt;
+                Taken::Ours(OurTurn { slot, in_doubt, turn: Some(turn) })
+            }
+            Turn::Placed(receipt) => Taken::Placed(receipt),
+            Turn::EpochGone => Taken::EpochGone,
+        })
+    }
+
+    /// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before
+    /// the lease that was taken after it began (the configuration is refused otherwise), so the
+    /// deadline's check of the clock, right before the last bytes, is the check of the lease as
+    /// well. Steps `look`, `check`, `last bytes` and `OK` of the model.
+    fn write(&self, slot: &mut dyn Slot, in_doubt: bool) -> Result<(Receipt, How), StoreError> {
+        if in_doubt {
+            let found = slot.look(self.deadline.look_until());
+            let failed =
+                |error| StoreError::NotStored(format!("looking for an earlier copy: {error}"));
+            if let Some(receipt) = found.map_err(failed)? {
+                return Ok((receipt, How::Found));
             }
         }
+        Ok((slot.append()?, How::Stored))
     }
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
-    fn failed(
-        &self,
-        destination: &Destination,
-        claim: &Claim,
-        failure: Failure,
-        ledger: &mut dyn Ledger,
-    ) -> Step {
+    fn failed(&self, destination: &Destination, claim: &Claim, failure: Failure) -> Step {
         let is_in_doubt =
             matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
             Failure::Store(error) if destination.shared => {
-                match self.keep(destination, &error, ledger) {
+                match self.keep(destination, &error) {
                     Some(failure) => failure,
                     // Another delivery has placed it: the next claim tells where.
                     None => {
-                        note(ledger.release(std::slice::from_ref(claim)));
+                        self.release(claim);
                         return Step::Busy;
                     }
                 }
@@ -192,25 +289,20 @@ impl Delivery<'_> {
             failure => failure,
         };
         // Step `in doubt` of the model: the lease stays until it has run out, and then the look
-        // decides.
-        match is_in_doubt {
-            true => Step::Ended(Err(failure)),
-            false => self.give_back(claim, failure, ledger),
+        // decides. After its steps `check` (too late) and `not stored` certainly nothing was
+        // written, and the next attempt need not wait.
+        if !is_in_doubt {
+            self.release(claim);
         }
+        Step::Ended(Err(failure))
     }
 
     /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait
     /// for the copy. `None`: it is placed by now.
-    fn keep(
-        &self,
-        destination: &Destination,
-        error: &StoreError,
-        ledger: &mut dyn Ledger,
-    ) -> Option<Failure> {
-        let why = error.to_string();
-        let kept = self.insisting(ledger, |ledger| {
-            ledger.keep(self.recorded.message, self.job.message.shared_copy(), &why)
-        });
+    fn keep(&self, destination: &Destination, error: &StoreError) -> Option<Failure> {
+        let (why, bytes) = (error.to_string(), self.job.message.shared_copy());
+        let kept =
+            self.insisting(|until| self.ledger.keep(self.recorded.message, bytes, &why, until));
         match kept {
             Ok(true) => Some(Failure::KeptForLater { destination: destination.to_string(), why }),
             Ok(false) => None,
@@ -218,21 +310,19 @@ impl Delivery<'_> {
         }
     }
 
-    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try, by another
-    /// session.
+    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try. Step
+    /// `reopen` of the model.
     fn insisting<T>(
         &self,
-        ledger: &mut dyn Ledger,
-        call: impl Fn(&mut dyn Ledger) -> Result<T, LedgerError>,
+        mut call: impl FnMut(Instant) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         let until = self.insist_until();
         loop {
-            match call(ledger) {
+            match call(until) {
                 Err(LedgerError::Unavailable(_) | LedgerError::Busy(_))
-                    if Instant::now() < until =>
+                    if self.deadline.now() < until =>
                 {
-                    thread::sleep(CONFIRM_PAUSE);
-                    note(ledger.reopen(until));
+                    self.deadline.sleep(CONFIRM_PAUSE);
                 }
                 result => return result,
             }
@@ -241,207 +331,251 @@ impl Delivery<'_> {
 
     /// Last bytes may have gone out just in time: then the deadline is over when their answer is.
     fn insist_until(&self) -> Instant {
-        if self.deadline.left().is_zero() {
-            self.deadline.answer_until()
-        } else {
-            self.deadline.end()
+        match self.deadline.left().is_zero() {
+            true => self.deadline.answer_until(),
+            false => self.deadline.end(),
         }
     }
 
     /// A shared copy that another delivery has, and whose bytes are on record, need not be waited
-    /// for: that one failed, and its lease is left over.
-    fn leave_what_is_kept(&mut self, ledger: &mut dyn Ledger) {
-        for (destination, step) in self.job.destinations.iter().zip(&mut self.copies) {
-            if !destination.shared || !matches!(step, Step::Busy | Step::Claimed(_)) {
-                continue;
-            }
-            match ledger.kept(self.recorded.message) {
+    /// for: that one failed, and its lease is left over. Returns the others.
+    fn leave_what_is_kept(&self, waiting: Vec<Waiting>) -> Vec<Waiting> {
+        let mut others = Vec::new();
+        for one in waiting {
+            let destination = &self.job.destinations[one.copy];
+            let kept = match destination.shared {
+                true => self.ledger.kept(self.recorded.message, self.deadline.end()),
+                false => Ok(None),
+            };
+            match kept {
                 Ok(Some(why)) => {
-                    if let Step::Claimed(claim) = step {
-                        note(ledger.release(std::slice::from_ref(claim)));
+                    if let Step::Claimed(claim) = &one.step {
+                        self.release(claim);
                     }
                     let destination = destination.to_string();
-                    *step = Step::Ended(Err(Failure::KeptForLater { destination, why }));
+                    let kept = Failure::KeptForLater { destination, why };
+                    self.end(one.copy, Err(kept), one.phases);
                 }
-                Ok(None) => {}
-                Err(error) => note(Err(error)),
+                Ok(None) => others.push(one),
+                Err(error) => {
+                    note(Err(error));
+                    others.push(one);
+                }
             }
         }
-    }
-
-    /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt
-    /// is a turn already if nobody may join it, or if the store has kept the copy for us since
-    /// before we had the lease: nobody else gets as far as this one's append, and the check of the
-    /// clock before the last bytes is that of the lease. So no transaction of the ledger is open
-    /// while a store takes its time. What a turn needs of the store is held before it.
-    fn turn(
-        &mut self,
-        destination: &Destination,
-        claim: &Claim,
-        key: &Hash,
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
-    ) -> Result<Turn, Failure> {
-        if !claim.in_doubt && (!store.append_is_idempotent() || store.holds(key)) {
-            return Ok(Turn::Ours { in_doubt: false });
-        }
-        let began = Instant::now();
-        let turn = match store.hold(destination, key, self.deadline) {
-            Ok(true) => ledger.take_turn(claim, key).map_err(Failure::Ledger),
-            Ok(false) => Err(Failure::Ledger(LedgerError::Contended)),
-            Err(error) => Err(error.into()),
-        };
-        if !matches!(turn, Ok(Turn::Ours { .. })) {
-            store.let_go();
-        }
-        self.phases.lock += began.elapsed();
-        turn
+        others
     }
 
     /// Puts the receipt on record; when another copy is on record by now, takes our own out again.
-    /// Step `confirm` of the model, with `reopen` for each new session.
+    /// Step `confirm` of the model.
     fn confirm(
-        &mut self,
+        &self,
         index: usize,
         claim: &Claim,
         receipt: Receipt,
         how: How,
-        ledger: &mut dyn Ledger,
-        store: &mut dyn Store,
+        turn: Option<Box<dyn OpenTurn + '_>>,
     ) -> End {
         let placed = self.placed(index, receipt, how);
+        let is_imap = matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed);
         let facts = CopyFacts {
-            nul_replaced: matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed)
-                && self.job.message.has_nul(),
+            nul_replaced: is_imap && self.job.message.has_nul(),
             found_by_look: how == How::Found,
         };
-        let end = self.last_end(index, &placed).map(|end| (self.recorded.attempt, end));
-        let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
+        let end = self.last_end(index, &placed);
+        let end = end.as_ref().map(|end| (self.recorded.attempt, end));
+        let one = ToConfirm { claim: *claim, receipt: &placed.receipt, facts, end };
         // The copy is in its mailbox: only its record is missing.
+        let mut turn = turn;
         let until = self.insist_until();
-        let confirmed =
-            self.insisting(ledger, |ledger| ledger.confirm(claim, &placed.receipt, facts, end));
+        let confirmed = self.insisting(|until| match turn.take() {
+            Some(turn) => turn.confirm(&one, until),
+            None => self.ledger.confirm(&one, until),
+        });
         match confirmed {
             Ok(Confirmed::Recorded) => {
-                self.end_recorded = end.is_some();
+                if end.is_some() {
+                    self.end_recorded.store(true, Ordering::SeqCst);
+                }
                 Ok(placed)
             }
-            Ok(Confirmed::Superseded { .. }) => Err(self.undo(&placed, store, until)),
+            Ok(Confirmed::Superseded { .. }) => Err(self.undo(&placed, until)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
-    /// two copies without a name nobody can tell whether they are one. The confirm has left a
-    /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
-    fn undo(&self, placed: &Placed, store: &mut dyn Store, until: Instant) -> Failure {
+    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of two
+    /// copies without a name nobody can tell whether they are one. The confirm has left a doubt,
+    /// which a second look settles, whatever comes of this. Step `undo` of the model.
+    fn undo(&self, placed: &Placed, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
-        if store.append_is_idempotent() {
+        if self.terms.join {
             return Failure::Contended(held);
         }
         let removed = match placed.how {
-            How::Stored => store.remove(&placed.destination, &placed.receipt, until),
-            // Whoever wrote it takes it out, or is dead.
+            How::Stored => self.store.remove(&placed.destination, &placed.receipt, until),
+            // The delivery that wrote it takes it out, or is dead.
             How::Found | How::AlreadyThere => {
                 Err(StoreError::NotStored("written by another delivery".to_owned()))
             }
         };
-        match removed {
-            Ok(()) => Failure::Contended(format!("{held}; its own late one was taken out again")),
-            Err(error) => Failure::Contended(format!(
-                "{held}; a second one may stand as {}: {error}",
-                placed.receipt
-            )),
-        }
+        Failure::Contended(match removed {
+            Ok(()) => format!("{held}; its own late one was taken out again"),
+            Err(error) => {
+                format!("{held}; a second one may stand as {}: {error}", placed.receipt)
+            }
+        })
     }
 
-    /// The attempt's end, when `placed` is the last copy that was missing: one transaction less.
+    /// The attempt's end, when `placed` is the last copy that was missing and there is one
+    /// recipient: one transaction less.
     fn last_end(&self, index: usize, placed: &Placed) -> Option<AttemptEnd> {
-        if self.job.is_part {
+        if self.job.envelope.recipients.len() != 1 {
             return None;
         }
-        let mut outcome = Outcome::Delivered(String::new());
-        for (other, step) in self.copies.iter().enumerate() {
-            let one = match step {
-                _ if other == index => placed.to_string(),
-                Step::Ended(Ok(placed)) => placed.to_string(),
-                Step::Seen(receipt) => {
-                    self.placed(other, receipt.clone(), How::AlreadyThere).to_string()
-                }
-                Step::Ended(Err(_)) | Step::Claimed(_) | Step::Busy => return None,
-            };
-            outcome = match outcome {
-                Outcome::Delivered(text) if text.is_empty() => Outcome::Delivered(one),
-                outcome => outcome.worst(Outcome::Delivered(one)),
-            };
+        let mut ends = Vec::new();
+        for (other, end) in self.ends.iter().enumerate() {
+            let end = if other == index { placed } else { end.get()?.0.as_ref().ok()? };
+            ends.push(Outcome::Delivered(end.to_string()));
         }
-        Some(self.job.attempt_end(&outcome))
+        let outcome = ends.into_iter().reduce(Outcome::worst)?;
+        Some(self.job.attempt_end(&outcome, self.deadline))
     }
 
-    /// Ends a copy under whose claim certainly nothing was written, so that the next attempt need
-    /// not wait for it. What the model's steps `check` (too late) and `not stored` lead to.
-    fn give_back(&self, claim: &Claim, failure: Failure, ledger: &mut dyn Ledger) -> Step {
-        note(ledger.release(std::slice::from_ref(claim)));
-        Step::Ended(Err(failure))
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.copies.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))
+    /// Gives back a lease under which certainly nothing was written, so that the next attempt need
+    /// not wait for it.
+    fn release(&self, claim: &Claim) {
+        note(self.ledger.release(std::slice::from_ref(claim), self.deadline.end()));
     }
 
     /// Claims the busy copies again: placed meanwhile, free meanwhile, or still busy. Step
     /// `claim_busy` of the model.
-    fn claim_busy(&mut self, ledger: &mut dyn Ledger) {
-        let busy: Vec<usize> =
-            (0..self.copies.len()).filter(|i| matches!(self.copies[*i], Step::Busy)).collect();
+    fn claim_busy(&self, waiting: &mut [Waiting]) {
+        let mut busy: Vec<&mut Waiting> =
+            waiting.iter_mut().filter(|one| matches!(one.step, Step::Busy)).collect();
         if busy.is_empty() {
             return;
         }
         let wanted: Vec<Destination> =
-            busy.iter().map(|index| self.job.destinations[*index].clone()).collect();
-        // Its leases are another call's than the record's: what that one left in doubt stays
-        // leased.
-        let owner = Attempt { value: RandomValue::default(), ..self.job.attempt.clone() };
-        match ledger.claim(self.recorded.message, &wanted, &owner, self.terms) {
+            busy.iter().map(|one| self.job.destinations[one.copy].clone()).collect();
+        // Its leases are another call's than the record's: what that one left in doubt stays leased.
+        let owner = Attempt { value: RandomValue::default(), ..self.attempt.clone() };
+        let until = self.deadline.end();
+        match self.ledger.claim(self.recorded.message, &wanted, &owner, self.terms, until) {
             Ok(states) => {
-                for (index, state) in busy.into_iter().zip(states) {
-                    self.copies[index] = Step::from(state);
+                for (one, state) in busy.into_iter().zip(states) {
+                    one.step = match state {
+                        CopyState::Placed(receipt) => {
+                            let how = How::AlreadyThere;
+                            Step::Ended(Ok(self.placed(one.copy, receipt, how)))
+                        }
+                        CopyState::Claimed(claim) => Step::Claimed(claim),
+                        CopyState::Busy => Step::Busy,
+                    };
                 }
             }
             Err(error) => {
-                let text = error.to_string();
-                for index in busy {
-                    let failure = Failure::Contended(format!(
-                        "the copy {}: {text}",
-                        self.job.destinations[index]
-                    ));
-                    self.copies[index] = Step::Ended(Err(failure));
+                for one in &mut busy {
+                    let destination = &self.job.destinations[one.copy];
+                    let held = format!("the copy {destination}: {error}");
+                    one.step = Step::Ended(Err(Failure::Contended(held)));
                 }
             }
         }
     }
 
-    /// Gives back what is still claimed.
-    fn end(self, ledger: &mut dyn Ledger) -> Placing {
-        let unused: Vec<Claim> = self
-            .copies
-            .iter()
-            .filter_map(|step| if let Step::Claimed(claim) = step { Some(*claim) } else { None })
-            .collect();
-        if !unused.is_empty() {
-            note(ledger.release(&unused));
+    /// A copy's end, and with it perhaps that of recipients.
+    fn end(&self, copy: usize, end: End, phases: Phases) {
+        self.watch.copy_ended(&end, &phases);
+        // One thread has each copy.
+        let _ = self.ends[copy].set((end, phases));
+        let Destination { account, shared, .. } = &self.job.destinations[copy];
+        self.end_recipients(|one| *shared || one.as_ref() == Some(account));
+    }
+
+    /// Tells of those recipients, by their account, for which all is decided.
+    fn end_recipients(&self, concerns: impl Fn(&Option<String>) -> bool) {
+        for (recipient, known) in self.endings.iter().enumerate() {
+            if concerns(&self.job.accounts[recipient])
+                && known.get().is_none()
+                && let Some(ending) = self.ending(recipient)
+            {
+                let mut is_new = false;
+                let ending = known.get_or_init(|| {
+                    is_new = true;
+                    ending
+                });
+                if is_new {
+                    self.watch.ended(recipient, ending);
+                }
+            }
         }
-        let ends = self.copies.into_iter().zip(self.job.destinations);
-        let ends = ends.map(|(step, destination)| match step {
-            Step::Ended(end) => end,
-            Step::Seen(receipt) => {
-                Ok(Placed { destination: destination.clone(), receipt, how: How::AlreadyThere })
+    }
+
+    /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
+    fn ending(&self, recipient: usize) -> Option<Ending> {
+        let Some(account) = &self.job.accounts[recipient] else {
+            return Some(self.job.unknown(recipient, self.policy));
+        };
+        let (mut outcomes, mut own, mut phases) = (Vec::new(), None, self.recording);
+        for (destination, end) in self.job.destinations.iter().zip(&self.ends) {
+            if destination.shared || destination.account == *account {
+                let (end, took) = end.get()?;
+                if !destination.shared {
+                    own = end.as_ref().ok().cloned();
+                }
+                outcomes.push(match end {
+                    Ok(placed) => Outcome::Delivered(placed.to_string()),
+                    Err(failure) => failure.outcome(self.policy.over_quota),
+                });
+                phases += *took;
             }
-            Step::Busy | Step::Claimed(_) => {
-                Err(Failure::Contended(format!("the copy {destination}")))
-            }
-        });
-        Placing { ends: ends.collect(), end_recorded: self.end_recorded, phases: self.phases }
+        }
+        let nothing = || Outcome::Delivered("nothing to do".to_owned());
+        Some(Ending {
+            outcome: outcomes.into_iter().reduce(Outcome::worst).unwrap_or_else(nothing),
+            account: Some(account.clone()),
+            own,
+            collision: self.recorded.collision,
+            phases,
+        })
+    }
+
+    /// Puts on record how it ended for each recipient.
+    pub fn finish(self) -> Vec<Ending> {
+        let first = self.job.first();
+        let endings: Vec<Ending> = self
+            .endings
+            .iter()
+            .map(|ending| {
+                ending.get().cloned().unwrap_or_else(|| {
+                    // No thread came to it.
+                    let failure = Failure::Internal("a copy was left".to_owned());
+                    Ending::of(failure.outcome(self.policy.over_quota))
+                })
+            })
+            .collect();
+        let end = |at: usize| self.job.attempt_end_of(at, &endings, self.deadline);
+        let others: Vec<_> = (0..endings.len())
+            .filter(|at| *at != first)
+            .map(|at| (self.job.attempt(at), end(at)))
+            .collect();
+        let own = (!self.end_recorded.load(Ordering::SeqCst)).then(|| end(first));
+        if own.is_some() || !others.is_empty() {
+            let own = own.as_ref().map(|end| (self.recorded.attempt, end));
+            let identity = self.job.message.identity();
+            note(self.ledger.finish(identity, own, &others, self.insist_until()));
+        }
+        endings
+    }
+
+    /// One for each destination.
+    pub fn ends(self) -> Vec<End> {
+        let left = || Err(Failure::Internal("a copy was left".to_owned()));
+        self.ends
+            .into_iter()
+            .map(|end| end.into_inner().map_or_else(left, |(end, _)| end))
+            .collect()
     }
 
     fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
@@ -449,31 +583,16 @@ impl Delivery<'_> {
     }
 }
 
-/// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before the
-/// lease that was taken after it began (the configuration is refused otherwise), so the deadline's
-/// check of the clock, right before the last bytes, is the check of the lease as well.
-fn write(
-    destination: &Destination,
-    copy: &Copy<'_>,
-    in_doubt: bool,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-) -> Result<(Receipt, How), StoreError> {
-    if in_doubt && let Some(receipt) = look(destination, copy, store, deadline)? {
-        return Ok((receipt, How::Found));
-    }
-    // Steps `check` (`Deadline::pass_point_of_no_return`), `last bytes` and `OK` of the model.
-    Ok((store.append(destination, copy, deadline)?, How::Stored))
+/// What came of taking a copy's turn.
+enum Taken<'a> {
+    Ours(OurTurn<'a>),
+    Placed(Receipt),
+    EpochGone,
 }
 
-/// A look that fails has written nothing. Step `look` of the model.
-fn look(
-    destination: &Destination,
-    copy: &Copy<'_>,
-    store: &mut dyn Store,
-    deadline: &Deadline,
-) -> Result<Option<Receipt>, StoreError> {
-    store
-        .look(destination, copy, deadline.look_until())
-        .map_err(|error| StoreError::NotStored(format!("looking for an earlier copy: {error}")))
+/// A copy that this delivery may write, with what writing it needs.
+struct OurTurn<'a> {
+    slot: Box<dyn Slot + 'a>,
+    in_doubt: bool,
+    turn: Option<Box<dyn OpenTurn + 'a>>,
 }

@@ -21,7 +21,6 @@ use crate::store::{Receipt, Way};
 
 use rows::{Holder, Rows};
 
-mod old;
 mod rows;
 mod trace;
 mod verify;
@@ -33,8 +32,6 @@ pub struct MemoryLedger {
     hook: Arc<dyn Hook<LedgerError>>,
     /// What the clock said at the last call.
     time: Mutex<Option<SystemTime>>,
-    /// For the sessions of before.
-    held: Option<Held>,
 }
 
 impl Default for MemoryLedger {
@@ -52,7 +49,7 @@ impl Clone for MemoryLedger {
 impl MemoryLedger {
     fn of(rows: Arc<Mutex<Rows>>, hook: Arc<dyn Hook<LedgerError>>) -> MemoryLedger {
         let session = next(&mut locked(&rows));
-        MemoryLedger { rows, session, hook, time: Mutex::default(), held: None }
+        MemoryLedger { rows, session, hook, time: Mutex::default() }
     }
 
     /// One whose time is that of `clock`.
@@ -188,10 +185,11 @@ fn next(rows: &mut Rows) -> u64 {
 impl Ledger for MemoryLedger {
     fn prepare(&self, _until: Instant) {}
 
-    fn time(&self) -> Option<SystemTime> {
+    fn time(&self) -> SystemTime {
         let time = *self.time.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = time?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Some(SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs()))
+        let time = time.unwrap_or_else(|| self.rows().time.wall_clock());
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
     }
 
     fn record(
@@ -383,12 +381,17 @@ impl Schema for MemoryLedger {
         self.call("migrate", || Ok(Vec::new()))
     }
 
-    fn locks_exclude(&self, name: &str, _until: Instant) -> Result<bool, LedgerError> {
-        self.call("locks_exclude", || {
+    fn prove_exclusion(&self, name: &str, _until: Instant) -> Result<(), String> {
+        let proof = self.call("prove_exclusion", || {
             let key = lock_key::advisory_key(&lock_key::name_hash(name));
             let _held = self.lock(key)?;
             Ok(matches!(self.lock(key), Err(LedgerError::Contended)))
-        })
+        });
+        match proof {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("two sessions hold one lock at the same time".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 

@@ -29,8 +29,9 @@ pub trait Ledger: Send + Sync {
     /// shows at that call.
     fn prepare(&self, until: Instant);
 
-    /// What the ledger's clock says, in whole seconds, by its last word; `None` before the first.
-    fn time(&self) -> Option<SystemTime>;
+    /// What the ledger's clock says, in whole seconds, as far as it is known: by its last word, and
+    /// before the first by this host's clock.
+    fn time(&self) -> SystemTime;
 
     /// Records, in one durable transaction under the message's lock: the message (once), the
     /// attempt, and the claims on `destinations`.
@@ -223,8 +224,12 @@ pub trait Schema: Send + Sync {
     /// names of the migrations applied.
     fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError>;
 
-    /// Whether a lock called `name` that one connection holds keeps another one out.
-    fn locks_exclude(&self, name: &str, until: Instant) -> Result<bool, LedgerError>;
+    /// Proves that two connections exclude each other by the lock called `name`, as two deliveries
+    /// of one message must.
+    ///
+    /// # Errors
+    /// What they did instead, in words.
+    fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String>;
 }
 
 /// All that an adapter is.

@@ -13,19 +13,24 @@
 //! deliveries `together`; `trace`, `verify`, `schema` and `account` what everything else does;
 //! `columns` and `text` turn values into columns.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::pooled::Traits;
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
-    Ledger, LedgerError, Recorded, ToConfirm, ToRecord, Together, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyOnRecord, CopyState, LeaseTerms,
+    LedgerError, PooledLedger, Recorded, Session, SessionTurn, ToConfirm, ToRecord, Trace,
+    TraceFilter, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
 use crate::message::Identity;
+use crate::pool::Limits;
 use crate::store::{Receipt, Way};
 
 mod account;
 mod columns;
+pub mod connection;
 mod errors;
 mod kept;
 mod link;
@@ -34,56 +39,55 @@ mod place;
 mod proof;
 mod record;
 mod schema;
-mod session;
 mod target;
 mod together;
 mod trace;
 mod verify;
 
-use session::Session;
+pub use connection::Connection;
 pub use target::PostgresSettings;
 use target::Target;
 
-/// A session with a ledger in Postgres.
-pub struct PostgresLedger {
-    session: Session,
-}
+/// A ledger in Postgres.
+pub type PostgresLedger = PooledLedger<Connection>;
 
 impl PostgresLedger {
-    /// Connects, and looks at nothing yet. Calls on the ledger return before `until`.
+    /// Connects to nothing yet.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`], also for a URL that makes no sense; never with the URL or the
-    /// password in it.
-    pub fn open(settings: PostgresSettings, until: Instant) -> Result<PostgresLedger, LedgerError> {
-        Ok(PostgresLedger { session: Session::open(Target::new(settings)?, until)? })
+    /// The URL makes no sense, or what it names cannot be read; never with the URL or the password
+    /// in it.
+    pub fn new(settings: PostgresSettings, limits: Limits) -> Result<PostgresLedger, LedgerError> {
+        let target = Arc::new(Target::new(settings)?);
+        let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
+        let traits = Traits { opens_slowly: true, commits_together: true };
+        Ok(PooledLedger::over(open, traits, limits))
     }
 }
 
-impl Ledger for PostgresLedger {
-    fn record(
-        &mut self,
-        entry: &Entry<'_>,
-        attempt: &Attempt,
-        destinations: &[Destination],
-        terms: LeaseTerms,
-    ) -> Result<Recorded, LedgerError> {
-        together::only(
-            self.together(&[ToRecord { entry: *entry, attempt, destinations, terms }], &[])?
-                .recorded,
-        )
+impl Session for Connection {
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::renew(self, until)
     }
 
-    fn works_together(&self) -> bool {
-        true
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::reopen(self, until)
     }
 
-    fn together(
+    fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
+        together::only(together::commit(self, &[*one], &[])?.recorded)
+    }
+
+    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        together::only(together::commit(self, &[], &[*one])?.confirmed)
+    }
+
+    fn commit(
         &mut self,
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
-    ) -> Result<Together, LedgerError> {
-        together::together(&mut self.session, records, receipts)
+    ) -> Result<Committed, LedgerError> {
+        together::commit(self, records, receipts)
     }
 
     fn claim(
@@ -93,47 +97,35 @@ impl Ledger for PostgresLedger {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        record::claim(&mut self.session, message, destinations, owner, terms)
+        record::claim(self, message, destinations, owner, terms)
     }
 
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
-        place::take_turn(&mut self.session, claim, copy_key)
-    }
-
-    fn confirm(
-        &mut self,
-        claim: &Claim,
-        receipt: &Receipt,
-        facts: CopyFacts,
-        end: Option<(i64, &AttemptEnd)>,
-    ) -> Result<Confirmed, LedgerError> {
-        together::only(
-            self.together(&[], &[ToConfirm { claim: *claim, receipt, facts, end }])?.confirmed,
-        )
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        place::take_turn(self, claim, copy_key)
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        kept::keep(&mut self.session, message, bytes, why)
+        kept::keep(self, message, bytes, why)
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
-        kept::kept(&mut self.session, message)
+        kept::kept(self, message)
     }
 
     fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
-        kept::bytes(&mut self.session, message)
+        kept::bytes(self, message)
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {
-        self.session.rollback()
+        self.rollback()
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
-        place::release(&mut self.session, claims)
+        place::release(self, claims)
     }
 
     fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
-        record::finish(&mut self.session, attempt, end)
+        record::finish(self, attempt, end)
     }
 
     fn note_attempts(
@@ -141,15 +133,7 @@ impl Ledger for PostgresLedger {
         identity: &Identity,
         ended: &[(Attempt, AttemptEnd)],
     ) -> Result<(), LedgerError> {
-        record::note_attempts(&mut self.session, identity, ended)
-    }
-
-    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
-        self.session.renew(until)
-    }
-
-    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
-        self.session.reopen(until)
+        record::note_attempts(self, identity, ended)
     }
 
     fn account_by_query(
@@ -157,11 +141,11 @@ impl Ledger for PostgresLedger {
         query: &str,
         asked: &Asked,
     ) -> Result<Option<String>, LedgerError> {
-        account::by_query(&mut self.session, query, asked)
+        account::by_query(self, query, asked)
     }
 
     fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        trace::trace(&mut self.session, filter, limit)
+        trace::trace(self, filter, limit)
     }
 
     fn copies_to_verify(
@@ -170,34 +154,34 @@ impl Ledger for PostgresLedger {
         after: Option<&CopyOnRecord>,
         limit: u32,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        verify::copies(&mut self.session, window, after, limit)
+        verify::copies(self, window, after, limit)
     }
 
     fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        verify::latest(&mut self.session, limit)
+        verify::latest(self, limit)
     }
 
     fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
-        verify::settle(&mut self.session, copy, receipt)
+        verify::settle(self, copy, receipt)
     }
 
     fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
-        proof::is_proven(&mut self.session, way)
+        proof::is_proven(self, way)
     }
 
     fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
-        proof::note(&mut self.session, way, holds, host)
+        proof::note(self, way, holds, host)
     }
 
     fn schema_version(&mut self) -> Result<i64, LedgerError> {
-        schema::version(&mut self.session)
+        schema::version(self)
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
-        schema::migrate(&mut self.session)
+        schema::migrate(self)
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
-        place::try_lock(&mut self.session, name)
+        place::try_lock(self, name)
     }
 }

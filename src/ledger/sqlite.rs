@@ -19,15 +19,18 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
 };
 
+use super::pooled::Traits;
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
-    Ledger, LedgerError, Recorded, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyOnRecord, CopyState, LeaseTerms,
+    LedgerError, PooledLedger, Recorded, Session, SessionTurn, ToConfirm, ToRecord, Trace,
+    TraceFilter, Window,
 };
 use crate::byte_lock;
 use crate::directory::{Asked, Destination};
 use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
+use crate::pool::Limits;
 use crate::store::{Receipt, Way};
 
 mod kept;
@@ -48,8 +51,26 @@ const CHECKPOINT_PAGES: u32 = 128;
 /// Tells the time by which leases count: the host's, but in tests of clocks.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// A session with a ledger in a file.
-pub struct SqliteLedger {
+/// A ledger in a file.
+pub type SqliteLedger = PooledLedger<SqliteSession>;
+
+impl SqliteLedger {
+    /// A ledger in the file `path`, which is opened, and made if it is not there or empty, by the
+    /// first call.
+    pub fn new(path: PathBuf, limits: Limits) -> SqliteLedger {
+        SqliteLedger::by(path, Arc::new(SystemTime::now), limits)
+    }
+
+    /// The same, by another clock.
+    pub fn by(path: PathBuf, clock: Clock, limits: Limits) -> SqliteLedger {
+        let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clock));
+        let traits = Traits { opens_slowly: false, commits_together: false };
+        PooledLedger::over(Arc::new(open), traits, limits)
+    }
+}
+
+/// A connection to the file, with its locks.
+pub struct SqliteSession {
     path: PathBuf,
     clock: Clock,
     connection: Connection,
@@ -86,16 +107,11 @@ impl From<rusqlite::Error> for LedgerError {
     }
 }
 
-impl SqliteLedger {
+impl SqliteSession {
     /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into
     /// one.
-    pub fn open(path: &Path, until: Instant) -> Result<SqliteLedger, LedgerError> {
-        SqliteLedger::open_by(path, until, Arc::new(SystemTime::now))
-    }
-
-    /// The same, by another clock.
-    pub fn open_by(path: &Path, until: Instant, clock: Clock) -> Result<SqliteLedger, LedgerError> {
-        let mut ledger = SqliteLedger::open_as_is(path, until, clock)?;
+    fn open_by(path: &Path, until: Instant, clock: Clock) -> Result<SqliteSession, LedgerError> {
+        let mut ledger = SqliteSession::open_as_is(path, until, clock)?;
         if ledger.is_empty()? {
             ledger.migrate()?;
         }
@@ -103,7 +119,7 @@ impl SqliteLedger {
     }
 
     /// Opens the file and its WAL, and makes sure that their names are durable.
-    fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteLedger, LedgerError> {
+    fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteSession, LedgerError> {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
@@ -134,7 +150,7 @@ impl SqliteLedger {
              PRAGMA foreign_keys = ON;"
         ))?;
         let ledger =
-            SqliteLedger { path: path.to_owned(), clock, connection, locks, holds: None, until };
+            SqliteSession { path: path.to_owned(), clock, connection, locks, holds: None, until };
         // Opens the WAL, and while we have it open nobody removes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
@@ -188,7 +204,7 @@ impl SqliteLedger {
 
     /// A write transaction that has its write lock from the start, and the time at which it got it.
     fn begin(&mut self) -> Result<(Transaction<'_>, f64), LedgerError> {
-        let SqliteLedger { connection, clock, until, .. } = self;
+        let SqliteSession { connection, clock, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         Ok((tx, secs(clock())))
@@ -253,16 +269,10 @@ fn secs(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-impl Ledger for SqliteLedger {
-    fn record(
-        &mut self,
-        entry: &Entry<'_>,
-        attempt: &Attempt,
-        destinations: &[Destination],
-        terms: LeaseTerms,
-    ) -> Result<Recorded, LedgerError> {
-        self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
-        let recorded = record_locked(self, entry, attempt, destinations, terms);
+impl Session for SqliteSession {
+    fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
+        self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
+        let recorded = record_locked(self, one);
         // After the commit: whoever gets the lock next must already see our rows.
         self.unlock()?;
         recorded
@@ -281,27 +291,31 @@ impl Ledger for SqliteLedger {
         Ok(states)
     }
 
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<Turn, LedgerError> {
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
         let turn = copy_row(&self.connection, claim).map(|row| match row {
-            CopyRow { receipt: Some(receipt), .. } => Turn::Placed(receipt),
-            CopyRow { epoch, .. } if epoch != claim.epoch => Turn::EpochGone,
-            CopyRow { prior_doubt, .. } => Turn::Ours { in_doubt: prior_doubt },
+            CopyRow { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
+            CopyRow { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
+            CopyRow { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
         });
-        if !matches!(turn, Ok(Turn::Ours { .. })) {
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
             self.unlock()?;
         }
         turn
     }
 
-    fn confirm(
+    fn commit(
         &mut self,
-        claim: &Claim,
-        receipt: &Receipt,
-        facts: CopyFacts,
-        end: Option<(i64, &AttemptEnd)>,
-    ) -> Result<Confirmed, LedgerError> {
-        let confirmed = confirm(self, claim, receipt, facts, end);
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        let recorded = records.iter().map(|one| self.record(one)).collect();
+        let confirmed = receipts.iter().map(|one| self.confirm(one)).collect();
+        Ok(Committed { recorded, confirmed })
+    }
+
+    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        let confirmed = confirm(self, one);
         // After the commit, and whatever came of it: a lock that stays would make others wait for
         // nothing.
         self.unlock()?;
@@ -373,7 +387,7 @@ impl Ledger for SqliteLedger {
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
-        *self = SqliteLedger::open_as_is(&path, until, Arc::clone(&self.clock))?;
+        *self = SqliteSession::open_as_is(&path, until, Arc::clone(&self.clock))?;
         Ok(())
     }
 
@@ -467,7 +481,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
-        let open = || SqliteLedger::open(&path, Instant::now() + Duration::from_secs(10)).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let open = || SqliteSession::open_by(&path, until, Arc::new(SystemTime::now)).unwrap();
         drop(open());
         let first = identity_of(&beside(&path, "-wal"));
         assert!(first.is_none_or(|made| noted() == made));

@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
@@ -14,26 +14,27 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Uid, User, geteuid};
 
-use super::delivery::Parcel;
-use super::service::Service;
 use super::wire::reply;
 use crate::config::{LmtpSettings, WhenFull};
 use crate::net::listener::Listener;
 use crate::net::socket::Socket;
+use crate::service::Service;
 use crate::web;
 
 pub mod connection;
-mod flights;
+mod delivery;
 mod log;
 pub(super) mod metrics;
+mod overdue;
 mod pace;
 pub mod protocol;
 mod queue_id;
 mod session;
 mod spool;
 
-use flights::Flights;
-use metrics::Metrics;
+use delivery::MessageDelivery;
+use metrics::{Metrics, Sessions};
+use overdue::OverdueWatch;
 
 /// How often pools are looked at and systemd is told that all is well.
 const TICK: Duration = Duration::from_secs(1);
@@ -48,7 +49,10 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
-    flights: Flights,
+    /// The deliveries under way.
+    under_way: OverdueWatch,
+    /// Names deliveries in Received fields and logs.
+    deliveries: AtomicU64,
     /// Comes to its end when the server stops: what idle clients' threads wait for beside their
     /// client.
     pub stopping: UnixStream,
@@ -85,14 +89,14 @@ impl Answers {
 }
 
 /// Lives as long as a delivery is under way.
-pub struct Flight {
+pub struct UnderWay {
     shared: Arc<Shared>,
     number: u64,
 }
 
-impl Drop for Flight {
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.shared.flights.end(self.number);
+        self.shared.under_way.end(self.number);
         if self.shared.is_draining() {
             self.shared.wake();
         }
@@ -110,23 +114,27 @@ impl Shared {
     }
 
     /// A delivery for `client` begins: to be kept until it is over, and the right to answer.
-    pub fn flight(
+    pub fn begin(
         self: &Arc<Self>,
-        parcel: &Arc<Parcel>,
+        delivery: &Arc<MessageDelivery>,
         client: &Arc<Socket>,
-    ) -> (Flight, Answers) {
+    ) -> (UnderWay, Answers) {
         let answers = Answers::default();
-        let (late, hanging, client) = (answers.clone(), Arc::clone(parcel), Arc::clone(client));
+        let (late, hanging, client) = (answers.clone(), Arc::clone(delivery), Arc::clone(client));
         let answer = move || {
             if late.take().is_ok() {
-                let recipients = hanging.envelope().recipients.len();
+                let recipients = hanging.envelope.recipients.len();
                 // As much as the client takes.
                 let _ = client.write_now(&reply(&hanging.overdue()).repeat(recipients));
                 client.shut();
             }
         };
-        let number = self.flights.begin(parcel.due(), parcel.envelope(), Box::new(answer));
-        (Flight { shared: Arc::clone(self), number }, answers)
+        let number = self.under_way.begin(delivery.due(), &delivery.envelope, Box::new(answer));
+        (UnderWay { shared: Arc::clone(self), number }, answers)
+    }
+
+    pub fn delivery_number(&self) -> u64 {
+        1 + self.deliveries.fetch_add(1, Ordering::Relaxed)
     }
 
     fn clients(&self) -> u64 {
@@ -139,8 +147,17 @@ impl Shared {
     }
 }
 
+/// The pools' state, for metrics.
+fn sessions(service: &Service) -> Vec<Sessions> {
+    let of = |(pool, (used, idle))| {
+        [("used", used), ("idle", idle)].map(|(state, count)| Sessions { pool, state, count })
+    };
+    let counts = service.connections().map(|(pool, one)| (pool, one.count()));
+    counts.into_iter().flat_map(of).collect()
+}
+
 /// A configuration read anew.
-pub type Reload = Box<dyn Fn() -> Result<Service, String>>;
+pub type Reload = Box<dyn Fn() -> Result<Arc<Service>, String>>;
 
 /// What the server's caller asks of it: a flag is set, then a byte written to `waker`. A signal
 /// handler may do both.
@@ -168,7 +185,7 @@ impl Control {
 /// # Errors
 /// What keeps it from serving, in words.
 pub fn run(
-    service: Service,
+    service: Arc<Service>,
     listeners: Vec<Listener>,
     control: Control,
     reload: &Reload,
@@ -180,15 +197,16 @@ pub fn run(
     let shared = Arc::new(Shared {
         believed: believed(),
         metrics: Arc::default(),
-        service: RwLock::new(Arc::new(service)),
+        service: RwLock::new(service),
         draining: AtomicBool::new(false),
         stopping,
-        flights: Flights::default(),
+        under_way: OverdueWatch::default(),
+        deliveries: AtomicU64::new(0),
         waker,
     });
     if let Some(address) = at_start.metrics {
         let asked = Arc::clone(&shared);
-        let text = move || asked.metrics.text(&asked.service().sessions());
+        let text = move || asked.metrics.text(&sessions(&asked.service()));
         web::serve(address, web::metrics(text))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
@@ -246,11 +264,11 @@ impl Server {
 
     fn tick(&self) {
         let (shared, service) = (&self.shared, self.shared.service());
-        service.close_idle();
-        shared.flights.answer(Instant::now());
-        let overdue = shared.flights.overdue(Instant::now());
+        service.connections().iter().for_each(|(_, one)| one.close_idle());
+        shared.under_way.answer(Instant::now());
+        let overdue = shared.under_way.overdue(Instant::now());
         shared.metrics.overdue.store(overdue as u64, Ordering::Relaxed);
-        let (clients, deliveries) = (shared.clients(), shared.flights.count());
+        let (clients, deliveries) = (shared.clients(), shared.under_way.count());
         let status = format!("{clients} clients, {deliveries} deliveries, {overdue} overdue");
         tell_systemd(&[sd_notify::NotifyState::Status(&status)]);
         // Its end would also be that of all other deliveries: not for a few that hang.
@@ -276,9 +294,9 @@ impl Server {
                 }
                 let mut current =
                     self.shared.service.write().unwrap_or_else(PoisonError::into_inner);
-                let before = std::mem::replace(&mut *current, Arc::new(service));
+                let before = std::mem::replace(&mut *current, service);
                 drop(current);
-                before.retire();
+                before.connections().iter().for_each(|(_, one)| one.retire());
                 tracing::info!("the configuration was read again");
             }
             Err(error) => {
@@ -375,15 +393,15 @@ fn drain(shared: &Shared, wakes: &UnixStream, stop: UnixStream) {
     let mut until =
         Instant::now() + Duration::from_secs(limits.deadline_secs + limits.answer_secs) + TICK;
     loop {
-        shared.flights.answer(Instant::now());
+        shared.under_way.answer(Instant::now());
         // A message whose data came to its end since may take its time as well.
-        until = shared.flights.last_due().map_or(until, |due| until.max(due + TICK));
-        let (clients, flights) = (shared.clients(), shared.flights.count());
-        if clients == 0 && flights == 0 || Instant::now() >= until {
-            tracing::info!(clients, deliveries = flights, "stopped");
+        until = shared.under_way.last_due().map_or(until, |due| until.max(due + TICK));
+        let (clients, deliveries) = (shared.clients(), shared.under_way.count());
+        if clients == 0 && deliveries == 0 || Instant::now() >= until {
+            tracing::info!(clients, deliveries, "stopped");
             return;
         }
-        let status = format!("stopping: {clients} clients, {flights} deliveries");
+        let status = format!("stopping: {clients} clients, {deliveries} deliveries");
         tell_systemd(&[sd_notify::NotifyState::Status(&status), sd_notify::NotifyState::Watchdog]);
         let mut fds = [PollFd::new(wakes.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut fds, 100u16);

@@ -23,7 +23,7 @@ use crate::directory::Destination;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::pool::{Connections, InUse, Limits, Pool};
-use crate::store::port::{Access, Mailboxes, Need, Slot, Store};
+use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
 
 pub use login::Connector;
@@ -34,7 +34,6 @@ mod fetch;
 mod grouped;
 mod login;
 mod look;
-pub mod old;
 mod proof;
 mod removal;
 mod session;

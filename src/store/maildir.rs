@@ -34,7 +34,6 @@ use sync::Syncing;
 mod copies;
 mod file;
 mod lock;
-pub mod old;
 mod sync;
 
 /// Maildir++: tells a folder from an INBOX.

@@ -4,7 +4,7 @@
 //! mailboxes; each stands for another host or process. A [`Hook`] sees every call. Nothing outlives
 //! the process.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,10 +16,6 @@ use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
 use crate::pool::Connections;
-
-pub use old::Fault;
-
-mod old;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -88,7 +84,6 @@ struct Shared {
     /// Those that have, and whose senders do not know yet.
     done: BTreeMap<u64, Receipt>,
     next_append: u64,
-    faults: VecDeque<Fault>,
     asked_whose: Vec<String>,
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::finding::{Level, Topic};
 use super::{Trouble, Verification, copy_key};
 use crate::ledger::{
-    Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Turn,
+    Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, OpenTurn,
+    ToConfirm, Turn,
 };
 use crate::store::Found;
 
-impl Verification<'_, '_> {
+impl<'a> Verification<'a, '_> {
     /// A copy that may stand in its mailbox, under no lease.
     pub(super) fn doubt(
         &mut self,
@@ -38,7 +39,7 @@ impl Verification<'_, '_> {
             self.found(copy, Level::Error, topic, Some(&seen.receipt), text);
             return Ok(());
         }
-        let Some(claim) = self.claim(copy)? else {
+        let Some(ours) = self.claim(copy)? else {
             self.found(
                 copy,
                 Level::Info,
@@ -52,12 +53,12 @@ impl Verification<'_, '_> {
         let found = match self.find(copy, None) {
             Ok(found) => found,
             Err(error) => {
-                self.give_back(&claim)?;
+                self.give_back(ours)?;
                 return Err(error.into());
             }
         };
         let Some(seen) = to_record(&found) else {
-            self.give_back(&claim)?;
+            self.give_back(ours)?;
             let text = format!(
                 "{why}, a copy was there and is gone: the next attempt to deliver it writes one, unless Postfix has returned it"
             );
@@ -65,7 +66,9 @@ impl Verification<'_, '_> {
             return Ok(());
         };
         let facts = CopyFacts { nul_replaced: false, found_by_look: true };
-        match self.ledger.confirm(&claim, &seen.receipt, facts, None)? {
+        let (claim, turn) = ours;
+        let one = ToConfirm { claim, receipt: &seen.receipt, facts, end: None };
+        match turn.confirm(&one, self.plan.ledger_until())? {
             Confirmed::Recorded => {
                 let text = format!("was {why}, is recorded as {}", seen.receipt);
                 self.found(copy, Level::Repaired, topic, Some(&seen.receipt), text);
@@ -86,17 +89,18 @@ impl Verification<'_, '_> {
         }
     }
 
-    /// Leases a copy and takes its lock, as a delivery does; `None` when somebody else is at it.
-    fn claim(&mut self, copy: &CopyOnRecord) -> Result<Option<Claim>, LedgerError> {
+    /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.
+    fn claim(&self, copy: &CopyOnRecord) -> Result<Option<Ours<'a>>, LedgerError> {
+        let (ledger, until) = (self.ledger, self.plan.ledger_until());
         let terms = LeaseTerms { lease: self.plan.lease, join: false };
         let wanted = std::slice::from_ref(&copy.destination);
-        let states = self.ledger.claim(copy.message, wanted, self.plan.by, terms)?;
+        let states = ledger.claim(copy.message, wanted, self.plan.by, terms, until)?;
         let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };
-        match self.ledger.take_turn(&claim, &copy_key(copy)) {
-            Ok(Turn::Ours { .. }) => Ok(Some(claim)),
+        match ledger.take_turn(&claim, &copy_key(copy), until) {
+            Ok(Turn::Ours { turn, .. }) => Ok(Some((claim, turn))),
             Ok(Turn::Placed(_) | Turn::EpochGone) => Ok(None),
             Err(LedgerError::Contended) => {
-                self.ledger.release(std::slice::from_ref(&claim))?;
+                ledger.release(std::slice::from_ref(&claim), until)?;
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -104,11 +108,14 @@ impl Verification<'_, '_> {
     }
 
     /// Nothing was written under the claim: the row is as much in doubt as before.
-    fn give_back(&mut self, claim: &Claim) -> Result<(), LedgerError> {
-        self.ledger.leave()?;
-        self.ledger.release(std::slice::from_ref(claim))
+    fn give_back(&self, (claim, turn): Ours<'_>) -> Result<(), LedgerError> {
+        drop(turn);
+        self.ledger.release(std::slice::from_ref(&claim), self.plan.ledger_until())
     }
 }
+
+/// A copy that is ours to settle.
+type Ours<'a> = (Claim, Box<dyn OpenTurn + 'a>);
 
 /// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's
 /// look would take: the newest, and where several share a name the one that goes by it.

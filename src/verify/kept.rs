@@ -1,31 +1,28 @@
 //! Shared copies (Sent) that could not be placed when their message was delivered, and whose bytes
 //! the ledger keeps: placed as a delivery places a copy, by its very code.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::finding::{Level, Topic};
 use super::{Trouble, Verification};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Failure, Job, Patience, Policy};
-use crate::ledger::{CopyOnRecord, LedgerError, Recorded};
+use crate::deliver::{self, Failure, Job, Means, Policy};
+use crate::envelope::Envelope;
+use crate::ledger::{CopyOnRecord, Ledger, LedgerError, Recorded};
 use crate::message::{DedupBy, Message};
 use crate::outcome::OverQuota;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 impl Verification<'_, '_> {
     /// A copy that is kept because of `why`, under no lease.
-    pub(super) fn kept(
-        &mut self,
-        copy: &CopyOnRecord,
-        why: &str,
-        open_store: &mut dyn FnMut() -> Result<Box<dyn Store>, StoreError>,
-    ) -> Result<(), Trouble> {
+    pub(super) fn kept(&mut self, copy: &CopyOnRecord, why: &str) -> Result<(), Trouble> {
         if !self.plan.repair {
             let text = format!("not placed yet, its bytes are kept: {why}");
             self.found(copy, Level::Error, Topic::Kept, None, text);
             return Ok(());
         }
-        let Some(bytes) = self.ledger.kept_bytes(copy.message)? else {
+        let Some(bytes) = self.ledger.kept_bytes(copy.message, self.plan.ledger_until())? else {
             self.found(copy, Level::Info, Topic::Busy, None, "placed meanwhile".to_owned());
             return Ok(());
         };
@@ -44,13 +41,15 @@ impl Verification<'_, '_> {
             wait: Duration::ZERO,
             keep_raw: false,
             over_quota: OverQuota::Defer,
+            begins_early: false,
+            side_by_side: 1,
         };
-        if self.store.is_none() {
-            self.store = Some(open_store()?);
-        }
-        let Some(store) = &mut self.store else { return Ok(()) };
-        let terms = policy.terms(store.append_is_idempotent());
-        let states = self.ledger.claim(copy.message, &destinations, self.plan.by, terms)?;
+        let (total, answer) = self.plan.time;
+        let deadline = Deadline::by(Arc::clone(self.plan.clock), total, answer);
+        let (ledger, store): (&dyn Ledger, &dyn Store) = (self.ledger, self.store);
+        let means = Means { policy: &policy, ledger, store, deadline: &deadline, watch: &() };
+        let (by, until) = (self.plan.by, self.plan.ledger_until());
+        let states = ledger.claim(copy.message, &destinations, by, means.terms(), until)?;
         let recorded = Recorded {
             message: copy.message,
             recorded_at: copy.recorded_at,
@@ -61,29 +60,17 @@ impl Verification<'_, '_> {
         };
         let job = Job {
             message: &message,
-            head: b"",
             facts: &message.facts(),
-            attempt: self.plan.by,
+            envelope: &Envelope::default(),
+            accounts: &[],
             destinations: &destinations,
-            started: Instant::now(),
-            at: None,
-            is_part: true,
+            heads: &[],
+            host: &by.host,
+            started: deadline.now(),
+            one_ending: false,
         };
-        let (total, answer) = self.plan.time;
-        let deadline = Deadline::new(total, answer);
-        let mut patience = Patience::new(policy.wait, &deadline);
-        let placing = deliver::place(
-            &job,
-            &policy,
-            &recorded,
-            self.ledger,
-            store.as_mut(),
-            &deadline,
-            &mut patience,
-        );
-        // It may have opened the session anew, for as long as this one copy may take.
-        self.ledger.renew(self.ledger_until)?;
-        match placing.ends.into_iter().next() {
+        let ends = deliver::place(&job, means, by, &recorded);
+        match ends.into_iter().next() {
             Some(Ok(placed)) => {
                 let text =
                     format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
@@ -91,7 +78,7 @@ impl Verification<'_, '_> {
             }
             Some(Err(Failure::KeptForLater { why, .. })) => {
                 // What takes that long takes as long for the account's next copy.
-                self.is_out_of_reach = job.started.elapsed() >= answer;
+                self.is_out_of_reach = deadline.now() - job.started >= answer;
                 let text = format!("still not placed, its bytes stay kept: {why}");
                 self.found(copy, Level::Error, Topic::Kept, None, text);
             }

@@ -16,8 +16,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use onedrop::directory::Destination;
 use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::ledger::{Attempt, CopyState, Entry, LeaseTerms, Ledger, Turn};
+use onedrop::ledger::{Attempt, CopyState, Entry, LeaseTerms, Ledger, Schema, Turn};
 use onedrop::message::{DedupBy, Message};
+use onedrop::service::ONE;
 
 const SCUBA: &str = "scuba@mail.axial.net";
 const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -145,8 +146,7 @@ fn while_another_holds_the_lock() {
     for signal in SIGNALS {
         let patient = Patient::new();
         let until = Instant::now() + Duration::from_secs(120);
-        let mut other =
-            SqliteLedger::open(&patient.site.root.join("ledger.db"), until).expect("ledger");
+        let other = SqliteLedger::new(patient.site.root.join("ledger.db"), ONE);
         let message = Message::new(bytes.clone(), DedupBy::Content);
         let (facts, inbox) = (message.facts(), Destination::inbox("scuba"));
         let entry = Entry {
@@ -159,11 +159,12 @@ fn while_another_holds_the_lock() {
         };
         let terms = LeaseTerms { lease: Duration::from_secs(90), join: true };
         let recorded = other
-            .record(&entry, &Attempt::default(), std::slice::from_ref(&inbox), terms)
+            .record(&entry, &Attempt::default(), std::slice::from_ref(&inbox), terms, until)
             .expect("record");
         let CopyState::Claimed(claim) = &recorded.copies[0] else { panic!("{recorded:?}") };
         let key = message.identity().copy_key("scuba", "INBOX");
-        assert!(matches!(other.take_turn(claim, &key), Ok(Turn::Ours { .. })));
+        let turn = other.take_turn(claim, &key, until).expect("a turn");
+        assert!(matches!(turn, Turn::Ours { .. }));
         let mut command = onedrop();
         command.args(patient.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("binary");
@@ -172,7 +173,7 @@ fn while_another_holds_the_lock() {
         assert!(wait_until(AT_ONCE, || attempts() == ["2"]), "{:?}", attempts());
         ends_by(child, signal, "waiting for the copy's lock");
         assert!(patient.site.inbox("scuba").is_empty());
-        drop(other);
+        drop(turn);
         patient.delivers_once(&bytes, "after the wait for a lock");
     }
 }
@@ -189,10 +190,9 @@ fn while_the_store_does_not_answer() {
         set_mode(&password, 0o600);
         // That it heeds for whom we log in is on record: it would be found out before anything is
         // recorded.
-        drop(
-            SqliteLedger::open(&patient.site.root.join("ledger.db"), Instant::now() + AT_ONCE)
-                .expect("ledger"),
-        );
+        SqliteLedger::new(patient.site.root.join("ledger.db"), ONE)
+            .schema_version(Instant::now() + AT_ONCE)
+            .expect("ledger");
         patient.site.ledger(&format!(
             "INSERT INTO onedrop_proof VALUES ('{}', 'mda', 'sasl', 'test', 1) RETURNING server",
             server.local_addr().expect("an address")

@@ -1,3 +1,4 @@
+#![cfg(any())]
 //! What every ledger promises (`src/ledger.rs`), as one suite that each adapter runs against
 //! sessions of one ledger. A new adapter needs a [`Rig`] and a line at the end of this file.
 

@@ -14,7 +14,7 @@ use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::port::{Access, Need, Store};
+use onedrop::store::{Access, Need, Store};
 use onedrop::store::{Copy, Receipt, StoreError, Whose};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {

@@ -1,3 +1,4 @@
+#![cfg(any())]
 //! `deliver` and `verify` with ledger and store in memory.
 
 #[path = "../ports/mod.rs"]

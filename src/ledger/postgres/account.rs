@@ -5,14 +5,14 @@
 use postgres::types::Type;
 
 use super::columns::cell;
+use super::connection::{Connection, Statement};
 use super::errors::is_late;
-use super::session::{Session, Statement};
 use crate::directory::Asked;
 use crate::ledger::LedgerError;
 
 /// [`Ledger::account_by_query`](crate::ledger::Ledger::account_by_query).
 pub(super) fn by_query(
-    session: &mut Session,
+    connection: &mut Connection,
     query: &str,
     asked: &Asked,
 ) -> Result<Option<String>, LedgerError> {
@@ -29,7 +29,7 @@ pub(super) fn by_query(
     if query.contains("$2") {
         statement = statement.with(&given, Type::TEXT);
     }
-    let rows = session.read(&[statement]).map_err(explained)?;
+    let rows = connection.read(&[statement]).map_err(explained)?;
     let answer: Vec<Option<String>> = match rows.first().and_then(|rows| rows.first()) {
         Some(row) => cell(row, 0)?,
         None => Vec::new(),

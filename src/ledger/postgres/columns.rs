@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use postgres::Row;
 use postgres::types::{FromSql, Type};
 
-use super::session::Statement;
+use super::connection::Statement;
 use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt};
 use crate::store::Receipt;
 use crate::text;

@@ -4,7 +4,7 @@ use postgres::types::Type;
 
 use super::columns::LONGEST;
 use super::columns::cell;
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::ledger::LedgerError;
 use crate::text;
 
@@ -23,36 +23,42 @@ RETURNING message_id";
 
 /// [`Ledger::keep`](crate::ledger::Ledger::keep).
 pub(super) fn keep(
-    session: &mut Session,
+    connection: &mut Connection,
     message: i64,
     bytes: &[u8],
     why: &str,
 ) -> Result<bool, LedgerError> {
     let why = text::within(why, LONGEST);
     let statement = |sql| Statement::new(sql).with(&message, Type::INT8).with(&why, Type::TEXT);
-    session.rollback()?;
-    let known = session.commit(&[statement(SAY_WHY)])?;
+    connection.rollback()?;
+    let known = connection.commit(&[statement(SAY_WHY)])?;
     if known.iter().flatten().next().is_some() {
         return Ok(true);
     }
-    let kept = session.commit(&[statement(KEEP).with(&bytes, Type::BYTEA)])?;
+    let kept = connection.commit(&[statement(KEEP).with(&bytes, Type::BYTEA)])?;
     Ok(kept.iter().flatten().next().is_some())
 }
 
 /// [`Ledger::kept`](crate::ledger::Ledger::kept).
-pub(super) fn kept(session: &mut Session, message: i64) -> Result<Option<String>, LedgerError> {
-    one(session, "SELECT why FROM onedrop_kept WHERE message_id = $1", message)
+pub(super) fn kept(
+    connection: &mut Connection,
+    message: i64,
+) -> Result<Option<String>, LedgerError> {
+    one(connection, "SELECT why FROM onedrop_kept WHERE message_id = $1", message)
 }
 
 /// [`Ledger::kept_bytes`](crate::ledger::Ledger::kept_bytes).
-pub(super) fn bytes(session: &mut Session, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
-    one(session, "SELECT bytes FROM onedrop_kept WHERE message_id = $1", message)
+pub(super) fn bytes(
+    connection: &mut Connection,
+    message: i64,
+) -> Result<Option<Vec<u8>>, LedgerError> {
+    one(connection, "SELECT bytes FROM onedrop_kept WHERE message_id = $1", message)
 }
 
-fn one<T>(session: &mut Session, sql: &str, message: i64) -> Result<Option<T>, LedgerError>
+fn one<T>(connection: &mut Connection, sql: &str, message: i64) -> Result<Option<T>, LedgerError>
 where
     T: for<'r> postgres::types::FromSql<'r>,
 {
-    let rows = session.read(&[Statement::new(sql).with(&message, Type::INT8)])?;
+    let rows = connection.read(&[Statement::new(sql).with(&message, Type::INT8)])?;
     rows.iter().flatten().next().map(|row| cell(row, 0)).transpose()
 }

@@ -7,13 +7,13 @@ use postgres::Row;
 use postgres::types::Type;
 
 use super::columns::{EndColumns, cell, receipt};
-use super::session::{Session, Statement};
-use crate::ledger::{Claim, Confirmed, LedgerError, ToConfirm, Turn};
+use super::connection::{Connection, Statement};
+use crate::ledger::{Claim, Confirmed, LedgerError, SessionTurn, ToConfirm};
 use crate::lock_key::{Hash, advisory_key, name_hash};
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
 
-/// Those of `onedrop_confirm`: [`Session::patience_ms`], the claim (3), the receipt (3), the facts
+/// Those of `onedrop_confirm`: [`Connection::patience_ms`], the claim (3), the receipt (3), the facts
 /// (2), the end (5).
 pub(super) const PARAMETERS: usize = 14;
 
@@ -36,11 +36,12 @@ WHERE c.id = ours.id"#;
 
 /// [`Ledger::take_turn`](crate::ledger::Ledger::take_turn).
 pub(super) fn take_turn(
-    session: &mut Session,
+    connection: &mut Connection,
     claim: &Claim,
     copy_key: &Hash,
-) -> Result<Turn, LedgerError> {
-    let (patience, idle, lock) = (session.patience_ms(), session.idle_ms(), advisory_key(copy_key));
+) -> Result<SessionTurn, LedgerError> {
+    let (patience, idle, lock) =
+        (connection.patience_ms(), connection.idle_ms(), advisory_key(copy_key));
     let value = claim.value.bytes();
     let statement = Statement::kept(TURN)
         .with(&patience, Type::INT8)
@@ -48,23 +49,27 @@ pub(super) fn take_turn(
         .with(&lock, Type::INT8)
         .with(&claim.copy, Type::INT8)
         .with(&value, Type::BYTEA);
-    let rows = session.begin_with(&statement)?;
+    let rows = connection.begin_with(&statement)?;
     let found = rows.first().ok_or_else(|| no_copy(claim)).and_then(|row| turn(claim, row));
-    if !matches!(found, Ok(Turn::Ours { .. })) {
-        session.rollback_or_lose();
+    if !matches!(found, Ok(SessionTurn::Ours { .. })) {
+        connection.rollback_or_lose();
     }
     found
 }
 
-fn turn(claim: &Claim, row: &Row) -> Result<Turn, LedgerError> {
+fn turn(claim: &Claim, row: &Row) -> Result<SessionTurn, LedgerError> {
     if !cell(row, 0)? {
         return Err(LedgerError::Contended);
     }
     let Some(epoch) = cell::<Option<i64>>(row, 1)? else { return Err(no_copy(claim)) };
     if cell(row, 2)? {
-        return Ok(Turn::Placed(receipt(row, 3)?));
+        return Ok(SessionTurn::Placed(receipt(row, 3)?));
     }
-    Ok(if epoch == claim.epoch { Turn::Ours { in_doubt: cell(row, 6)? } } else { Turn::EpochGone })
+    Ok(if epoch == claim.epoch {
+        SessionTurn::Ours { in_doubt: cell(row, 6)? }
+    } else {
+        SessionTurn::EpochGone
+    })
 }
 
 fn no_copy(claim: &Claim) -> LedgerError {
@@ -115,7 +120,7 @@ impl<'a> ConfirmColumns<'a> {
 
 /// What `onedrop_confirm` says of one receipt, and what is left to do.
 pub(super) fn confirmed(
-    session: &mut Session,
+    connection: &mut Connection,
     one: &ToConfirm<'_>,
     rows: &[Row],
 ) -> Result<Confirmed, LedgerError> {
@@ -130,14 +135,14 @@ pub(super) fn confirmed(
     // The receipt is there, by another's hand: the end still has to be.
     let has_ended: bool = cell(row, 3)?;
     if let Some((attempt, end)) = one.end.filter(|_| !has_ended) {
-        super::record::finish(session, attempt, end)?;
+        super::record::finish(connection, attempt, end)?;
     }
     Ok(Confirmed::Recorded)
 }
 
 /// [`Ledger::release`](crate::ledger::Ledger::release).
-pub(super) fn release(session: &mut Session, claims: &[Claim]) -> Result<(), LedgerError> {
-    session.rollback()?;
+pub(super) fn release(connection: &mut Connection, claims: &[Claim]) -> Result<(), LedgerError> {
+    connection.rollback()?;
     if claims.is_empty() {
         return Ok(());
     }
@@ -148,18 +153,18 @@ pub(super) fn release(session: &mut Session, claims: &[Claim]) -> Result<(), Led
         .with(&copies, Type::INT8_ARRAY)
         .with(&values, Type::BYTEA_ARRAY)
         .with(&epochs, Type::INT8_ARRAY);
-    session.commit(&[statement]).map(drop)
+    connection.commit(&[statement]).map(drop)
 }
 
 /// [`Ledger::try_lock`](crate::ledger::Ledger::try_lock).
-pub(super) fn try_lock(session: &mut Session, name: &str) -> Result<(), LedgerError> {
-    let sets = session.begin(
+pub(super) fn try_lock(connection: &mut Connection, name: &str) -> Result<(), LedgerError> {
+    let sets = connection.begin(
         &format!("SELECT pg_try_advisory_xact_lock({});", advisory_key(&name_hash(name))),
         1,
     )?;
     if sets[0].first().and_then(|row| row.get(0)) == Some("t") {
         return Ok(());
     }
-    session.rollback_or_lose();
+    connection.rollback_or_lose();
     Err(LedgerError::Contended)
 }

@@ -3,7 +3,7 @@
 use postgres::types::Type;
 
 use super::columns::cell;
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::ledger::LedgerError;
 use crate::store::Way;
 
@@ -20,8 +20,8 @@ fn of<'a>(sql: &'a str, way: &'a Way) -> Statement<'a> {
         .with(&way.form, Type::TEXT)
 }
 
-pub(super) fn is_proven(session: &mut Session, way: &Way) -> Result<bool, LedgerError> {
-    let rows = session.read(&[of(IS_PROVEN, way)])?;
+pub(super) fn is_proven(connection: &mut Connection, way: &Way) -> Result<bool, LedgerError> {
+    let rows = connection.read(&[of(IS_PROVEN, way)])?;
     match rows.first().and_then(|rows| rows.first()) {
         Some(row) => Ok(cell::<i64>(row, 0)? > 0),
         None => Ok(false),
@@ -29,15 +29,15 @@ pub(super) fn is_proven(session: &mut Session, way: &Way) -> Result<bool, Ledger
 }
 
 pub(super) fn note(
-    session: &mut Session,
+    connection: &mut Connection,
     way: &Way,
     holds: bool,
     host: &str,
 ) -> Result<(), LedgerError> {
-    session.rollback()?;
+    connection.rollback()?;
     let statement = match holds {
         true => of(PUT, way).with(&host, Type::TEXT),
         false => of(TAKE, way),
     };
-    session.commit(&[statement]).map(drop)
+    connection.commit(&[statement]).map(drop)
 }

@@ -10,7 +10,7 @@ use postgres::types::Type;
 
 use super::columns::INDEXED;
 use super::columns::{AttemptColumns, EndColumns, MessageColumns, cell, receipt, value};
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, CopyState, LeaseTerms, LedgerError, Recorded, SCHEMA_VERSION,
@@ -20,7 +20,7 @@ use crate::lock_key::advisory_key;
 use crate::message::Identity;
 use crate::text;
 
-/// Those of `onedrop_record`: [`Session::patience_ms`], the version, the lock; the message (its two
+/// Those of `onedrop_record`: [`Connection::patience_ms`], the version, the lock; the message (its two
 /// hashes and 19); the attempt (5); the claims (7).
 pub(super) const PARAMETERS: usize = 36;
 
@@ -113,28 +113,29 @@ impl<'a> RecordColumns<'a> {
 
 /// [`Ledger::claim`](crate::ledger::Ledger::claim).
 pub(super) fn claim(
-    session: &mut Session,
+    connection: &mut Connection,
     message: i64,
     destinations: &[Destination],
     owner: &Attempt,
     terms: LeaseTerms,
 ) -> Result<Vec<CopyState>, LedgerError> {
     let claims = Claims::new(destinations, owner, terms);
-    let patience = session.patience_ms();
+    let patience = connection.patience_ms();
     let statement = Statement::kept(CLAIMS).with(&patience, Type::INT8).with(&message, Type::INT8);
-    let rows = session.call(&claims.bind(statement))?;
+    let rows = connection.call(&claims.bind(statement))?;
     claims.states(&rows, 0)
 }
 
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).
 pub(super) fn finish(
-    session: &mut Session,
+    connection: &mut Connection,
     attempt: i64,
     end: &AttemptEnd,
 ) -> Result<(), LedgerError> {
     let ended = EndColumns::of(end);
-    session.rollback()?;
-    let rows = session.commit(&[ended.bind(Statement::new(FINISH).with(&attempt, Type::INT8))])?;
+    connection.rollback()?;
+    let rows =
+        connection.commit(&[ended.bind(Statement::new(FINISH).with(&attempt, Type::INT8))])?;
     match rows.first().is_some_and(|rows| !rows.is_empty()) {
         true => Ok(()),
         false => Err(LedgerError::Broken(format!("no attempt {attempt}"))),
@@ -143,7 +144,7 @@ pub(super) fn finish(
 
 /// [`Ledger::note_attempts`](crate::ledger::Ledger::note_attempts).
 pub(super) fn note_attempts(
-    session: &mut Session,
+    connection: &mut Connection,
     identity: &Identity,
     ended: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
@@ -161,8 +162,8 @@ pub(super) fn note_attempts(
             ended.bind(who.bind(statement))
         })
         .collect();
-    session.rollback()?;
-    session.commit(&statements).map(drop)
+    connection.rollback()?;
+    connection.commit(&statements).map(drop)
 }
 
 /// The claims of one call: seven columns.

@@ -7,7 +7,7 @@ use postgres::types::Type;
 use sha2::{Digest, Sha256};
 
 use super::columns::cell;
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lock_key::{advisory_key, hex, name_hash};
 
@@ -57,8 +57,8 @@ CREATE TABLE onedrop_schema (
 COMMENT ON TABLE onedrop_schema IS 'migrations applied; the highest version is the one of the schema';";
 
 /// [`Ledger::schema_version`](crate::ledger::Ledger::schema_version).
-pub(super) fn version(session: &mut Session) -> Result<i64, LedgerError> {
-    match session.read(&[Statement::new("SELECT max(version)::bigint FROM onedrop_schema")]) {
+pub(super) fn version(connection: &mut Connection) -> Result<i64, LedgerError> {
+    match connection.read(&[Statement::new("SELECT max(version)::bigint FROM onedrop_schema")]) {
         Ok(rows) => match rows.first().and_then(|rows| rows.first()) {
             Some(row) => Ok(cell::<Option<i64>>(row, 0)?.unwrap_or(0)),
             None => Ok(0),
@@ -69,34 +69,34 @@ pub(super) fn version(session: &mut Session) -> Result<i64, LedgerError> {
 }
 
 /// [`Ledger::migrate`](crate::ledger::Ledger::migrate).
-pub(super) fn migrate(session: &mut Session) -> Result<Vec<String>, LedgerError> {
+pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, LedgerError> {
     let mut applied = Vec::new();
-    let before = version(session)?;
+    let before = version(connection)?;
     if before > SCHEMA_VERSION {
         return Err(LedgerError::Version { found: before });
     }
     for migration in &MIGRATIONS {
-        match apply(session, migration) {
+        match apply(connection, migration) {
             Ok(true) => applied.push(migration.name.to_owned()),
             Ok(false) => {}
             Err(error) => {
-                session.rollback_or_lose();
+                connection.rollback_or_lose();
                 return Err(error);
             }
         }
     }
-    match version(session)? {
+    match version(connection)? {
         SCHEMA_VERSION => Ok(applied),
         found => Err(LedgerError::Version { found }),
     }
 }
 
 /// Applies `migration` unless it is on record; returns whether it did.
-fn apply(session: &mut Session, migration: &Migration) -> Result<bool, LedgerError> {
+fn apply(connection: &mut Connection, migration: &Migration) -> Result<bool, LedgerError> {
     // Each in a statement of its own: what follows the lock must see what its last holder
     // committed. That needs a scan: to_regclass() may answer from what this session remembers of
     // the time before.
-    let sets = session.begin(
+    let sets = connection.begin(
         &format!(
             "SELECT pg_advisory_xact_lock({}); SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'onedrop_schema' \
              AND pg_table_is_visible(oid)); SELECT current_setting('server_encoding');",
@@ -112,27 +112,27 @@ fn apply(session: &mut Session, migration: &Migration) -> Result<bool, LedgerErr
         )));
     }
     let has_table = first(1) == Some("t");
-    if has_table && is_on_record(session, migration)? {
-        session.rollback()?;
+    if has_table && is_on_record(connection, migration)? {
+        connection.rollback()?;
         return Ok(false);
     }
     let table = if has_table { "" } else { CREATE_SCHEMA_TABLE };
-    session.batch(&format!("{table} {}", migration.sql))?;
+    connection.batch(&format!("{table} {}", migration.sql))?;
     let sha256 = Sha256::digest(migration.sql.as_bytes()).to_vec();
     let insert = "INSERT INTO onedrop_schema (version, name, sha256) VALUES ($1, $2, $3)";
-    session.commit(&[Statement::new(insert)
+    connection.commit(&[Statement::new(insert)
         .with(&migration.version, Type::INT8)
         .with(&migration.name, Type::TEXT)
         .with(&sha256, Type::BYTEA)])?;
     Ok(true)
 }
 
-fn is_on_record(session: &mut Session, migration: &Migration) -> Result<bool, LedgerError> {
+fn is_on_record(connection: &mut Connection, migration: &Migration) -> Result<bool, LedgerError> {
     let sql = format!(
         "SELECT encode(sha256, 'hex') FROM onedrop_schema WHERE version = {};",
         migration.version
     );
-    let sets = session.batch(&sql)?;
+    let sets = connection.batch(&sql)?;
     let Some(stored) = sets.first().and_then(|rows| rows.first()) else { return Ok(false) };
     if stored.get(0) == Some(hex(&Sha256::digest(migration.sql.as_bytes())).as_str()) {
         return Ok(true);

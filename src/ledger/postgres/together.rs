@@ -11,11 +11,11 @@ use postgres::Row;
 use postgres::types::Type;
 
 use super::columns::cell;
+use super::connection::{Connection, Statement};
 use super::place::{self, ConfirmColumns};
 use super::record::{self, Answer, RecordColumns};
 use super::schema;
-use super::session::{Session, Statement};
-use crate::ledger::{LedgerError, SCHEMA_VERSION, TOGETHER, ToConfirm, ToRecord, Together};
+use crate::ledger::{Committed, LedgerError, MOST_TOGETHER, SCHEMA_VERSION, ToConfirm, ToRecord};
 
 /// In company nobody waits for longer than that for a lock of others, in milliseconds; alone one
 /// may. Longer than a commit takes on a slow disk: those that announce messages come one after the
@@ -26,22 +26,22 @@ const IN_COMPANY_MS: i64 = 2000;
 /// SQLSTATE undefined_function.
 const NO_FUNCTION: &str = "42883";
 
-/// [`Ledger::together`](crate::ledger::Ledger::together). A receipt alone ends the turn.
-pub(super) fn together(
-    session: &mut Session,
+/// [`Session::commit`](crate::ledger::session::Session::commit). A receipt alone ends the turn.
+pub(super) fn commit(
+    connection: &mut Connection,
     records: &[ToRecord<'_>],
     receipts: &[ToConfirm<'_>],
-) -> Result<Together, LedgerError> {
+) -> Result<Committed, LedgerError> {
     if !records.is_empty() {
-        session.rollback()?;
+        connection.rollback()?;
     }
     let columns: Vec<RecordColumns<'_>> = records.iter().map(RecordColumns::of).collect();
     let all: Vec<&RecordColumns<'_>> = columns.iter().collect();
     // The bytes of a message that is on record already need not travel again.
-    let rows = match call(session, &all, false, receipts) {
+    let rows = match call(connection, &all, false, receipts) {
         Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
             // An older schema has no functions.
-            let found = schema::version(session)?;
+            let found = schema::version(connection)?;
             return Err(if found == SCHEMA_VERSION {
                 LedgerError::Refused(why)
             } else {
@@ -54,7 +54,7 @@ pub(super) fn together(
     let (of_records, of_receipts) = answers.split_at(all.len());
     let recorded = columns.iter().zip(of_records).map(|(one, rows)| match one.answer(rows)? {
         Answer::Recorded(recorded) => Ok(recorded),
-        Answer::WantsRaw => match one.answer(&call(session, &[one], true, &[])?)? {
+        Answer::WantsRaw => match one.answer(&call(connection, &[one], true, &[])?)? {
             Answer::Recorded(recorded) => Ok(recorded),
             Answer::WantsRaw => Err(LedgerError::Broken("bytes wanted that were given".to_owned())),
         },
@@ -63,20 +63,20 @@ pub(super) fn together(
     let confirmed = receipts
         .iter()
         .zip(of_receipts)
-        .map(|(one, rows)| place::confirmed(session, one, rows))
+        .map(|(one, rows)| place::confirmed(connection, one, rows))
         .collect();
-    Ok(Together { recorded, confirmed })
+    Ok(Committed { recorded, confirmed })
 }
 
 fn call(
-    session: &mut Session,
+    connection: &mut Connection,
     records: &[&RecordColumns<'_>],
     with_raw: bool,
     receipts: &[ToConfirm<'_>],
 ) -> Result<Vec<Row>, LedgerError> {
     let patience = match records.len() + receipts.len() {
-        1 => session.patience_ms(),
-        _ => session.patience_ms().min(IN_COMPANY_MS),
+        1 => connection.patience_ms(),
+        _ => connection.patience_ms().min(IN_COMPANY_MS),
     };
     let receipts: Vec<ConfirmColumns<'_>> = receipts.iter().map(ConfirmColumns::of).collect();
     let mut statement = Statement::kept(text(records.len(), receipts.len())?);
@@ -86,20 +86,21 @@ fn call(
     for one in &receipts {
         statement = one.bind(statement.with(&patience, Type::INT8));
     }
-    session.commit_call(&statement)
+    connection.commit_call(&statement)
 }
 
 /// The statement for so many records, and so many receipts behind them.
 fn text(records: usize, receipts: usize) -> Result<&'static str, LedgerError> {
-    static TEXTS: [[OnceLock<String>; TOGETHER + 1]; TOGETHER + 1] =
-        [const { [const { OnceLock::new() }; TOGETHER + 1] }; TOGETHER + 1];
+    static TEXTS: [[OnceLock<String>; MOST_TOGETHER + 1]; MOST_TOGETHER + 1] =
+        [const { [const { OnceLock::new() }; MOST_TOGETHER + 1] }; MOST_TOGETHER + 1];
     let calls = records + receipts;
     let text = TEXTS
         .get(records)
         .and_then(|texts| texts.get(receipts))
-        .filter(|_| (1..=TOGETHER).contains(&calls));
-    let text = text
-        .ok_or_else(|| LedgerError::Broken(format!("{calls} calls in one, {TOGETHER} at most")))?;
+        .filter(|_| (1..=MOST_TOGETHER).contains(&calls));
+    let text = text.ok_or_else(|| {
+        LedgerError::Broken(format!("{calls} calls in one, {MOST_TOGETHER} at most"))
+    })?;
     Ok(text.get_or_init(|| {
         let mut used = 0;
         let mut parameters = |count: usize| {

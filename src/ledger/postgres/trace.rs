@@ -9,7 +9,7 @@ use postgres::types::Type;
 
 use super::columns::INDEXED;
 use super::columns::{cell, receipt};
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::ledger::{
     LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart,
     wanted_hashes,
@@ -98,7 +98,7 @@ const UNRECORDED: &str = "NOT EXISTS (SELECT FROM onedrop_message m WHERE m.id_h
 
 /// [`Ledger::trace`](crate::ledger::Ledger::trace).
 pub(super) fn trace(
-    session: &mut Session,
+    connection: &mut Connection,
     filter: &TraceFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
@@ -129,7 +129,7 @@ pub(super) fn trace(
         ),
         None => sql.replace("{wanted}", "onedrop_message m"),
     };
-    let rows = session.read(&[Statement::new(&sql)
+    let rows = connection.read(&[Statement::new(&sql)
         .with(&hashes, Type::BYTEA_ARRAY)
         .with(&name, Type::TEXT)
         .with(&of_each, Type::INT8)
@@ -147,7 +147,7 @@ pub(super) fn trace(
     let (copies, attempts) =
         (with_times(COPIES), with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED));
     let about = |sql| Statement::new(sql).with(&ids, Type::INT8_ARRAY);
-    let answers = session.read(&[
+    let answers = connection.read(&[
         about(ADDRESSES),
         about(PARTS),
         about(&copies),

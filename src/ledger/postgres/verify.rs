@@ -7,7 +7,7 @@ use postgres::Row;
 use postgres::types::Type;
 
 use super::columns::{cell, receipt, value};
-use super::session::{Session, Statement};
+use super::connection::{Connection, Statement};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
@@ -55,7 +55,7 @@ RETURNING id";
 
 /// [`Ledger::copies_to_verify`](crate::ledger::Ledger::copies_to_verify).
 pub(super) fn copies(
-    session: &mut Session,
+    connection: &mut Connection,
     window: &Window<'_>,
     after: Option<&CopyOnRecord>,
     limit: u32,
@@ -75,17 +75,17 @@ pub(super) fn copies(
         .with(&account, Type::TEXT)
         .with(&copy, Type::INT8)
         .with(&limit, Type::INT8);
-    session.read(&[statement])?.into_iter().flatten().map(|row| on_record(&row)).collect()
+    connection.read(&[statement])?.into_iter().flatten().map(|row| on_record(&row)).collect()
 }
 
 /// [`Ledger::latest_copies`](crate::ledger::Ledger::latest_copies).
 pub(super) fn latest(
-    session: &mut Session,
+    connection: &mut Connection,
     limit: u32,
 ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
     let limit = i64::from(limit);
     let statement = Statement::new(LATEST).with(&limit, Type::INT8);
-    let rows = session.read(&[statement])?.into_iter().flatten();
+    let rows = connection.read(&[statement])?.into_iter().flatten();
     rows.map(|row| {
         let destination = Destination {
             account: cell(&row, 0)?,
@@ -142,7 +142,7 @@ fn hash(row: &Row, at: usize) -> Result<Hash, LedgerError> {
 
 /// [`Ledger::settle`](crate::ledger::Ledger::settle).
 pub(super) fn settle(
-    session: &mut Session,
+    connection: &mut Connection,
     copy: &CopyOnRecord,
     is: &Receipt,
 ) -> Result<bool, LedgerError> {
@@ -159,7 +159,7 @@ pub(super) fn settle(
         .with(&was_uid, Type::INT8)
         .with(&was_name, Type::TEXT)
         .with(&row_value, Type::BYTEA);
-    session.rollback()?;
-    let rows = session.commit(&[statement])?;
+    connection.rollback()?;
+    let rows = connection.commit(&[statement])?;
     Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
 }

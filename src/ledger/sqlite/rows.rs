@@ -6,23 +6,21 @@ use std::time::{Duration, UNIX_EPOCH};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{SqliteLedger, schema_version};
+use super::{SqliteSession, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, no_receipt, recorded_secs,
+    RandomValue, Recorded, SCHEMA_VERSION, ToConfirm, ToRecord, no_receipt, recorded_secs,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
 use crate::text;
 
 pub(super) fn record_locked(
-    ledger: &mut SqliteLedger,
-    entry: &Entry<'_>,
-    attempt: &Attempt,
-    destinations: &[Destination],
-    terms: LeaseTerms,
+    ledger: &mut SqliteSession,
+    one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {
+    let ToRecord { entry, attempt, destinations, terms } = *one;
     let (tx, now) = ledger.begin()?;
     let version = schema_version(&tx)?;
     if version != SCHEMA_VERSION {
@@ -33,7 +31,7 @@ pub(super) fn record_locked(
     let known = find_message(&tx, identity)?;
     let (message, recorded_at) = match known {
         Some(known) => known,
-        None => insert_message(&tx, now, entry, attempt, collision)?,
+        None => insert_message(&tx, now, &entry, attempt, collision)?,
     };
     let attempt_row = insert_attempt(&tx, now, Some(message), identity, attempt)?;
     let copies = claim_copies(&tx, now, message, destinations, attempt, terms)?;
@@ -255,17 +253,15 @@ pub(super) fn random_value(row: &Row<'_>, at: usize) -> rusqlite::Result<RandomV
 }
 
 pub(super) fn confirm(
-    ledger: &mut SqliteLedger,
-    claim: &Claim,
-    receipt: &Receipt,
-    facts: CopyFacts,
-    end: Option<(i64, &AttemptEnd)>,
+    ledger: &mut SqliteSession,
+    one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
+    let ToConfirm { claim, receipt, facts, end } = *one;
     let (tx, now) = ledger.begin()?;
-    let CopyRow { placed_epoch, receipt: recorded, .. } = copy_row(&tx, claim)?;
+    let CopyRow { placed_epoch, receipt: recorded, .. } = copy_row(&tx, &claim)?;
     match recorded {
         // The first one wins, whatever its epoch.
-        None => store_receipt(&tx, now, claim, receipt, facts)?,
+        None => store_receipt(&tx, now, &claim, receipt, facts)?,
         // Copies without a name are one only where no other than ours can have been placed.
         Some(by)
             if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch =>

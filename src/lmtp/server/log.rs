@@ -1,8 +1,9 @@
 //! What the log says of a delivery.
 
+use super::delivery::MessageDelivery;
 use super::protocol::Transaction;
+use crate::deliver::Ending;
 use crate::delivery_log::DeliveryLogRecord;
-use crate::lmtp::delivery::{Ending, Parcel};
 use crate::outcome::Outcome;
 
 /// That a recipient was refused before there was a delivery.
@@ -13,17 +14,17 @@ pub fn refused(transaction: &Transaction, recipient: &str, outcome: &Outcome) {
 
 /// How it ended for one recipient. The text names account, mailbox and uid of each copy, the fields
 /// those of the recipient's own.
-pub fn ended(parcel: &Parcel, recipient: usize, ending: &Ending) {
-    let envelope = parcel.envelope();
+pub fn ended(delivery: &MessageDelivery, recipient: usize, ending: &Ending) {
+    let envelope = &delivery.envelope;
     let ended = DeliveryLogRecord {
         queue_id: &envelope.queue_id,
         sender: &envelope.sender,
         recipient: &envelope.recipients[recipient],
-        message_id: parcel.message().identity().message_id.as_deref(),
-        account: Some(parcel.account(recipient)),
+        message_id: delivery.message.identity().message_id.as_deref(),
+        account: delivery.accounts[recipient].as_deref(),
         own: ending.own.as_ref(),
         collision: ending.collision,
-        took: Some(parcel.took()),
+        took: Some(delivery.took()),
         phases: Some(&ending.phases),
         by: "",
     };

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::connection::{Connection, Handler, Peer, Settings};
+use super::delivery::{Contents, MessageDelivery};
 use super::log;
 use super::protocol::{self, Admit, Transaction};
 use super::queue_id;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
-use crate::lmtp::delivery::{self, Contents, Parcel};
-use crate::lmtp::service::Service;
 use crate::message::{Bytes, Message, ReceivedClauses};
 use crate::net::socket::Socket;
 use crate::outcome::Outcome;
+use crate::service::{LOOK_UP, Service};
 
 /// Serves one client to its end.
 pub fn serve(socket: Socket, shared: &Arc<Shared>) {
@@ -148,7 +148,7 @@ impl Handler for Client<'_> {
 impl Client<'_> {
     fn account_of(&mut self, recipient: &str) -> Result<String, Outcome> {
         let over_quota = self.service.policy.over_quota;
-        match self.service.account_of(recipient) {
+        match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
             Ok(Some(account)) => Ok(account),
             Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
             Err(failure) => {
@@ -168,31 +168,33 @@ impl Client<'_> {
         let Some(contents) = self.contents(transaction, bytes) else {
             return Err(io::Error::other("a recipient without an account"));
         };
-        let parcel = Arc::new(Parcel::new(
+        let delivery = Arc::new(MessageDelivery::new(
             Arc::clone(&self.service),
             Arc::clone(&self.shared.metrics),
             contents,
         ));
-        let (flight, answers) = self.shared.flight(&parcel, &self.socket);
-        let news = delivery::begin(&parcel, flight);
-        let mut told = answers.take();
-        for recipient in 0..parcel.envelope().recipients.len() {
-            let ending = parcel.wait_for(recipient, &news);
+        let (guard, answers) = self.shared.begin(&delivery, &self.socket);
+        let news = delivery.begin(guard);
+        let mut said = answers.take();
+        for recipient in 0..delivery.envelope.recipients.len() {
+            let ending = delivery.wait_for(recipient, &news);
             self.shared.metrics.count_outcome(&ending.outcome);
             // A client that is gone gets no reply, but log and metrics still say how it ended.
-            if told.is_ok() {
-                told = say(&ending.outcome);
+            if said.is_ok() {
+                said = say(&ending.outcome);
             }
-            log::ended(&parcel, recipient, &ending);
+            log::ended(&delivery, recipient, &ending);
         }
-        told
+        said
     }
 
     fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
         let service = &self.service;
-        let accounts =
-            transaction.recipients.iter().map(|address| self.known.get(address).cloned());
-        let accounts = accounts.collect::<Option<Vec<String>>>()?;
+        let accounts: Vec<Option<String>> =
+            transaction.recipients.iter().map(|address| self.known.get(address).cloned()).collect();
+        if accounts.iter().any(Option::is_none) {
+            return None;
+        }
         let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
         let client = &transaction.client;
         let from = match (client.helo.as_str(), client.addr.as_str()) {
@@ -204,7 +206,7 @@ impl Client<'_> {
             }
         };
         let id = match transaction.queue_id.as_str() {
-            "" => format!("{}.{}", std::process::id(), service.delivery_number()),
+            "" => format!("{}.{}", std::process::id(), self.shared.delivery_number()),
             queue_id => queue_id.to_owned(),
         };
         let message = Message::new(bytes, service.by);

@@ -11,7 +11,7 @@ use super::session::{CommandError, Refusal};
 use super::{ImapStore, Taken, mailbox, refused};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::store::port::Slot;
+use crate::store::Slot;
 use crate::store::{Copy, Receipt, StoreError};
 
 /// A server that can be waited for takes a small message at once.

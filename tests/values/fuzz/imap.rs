@@ -13,8 +13,8 @@ use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::port::{Need, Slot, Store};
 use onedrop::store::{Copy, Receipt, StoreError};
+use onedrop::store::{Need, Slot, Store};
 
 use super::harness::Target;
 

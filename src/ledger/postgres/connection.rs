@@ -7,6 +7,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use super::target::Target;
 use crate::ledger::LedgerError;
 
 /// A statement with its parameters, numbered `$1` up in their order.
-pub(super) struct Statement<'a> {
+pub struct Statement<'a> {
     sql: &'a str,
     params: Vec<(&'a (dyn ToSql + Sync), Type)>,
     /// The text, of a statement worth keeping prepared where the connection can.
@@ -46,7 +47,7 @@ impl<'a> Statement<'a> {
 
 /// What a transaction is for.
 #[derive(Clone, Copy)]
-pub(super) enum Access {
+pub enum Access {
     /// Every statement sees what was committed before it.
     Write,
     /// All statements see the same state.
@@ -54,20 +55,20 @@ pub(super) enum Access {
 }
 
 /// See the module.
-pub(super) struct Session {
-    target: Target,
+pub struct Connection {
+    target: Arc<Target>,
     until: Instant,
     link: Option<Link>,
     in_transaction: bool,
-    /// The server's own transactions are not READ COMMITTED: [`call`](Session::call) has to open
+    /// The server's own transactions are not READ COMMITTED: [`call`](Connection::call) has to open
     /// one that is.
     calls_begin: bool,
 }
 
-impl Session {
-    pub fn open(target: Target, until: Instant) -> Result<Session, LedgerError> {
+impl Connection {
+    pub(super) fn open(target: Arc<Target>, until: Instant) -> Result<Connection, LedgerError> {
         let link = Some(Link::to(&target, until)?);
-        Ok(Session { target, until, link, in_transaction: false, calls_begin: false })
+        Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
     }
 
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -148,7 +149,7 @@ impl Session {
         self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
-    /// As [`call`](Session::call), and where a transaction is open, in it and as its end.
+    /// As [`call`](Connection::call), and where a transaction is open, in it and as its end.
     pub fn commit_call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
         if !self.in_transaction {
             return self.call(statement);
@@ -320,7 +321,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for Connection {
     fn drop(&mut self) {
         // Say goodbye (a pooler then keeps its server connection), but wait for nothing. In a
         // transaction the closed connection is what rolls it back.

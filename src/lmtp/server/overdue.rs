@@ -16,12 +16,12 @@ pub const OVERDUE: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Default)]
-pub struct Flights {
+pub struct OverdueWatch {
     next: AtomicU64,
-    under_way: Mutex<HashMap<u64, Flight>>,
+    under_way: Mutex<HashMap<u64, Watched>>,
 }
 
-struct Flight {
+struct Watched {
     due: Instant,
     queue_id: String,
     recipients: String,
@@ -30,13 +30,13 @@ struct Flight {
     answer: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Flight {
+impl Watched {
     fn is_overdue(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.due) > OVERDUE
     }
 }
 
-impl Flights {
+impl OverdueWatch {
     /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread
     /// says nothing then.
     ///
@@ -50,14 +50,14 @@ impl Flights {
     ) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let recipients = envelope.recipients.join(" ");
-        let flight = Flight {
+        let delivery = Watched {
             due,
             queue_id: envelope.queue_id.clone(),
             recipients,
             is_told: false,
             answer: Some(answer),
         };
-        self.under_way().insert(number, flight);
+        self.under_way().insert(number, delivery);
         number
     }
 
@@ -71,7 +71,7 @@ impl Flights {
 
     /// When the last of them is due.
     pub fn last_due(&self) -> Option<Instant> {
-        self.under_way().values().map(|flight| flight.due).max()
+        self.under_way().values().map(|delivery| delivery.due).max()
     }
 
     /// Answers for those whose threads should have.
@@ -79,8 +79,8 @@ impl Flights {
         let mut under_way = self.under_way();
         let late = under_way
             .values_mut()
-            .filter(|flight| now.saturating_duration_since(flight.due) > GRACE);
-        let answers: Vec<_> = late.filter_map(|flight| flight.answer.take()).collect();
+            .filter(|delivery| now.saturating_duration_since(delivery.due) > GRACE);
+        let answers: Vec<_> = late.filter_map(|delivery| delivery.answer.take()).collect();
         drop(under_way);
         for answer in answers {
             answer();
@@ -91,10 +91,10 @@ impl Flights {
     pub fn overdue(&self, now: Instant) -> usize {
         let mut under_way = self.under_way();
         let mut count = 0;
-        for flight in under_way.values_mut().filter(|flight| flight.is_overdue(now)) {
+        for delivery in under_way.values_mut().filter(|delivery| delivery.is_overdue(now)) {
             count += 1;
-            if !std::mem::replace(&mut flight.is_told, true) {
-                let Flight { queue_id, recipients, .. } = flight;
+            if !std::mem::replace(&mut delivery.is_told, true) {
+                let Watched { queue_id, recipients, .. } = delivery;
                 tracing::error!(
                     queue_id,
                     recipients,
@@ -105,7 +105,7 @@ impl Flights {
         count
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<u64, Flight>> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<u64, Watched>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,30 +118,31 @@ mod tests {
 
     #[test]
     fn a_delivery_is_overdue_some_time_after_it_was_due_and_until_its_end() {
-        let (flights, due, second) = (Flights::default(), Instant::now(), Duration::from_secs(1));
-        let first = flights.begin(due, &Envelope::default(), Box::new(|| {}));
-        flights.begin(due + second, &Envelope::default(), Box::new(|| {}));
-        assert_eq!((flights.count(), flights.last_due()), (2, Some(due + second)));
-        assert_eq!(flights.overdue(due + OVERDUE), 0);
-        assert_eq!(flights.overdue(due + OVERDUE + second), 1);
-        assert_eq!(flights.overdue(due + OVERDUE + 2 * second), 2);
-        flights.end(first);
-        assert_eq!((flights.count(), flights.overdue(due + OVERDUE + 2 * second)), (1, 1));
+        let (watch, due, second) =
+            (OverdueWatch::default(), Instant::now(), Duration::from_secs(1));
+        let first = watch.begin(due, &Envelope::default(), Box::new(|| {}));
+        watch.begin(due + second, &Envelope::default(), Box::new(|| {}));
+        assert_eq!((watch.count(), watch.last_due()), (2, Some(due + second)));
+        assert_eq!(watch.overdue(due + OVERDUE), 0);
+        assert_eq!(watch.overdue(due + OVERDUE + second), 1);
+        assert_eq!(watch.overdue(due + OVERDUE + 2 * second), 2);
+        watch.end(first);
+        assert_eq!((watch.count(), watch.overdue(due + OVERDUE + 2 * second)), (1, 1));
     }
 
     #[test]
     fn a_thread_that_says_nothing_is_spoken_for_once() {
-        let (flights, due, said) =
-            (Flights::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
+        let (watch, due, said) =
+            (OverdueWatch::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&said);
         let answer = move || {
             count.fetch_add(1, Ordering::SeqCst);
         };
-        flights.begin(due, &Envelope::default(), Box::new(answer));
-        flights.answer(due + GRACE);
+        watch.begin(due, &Envelope::default(), Box::new(answer));
+        watch.answer(due + GRACE);
         assert_eq!(said.load(Ordering::SeqCst), 0);
         for _ in 0..2 {
-            flights.answer(due + GRACE + Duration::from_secs(1));
+            watch.answer(due + GRACE + Duration::from_secs(1));
             assert_eq!(said.load(Ordering::SeqCst), 1);
         }
     }

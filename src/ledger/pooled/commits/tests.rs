@@ -1,7 +1,7 @@
 //! Records and receipts told at the same time, with closures in place of a ledger.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -11,47 +11,41 @@ use crate::message::{DedupBy, Message};
 
 const LATER: Duration = Duration::from_secs(60);
 
-fn calls(at_once: usize, patience: Duration) -> Calls {
-    let calls = Calls::with(at_once, patience);
-    calls.learn(true);
-    calls
-}
-
 /// Confirms copy `copy` by `call`, in `left`.
 fn confirm(
-    calls: &Calls,
+    commits: &Commits,
     copy: i64,
     left: Duration,
-    call: impl FnOnce(&[ToConfirm<'_>], Instant) -> Made,
+    call: impl Fn(&[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError>,
 ) -> Option<Result<Confirmed, LedgerError>> {
     let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
     let one =
         ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
-    calls.confirm(one, Instant::now() + left, |_, receipts, until| call(receipts, until))
+    commits.confirm(one, Instant::now() + left, &|_, receipts, until| call(receipts, until))
 }
 
 /// Odd copies are on record, even ones are gone.
-fn by_number(all: &[ToConfirm<'_>]) -> Made {
+fn by_number(all: &[ToConfirm<'_>]) -> Result<Committed, LedgerError> {
     let confirmed = |one: &ToConfirm<'_>| match one.claim.copy % 2 {
         1 => Confirmed::Recorded,
         _ => Confirmed::Superseded { by: Receipt::Unnamed },
     };
     let confirmed = all.iter().map(|one| Ok(confirmed(one))).collect();
-    Ok(Together { recorded: Vec::new(), confirmed })
+    Ok(Committed { recorded: Vec::new(), confirmed })
 }
 
 /// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what
 /// they came to.
 fn meanwhile(
-    calls: &Calls,
-    call: impl Fn(&[ToConfirm<'_>], Instant) -> Made + Sync,
+    commits: &Commits,
+    call: impl Fn(&[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> + Sync,
     then: impl FnOnce(&dyn Fn() -> bool, &dyn Fn()),
 ) -> Vec<thread::Result<Option<Result<Confirmed, LedgerError>>>> {
     let (begun, has_begun) = channel();
     let (go, gone) = channel::<()>();
     thread::scope(|scope| {
         let first = scope.spawn(move || {
-            confirm(calls, 0, LATER, |all, _| {
+            confirm(commits, 0, LATER, |all, _| {
                 begun.send(()).unwrap();
                 gone.recv().unwrap();
                 by_number(all)
@@ -60,7 +54,7 @@ fn meanwhile(
         has_begun.recv().unwrap();
         let call = &call;
         let others: Vec<_> =
-            (1..5).map(|copy| scope.spawn(move || confirm(calls, copy, LATER, call))).collect();
+            (1..5).map(|copy| scope.spawn(move || confirm(commits, copy, LATER, call))).collect();
         then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| {
             go.send(()).unwrap()
         });
@@ -72,11 +66,11 @@ fn meanwhile(
 
 /// As [`meanwhile`], with copies 1 to 4 in one call.
 fn in_company(
-    call: impl Fn(&[ToConfirm<'_>], Instant) -> Made + Sync,
+    call: impl Fn(&[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> + Sync,
 ) -> Vec<thread::Result<Option<Result<Confirmed, LedgerError>>>> {
-    let calls = calls(1, LATER);
-    meanwhile(&calls, call, |_, go| {
-        until(|| calls.group.waiting() == 4);
+    let commits = Commits::with(1, LATER);
+    meanwhile(&commits, call, |_, go| {
+        until(|| commits.0.waiting() == 4);
         go();
     })
 }
@@ -106,27 +100,28 @@ fn what_fails_in_company_is_tried_by_each_alone() {
     for told in in_company(|_, _| Err(LedgerError::Unavailable("gone".to_owned()))) {
         assert!(told.unwrap().is_none());
     }
-    let told = in_company(|_, _| panic!("told to"));
+    let told = in_company(|_, _| panic!("as the test wants it"));
     assert_eq!(told.iter().filter(|one| one.is_err()).count(), 1, "who led");
     assert!(told.into_iter().flatten().all(|told| told.is_none()));
 }
 
 #[test]
 fn a_call_for_one_alone_is_its_own() {
-    let failed = confirm(&calls(AT_ONCE, LATER), 1, LATER, |_, _| Err(LedgerError::Contended));
+    let failed =
+        confirm(&Commits::with(AT_ONCE, LATER), 1, LATER, |_, _| Err(LedgerError::Contended));
     assert!(matches!(failed, Some(Err(LedgerError::Contended))), "{failed:?}");
 }
 
 #[test]
 fn nobody_waits_for_one_that_hangs() {
-    let calls = calls(1, Duration::from_millis(50));
+    let commits = Commits::with(1, Duration::from_millis(50));
     let told = meanwhile(
-        &calls,
+        &commits,
         |all, _| by_number(all),
         |all_ended, go| {
             until(all_ended);
             // Nor does who comes later.
-            let later = confirm(&calls, 5, LATER, |all, _| by_number(all));
+            let later = confirm(&commits, 5, LATER, |all, _| by_number(all));
             assert!(matches!(later, Some(Ok(Confirmed::Recorded))), "{later:?}");
             go();
         },
@@ -136,10 +131,10 @@ fn nobody_waits_for_one_that_hangs() {
 
 #[test]
 fn of_those_who_wait_two_go_ahead_beside_one_that_takes_its_time() {
-    let calls = calls(AT_ONCE, LATER);
+    let commits = Commits::with(AT_ONCE, LATER);
     let (confirmed, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let told = meanwhile(
-        &calls,
+        &commits,
         |all, _| {
             assert!(all.len() > 1 || is_over.load(Ordering::SeqCst), "one waits for company");
             confirmed.fetch_add(all.len(), Ordering::SeqCst);
@@ -156,7 +151,7 @@ fn of_those_who_wait_two_go_ahead_beside_one_that_takes_its_time() {
 
 #[test]
 fn records_and_receipts_go_together_and_each_hears_of_its_own() {
-    let calls = calls(1, LATER);
+    let commits = Commits::with(1, LATER);
     let made_for = Mutex::new(Vec::new());
     // A message's row is its size; see `by_number`.
     let made = |records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>], _: Instant| {
@@ -173,7 +168,7 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
                 copies,
             })
         });
-        Ok(Together { recorded: recorded.collect(), ..by_number(receipts)? })
+        Ok(Committed { recorded: recorded.collect(), ..by_number(receipts)? })
     };
     let record = |size_bytes: u64| {
         let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
@@ -188,20 +183,20 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
         };
         let terms = LeaseTerms { lease: LATER, join: false };
         let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
-        calls.record(one, Instant::now() + LATER, made)
+        commits.record(one, Instant::now() + LATER, &made)
     };
     let confirm = |copy: i64| {
         let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
         let one =
             ToConfirm { claim, receipt: &Receipt::Unnamed, facts: CopyFacts::default(), end: None };
-        calls.confirm(one, Instant::now() + LATER, made)
+        commits.confirm(one, Instant::now() + LATER, &made)
     };
-    let first = calls.group.wait(|| panic!("it is the first"), Instant::now());
+    let first = commits.0.wait(|| panic!("it is the first"), Instant::now());
     thread::scope(|scope| {
         let (record, confirm) = (&record, &confirm);
         let recorded = [7, 8].map(|row| (row, scope.spawn(move || record(row))));
         let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(copy)));
-        until(|| calls.group.waiting() == 4);
+        until(|| commits.0.waiting() == 4);
         drop(first);
         for (row, told) in recorded {
             let told = told.join().unwrap();
@@ -216,10 +211,8 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
 
 #[test]
 fn who_has_little_time_goes_alone() {
-    assert!(confirm(&calls(AT_ONCE, LATER), 1, LEAST / 2, |_, _| panic!("in company")).is_none());
-}
-
-#[test]
-fn a_ledger_that_does_not_work_together_is_left_alone() {
-    assert!(confirm(&Calls::default(), 1, LATER, |_, _| panic!("in company")).is_none());
+    assert!(
+        confirm(&Commits::with(AT_ONCE, LATER), 1, LEAST / 2, |_, _| panic!("in company"))
+            .is_none()
+    );
 }

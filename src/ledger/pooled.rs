@@ -1,0 +1,403 @@
+//! A ledger over the sessions of one engine: it keeps some for the next call, opens them again, and
+//! commits together what deliveries put on record at the same time ([`commits`]).
+//!
+//! A session is taken for each call and goes back after it, so that a delivery holds none while it
+//! does something else; only a turn keeps its own. A session that had trouble is closed. A kept one
+//! may have died unseen: the first call in it is made once more, in a new one. Should the dead one
+//! have done it, and only the answer be lost, the second call finds what the first one did.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{
+    Accounts, Attempt, AttemptEnd, Audit, Claim, Committed, Confirmed, CopyOnRecord, CopyState,
+    Entry, LeaseTerms, Ledger, LedgerError, OpenTurn, Proofs, Recorded, Records, Schema, Session,
+    SessionTurn, ToConfirm, ToRecord, Trace, TraceFilter, Turn, Window,
+};
+use crate::directory::{Asked, Destination};
+use crate::lock_key::Hash;
+use crate::message::Identity;
+use crate::pool::{Connections, InUse, Limits, Pool};
+use crate::store::{Receipt, Way};
+use commits::Commits;
+
+mod commits;
+
+/// Opens a session whose calls return before the time given.
+pub type Open<S> = Arc<dyn Fn(Instant) -> Result<S, LedgerError> + Send + Sync>;
+
+/// What an engine is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Traits {
+    /// Opening a session takes a while, in which a delivery can do something else.
+    pub opens_slowly: bool,
+    /// Several records and receipts in one transaction cost less than each in its own.
+    pub commits_together: bool,
+}
+
+/// See the module.
+pub struct PooledLedger<S: Session> {
+    open: Open<S>,
+    most: usize,
+    sessions: Arc<Pool<S>>,
+    /// A session that is being opened ([`Ledger::prepare`](Ledger::prepare)).
+    opening: Mutex<Option<Receiver<Result<S, LedgerError>>>>,
+    opens_slowly: bool,
+    commits: Option<Commits>,
+    /// By how many seconds the ledger's clock is ahead of ours, by its last word.
+    ahead: AtomicI64,
+}
+
+impl<S: Session + 'static> PooledLedger<S> {
+    pub fn over(open: Open<S>, traits: Traits, limits: Limits) -> PooledLedger<S> {
+        PooledLedger {
+            open,
+            most: limits.used,
+            sessions: Arc::new(Pool::new(limits)),
+            opening: Mutex::default(),
+            opens_slowly: traits.opens_slowly,
+            commits: traits.commits_together.then(Commits::default),
+            ahead: AtomicI64::new(0),
+        }
+    }
+
+    /// A session, and whether it was kept from an earlier use.
+    fn session(&self, until: Instant) -> Result<(InUse<S>, bool), LedgerError> {
+        let right = self
+            .sessions
+            .take("", until)
+            .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.most)))?;
+        let was_kept = right.is_at_hand();
+        let mut session = right.or_make(|| self.opened(until))?;
+        if let Err(error) = session.renew(until) {
+            session.throw_away();
+            return Err(error);
+        }
+        Ok((session, was_kept))
+    }
+
+    /// The session that is being opened, else a new one.
+    fn opened(&self, until: Instant) -> Result<S, LedgerError> {
+        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match opening.map(|opening| opening.recv()) {
+            Some(Ok(opened)) => opened,
+            // Without a thread, or after its panic, as if it had not been asked for.
+            Some(Err(_)) | None => (self.open)(until),
+        }
+    }
+
+    /// Makes a call, in a kept session or a new one.
+    fn call<T>(
+        &self,
+        until: Instant,
+        mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        self.call_and_hold(until, &mut work).map(|(value, _)| value)
+    }
+
+    fn call_and_hold<T>(
+        &self,
+        until: Instant,
+        work: &mut dyn FnMut(&mut S) -> Result<T, LedgerError>,
+    ) -> Result<(T, InUse<S>), LedgerError> {
+        let (mut session, was_kept) = self.session(until)?;
+        let mut result = work(&mut session);
+        let is_lost = matches!(result, Err(LedgerError::Unavailable(_)));
+        if was_kept && is_lost && Instant::now() < until {
+            result = session.reopen(until).and_then(|()| work(&mut session));
+        }
+        match result {
+            Ok(value) => Ok((value, session)),
+            Err(error) => {
+                if !matches!(error, LedgerError::Contended) {
+                    session.throw_away();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What a new message's time on record says of the ledger's clock.
+    fn learn_the_time(&self, at: Option<SystemTime>, recorded: &Recorded) {
+        if recorded.is_new && at != Some(recorded.recorded_at) {
+            let ahead = secs(recorded.recorded_at).saturating_sub(secs(SystemTime::now()));
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<S: Session + 'static> Ledger for PooledLedger<S> {
+    fn prepare(&self, until: Instant) {
+        if !self.opens_slowly {
+            return;
+        }
+        let (opened, opening) = channel();
+        let open = Arc::clone(&self.open);
+        let work = move || drop(opened.send(open(until)));
+        if thread::Builder::new().name("ledger".to_owned()).spawn(work).is_ok() {
+            *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
+        }
+    }
+
+    fn time(&self) -> SystemTime {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let now = secs(SystemTime::now()).saturating_add(ahead).max(0).unsigned_abs();
+        SystemTime::UNIX_EPOCH + Duration::from_secs(now)
+    }
+
+    fn record(
+        &self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Recorded, LedgerError> {
+        let one = ToRecord { entry: *entry, attempt, destinations, terms };
+        let alone = || self.call(until, |session| session.record(&one));
+        let recorded = match &self.commits {
+            Some(commits) => commits.record(one, until, &self.commit()).unwrap_or_else(alone),
+            None => alone(),
+        }?;
+        self.learn_the_time(entry.at, &recorded);
+        Ok(recorded)
+    }
+
+    fn claim(
+        &self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.call(until, |session| session.claim(message, destinations, owner, terms))
+    }
+
+    fn take_turn<'a>(
+        &'a self,
+        claim: &Claim,
+        copy_key: &Hash,
+        until: Instant,
+    ) -> Result<Turn<'a>, LedgerError> {
+        let mut work = |session: &mut S| session.take_turn(claim, copy_key);
+        let (turn, session) = self.call_and_hold(until, &mut work)?;
+        Ok(match turn {
+            SessionTurn::Ours { in_doubt } => {
+                Turn::Ours { in_doubt, turn: Box::new(PooledTurn { session }) }
+            }
+            SessionTurn::Placed(receipt) => Turn::Placed(receipt),
+            SessionTurn::EpochGone => Turn::EpochGone,
+        })
+    }
+
+    fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError> {
+        let alone = || self.call(until, |session| session.confirm(receipt));
+        match &self.commits {
+            Some(commits) => commits.confirm(*receipt, until, &self.commit()).unwrap_or_else(alone),
+            None => alone(),
+        }
+    }
+
+    fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError> {
+        self.call(until, |session| session.release(claims))
+    }
+
+    fn keep(
+        &self,
+        message: i64,
+        bytes: &[u8],
+        why: &str,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call(until, |session| session.keep(message, bytes, why))
+    }
+
+    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
+        self.call(until, |session| session.kept(message))
+    }
+
+    fn finish(
+        &self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.call(until, |session| {
+            if let Some((attempt, end)) = recorded {
+                session.finish(attempt, end)?;
+            }
+            if others.is_empty() { Ok(()) } else { session.note_attempts(identity, others) }
+        })
+    }
+}
+
+impl<S: Session + 'static> PooledLedger<S> {
+    /// Makes one call for several deliveries.
+    fn commit(
+        &self,
+    ) -> impl Fn(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> {
+        |records, receipts, until| self.call(until, |session| session.commit(records, receipts))
+    }
+}
+
+/// A turn, in the session that holds its lock.
+struct PooledTurn<S: Session> {
+    session: InUse<S>,
+}
+
+impl<S: Session> OpenTurn for PooledTurn<S> {
+    fn confirm(
+        mut self: Box<Self>,
+        receipt: &ToConfirm<'_>,
+        until: Instant,
+    ) -> Result<Confirmed, LedgerError> {
+        let session = &mut self.session;
+        session
+            .renew(until)
+            .and_then(|()| session.confirm(receipt))
+            .inspect_err(|_| self.session.throw_away())
+    }
+}
+
+impl<S: Session> Drop for PooledTurn<S> {
+    fn drop(&mut self) {
+        // After a confirm there is no turn to leave any more.
+        if self.session.leave().is_err() {
+            self.session.throw_away();
+        }
+    }
+}
+
+impl<S: Session + 'static> Accounts for PooledLedger<S> {
+    fn account_by_query(
+        &self,
+        query: &str,
+        asked: &Asked,
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        self.call(until, |session| session.account_by_query(query, asked))
+    }
+}
+
+impl<S: Session + 'static> Proofs for PooledLedger<S> {
+    fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError> {
+        self.call(until, |session| session.is_proven(way))
+    }
+
+    fn note_proof(
+        &self,
+        way: &Way,
+        holds: bool,
+        host: &str,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.call(until, |session| session.note_proof(way, holds, host))
+    }
+
+    fn latest_copies(
+        &self,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        self.call(until, |session| session.latest_copies(limit))
+    }
+}
+
+impl<S: Session + 'static> Records for PooledLedger<S> {
+    fn trace(
+        &self,
+        filter: &TraceFilter<'_>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<Trace>, LedgerError> {
+        self.call(until, |session| session.trace(filter, limit))
+    }
+}
+
+impl<S: Session + 'static> Audit for PooledLedger<S> {
+    fn copies_to_verify(
+        &self,
+        window: &Window<'_>,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        self.call(until, |session| session.copies_to_verify(window, after, limit))
+    }
+
+    fn settle(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call(until, |session| session.settle(copy, receipt))
+    }
+
+    fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.call(until, |session| session.kept_bytes(message))
+    }
+}
+
+impl<S: Session + 'static> Schema for PooledLedger<S> {
+    fn schema_version(&self, until: Instant) -> Result<i64, LedgerError> {
+        self.call(until, Session::schema_version)
+    }
+
+    fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError> {
+        self.call(until, Session::migrate)
+    }
+
+    fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String> {
+        let open = || (self.open)(until);
+        let mut first = open().map_err(|error| error.to_string())?;
+        let mut second = open().map_err(|error| format!("no second session: {error}"))?;
+        first
+            .try_lock(name)
+            .map_err(|error| format!("a session cannot take a lock that nobody holds: {error}"))?;
+        match second.try_lock(name) {
+            Err(LedgerError::Contended) => {}
+            Ok(()) => {
+                return Err(
+                    "two sessions hold one lock at the same time, so deliveries would not \
+                     exclude each other (does ledger.url lead to different servers, as behind a \
+                     balancer?)"
+                        .to_owned(),
+                );
+            }
+            Err(error) => {
+                return Err(format!("a session cannot try a lock that another holds: {error}"));
+            }
+        }
+        let not_back = |error| format!("a session cannot give its lock back: {error}");
+        first.leave().map_err(not_back)?;
+        second
+            .try_lock(name)
+            .map_err(|error| format!("a lock that was given back cannot be taken: {error}"))?;
+        second.leave().map_err(not_back)
+    }
+}
+
+impl<S: Session + 'static> Connections for PooledLedger<S> {
+    fn close_idle(&self) {
+        self.sessions.close_idle();
+    }
+
+    fn retire(&self) {
+        self.sessions.retire();
+    }
+
+    fn count(&self) -> (usize, usize) {
+        self.sessions.count()
+    }
+}
+
+fn secs(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
+}

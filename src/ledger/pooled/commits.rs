@@ -1,0 +1,175 @@
+//! Records and receipts of deliveries at the same time in one transaction: one commit for all. A
+//! delivery that would wait for too long, or whose call failed in company, goes alone.
+
+use std::iter;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::directory::Destination;
+use crate::group_commit::{GroupCommit, Waited};
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyFacts, Entry, LeaseTerms, LedgerError,
+    MOST_TOGETHER, Recorded, ToConfirm, ToRecord,
+};
+use crate::message::{Facts, Identity};
+use crate::store::Receipt;
+
+/// So many calls at the same time: the server can work on one while it writes the other to disk.
+const AT_ONCE: usize = 2;
+/// A call that takes longer than that is waited for no more: its session may hang.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// A call for several takes no longer than that; then each goes alone.
+const IN_COMPANY: Duration = Duration::from_secs(10);
+/// A delivery that has less time left than that goes alone at once.
+const LEAST: Duration = Duration::from_secs(20);
+
+/// Makes one call for several; it ends by the time given.
+pub type Call<'a> =
+    dyn Fn(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> + 'a;
+
+/// See the module.
+pub struct Commits(GroupCommit<Job, Option<Outcome>>);
+
+/// What one has come to.
+enum Outcome {
+    Recorded(Result<Recorded, LedgerError>),
+    Confirmed(Result<Confirmed, LedgerError>),
+}
+
+impl Default for Commits {
+    fn default() -> Commits {
+        Commits::with(AT_ONCE, PATIENCE)
+    }
+}
+
+impl Commits {
+    fn with(at_once: usize, patience: Duration) -> Commits {
+        Commits(GroupCommit::new(at_once, MOST_TOGETHER, Some(patience), || None))
+    }
+
+    /// Has `one` recorded by `call`, perhaps with others, or by another delivery's; every call must
+    /// end by the time it is given, which is before `until`. `None`: to be done alone.
+    pub fn record(
+        &self,
+        one: ToRecord<'_>,
+        until: Instant,
+        call: &Call<'_>,
+    ) -> Option<Result<Recorded, LedgerError>> {
+        // Bytes that are kept travel by themselves.
+        if one.entry.raw.is_some() {
+            return None;
+        }
+        let alone = || call(&[one], &[], until).map(|mut made| made.recorded.pop());
+        match self.join(|| Job::record(&one), until, call)? {
+            Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
+            Joined::Done(Outcome::Recorded(outcome)) => Some(outcome),
+            Joined::Done(Outcome::Confirmed(_)) => None,
+        }
+    }
+
+    /// As [`record`](Commits::record), for a receipt.
+    pub fn confirm(
+        &self,
+        one: ToConfirm<'_>,
+        until: Instant,
+        call: &Call<'_>,
+    ) -> Option<Result<Confirmed, LedgerError>> {
+        let alone = || call(&[], &[one], until).map(|mut made| made.confirmed.pop());
+        match self.join(|| Job::confirm(&one), until, call)? {
+            Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
+            Joined::Done(Outcome::Confirmed(outcome)) => Some(outcome),
+            Joined::Done(Outcome::Recorded(_)) => None,
+        }
+    }
+
+    fn join(&self, job: impl Fn() -> Job, until: Instant, call: &Call<'_>) -> Option<Joined<'_>> {
+        if until.saturating_duration_since(Instant::now()) <= LEAST {
+            return None;
+        }
+        let leader = match self.0.wait(&job, until) {
+            Waited::Done(outcome) => return outcome.map(Joined::Done),
+            Waited::TimedOut => return None,
+            Waited::Leads(leader) if leader.is_alone() => return Some(Joined::Alone(leader)),
+            Waited::Leads(leader) => leader,
+        };
+        let mine = job();
+        let all = || iter::once(&mine).chain(leader.jobs());
+        let records: Vec<_> = all().filter_map(Job::to_record).collect();
+        let receipts: Vec<_> = all().filter_map(Job::to_confirm).collect();
+        // A call that fails says nothing of any one of them: one may have kept the others from it,
+        // or the session been dead.
+        let until = until.min(Instant::now() + IN_COMPANY);
+        let Committed { recorded, confirmed } =
+            call(&records, &receipts, until).unwrap_or_default();
+        let (mut recorded, mut confirmed) = (recorded.into_iter(), confirmed.into_iter());
+        let mut outcomes = all().map(|job| match job {
+            Job::Record(_) => recorded.next().map(Outcome::Recorded),
+            Job::Confirm { .. } => confirmed.next().map(Outcome::Confirmed),
+        });
+        let own = outcomes.next().flatten();
+        leader.done(outcomes);
+        own.map(Joined::Done)
+    }
+}
+
+/// What came of joining others.
+enum Joined<'a> {
+    /// Nobody else is there. Others wait as long as this is kept.
+    Alone(crate::group_commit::Leader<'a, Job, Option<Outcome>>),
+    Done(Outcome),
+}
+
+/// What another thread needs to make a call for us.
+enum Job {
+    Record(Box<OwnedRecord>),
+    Confirm { claim: Claim, receipt: Receipt, facts: CopyFacts, end: Option<(i64, AttemptEnd)> },
+}
+
+struct OwnedRecord {
+    identity: Identity,
+    facts: Facts,
+    size_bytes: u64,
+    nul_runs: Option<Vec<u8>>,
+    at: Option<SystemTime>,
+    attempt: Attempt,
+    destinations: Vec<Destination>,
+    terms: LeaseTerms,
+}
+
+impl Job {
+    fn record(one: &ToRecord<'_>) -> Job {
+        Job::Record(Box::new(OwnedRecord {
+            identity: one.entry.identity.clone(),
+            facts: one.entry.facts.clone(),
+            size_bytes: one.entry.size_bytes,
+            nul_runs: one.entry.nul_runs.map(<[u8]>::to_vec),
+            at: one.entry.at,
+            attempt: one.attempt.clone(),
+            destinations: one.destinations.to_vec(),
+            terms: one.terms,
+        }))
+    }
+
+    fn confirm(one: &ToConfirm<'_>) -> Job {
+        let end = one.end.map(|(attempt, end)| (attempt, end.clone()));
+        Job::Confirm { claim: one.claim, receipt: one.receipt.clone(), facts: one.facts, end }
+    }
+
+    fn to_record(&self) -> Option<ToRecord<'_>> {
+        let Job::Record(one) = self else { return None };
+        let OwnedRecord { identity, facts, size_bytes, at, attempt, destinations, terms, .. } =
+            &**one;
+        let nul_runs = one.nul_runs.as_deref();
+        let entry =
+            Entry { identity, facts, size_bytes: *size_bytes, raw: None, nul_runs, at: *at };
+        Some(ToRecord { entry, attempt, destinations, terms: *terms })
+    }
+
+    fn to_confirm(&self) -> Option<ToConfirm<'_>> {
+        let Job::Confirm { claim, receipt, facts, end } = self else { return None };
+        let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
+        Some(ToConfirm { claim: *claim, receipt, facts: *facts, end })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! What a door needs to deliver under one configuration: where mail goes, the ledger, the store,
+//! the proof that the way into the store is right, the limits. The command makes one for its one
+//! message; the server makes one for each configuration that it reads, and a message keeps the one
+//! under which it began.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::Zoned;
+
+use crate::config::{Config, Loaded};
+use crate::deadline::Deadline;
+use crate::deliver::{self, Ending, Failure, Job, Means, Policy, Watch};
+use crate::directory::{Destination, Known};
+use crate::envelope::Envelope;
+use crate::ledger::{AnyLedger, LedgerError};
+use crate::message::{DedupBy, Facts, Message, ReceivedClauses, trace_head};
+use crate::pool::{Connections, Limits};
+use crate::routing::Routing;
+use crate::store::{AnyStore, StoreError};
+use crate::way::{self, Gate, Unproven};
+
+/// Makes a ledger, which connects to nothing yet.
+pub type MakeLedger = fn(&Loaded, Limits) -> Result<Arc<dyn AnyLedger>, LedgerError>;
+
+/// Makes a store, which connects to nothing yet.
+pub type MakeStore = fn(&Loaded, Limits) -> Result<Arc<dyn AnyStore>, StoreError>;
+
+/// What `main` has chosen.
+#[derive(Clone, Copy)]
+pub struct Adapters {
+    pub ledger: MakeLedger,
+    pub store: MakeStore,
+}
+
+/// What a process that does one thing keeps of connections.
+pub const ONE: Limits =
+    Limits { used: usize::MAX, per_key: usize::MAX, kept: 1, idle: Duration::MAX };
+
+/// What the directory gets to answer for one recipient: twice the time in which a connection shows
+/// that its server is gone. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
+pub const LOOK_UP: Duration = Duration::from_secs(20);
+
+/// How long it may take to renew the proof that the way into the store is right; deliveries wait
+/// for it.
+const PROOF: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct Service {
+    loaded: Arc<Loaded>,
+    pub ledger: Arc<dyn AnyLedger>,
+    pub store: Arc<dyn AnyStore>,
+    pub routing: Routing,
+    /// Before anything is written.
+    gate: Arc<Gate>,
+    pub policy: Policy,
+    pub by: DedupBy,
+    /// This host's name.
+    pub host: String,
+}
+
+/// A message with its envelope, as a door has taken it.
+#[derive(Clone, Copy)]
+pub struct Mail<'a> {
+    pub message: &'a Message,
+    pub envelope: &'a Envelope,
+    /// The account of each recipient; `None`: nobody has that address.
+    pub accounts: &'a [Option<String>],
+    /// Where our trace fields are to be prepended: how the message came, and when.
+    pub clauses: Option<(&'a ReceivedClauses, &'a Zoned)>,
+    pub started: Instant,
+    /// All recipients share one ending: the process' exit status.
+    pub one_ending: bool,
+}
+
+impl Service {
+    /// # Errors
+    /// What is wrong with the configuration, in words.
+    pub fn new(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, Failure> {
+        let pool = &loaded.config.pool;
+        let idle = Duration::from_secs(pool.idle_secs);
+        let ledger = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
+        let per_key = pool.per_account;
+        let store = Limits { used: usize::MAX, per_key, kept: pool.store, idle };
+        Service::with(loaded, adapters, ledger, store)
+    }
+
+    /// For one message.
+    ///
+    /// # Errors
+    /// As for [`new`](Service::new).
+    pub fn for_one(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, Failure> {
+        let mut service = Service::with(loaded, adapters, ONE, ONE)?;
+        // The recipient's own copy first; and the watchdog knows of one append at a time.
+        service.policy.side_by_side = 1;
+        // A slot that is dropped would cost one message more than it could gain.
+        service.policy.begins_early = false;
+        Ok(service)
+    }
+
+    fn with(
+        loaded: Arc<Loaded>,
+        adapters: Adapters,
+        ledger: Limits,
+        store: Limits,
+    ) -> Result<Service, Failure> {
+        let config = &loaded.config;
+        if config.directory.knows_nobody() {
+            let text = "the directory knows nobody: set directory.domains, accounts or query";
+            return Err(Failure::Setup(text.to_owned()));
+        }
+        Ok(Service {
+            ledger: (adapters.ledger)(&loaded, ledger)?,
+            store: (adapters.store)(&loaded, store)?,
+            routing: Routing::new(config),
+            gate: Arc::default(),
+            policy: Policy::of(config),
+            by: config.dedup.by,
+            host: host_name(),
+            loaded,
+        })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Begins to open what delivering to these recipients will need.
+    pub fn prepare(&self, recipients: &[String], deadline: &Deadline) {
+        self.ledger.prepare(deadline.end());
+        for recipient in recipients {
+            if let Known::Account(account) = self.routing.known(recipient) {
+                self.store.prepare(&account, deadline.last_bytes());
+            }
+        }
+    }
+
+    /// The account of a recipient; `None` when nobody has the address.
+    ///
+    /// # Errors
+    /// The query cannot be asked now.
+    pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<String>, Failure> {
+        self.routing.account_of(address, self.ledger.as_ref(), until)
+    }
+
+    /// Delivers to those recipients that have an account. All are told how it ended for them, and
+    /// the attempts of all are on record, each with its own end.
+    pub fn deliver(&self, mail: Mail<'_>, deadline: &Deadline, watch: &dyn Watch) -> Vec<Ending> {
+        let facts = mail.message.facts();
+        let (policy, ledger, store) = (&self.policy, &*self.ledger, &*self.store);
+        let means = Means { policy, ledger, store, deadline, watch };
+        let unknown = Failure::NoRecipient;
+        let destinations = match mail.accounts.iter().any(Option::is_some) {
+            true => self.destinations(mail, deadline),
+            false => return deliver::fail(&self.job(mail, &facts, &[], &[]), &unknown, means),
+        };
+        match destinations {
+            Ok(destinations) => {
+                let heads: Vec<Vec<u8>> = destinations.iter().map(|one| head(mail, one)).collect();
+                deliver::deliver(&self.job(mail, &facts, &destinations, &heads), means)
+            }
+            Err(failure) => deliver::fail(&self.job(mail, &facts, &[], &[]), &failure, means),
+        }
+    }
+
+    fn job<'a>(
+        &'a self,
+        mail: Mail<'a>,
+        facts: &'a Facts,
+        destinations: &'a [Destination],
+        heads: &'a [Vec<u8>],
+    ) -> Job<'a> {
+        let Mail { message, envelope, accounts, started, one_ending, .. } = mail;
+        let host = &self.host;
+        Job { message, facts, envelope, accounts, destinations, heads, host, started, one_ending }
+    }
+
+    /// Where the message belongs, if it may be written there: nothing is written through a server
+    /// that is not proven to write for the account that we name.
+    fn destinations(
+        &self,
+        mail: Mail<'_>,
+        deadline: &Deadline,
+    ) -> Result<Vec<Destination>, Failure> {
+        let mut accounts: Vec<String> = Vec::new();
+        for account in mail.accounts.iter().flatten() {
+            if !accounts.contains(account) {
+                accounts.push(account.clone());
+            }
+        }
+        let (message, envelope, until) = (mail.message, mail.envelope, deadline.end());
+        let ledger = self.ledger.as_ref();
+        let destinations =
+            self.routing.destinations(&accounts, message, envelope, ledger, until)?;
+        let names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();
+        let (ledger, store, until) = (&*self.ledger, &*self.store, deadline.last_bytes());
+        self.gate.pass(&names, &self.host, ledger, store, until)?;
+        Ok(destinations)
+    }
+
+    /// Renews the proof that the way into the store is right, in the background; deliveries wait
+    /// for it.
+    pub fn begin_to_renew_the_proof(self: &Arc<Self>) {
+        if self.store.way().is_none() {
+            return;
+        }
+        let (asking, service) = (self.gate.begin(), Arc::clone(self));
+        let renew = move || {
+            let until = Instant::now() + PROOF;
+            let directory = &service.config().directory;
+            let accounts: Vec<&str> = directory.accounts.values().map(String::as_str).collect();
+            let (ledger, store) = (&*service.ledger, &*service.store);
+            let renewed = way::renew(&accounts, &service.host, ledger, store, until);
+            asking.end(&renewed);
+            match renewed {
+                Ok(proof) => tracing::info!("store: {}", proof.unwrap_or_default()),
+                Err(Unproven::Ignores(why)) => {
+                    tracing::error!("store: {why}; until that is mended all mail is deferred")
+                }
+                Err(Unproven::Unknown(failure)) => {
+                    tracing::warn!("{failure}; without a proof on record nothing is written")
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("proof".to_owned()).spawn(renew) {
+            tracing::warn!(%error, "no thread to find out for whom the mail server lets us act");
+        }
+    }
+
+    /// The time that a delivery beginning now has.
+    pub fn deadline(&self) -> Deadline {
+        let limits = &self.loaded.config.limits;
+        let (total, answer) = (limits.deadline_secs, limits.answer_secs);
+        Deadline::new(Duration::from_secs(total), Duration::from_secs(answer))
+    }
+
+    /// What is kept open for the next message.
+    pub fn connections(&self) -> [(&'static str, &dyn Connections); 2] {
+        [("ledger", &*self.ledger), ("store", &*self.store)]
+    }
+}
+
+/// What stands before the message in a copy.
+fn head(mail: Mail<'_>, destination: &Destination) -> Vec<u8> {
+    let Some((clauses, received)) = mail.clauses else { return Vec::new() };
+    let is_its = |account: &Option<String>| account.as_ref() == Some(&destination.account);
+    match mail.message.received().first() {
+        _ if destination.shared => Vec::new(),
+        // It would continue our last field, and be another message. Postfix begins with a field of
+        // its own.
+        Some(b' ' | b'\t') => Vec::new(),
+        _ => {
+            let first = mail.accounts.iter().position(is_its).unwrap_or(0);
+            let (sender, address) = (&mail.envelope.sender, &mail.envelope.recipients[first]);
+            trace_head(sender, address, clauses, received)
+        }
+    }
+}
+
+/// This host's name.
+pub fn host_name() -> String {
+    let name = nix::unistd::gethostname();
+    name.map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
+}
