@@ -11,9 +11,10 @@ use crate::support::machine::{Machine, provide};
 use crate::support::onedrop_path;
 
 /// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
-pub const FOLLOWED: [&str; 5] = [
+pub const FOLLOWED: [&str; 6] = [
     "README.md",
     "docs/install.md",
+    "docs/moving.md",
     "docs/set-up-imap.md",
     "docs/set-up-lmtp.md",
     "docs/set-up-maildirs.md",
@@ -90,12 +91,13 @@ useradd --system --home-dir /srv/mail --shell /usr/sbin/nologin vmail
 install -d -o vmail -g vmail -m 700 /srv/mail
 ";
 
-/// A Dovecot whose users are in a file and whose mail is vmail's, with Debian's folder conf.d.
+/// A Dovecot whose users are in a file and whose mail is vmail's, with Debian's folder conf.d. Its
+/// LMTP server listens where Postfix can use it.
 const DOVECOT: &str = "
 rm -rf /etc/dovecot/conf.d /etc/dovecot/local.conf
 mkdir /etc/dovecot/conf.d
 cat >/etc/dovecot/dovecot.conf <<'EOF'
-protocols = imap
+protocols = imap lmtp
 listen = 127.0.0.1, ::1
 ssl = no
 !include conf.d/*.conf
@@ -117,6 +119,18 @@ userdb {
   args = uid=vmail gid=vmail home=/srv/mail/%u
 }
 EOF
+cat >/etc/dovecot/conf.d/20-lmtp.conf <<'EOF'
+service lmtp {
+  unix_listener /var/spool/postfix/private/dovecot-lmtp {
+    mode = 0600
+    user = postfix
+    group = postfix
+  }
+}
+protocol lmtp {
+  auth_username_format = %n
+}
+EOF
 printf 'scuba:{PLAIN}x\\ndoug:{PLAIN}x\\n' >/etc/dovecot/users
 systemctl start dovecot
 ";
@@ -129,14 +143,19 @@ fn follow(machine: &Machine, name: &str, section: Option<&str>) {
     let blocks = blocks.iter().filter(|block| section.is_none_or(|only| block.section == only));
     let mut count = 0;
     for block in blocks {
-        let command = format!("cd {CHECKOUT}\n{}", block.text);
-        if block.text.contains(" onedrop trace ") {
-            assert!(machine.soon(&command), "{name}: {command}\n{}", log(machine));
-        }
-        machine.run(&command);
+        run(machine, &block.text);
         count += 1;
     }
     assert!(count > 0, "{name} has no commands");
+}
+
+#[track_caller]
+fn run(machine: &Machine, block: &str) {
+    let command = format!("cd {CHECKOUT}\n{block}");
+    if block.contains(" onedrop trace ") {
+        assert!(machine.soon(&command), "{command}\n{}", log(machine));
+    }
+    machine.run(&command);
 }
 
 fn log(machine: &Machine) -> String {
@@ -163,6 +182,21 @@ fn send(machine: &Machine, id: &str, files: &str, copies: usize) {
     assert!(machine.soon("mailq | grep -q 'queue is empty'"), "{}", log(machine));
     let there = machine.run(&format!("ls {files} | wc -l"));
     assert_eq!(there.trim(), copies.to_string(), "{}", log(machine));
+}
+
+/// Sends one message to `user`, and returns what Postfix's log says of its delivery.
+#[track_caller]
+fn way_of(machine: &Machine, user: &str, id: &str) -> String {
+    machine.run(&format!(
+        "printf 'Subject: {id}\\nMessage-ID: <{id}@x>\\n\\nbody\\n' |
+         sendmail -f lisa@gmail.com {user}@mail.axial.net"
+    ));
+    let line = format!(
+        "grep \"$(grep -o '[0-9A-F]*: message-id=<{id}@x>' /var/log/mail.log | cut -d: -f1)\" \
+         /var/log/mail.log | grep ' status='"
+    );
+    assert!(machine.soon(&line), "{id} was not delivered:\n{}", log(machine));
+    machine.run(&line)
 }
 
 /// The message that the pages send is in scuba's INBOX, once.
@@ -217,6 +251,29 @@ fn the_pages_set_up_imap_and_then_lmtp() {
     nothing_to_find(&machine, "onedrop");
     send(&machine, "by-lmtp", files, 3);
     assert!(machine.run("cat /var/log/mail.log").contains("relay=mx.mail.axial.net[/run/onedrop/"));
+    nothing_was_deferred(&machine);
+}
+
+#[test]
+fn one_user_moves_from_dovecots_lmtp_server_and_back() {
+    let machine = machine();
+    machine.run(VMAIL);
+    machine.run(DOVECOT);
+    machine.run("postconf virtual_transport=lmtp:unix:private/dovecot-lmtp && postfix reload");
+    assert!(way_of(&machine, "scuba", "before").contains("[private/dovecot-lmtp]"));
+    // README's set-up, with the old transport put back: its ledger and its Maildirs will do.
+    follow(&machine, "README.md", Some(README_SET_UP));
+    machine.run("postconf virtual_transport=lmtp:unix:private/dovecot-lmtp && postfix reload");
+
+    let [begin, end] = &Page::read("docs/moving.md").commands()[..] else { panic!("two blocks") };
+    run(&machine, &begin.text);
+    let told = machine.run("runuser -u onedrop -- onedrop check --account scuba");
+    assert!(told.contains("gets mail only if a table says so"), "{told}");
+    assert!(way_of(&machine, "scuba", "pilot").contains("relay=onedrop, "));
+    assert!(way_of(&machine, "scuba+lists", "detail").contains("relay=onedrop, "));
+    assert!(way_of(&machine, "doug", "other").contains("[private/dovecot-lmtp]"));
+    run(&machine, &end.text);
+    assert!(way_of(&machine, "scuba", "after").contains("[private/dovecot-lmtp]"));
     nothing_was_deferred(&machine);
 }
 
