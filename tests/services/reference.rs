@@ -172,6 +172,10 @@ fn the_exits_page_has_every_ending() {
 fn the_metrics_page_has_every_metric() {
     let site = Site::embedded();
     let lmtp = site.server("");
+    // A family without a sample is not served.
+    let message = b"Subject: x\n\nbody\n";
+    let reply = lmtp.client().deliver("", &["scuba@mail.axial.net"], message);
+    assert!(reply.expect("a reply")[0].is_ok());
     let told = lmtp.metrics();
     let family = |name: &str| name.trim_end_matches("_total").to_owned();
     let served: BTreeSet<_> = told
