@@ -108,6 +108,12 @@ impl Page {
         parts.filter_map(|part| Some(part.split_once(')')?.0.to_owned())).collect()
     }
 
+    /// Its spans of code.
+    pub fn spans(&self) -> Vec<String> {
+        let text = self.prose().join("\n");
+        text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
     /// The rows of its tables behind a heading: their cells. Header rows and lines are left out.
     pub fn rows(&self, section: &str) -> Vec<Vec<String>> {
         let (mut rows, mut here, mut before) = (Vec::new(), section.is_empty(), "");

@@ -91,6 +91,27 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
+fn every_file_of_the_project_that_is_named_is_there() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
+        for span in page.spans() {
+            let folders = ["src", "tests", "conf", "systemd", "fixtures", "docs", ".ci"];
+            let first = span.split('/').next().unwrap_or_default();
+            let is_path = folders.contains(&first) && !span.contains([' ', '*']);
+            if is_path && span.contains('/') {
+                count += 1;
+                if !Path::new(PROJECT).join(&span).exists() {
+                    wrong.push(format!("{}: {span}", page.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 20, "only {count} files are named");
+}
+
+#[test]
 fn every_command_of_readme_and_of_the_set_up_pages_is_run() {
     let with_commands: BTreeSet<String> = Page::all()
         .into_iter()

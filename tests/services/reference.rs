@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use onedrop::config::Config;
 use onedrop::deliver::Failure;
 use onedrop::exit;
 use onedrop::ledger::LedgerError;
@@ -13,6 +14,7 @@ use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::StoreError;
 
 use crate::page::{PROJECT, Page, code};
+use crate::support::onedrop;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run};
 
@@ -55,6 +57,60 @@ fn the_configuration_page_has_every_key_with_its_default() {
     let shipped = shipped_keys();
     assert!(shipped.len() > 40, "{shipped:?}");
     assert_eq!(shown, shipped);
+}
+
+#[test]
+fn configurations_on_the_pages_are_read() {
+    let mut count = 0;
+    for page in Page::all() {
+        for block in page.blocks().iter().filter(|block| block.language == "toml") {
+            let config = toml::from_str::<Config>(&block.text);
+            assert!(config.is_ok(), "{}: {}\n{}", page.name, config.unwrap_err(), block.text);
+            count += 1;
+        }
+    }
+    assert!(count >= 5, "only {count} found");
+}
+
+/// The options of commands, wherever a page names them beside their command.
+#[test]
+fn options_on_the_pages_are_the_commands_own() {
+    let mut wrong = Vec::new();
+    let mut helps: BTreeMap<&str, String> = BTreeMap::new();
+    let commands = ["deliver", "lmtp", "migrate", "check", "trace", "verify"];
+    let mut count = 0;
+    for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
+        let blocks = page.blocks().into_iter().map(|block| block.text.replace("\\\n", " "));
+        let lines: Vec<String> = blocks.flat_map(|text| lines_of(&text)).collect();
+        for line in page.spans().into_iter().chain(lines) {
+            let words: Vec<&str> = line.split([' ', '\n']).collect();
+            let Some((at, command)) = words.windows(2).enumerate().find_map(|(at, pair)| {
+                let is_ours = ["onedrop", "/usr/bin/onedrop", "--"].contains(&pair[0]);
+                let command = commands.into_iter().find(|command| *command == pair[1])?;
+                is_ours.then_some((at, command))
+            }) else {
+                continue;
+            };
+            let help = helps.entry(command).or_insert_with(|| {
+                let output = onedrop().args([command, "--help"]).output();
+                String::from_utf8(output.expect("onedrop").stdout).expect("text")
+            });
+            for option in
+                words[at + 1..].iter().filter(|word| word.starts_with("--") && word.len() > 2)
+            {
+                count += 1;
+                if !help.contains(&format!("{option} ")) && !help.contains(&format!("{option}\n")) {
+                    wrong.push(format!("{}: {command} {option}", page.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 20, "only {count} options found");
+}
+
+fn lines_of(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
 }
 
 /// One failure of each kind, with `store.over_quota`.
@@ -231,6 +287,16 @@ fn the_schema_page_has_every_table_and_column() {
     }
     let page = Page::read("docs/schema.md");
     assert_eq!(columns_shown(&page), tables);
+    for name in ["docs/schema.md", "docs/backup.md"] {
+        let page = Page::read(name);
+        let blocks: Vec<_> =
+            page.blocks().into_iter().filter(|block| block.language == "sql").collect();
+        assert!(!blocks.is_empty(), "{name}");
+        for block in blocks {
+            // It panics where the server refuses a statement.
+            postgres.psql(&block.text);
+        }
+    }
     let listed = page.rows("").into_iter().map(|row| code(&row[0]).to_owned());
     assert_eq!(listed.collect::<BTreeSet<_>>(), tables.into_keys().collect());
 }
