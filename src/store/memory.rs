@@ -58,6 +58,8 @@ fn file_name(key: &Hash, date: SystemTime) -> String {
 pub struct MemoryStore {
     shared: Arc<Mutex<Shared>>,
     idempotent: bool,
+    /// It says by which UID it stored a copy, and takes out one by its UID (RFC 4315, UIDPLUS).
+    has_uidplus: bool,
     server: Option<Server>,
     hook: Arc<dyn Hook<StoreError>>,
 }
@@ -95,7 +97,13 @@ struct Append {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        MemoryStore { shared: Arc::default(), idempotent: false, server: None, hook: Arc::new(()) }
+        MemoryStore {
+            shared: Arc::default(),
+            idempotent: false,
+            has_uidplus: true,
+            server: None,
+            hook: Arc::new(()),
+        }
     }
 }
 
@@ -109,6 +117,11 @@ impl MemoryStore {
     /// Like Maildirs: the append is idempotent.
     pub fn idempotent() -> MemoryStore {
         MemoryStore { idempotent: true, ..MemoryStore::default() }
+    }
+
+    /// Like an IMAP server that does not name what it stores.
+    pub fn without_uidplus() -> MemoryStore {
+        MemoryStore { has_uidplus: false, ..MemoryStore::default() }
     }
 
     /// On a server, whose user is `mda`.
@@ -170,7 +183,8 @@ impl MemoryStore {
         result
     }
 
-    fn name(&self, stored: &Stored) -> Receipt {
+    /// What names a stored copy.
+    pub fn receipt(&self, stored: &Stored) -> Receipt {
         match self.idempotent {
             true => Receipt::Name(stored.name()),
             false => receipt(stored.uid),
@@ -200,7 +214,11 @@ impl MemoryStore {
         self.take_effect(number);
         let receipt = self.shared().done.remove(&number);
         self.hook.after(&call)?;
-        receipt.ok_or_else(|| StoreError::InDoubt("its sender gave it up".to_owned()))
+        match receipt {
+            Some(_) if !self.has_uidplus => Ok(Receipt::Unnamed),
+            Some(receipt) => Ok(receipt),
+            None => Err(StoreError::InDoubt("its sender gave it up".to_owned())),
+        }
     }
 
     /// As [`Mailboxes::find`].
@@ -340,11 +358,11 @@ impl Store for MemoryStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         self.call("remove", Some(destination), |shared| {
-            if *wanted == Receipt::Unnamed {
+            if *wanted == Receipt::Unnamed || !self.has_uidplus {
                 return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
             }
             let is_it = |stored: &Stored| {
-                self.name(stored) == *wanted
+                self.receipt(stored) == *wanted
                     || self.idempotent && Receipt::Name(stored.file()) == *wanted
             };
             if let Some(mailbox) = shared.mailboxes.get_mut(&place(destination)) {
@@ -405,6 +423,9 @@ impl Mailboxes for MemoryStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         self.call("remove_double", Some(destination), |shared| {
+            if !self.has_uidplus {
+                return Err(StoreError::NotStored(format!("{double} names no message")));
+            }
             let mailbox = shared.mailboxes.entry(place(destination)).or_default();
             let is_double = |stored: &Stored| match self.idempotent {
                 true => Receipt::Name(stored.file()) == *double,
@@ -412,7 +433,7 @@ impl Mailboxes for MemoryStore {
             };
             let at = mailbox.iter().position(|one| is_double(one) && !one.marked_deleted);
             let stands = |(index, one): (usize, &Stored)| {
-                Some(index) != at && self.name(one) == *keeper && !one.marked_deleted
+                Some(index) != at && self.receipt(one) == *keeper && !one.marked_deleted
             };
             match at {
                 Some(at) if mailbox.iter().enumerate().any(stands) => {

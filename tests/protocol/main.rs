@@ -1,7 +1,15 @@
-#![cfg(any())]
-//! `deliver` and `verify` with ledger and store in memory.
+//! The protocol (`src/deliver.rs`) and `verify` with ledger and store in memory: fail at each step,
+//! deliver again as Postfix would, and count. Whatever happens, each mailbox has one copy in the
+//! end, and nobody said "delivered" without one.
 
 #[path = "../ports/mod.rs"]
 mod ports;
-mod protocol;
+
+mod crashes;
+mod failures;
+mod late;
+mod others;
+mod sent;
+mod turns;
 mod verify;
+mod world;

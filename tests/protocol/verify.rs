@@ -3,21 +3,29 @@
 
 use std::fs;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use onedrop::clock::{Clock, SystemClock};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::hook::{Call, Hook};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Standing, TraceFilter, Window,
+    Audit, Claim, Confirmed, CopyFacts, CopyState, Entry, Ledger, Records, Standing, ToConfirm,
+    TraceFilter, Window,
 };
 use onedrop::message::Message;
-use onedrop::store::maildir::old::MaildirStore;
-use onedrop::store::memory::{Fault, MemoryStore};
-use onedrop::store::{Copy, Found, Proof, Receipt, Sought, Store, StoreError, Way, Whose};
+use onedrop::pool::Connections;
+use onedrop::store::maildir::MaildirStore;
+use onedrop::store::memory::MemoryStore;
+use onedrop::store::{
+    Access, AnyStore, Copy, Found, Mailboxes, Need, Proof, Receipt, Slot, Sought, Store,
+    StoreError, Way, Whose,
+};
 use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
 
-use crate::ports::{self, LEASE, attempt, inbox, mail, mail_with_body, message, sent};
+use crate::ports::{LEASE, attempt, inbox, mail, mail_with_body, message, sent, soon};
 
 const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -58,7 +66,7 @@ impl Site {
         };
         let wanted = std::slice::from_ref(destination);
         let recorded =
-            self.ledger.clone().record(&entry, &attempt("mx1"), wanted, LEASE).expect("record");
+            self.ledger.record(&entry, &attempt("mx1"), wanted, LEASE, soon()).expect("record");
         match recorded.copies[0] {
             CopyState::Claimed(claim) => (claim, recorded.recorded_at),
             ref other => panic!("{other:?}"),
@@ -74,17 +82,12 @@ impl Site {
             identity: mail.identity(),
             recorded_at: date,
         };
-        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
-        self.store.clone().append(destination, &copy, &deadline).expect("append")
+        append(&self.store, destination, copy)
     }
 
     fn confirm(&self, claim: &Claim, receipt: &Receipt) {
-        let confirmed = self
-            .ledger
-            .clone()
-            .confirm(claim, receipt, CopyFacts::default(), None)
-            .expect("confirm");
-        assert_eq!(confirmed, Confirmed::Recorded);
+        let one = ToConfirm { claim: *claim, receipt, facts: CopyFacts::default(), end: None };
+        assert_eq!(self.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
     }
 
     /// A copy that was leased `times` and placed; returns its date and its receipt.
@@ -109,27 +112,27 @@ impl Site {
     }
 
     fn verify_in(&self, window: Window<'_>, repair: bool) -> Verified {
-        self.verify_with(window, repair, || Box::new(self.store.clone()))
+        self.verify_with(window, repair, &self.store)
     }
 
-    fn verify_with(
-        &self,
-        window: Window<'_>,
-        repair: bool,
-        store: impl Fn() -> Box<dyn Store>,
-    ) -> Verified {
+    /// The next such call of the store fails, before it takes effect.
+    fn verify_failing(&self, call: &'static str, error: StoreError) -> Verified {
+        let failing = Failing(Mutex::new(Some((call, error))));
+        self.verify_with(ALL, true, &self.store.with_hook(Arc::new(failing)))
+    }
+
+    fn verify_with(&self, window: Window<'_>, repair: bool, store: &dyn AnyStore) -> Verified {
         let by = attempt("verifier");
         let time = (Duration::from_secs(60), Duration::from_secs(20));
-        let plan = Plan { window, repair, lease: LEASE.lease, time, by: &by };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let plan = Plan { window, repair, lease: LEASE.lease, time, clock: &clock, by: &by };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
         let mut tell = |news: News<'_>| match news {
             News::Found(finding) => findings.push(finding),
             News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
             News::Next { .. } => {}
         };
-        let mut open = || Ok(store());
-        let tally =
-            verify::verify(&plan, &mut self.ledger.clone(), &mut open, &mut tell).expect("verify");
+        let tally = verify::verify(&plan, &self.ledger, store, &mut tell).expect("verify");
         Verified { findings, failed, tally }
     }
 
@@ -139,12 +142,35 @@ impl Site {
     }
 
     fn standing(&self) -> Standing {
-        self.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0).standing
+        self.ledger.copies_to_verify(&ALL, None, 1, soon()).expect("copies").remove(0).standing
     }
 
     fn is_settled(&self) -> bool {
-        self.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0).settled
+        self.ledger.copies_to_verify(&ALL, None, 1, soon()).expect("copies").remove(0).settled
     }
+}
+
+/// Fails one call.
+struct Failing(Mutex<Option<(&'static str, StoreError)>>);
+
+impl Hook<StoreError> for Failing {
+    fn before(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        let mut failing = self.0.lock().expect("no panic");
+        match failing.take_if(|(name, _)| *name == call.name) {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+fn not_stored() -> StoreError {
+    StoreError::NotStored("told to fail".to_owned())
+}
+
+fn append(store: &dyn AnyStore, destination: &Destination, copy: Copy<'_>) -> Receipt {
+    let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
+    let slot = store.reserve(destination, copy, Need::Write, &deadline).expect("a store");
+    slot.expect("nobody else").append().expect("append")
 }
 
 fn uid(receipt: &Receipt) -> u32 {
@@ -171,7 +197,7 @@ fn what_is_as_it_should_be_is_not_told() {
 fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
     let site = Site::new();
     let (_, receipt) = site.placed(&mail("gone"), &inbox(), 1);
-    site.store.clone().remove(&inbox(), &receipt, ports::soon()).expect("remove");
+    site.store.remove(&inbox(), &receipt, soon()).expect("remove");
     for repair in [false, true] {
         assert_eq!(site.verify(repair).topics(), [(Level::Info, Topic::Moved)]);
         assert!(site.uids(&inbox()).is_empty());
@@ -182,7 +208,7 @@ fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
 fn a_copy_moved_away_and_back_is_recorded_under_its_new_name() {
     let site = Site::new();
     let (date, old) = site.placed(&mail("back"), &inbox(), 1);
-    site.store.clone().remove(&inbox(), &old, ports::soon()).expect("remove");
+    site.store.remove(&inbox(), &old, soon()).expect("remove");
     let new = site.append(&mail("back"), &inbox(), date);
     assert_eq!(
         site.verify(true).topics(),
@@ -234,7 +260,7 @@ fn of_two_copies_without_the_one_on_record_the_oldest_stays_and_is_recorded() {
     let (date, gone) = site.placed(&mail("two"), &inbox(), 2);
     let oldest = site.append(&mail("two"), &inbox(), date);
     site.append(&mail("two"), &inbox(), date);
-    site.store.clone().remove(&inbox(), &gone, ports::soon()).expect("remove");
+    site.store.remove(&inbox(), &gone, soon()).expect("remove");
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(
         site.verify(true).topics(),
@@ -267,7 +293,7 @@ fn an_equal_message_of_another_date_or_content_stays() {
         [&receipt, &others[0], &others[1], &others[2], &others[3]].map(uid)
     );
     // Not even when the copy on record is gone: nothing shows that one of them is ours.
-    site.store.clone().remove(&inbox(), &receipt, ports::soon()).expect("remove");
+    site.store.remove(&inbox(), &receipt, soon()).expect("remove");
     assert_eq!(
         site.verify(true).topics(),
         [(Level::Info, Topic::Moved), (Level::Info, Topic::Other)]
@@ -310,7 +336,7 @@ fn a_doubt_without_a_copy_is_told_and_left_to_the_next_attempt() {
     }
     let (again, _) = site.claim(&mail("doubt"), &inbox());
     assert_eq!((again.epoch, again.in_doubt), (claim.epoch + 1, true), "verify took no lease");
-    site.ledger.clone().release(&[again]).expect("release");
+    site.ledger.release(&[again], soon()).expect("release");
     assert_eq!(site.verify(false).topics(), [(Level::Error, Topic::Doubt)]);
 }
 
@@ -334,7 +360,7 @@ fn a_doubt_with_a_copy_is_settled_by_its_receipt() {
     let trace = site
         .ledger
         .clone()
-        .trace(&TraceFilter::of("doubt@example.org"), 1)
+        .trace(&TraceFilter::of("doubt@example.org"), 1, soon())
         .expect("trace")
         .remove(0);
     assert!(trace.copies[0].found_by_look);
@@ -367,16 +393,16 @@ fn a_doubt_whose_lock_is_held_is_left_to_its_holder() {
     let (claim, date) = site.claim(&mail("held"), &inbox());
     site.append(&mail("held"), &inbox(), date);
     site.ledger.advance(2 * LEASE.lease);
-    let mut zombie = site.ledger.clone();
+    let zombie = site.ledger.clone();
     let key = mail("held").identity().copy_key("doug", "INBOX");
-    zombie.take_turn(&claim, &key).expect("a turn");
+    let turn = zombie.take_turn(&claim, &key, soon()).expect("a turn");
     assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Busy)]);
     assert_eq!(
         site.standing(),
         Standing::InDoubt { lease_left_over: false },
         "what verify took it gave back"
     );
-    zombie.leave().expect("leave");
+    drop(turn);
     assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Doubt)]);
 }
 
@@ -421,8 +447,8 @@ fn what_cannot_be_removed_is_still_an_error_and_not_settled() {
     let (date, _) = site.placed(&mail("stuck"), &inbox(), 2);
     site.append(&mail("stuck"), &inbox(), date);
     site.ledger.advance(2 * LEASE.lease);
-    site.store.fail(Fault::Remove);
-    assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Double)]);
+    let failed = site.verify_failing("remove_double", not_stored());
+    assert_eq!(failed.topics(), [(Level::Error, Topic::Double)]);
     assert!(!site.is_settled());
     assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Double)]);
     assert!(!site.is_settled(), "a server says OK to the removal of what is not removed, too");
@@ -436,7 +462,7 @@ fn a_mailbox_out_of_sight_is_no_second_look_until_a_week_has_passed() {
     let (date, receipt) = site.placed(&mail("away"), &inbox(), 2);
     let other = site.append(&mail("away"), &inbox(), date);
     for one in [&receipt, &other] {
-        site.store.clone().remove(&inbox(), one, ports::soon()).expect("remove");
+        site.store.remove(&inbox(), one, soon()).expect("remove");
     }
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)]);
@@ -459,8 +485,7 @@ fn a_mailbox_that_cannot_be_read_is_a_failure_and_the_next_account_goes_on() {
     let receipt = site.append(&mail("a"), &sent(), date);
     site.confirm(&claim, &receipt);
     site.ledger.advance(2 * LEASE.lease);
-    site.store.fail(Fault::Look);
-    let verified = site.verify(true);
+    let verified = site.verify_failing("find", not_stored());
     assert_eq!(verified.failed.len(), 1, "once an account: {:?}", verified.failed);
     assert_eq!((verified.tally.failed, verified.tally.copies, verified.tally.settled), (2, 1, 0));
     assert_eq!(verified.topics(), [(Level::Repaired, Topic::Double)]);
@@ -470,45 +495,51 @@ fn a_mailbox_that_cannot_be_read_is_a_failure_and_the_next_account_goes_on() {
 /// each look and may alter what it found.
 struct Meddled<F> {
     inner: MemoryStore,
-    looks: u32,
-    after: F,
+    after: Mutex<(u32, F)>,
 }
 
-impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send> Store
-    for Meddled<F>
-{
+/// What a verification is given of a mailbox by a [`Meddled`] store.
+trait After: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send {}
+
+impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send> After for F {}
+
+impl<F: After> Store for Meddled<F> {
     fn append_is_idempotent(&self) -> bool {
         false
     }
 
-    fn prepare(&mut self, _: &str, _: Instant) {}
+    fn prepare(&self, _: &str, _: Instant) {}
 
+    fn reserve<'a>(
+        &'a self,
+        _: &'a Destination,
+        _: Copy<'a>,
+        _: Need,
+        _: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        panic!("verify writes no copy")
+    }
+
+    fn remove(&self, _: &Destination, _: &Receipt, _: Instant) -> Result<(), StoreError> {
+        panic!("verify removes nothing without its keeper")
+    }
+}
+
+impl<F: After> Mailboxes for Meddled<F> {
     fn find(
-        &mut self,
+        &self,
         at: &Destination,
         sought: &Sought<'_>,
         until: Instant,
     ) -> Result<Vec<Found>, StoreError> {
-        self.looks += 1;
+        let (looks, after) = &mut *self.after.lock().expect("no panic");
+        *looks += 1;
         let mut found = self.inner.find(at, sought, until)?;
-        (self.after)(self.looks, sought, &mut found).map(|()| found)
-    }
-
-    fn append(
-        &mut self,
-        _: &Destination,
-        _: &Copy<'_>,
-        _: &Deadline,
-    ) -> Result<Receipt, StoreError> {
-        panic!("verify writes no copy")
-    }
-
-    fn remove(&mut self, _: &Destination, _: &Receipt, _: Instant) -> Result<(), StoreError> {
-        panic!("verify removes nothing without its keeper")
+        after(*looks, sought, &mut found).map(|()| found)
     }
 
     fn remove_double(
-        &mut self,
+        &self,
         at: &Destination,
         double: &Receipt,
         keeper: &Receipt,
@@ -516,26 +547,37 @@ impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Sen
     ) -> Result<(), StoreError> {
         self.inner.remove_double(at, double, keeper, until)
     }
+}
 
+impl<F: After> Access for Meddled<F> {
     fn way(&self) -> Option<Way> {
-        self.inner.way()
+        None
     }
 
-    fn whose_mailboxes(&mut self, account: &str, until: Instant) -> Result<Whose, StoreError> {
-        self.inner.whose_mailboxes(account, until)
+    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<Whose, StoreError> {
+        panic!("no server stands between")
     }
 
-    fn check(&mut self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
+    fn check(&self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
 }
 
-/// Opens a [`Meddled`] store.
-fn meddled<F>(store: &MemoryStore, after: F) -> Box<dyn Store>
+impl<F: After> Connections for Meddled<F> {
+    fn close_idle(&self) {}
+
+    fn retire(&self) {}
+
+    fn count(&self) -> (usize, usize) {
+        (0, 0)
+    }
+}
+
+fn meddled<F>(store: &MemoryStore, after: F) -> Meddled<F>
 where
-    F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send + 'static,
+    F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send,
 {
-    Box::new(Meddled { inner: store.clone(), looks: 0, after })
+    Meddled { inner: store.clone(), after: Mutex::new((0, after)) }
 }
 
 #[test]
@@ -548,7 +590,7 @@ fn a_look_that_fails_under_our_lease_gives_it_back() {
         2 => Err(StoreError::NotStored("told to fail".to_owned())),
         _ => Ok(()),
     };
-    let tally = site.verify_with(ALL, true, || meddled(&site.store, fails_second)).tally;
+    let tally = site.verify_with(ALL, true, &meddled(&site.store, fails_second)).tally;
     assert_eq!((tally.failed, tally.errors, tally.repaired), (1, 0, 0));
     assert_eq!(
         site.standing(),
@@ -603,19 +645,14 @@ fn a_double_stays_when_its_keeper_goes_before_the_removal() {
         let site = Site::new();
         let [double, keeper] = two_copies(&site, "late");
         let owner = site.store.clone();
-        let store = || {
-            let owner = owner.clone();
-            meddled(&site.store, move |_, _, _| {
-                owner.meddle("doug", "INBOX", |stored| match is_marked {
-                    true => {
-                        stored.iter_mut().for_each(|one| one.marked_deleted = one.uid == keeper)
-                    }
-                    false => stored.retain(|one| one.uid != keeper),
-                });
-                Ok(())
-            })
-        };
-        assert_eq!(site.verify_with(ALL, true, store).topics(), [(Level::Error, Topic::Double)]);
+        let store = meddled(&site.store, move |_, _, _| {
+            owner.meddle("doug", "INBOX", |stored| match is_marked {
+                true => stored.iter_mut().for_each(|one| one.marked_deleted = one.uid == keeper),
+                false => stored.retain(|one| one.uid != keeper),
+            });
+            Ok(())
+        });
+        assert_eq!(site.verify_with(ALL, true, &store).topics(), [(Level::Error, Topic::Double)]);
         assert!(site.uids(&inbox()).contains(&double) && !site.is_settled());
     }
 }
@@ -629,7 +666,7 @@ fn a_search_that_hides_what_is_on_record_settles_nothing() {
         found[0].proof = Proof::Hidden;
         Ok(())
     };
-    let verified = site.verify_with(ALL, true, || meddled(&site.store, blind));
+    let verified = site.verify_with(ALL, true, &meddled(&site.store, blind));
     assert_eq!(
         (verified.topics(), verified.tally.settled),
         (vec![(Level::Error, Topic::Double)], 0)
@@ -650,13 +687,11 @@ fn a_second_look_and_a_doubt_are_thorough() {
     site.ledger.advance(2 * LEASE.lease);
     for expected in [[false, true, true], [false, false, true]] {
         let (asks, asked) = channel();
-        site.verify_with(ALL, true, || {
-            let asks = asks.clone();
-            meddled(&site.store, move |_, sought, _| {
-                asks.send(sought.is_thorough).expect("a listener");
-                Ok(())
-            })
+        let store = meddled(&site.store, move |_, sought, _| {
+            asks.send(sought.is_thorough).expect("a listener");
+            Ok(())
         });
+        site.verify_with(ALL, true, &store);
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), expected);
     }
 }
@@ -693,7 +728,7 @@ fn a_double_by_the_name_that_it_shares_stays() {
             .for_each(|(one, name)| one.receipt = Receipt::Name(name.to_owned()));
         Ok(())
     };
-    let verified = site.verify_with(ALL, true, || meddled(&site.store, by_name));
+    let verified = site.verify_with(ALL, true, &meddled(&site.store, by_name));
     let refused = verified
         .findings
         .iter()
@@ -715,7 +750,7 @@ fn a_name_that_a_reader_will_change_is_not_put_on_record() {
     let site = Site::new();
     let (_, receipt) = site.placed(&mail("placed"), &inbox(), 2);
     site.ledger.advance(2 * LEASE.lease);
-    site.verify_with(ALL, true, || meddled(&site.store, named));
+    site.verify_with(ALL, true, &meddled(&site.store, named));
     assert!(
         matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt)
     );
@@ -724,7 +759,7 @@ fn a_name_that_a_reader_will_change_is_not_put_on_record() {
         let (_, date) = site.claim(&mail("doubt"), &inbox());
         site.append(&mail("doubt"), &inbox(), date + years * 365 * DAY);
         site.ledger.advance(2 * LEASE.lease);
-        site.verify_with(ALL, true, || meddled(&site.store, named));
+        site.verify_with(ALL, true, &meddled(&site.store, named));
         assert!(matches!(site.standing(), Standing::InDoubt { .. }), "{:?}", site.standing());
     }
 }
@@ -747,9 +782,8 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             identity: message.identity(),
             recorded_at: date,
         };
-        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(1));
-        let mut store = MaildirStore::new(root.path(), true);
-        let receipt = store.append(&inbox(), &copy, &deadline).expect("append");
+        let store = MaildirStore::new(root.path(), true);
+        let receipt = append(&store, &inbox(), copy);
         site.confirm(&claim, &receipt);
         site.ledger.advance(2 * LEASE.lease);
         let Receipt::Name(name) = &receipt else { panic!("{receipt:?}") };
@@ -762,9 +796,9 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             .open(&read)
             .and_then(|file| file.set_modified(changed))
             .expect("a date");
-        store.append(&inbox(), &copy, &deadline).expect("append");
+        append(&store, &inbox(), copy);
         for _ in 0..2 {
-            site.verify_with(ALL, true, || Box::new(MaildirStore::new(root.path(), true)));
+            site.verify_with(ALL, true, &store);
             assert!(
                 matches!(site.standing(), Standing::Placed { receipt: recorded, .. } if recorded == receipt)
             );
@@ -801,11 +835,11 @@ fn an_account_is_verified_alone_and_many_pages_are_read() {
 /// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
 fn kept(site: &Site, mail: &Message, in_doubt: bool) -> SystemTime {
     let (claim, date) = site.claim(mail, &sent());
-    let row = site.ledger.clone().copies_to_verify(&ALL, None, 10).expect("copies");
+    let row = site.ledger.copies_to_verify(&ALL, None, 10, soon()).expect("copies");
     let row = row.iter().find(|row| row.copy == claim.copy).expect("the copy");
-    site.ledger.clone().keep(row.message, mail.shared_copy(), "store: no right").expect("keep");
+    site.ledger.keep(row.message, mail.shared_copy(), "store: no right", soon()).expect("keep");
     if !in_doubt {
-        site.ledger.clone().release(&[claim]).expect("release");
+        site.ledger.release(&[claim], soon()).expect("release");
     }
     date
 }
@@ -853,19 +887,24 @@ fn a_kept_copy_that_was_written_after_all_is_found() {
 
 #[test]
 fn a_kept_copy_that_is_refused_again_stays_kept() {
-    for fault in
-        [Fault::Refused, Fault::OverQuota, Fault::NoAccount, Fault::Setup, Fault::NotStored]
-    {
+    let faults: [fn(String) -> StoreError; 5] = [
+        StoreError::Refused,
+        StoreError::OverQuota,
+        StoreError::NoAccount,
+        StoreError::Setup,
+        StoreError::NotStored,
+    ];
+    for fault in faults.map(|fault| fault("told to fail".to_owned())) {
         let site = Site::new();
         kept(&site, &mail("m"), false);
-        site.store.fail(fault);
-        let refused = site.verify(true);
-        assert_eq!(refused.topics(), [(Level::Error, Topic::Kept)], "{fault:?}");
+        let why = fault.to_string();
+        let refused = site.verify_failing("append", fault);
+        assert_eq!(refused.topics(), [(Level::Error, Topic::Kept)], "{why}");
         assert!(site.uids(&sent()).is_empty());
         assert_eq!(
             site.verify(true).topics(),
             [(Level::Repaired, Topic::Kept)],
-            "{fault:?}: once it can"
+            "{why}: once it can"
         );
         assert_eq!(site.uids(&sent()).len(), 1);
     }
@@ -875,12 +914,11 @@ fn a_kept_copy_that_is_refused_again_stays_kept() {
 fn kept_bytes_of_another_identity_are_placed_nowhere() {
     let site = Site::new();
     let (claim, _) = site.claim(&mail("m"), &sent());
-    let row = site.ledger.clone().copies_to_verify(&ALL, None, 1).expect("copies").remove(0);
+    let row = site.ledger.copies_to_verify(&ALL, None, 1, soon()).expect("copies").remove(0);
     site.ledger
-        .clone()
-        .keep(row.message, b"Message-ID: <other@x>\r\n\r\nx\r\n", "no")
+        .keep(row.message, b"Message-ID: <other@x>\r\n\r\nx\r\n", "no", soon())
         .expect("keep");
-    site.ledger.clone().release(&[claim]).expect("release");
+    site.ledger.release(&[claim], soon()).expect("release");
     assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Kept)]);
     assert!(site.uids(&sent()).is_empty());
 }
