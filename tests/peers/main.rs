@@ -2,7 +2,10 @@
 //! Onedrop writes through it.
 
 mod broken;
+#[path = "../lmtp/escapes.rs"]
+mod escapes;
 mod hostile;
+mod imap_dialogs;
 mod imap_login;
 mod imap_proof;
 mod ipv6;

@@ -1,5 +1,5 @@
-//! The IMAP store against a scripted server on loopback: what it sends, and what it makes of every
-//! way in which a server can answer, misbehave or go away. A script panics when the store sends
+//! The IMAP store against a scripted server on loopback, where time, sessions or threads count; what
+//! is said and answered otherwise stands in `fixtures/imap`. A script panics when the store sends
 //! something else than it expects.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,6 @@ mod ahead;
 mod hostile;
 mod looks;
 mod proof;
-mod removals;
 mod sessions;
 mod together;
 
@@ -228,6 +227,11 @@ fn deadline() -> Deadline {
     Deadline::new(Duration::from_millis(1500), Duration::from_millis(500))
 }
 
+/// One that passed while the machine was suspended.
+fn overslept() -> Deadline {
+    Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500))
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_millis(1500)
 }
@@ -262,40 +266,6 @@ fn a_copy_is_appended_in_one_round_trip_after_the_login() {
 }
 
 #[test]
-fn one_session_serves_all_copies_of_an_account() {
-    let world = World::logged_in(CAPABILITIES, |peer| {
-        peer.answer_append("OK done\r\n* 3 EXISTS");
-        let tag = peer.append_to("\"Sent\" (\\Seen)", "+");
-        peer.bytes(LETTER_SENT.len());
-        peer.last_bytes();
-        peer.say(format!("{tag} OK [APPENDUID 8 1] done\r\n"));
-    });
-    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
-    assert_eq!(
-        world.append(&Destination::sent("doug", "Sent")).unwrap(),
-        Receipt::Uid { validity: 8, uid: 1 }
-    );
-    world.end();
-}
-
-#[test]
-fn without_sasl_ir_and_told_capabilities_they_are_asked_for() {
-    let world = World::new(|listener| {
-        let mut peer = Peer::accept(&listener);
-        peer.say("* OK hello\r\n");
-        let tag = peer.expect("AUTHENTICATE PLAIN");
-        peer.say("+ \r\n");
-        assert_eq!(peer.line(), "ZG91ZwBtZGEAc2VjcmV0");
-        peer.say(format!("{tag} OK schön, dass du da bist\r\n"));
-        let tag = peer.expect("CAPABILITY");
-        peer.say(format!("* CAPABILITY IMAP4rev1 literal-\r\n{tag} OK\r\n"));
-        peer.answer_append("OK");
-    });
-    assert_eq!(world.append(&inbox()).unwrap(), Receipt::Unnamed);
-    world.end();
-}
-
-#[test]
 fn without_literal_plus_the_literal_waits_for_the_plus() {
     let world = World::logged_in("IMAP4rev1 SASL-IR UIDPLUS", |peer| {
         let tag = peer.append_to("\"INBOX\"", "");
@@ -309,180 +279,6 @@ fn without_literal_plus_the_literal_waits_for_the_plus() {
         peer.say(format!("* 18 EXISTS\r\n{tag} OK [APPENDUID 7 42] größer als gedacht\r\n"));
     });
     assert_eq!(world.append(&inbox()).unwrap(), Receipt::Uid { validity: 7, uid: 42 });
-    world.end();
-}
-
-#[test]
-fn a_missing_mailbox_is_created_subscribed_and_filled() {
-    for created in ["OK", "NO [ALREADYEXISTS] somebody was quicker"] {
-        let world = World::logged_in(CAPABILITIES, move |peer| {
-            let sent = "\"Entw&APw-rfe\" (\\Seen)";
-            let tag = peer.append_to(sent, "+");
-            peer.bytes(LETTER_SENT.len() + 2);
-            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
-            peer.answer("CREATE \"Entw&APw-rfe\"", created);
-            peer.answer("SUBSCRIBE \"Entw&APw-rfe\"", "NO not today");
-            let tag = peer.append_to(sent, "+");
-            peer.bytes(LETTER_SENT.len() + 2);
-            peer.say(format!("{tag} OK [APPENDUID 1 1] done\r\n"));
-        });
-        let stored = world.append(&Destination::sent("doug", "Entwürfe"));
-        assert_eq!(stored.unwrap(), Receipt::Uid { validity: 1, uid: 1 });
-        world.end();
-    }
-}
-
-#[test]
-fn a_mailbox_that_stays_missing_is_created_once_only() {
-    let world = World::logged_in(CAPABILITIES, |peer| {
-        for round in 0..2 {
-            peer.answer_append("NO [TRYCREATE] no such mailbox");
-            if round == 0 {
-                peer.answer("CREATE \"INBOX\"", "OK");
-                peer.answer("SUBSCRIBE \"INBOX\"", "OK");
-            }
-        }
-        peer.expect("LOGOUT");
-    });
-    let deadline = deadline();
-    let error = world.append_within(&inbox(), &deadline).unwrap_err();
-    assert!(
-        matches!(&error, StoreError::Refused(why) if why.contains("no such mailbox")),
-        "{error}"
-    );
-    assert!(!deadline.is_answering(), "there is nothing left to wait for");
-    world.end();
-}
-
-#[test]
-fn without_create_mailboxes_a_missing_one_is_an_error_that_says_so() {
-    let script = |listener: TcpListener| {
-        let mut peer = Peer::accept(&listener);
-        peer.log_in("IMAP4rev1 SASL-IR");
-        let tag = peer.append_to("\"INBOX\"", "");
-        peer.say(format!("{tag} NO [NONEXISTENT] no such mailbox\r\n"));
-        peer.expect("LOGOUT");
-    };
-    let world = World::with(script, |settings| settings.create_mailboxes = false);
-    let error = world.append(&inbox()).unwrap_err();
-    assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
-    assert!(
-        error.to_string().contains("INBOX") && error.to_string().contains("create_mailboxes"),
-        "{error}"
-    );
-    world.end();
-}
-
-#[test]
-fn a_refusal_in_place_of_the_plus_is_told_by_its_code() {
-    let cases = [
-        ("NO [OVERQUOTA] mailbox is full", "over quota"),
-        ("NO [TOOBIG] no", "too big"),
-        ("BAD [LIMIT] no", "too big"),
-        ("NO [INUSE] später\x07", "später"),
-        ("NO", "NO"),
-        ("BAD what", "BAD what"),
-    ];
-    for (refusal, expected) in cases {
-        let world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
-            let tag = peer.append_to("\"INBOX\"", "");
-            peer.say(format!("* OK noise\r\n{tag} {refusal}\r\n"));
-            peer.expect("LOGOUT");
-        });
-        let error = world.append(&inbox()).unwrap_err();
-        assert!(error.certainly_not_stored() && error.to_string().contains(expected), "{error}");
-        assert_eq!(matches!(error, StoreError::OverQuota(_)), refusal.contains("OVERQUOTA"));
-        assert_eq!(
-            matches!(error, StoreError::TooBig(_)),
-            refusal.contains("TOOBIG") || refusal.contains("LIMIT")
-        );
-        world.end();
-    }
-}
-
-/// By name: `NotStored`, `Refused` and so on.
-fn class(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::NotStored(_) => "NotStored",
-        StoreError::Setup(_) => "Setup",
-        StoreError::Refused(_) => "Refused",
-        StoreError::OverQuota(_) => "OverQuota",
-        StoreError::TooBig(_) => "TooBig",
-        StoreError::NoAccount(_) => "NoAccount",
-        StoreError::InDoubt(_) => "InDoubt",
-    }
-}
-
-#[test]
-fn a_refusal_tells_whom_it_concerns() {
-    let cases = [
-        ("NO [NOPERM] no right", "Refused", "Refused"),
-        ("NO [CANNOT] not this name", "Refused", "Refused"),
-        ("NO [NONEXISTENT] no such mailbox", "Refused", "Refused"),
-        ("NO [TRYCREATE] no such mailbox", "Refused", "Refused"),
-        ("NO [OVERQUOTA] full", "OverQuota", "OverQuota"),
-        ("NO [TOOBIG] too big", "TooBig", "TooBig"),
-        ("NO [LIMIT] too big", "TooBig", "TooBig"),
-        ("NO [UNAVAILABLE] a part is away", "NotStored", "InDoubt"),
-        ("NO [INUSE] locked", "NotStored", "InDoubt"),
-        ("NO [SERVERBUG] oops", "NotStored", "InDoubt"),
-        ("NO [CONTACTADMIN] oops", "NotStored", "NotStored"),
-        ("NO [EXPIRED] oops", "NotStored", "NotStored"),
-        ("NO [AUTHENTICATIONFAILED] oops", "NotStored", "NotStored"),
-        ("NO Permission denied", "NotStored", "NotStored"),
-        ("BAD what", "NotStored", "NotStored"),
-    ];
-    for (refusal, early, late) in cases {
-        for (is_late, expected) in [(false, early), (true, late)] {
-            let script = move |listener: TcpListener| {
-                let mut peer = Peer::accept(&listener);
-                peer.log_in("IMAP4rev1 SASL-IR");
-                let tag = peer.append_to("\"INBOX\"", "");
-                if is_late {
-                    peer.say("+ go on\r\n");
-                    peer.bytes(LETTER_SENT.len() + 2);
-                }
-                peer.say(format!("{tag} {refusal}\r\n"));
-                peer.expect("LOGOUT");
-            };
-            let world = World::with(script, |settings| settings.create_mailboxes = false);
-            let error = world.append(&inbox()).unwrap_err();
-            assert_eq!(class(&error), expected, "{refusal}, late: {is_late}: {error}");
-            assert!(error.to_string().contains(refusal), "{error}");
-            world.end();
-        }
-    }
-}
-
-#[test]
-fn a_mailbox_that_cannot_be_made_tells_why() {
-    let cases = [
-        ("NO [NOPERM] no right", "Refused"),
-        ("NO [CANNOT] not this name", "Refused"),
-        ("NO [OVERQUOTA] too many", "OverQuota"),
-        ("NO [UNAVAILABLE] later", "NotStored"),
-        ("NO no", "NotStored"),
-    ];
-    for (refusal, expected) in cases {
-        let world = World::logged_in("IMAP4rev1 SASL-IR", move |peer| {
-            let tag = peer.append_to("\"INBOX\"", "");
-            peer.say(format!("{tag} NO [TRYCREATE] no such mailbox\r\n"));
-            peer.answer("CREATE \"INBOX\"", refusal);
-            peer.expect("LOGOUT");
-        });
-        let error = world.append(&inbox()).unwrap_err();
-        assert_eq!(class(&error), expected, "{error}");
-        assert!(error.to_string().contains(refusal), "{error}");
-        world.end();
-    }
-}
-
-#[test]
-fn a_message_over_the_servers_limit_is_not_sent() {
-    let world = World::logged_in("IMAP4rev1 SASL-IR APPENDLIMIT=20", |peer| {
-        peer.expect("LOGOUT");
-    });
-    assert!(matches!(world.append(&inbox()), Err(StoreError::TooBig(_))));
     world.end();
 }
 
@@ -501,7 +297,7 @@ fn too_late_for_an_answer_the_last_bytes_are_not_sent() {
             }
             assert!(peer.rest().is_empty());
         });
-        let deadline = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
+        let deadline = overslept();
         let error = append(&world.store, &inbox(), &bytes, &deadline).unwrap_err();
         assert!(is_not_stored(&error) && !deadline.is_answering(), "{error}");
         world.end();
@@ -607,21 +403,4 @@ fn a_session_that_was_idle_is_asked_first_and_replaced_without_an_answer() {
         }
         world.end();
     }
-}
-
-#[test]
-fn a_check_tells_what_an_administrator_wants_to_know() {
-    let world = World::logged_in("IMAP4rev1 SASL-IR LITERAL- APPENDLIMIT=1000", |peer| {
-        let tag = peer.expect("EXAMINE \"INBOX\"");
-        peer.say(format!(
-            "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n{tag} OK [READ-ONLY] done\r\n"
-        ));
-    });
-    let facts = world.store.check("doug", soon()).unwrap().join("\n");
-    for fact in
-        ["as mda for doug", "uidvalidity=7", "UIDPLUS: no", "LITERAL-: yes", "APPENDLIMIT: 1000"]
-    {
-        assert!(facts.contains(fact), "{facts}");
-    }
-    world.end();
 }

@@ -109,7 +109,7 @@ fn a_session_that_ends_before_the_last_bytes_costs_nothing() {
 
 #[test]
 fn too_late_it_does_not_take_effect() {
-    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
+    let late = overslept();
     begun(
         |_, mut peer: Peer, _| assert!(peer.rest().is_empty()),
         &late,

@@ -101,20 +101,27 @@ fn without_an_answer_all_are_in_doubt() {
 
 #[test]
 fn one_that_is_too_late_keeps_no_other_back() {
-    let late = Deadline::overslept(Duration::from_millis(1500), Duration::from_millis(500));
-    let stored = two_wait(MULTI, [&deadline(), &late], |listener, peer| {
-        assert!(peer.rest().is_empty());
-        // Each by itself: with a session of its own after one that was given up.
-        let mut again = Peer::accept(listener);
-        again.log_in(MULTI);
-        again.answer_append("OK [APPENDUID 7 42] done");
-        assert!(again.rest().is_empty());
-    });
-    assert!(
-        matches!(&stored, [Ok(there), Err(StoreError::NotStored(_))] if *there == uid(42)),
-        "{stored:?}"
-    );
-    assert!(!late.is_answering());
+    for is_gone in [false, true] {
+        let (own, late) = (deadline(), overslept());
+        let stored = two_wait(MULTI, [&own, &late], move |listener, peer| {
+            assert!(peer.rest().is_empty());
+            if is_gone {
+                return;
+            }
+            // Each by itself: with a session of its own after one that was given up.
+            let mut again = Peer::accept(listener);
+            again.log_in(MULTI);
+            again.answer_append("OK [APPENDUID 7 42] done");
+            assert!(again.rest().is_empty());
+        });
+        match stored {
+            [Ok(there), Err(StoreError::NotStored(_))] if !is_gone => assert_eq!(there, uid(42)),
+            [Err(StoreError::NotStored(_)), Err(StoreError::NotStored(_))] if is_gone => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(own.is_answering(), !is_gone, "nothing is waited for that was not sent");
+        assert!(!late.is_answering());
+    }
 }
 
 #[test]
