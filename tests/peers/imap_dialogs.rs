@@ -27,7 +27,7 @@ use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::port::{Access, Mailboxes, Need, Store};
+use onedrop::store::{Access, Mailboxes, Need, Store};
 use onedrop::store::{Copy, Found, Receipt, Sought, StoreError};
 
 const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
