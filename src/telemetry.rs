@@ -1,7 +1,8 @@
 //! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the
 //! delivery's result. Without a journal (a container, a trial) nothing is logged, but by a server;
 //! the ledger and Postfix's own log still tell. A journal, or a reader of a server's standard
-//! error, that does not take a record at once loses it: no mail waits for a log.
+//! error, that does not take a record at once loses it: no mail waits for a log. After a restart of
+//! journald records go on. By hand: tracing-journald waits for a full journal.
 //!
 //! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field
 //! of that name ([`Priority`]), which then counts in place of its level.
@@ -9,16 +10,19 @@
 use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Zoned;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::{Registry, registry};
 
 use crate::outcome::{Outcome, Status};
 use crate::text;
@@ -69,52 +73,51 @@ impl Priority {
     }
 }
 
-/// systemd.journal-fields(7), "native protocol": a datagram of `FIELD=value` lines.
+/// Where journald takes datagrams of `FIELD=value` lines ("native protocol" in
+/// systemd.journal-fields(7)).
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Sends this process' log records to the journal, if there is one.
 pub fn start() {
-    let Ok(socket) = UnixDatagram::unbound() else { return };
-    if socket.set_nonblocking(true).is_err() || socket.connect(SOCKET).is_err() {
-        return;
+    if let Ok(journal) = Journal::at(SOCKET.into()) {
+        log_to(journal);
     }
-    // A second subscriber in one process is a bug of ours that costs log lines and no mail.
-    let _ = tracing::subscriber::set_global_default(
-        tracing_subscriber::registry().with(Journal { socket }),
-    );
 }
 
 /// As [`start`]; without a journal a line per record goes to standard error, which is nobody's
 /// answer here. What it does not take is lost as well, and counted.
 pub fn start_for_a_server() -> Log {
-    let socket = UnixDatagram::unbound().and_then(|socket| socket.connect(SOCKET).map(|()| socket));
-    if socket.is_ok() {
-        start();
+    if let Ok(journal) = Journal::at(SOCKET.into()) {
+        log_to(journal);
         return Log(None);
     }
     // Without a thread there is no log, but there may be mail.
-    let Ok(lines) = Lines::to(std::io::stderr()) else { return Log(None) };
-    let log = Log(Some(lines.queue.clone()));
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    let Some((lines, log)) = Lines::to(std::io::stderr()) else { return Log(None) };
+    log_to(lines);
     log
 }
 
+fn log_to(layer: impl Layer<Registry> + Send + Sync) {
+    // A second subscriber in one process is a bug of ours that costs log lines and no mail.
+    let _ = tracing::subscriber::set_global_default(registry().with(layer));
+}
+
 /// The log of a server, to be dropped at its end: the last lines get a moment to be written.
-pub struct Log(Option<SyncSender<Said>>);
+pub struct Log(Option<WorkerGuard>);
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let Some(queue) = self.0.take() else { return };
-        let until = Instant::now() + LAST_LINES;
-        let (told, written) = channel();
-        while queue.try_send(Said::Enough(told.clone())).is_err() {
-            if Instant::now() >= until {
-                return;
-            }
-            thread::sleep(LAST_LINES / 100);
+        let Some(guard) = self.0.take() else { return };
+        // The guard waits for the last lines and complains on standard output, which may be as full
+        // as what they go to.
+        let (done, ended) = channel();
+        let flush = move || {
+            drop(guard);
+            let _ = done.send(());
+        };
+        if thread::Builder::new().name("last lines".to_owned()).spawn(flush).is_ok() {
+            let _ = ended.recv_timeout(LAST_LINES);
         }
-        // In time or not: this is the end.
-        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -123,46 +126,56 @@ const WAITING_LINES: usize = 1000;
 /// How long the last ones may take.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// For the thread that writes.
-enum Said {
-    Line(String),
-    /// All before this is written.
-    Enough(Sender<()>),
-}
-
-/// A line per record, written by a thread of its own: nobody else waits where nobody reads.
-struct Lines {
-    queue: SyncSender<Said>,
-    lost: Arc<AtomicU64>,
-}
+/// A line per record, written by tracing-appender's thread: nobody else waits where nobody reads.
+struct Lines(NonBlocking);
 
 impl Lines {
-    fn to(out: impl Write + Send + 'static) -> std::io::Result<Lines> {
-        let (queue, said) = sync_channel(WAITING_LINES);
-        let lines = Lines { queue, lost: Arc::default() };
-        let lost = Arc::clone(&lines.lost);
-        thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || write_lines(&said, &lost, out))?;
-        Ok(lines)
+    /// `None` where no thread is to be had.
+    fn to(out: impl Write + Send + 'static) -> Option<(Lines, Log)> {
+        let counter = Arc::new(OnceLock::new());
+        let out = Counted { out, counter: Arc::clone(&counter), known: 0 };
+        let queue =
+            NonBlockingBuilder::default().thread_name("log").buffered_lines_limit(WAITING_LINES);
+        // It panics without a thread.
+        let (queue, guard) = catch_unwind(AssertUnwindSafe(|| queue.finish(out))).ok()?;
+        let _ = counter.set(queue.error_counter());
+        Some((Lines(queue), Log(Some(guard))))
     }
 }
 
-fn write_lines(said: &Receiver<Said>, lost: &AtomicU64, mut out: impl Write) {
-    for said in said {
-        let lost = lost.swap(0, Ordering::Relaxed);
-        // Nobody is left to tell of an error.
-        if lost > 0 {
-            let told = format!("MESSAGE={lost} lines of this log are lost");
-            let _ = out.write_all(line(Priority::Warning, &told).as_bytes());
+/// Says between the lines how many did not find room.
+struct Counted<W> {
+    out: W,
+    counter: Arc<OnceLock<ErrorCounter>>,
+    known: usize,
+}
+
+impl<W: Write> Counted<W> {
+    fn tell_losses(&mut self) -> std::io::Result<()> {
+        let lost = self.counter.get().map_or(0, ErrorCounter::dropped_lines);
+        if lost == self.known {
+            return Ok(());
         }
-        let _ = match said {
-            Said::Line(line) => out.write_all(line.as_bytes()),
-            Said::Enough(told) => {
-                let _ = told.send(());
-                Ok(())
-            }
-        };
+        let text = format!("MESSAGE={} lines of this log are lost", lost - self.known);
+        self.known = lost;
+        self.out.write_all(line(Priority::Warning, &text).as_bytes())
+    }
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn write_all(&mut self, line: &[u8]) -> std::io::Result<()> {
+        // Nobody is left to tell of an error.
+        let _ = self.tell_losses();
+        self.out.write_all(line)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.tell_losses()?;
+        self.out.flush()
     }
 }
 
@@ -177,15 +190,27 @@ impl<S: Subscriber> Layer<S> for Lines {
                 .map(|line| line.strip_prefix("ONEDROP_").unwrap_or(line))
                 .collect();
             let text = format!("{} {}", record.message(), fields.join(" "));
-            if self.queue.try_send(Said::Line(line(record.priority, text.trim_end()))).is_err() {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
+            // What finds no room is counted there.
+            let _ = self.0.clone().write_all(line(record.priority, text.trim_end()).as_bytes());
         }
     }
 }
 
+/// journald, wherever its socket leads at the moment: after a restart that may be another one.
 struct Journal {
     socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// # Errors
+    /// Nobody takes datagrams there.
+    fn at(path: PathBuf) -> std::io::Result<Journal> {
+        UnixDatagram::unbound()?.connect(&path)?;
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Journal { socket, path })
+    }
 }
 
 impl<S: Subscriber> Layer<S> for Journal {
@@ -193,7 +218,8 @@ impl<S: Subscriber> Layer<S> for Journal {
         let level = event.metadata().level();
         if *level <= Level::INFO {
             // Full, gone or too small for it: see the module.
-            let _ = self.socket.send(Record::of(event).for_the_journal().as_bytes());
+            let record = Record::of(event).for_the_journal();
+            let _ = self.socket.send_to(record.as_bytes(), &self.path);
         }
     }
 }
@@ -264,6 +290,8 @@ impl Visit for Record {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::mpsc::Receiver;
+    use std::time::Instant;
 
     use super::*;
 
@@ -286,18 +314,26 @@ mod tests {
         }
     }
 
+    fn with<T>(layer: impl Layer<Registry> + Send + Sync, log: impl FnOnce() -> T) -> T {
+        tracing::subscriber::with_default(registry().with(layer), log)
+    }
+
+    fn received(journal: &UnixDatagram) -> String {
+        let mut bytes = [0; 4096];
+        let length = journal.recv(&mut bytes).expect("a record");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
     #[test]
     fn lines_that_nobody_takes_are_lost_and_counted_and_hold_nobody_up() {
         const LINES: usize = 3 * WAITING_LINES;
         let (unblock, until) = channel();
         let taken: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let lines = Lines::to(Blocked { until, taken: Arc::clone(&taken) }).expect("a thread");
-        let log = Log(Some(lines.queue.clone()));
+        let (lines, log) =
+            Lines::to(Blocked { until, taken: Arc::clone(&taken) }).expect("a thread");
         let (done, ended) = channel();
         thread::spawn(move || {
-            tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
-                (0..LINES).for_each(|number| tracing::info!(number, "a line"));
-            });
+            with(lines, || (0..LINES).for_each(|number| tracing::info!(number, "a line")));
             let _ = done.send(());
         });
         ended.recv_timeout(Duration::from_secs(30)).expect("whoever logs goes on");
@@ -305,11 +341,10 @@ mod tests {
         drop(log);
         let until = Instant::now() + Duration::from_secs(30);
         while Arc::strong_count(&taken) > 1 {
-            assert!(Instant::now() < until, "the writer ends with the last who logs");
+            assert!(Instant::now() < until, "the writer ends with the log");
             thread::sleep(Duration::from_millis(5));
         }
-        let taken = taken.lock().expect("lines").clone();
-        let text = String::from_utf8(taken).expect("text");
+        let text = String::from_utf8(taken.lock().expect("lines").clone()).expect("text");
         assert!(text.contains(" INFO MESSAGE=a line NUMBER=0\n"), "{text}");
         let told = text.lines().filter_map(|line| {
             line.split_once(" WARN MESSAGE=")?.1.split_once(" lines of this log")
@@ -321,11 +356,21 @@ mod tests {
     }
 
     #[test]
+    fn an_end_does_not_wait_for_a_reader_that_has_gone_to_sleep() {
+        let (_blocked, until) = channel();
+        let (lines, log) = Lines::to(Blocked { until, taken: Arc::default() }).expect("a thread");
+        with(lines, || (0..2 * WAITING_LINES).for_each(|_| tracing::info!("a line")));
+        let began = Instant::now();
+        drop(log);
+        assert!(began.elapsed() < 5 * LAST_LINES, "{:?}", began.elapsed());
+    }
+
+    #[test]
     fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {
-        let (ours, journal) = UnixDatagram::pair().expect("a pair");
-        ours.set_nonblocking(true).expect("an option");
-        let subscriber = tracing_subscriber::registry().with(Journal { socket: ours });
-        tracing::subscriber::with_default(subscriber, || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let journal = UnixDatagram::bind(&path).expect("a socket");
+        with(Journal::at(path).expect("it is there"), || {
             for _ in 0..10_000 {
                 tracing::warn!(
                     queue_id = "4X\nFAKE=1",
@@ -336,10 +381,28 @@ mod tests {
                 );
             }
         });
-        let mut bytes = [0; 4096];
-        let length = journal.recv(&mut bytes).expect("a record");
-        let expected = "SYSLOG_IDENTIFIER=onedrop\nPRIORITY=4\nMESSAGE=not delivered: gone\nONEDROP_QUEUE_ID=4X FAKE=1\nONEDROP_MILLISECONDS=7\n";
-        assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected);
+        let expected = "SYSLOG_IDENTIFIER=onedrop\nPRIORITY=4\nMESSAGE=not delivered: gone\n\
+                        ONEDROP_QUEUE_ID=4X FAKE=1\nONEDROP_MILLISECONDS=7\n";
+        assert_eq!(received(&journal), expected);
+    }
+
+    #[test]
+    fn records_go_on_after_the_journal_has_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let bind = || UnixDatagram::bind(&path).expect("a socket");
+        let first = bind();
+        with(Journal::at(path.clone()).expect("it is there"), || {
+            tracing::info!("before");
+            assert!(received(&first).contains("MESSAGE=before\n"));
+            drop(first);
+            tracing::info!("nobody listens");
+            std::fs::remove_file(&path).expect("the old socket");
+            tracing::info!("nothing is there");
+            let second = bind();
+            tracing::info!("after");
+            assert!(received(&second).contains("MESSAGE=after\n"));
+        });
     }
 
     /// What a record at each priority looks like on standard error: the time, with its zone, and
@@ -354,25 +417,30 @@ mod tests {
             (failed(Status::OUR_SETUP), "3", "ERROR"),
             (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".to_owned()), "4", "WARN"),
         ];
-        let (ours, journal) = UnixDatagram::pair().expect("a pair");
-        let (sender, receiver) = sync_channel(cases.len());
-        let lines = Lines { queue: sender, lost: Arc::default() };
-        let subscriber = tracing_subscriber::registry().with(Journal { socket: ours }).with(lines);
-        tracing::subscriber::with_default(subscriber, || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let journal = UnixDatagram::bind(&path).expect("a socket");
+        let (unblock, until) = channel();
+        drop(unblock);
+        let taken: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (lines, log) =
+            Lines::to(Blocked { until, taken: Arc::clone(&taken) }).expect("a thread");
+        with(lines.and_then(Journal::at(path).expect("it is there")), || {
             for (outcome, _, _) in &cases {
                 tracing::info!(priority = Priority::of(outcome) as u64, "an end");
             }
         });
+        drop(log);
+        let text = String::from_utf8(taken.lock().expect("lines").clone()).expect("text");
+        let mut lines = text.lines();
         for (outcome, number, name) in cases {
-            let mut bytes = [0; 4096];
-            let length = journal.recv(&mut bytes).expect("a record");
             let expected =
                 format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={number}\nMESSAGE=an end\n");
-            assert_eq!(String::from_utf8_lossy(&bytes[..length]), expected, "{outcome:?}");
-            let Ok(Said::Line(line)) = receiver.recv() else { panic!("no line") };
-            let (time, rest) = line.split_once(' ').expect("a time");
-            assert!(time.parse::<jiff::Timestamp>().is_ok(), "{line}");
-            assert_eq!(rest, format!("{name} MESSAGE=an end\n"), "{outcome:?}");
+            assert_eq!(received(&journal), expected, "{outcome:?}");
+            let (time, rest) = lines.next().expect("a line").split_once(' ').expect("a time");
+            assert!(time.parse::<jiff::Timestamp>().is_ok(), "{time}");
+            assert_eq!(rest, format!("{name} MESSAGE=an end"), "{outcome:?}");
         }
+        assert_eq!(lines.next(), None);
     }
 }

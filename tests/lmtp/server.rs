@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 
-use crate::support::journal::told_to_the_journal;
+use crate::support::journal::{Journal, told_to_the_journal};
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::server::{Server, guarded};
@@ -261,6 +261,26 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
     let fields =
         format!("\nONEDROP_MAILBOX=INBOX\nONEDROP_FILE={file}\nONEDROP_HOW=already there\n");
     assert!(told.contains(&fields), "{fields:?} in {told}");
+}
+
+#[test]
+fn the_log_goes_on_when_journald_has_started_again() {
+    let site = Site::embedded();
+    let mut journal = Journal::new();
+    let _server = site.launch("").by(&journal.command()).start();
+    let mut client = LmtpClient::welcome(&site.socket());
+    for name in ["before", "after"] {
+        let replies =
+            client.deliver(ANN, &["scuba@mail.axial.net"], &letter(name)).expect("replies");
+        assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
+        let mut told = String::new();
+        let has_come = || {
+            told.push_str(&journal.records().concat());
+            told.contains(&format!("message-id=<{name}@x> delivered "))
+        };
+        assert!(wait_until(Duration::from_secs(20), has_come), "{name}: {told}");
+        journal.restart();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! command's own.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, ExitStatus, Stdio};
@@ -20,19 +21,55 @@ pub fn without_journal(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// How `command` ended, given `input`, and the records that it sent to the journal, in their order.
-pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<String>) {
-    let folder = TempRoot::new();
+/// Takes what a command sends to the journal.
+pub struct Journal {
+    folder: TempRoot,
+    socket: UnixDatagram,
+}
+
+impl Journal {
+    pub fn new() -> Journal {
+        let folder = TempRoot::new();
+        let socket = bind(&folder);
+        Journal { folder, socket }
+    }
+
+    /// Goes before a program and its arguments, which then take this for the journal.
+    pub fn command(&self) -> Command {
+        let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && \
+                      mount --bind \"$0\" /run/systemd/journal && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(&*self.folder);
+        command
+    }
+
+    /// Ends, and begins anew at the same place. What was sent and not read is lost.
+    pub fn restart(&mut self) {
+        fs::remove_file(self.folder.join("socket")).expect("the old socket");
+        self.socket = bind(&self.folder);
+    }
+
+    /// The records that have come since, in their order.
+    pub fn records(&self) -> Vec<String> {
+        let (mut told, mut bytes) = (Vec::new(), [0; 65536]);
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            told.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
+        }
+        told
+    }
+}
+
+fn bind(folder: &TempRoot) -> UnixDatagram {
     let socket = UnixDatagram::bind(folder.join("socket")).expect("socket");
     socket.set_nonblocking(true).expect("socket");
-    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$0\" /run/systemd/journal && \
-                  exec \"$@\"";
-    let mut inside = Command::new("unshare");
-    inside
-        .args(["--mount", "sh", "-c", script])
-        .arg(&*folder)
-        .arg(command.get_program())
-        .args(command.get_args());
+    socket
+}
+
+/// How `command` ended, given `input`, and the records that it sent to the journal, in their order.
+pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<String>) {
+    let journal = Journal::new();
+    let mut inside = journal.command();
+    inside.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => inside.env(name, value),
@@ -43,9 +80,5 @@ pub fn told_to_the_journal(command: &Command, input: &[u8]) -> (ExitStatus, Vec<
     // A command that ended early is judged by its status.
     let _ = child.stdin.take().expect("stdin").write_all(input);
     let status = child.wait().expect("end");
-    let (mut told, mut bytes) = (Vec::new(), [0; 65536]);
-    while let Ok(length) = socket.recv(&mut bytes) {
-        told.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
-    }
-    (status, told)
+    (status, journal.records())
 }
