@@ -54,7 +54,7 @@ pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Fin
     }
     let named = config.map(Path::to_owned);
     let loaded = bounded(TIME, move || Config::load(named.as_deref()));
-    let ours = postfix::Ours::new(
+    let ours = postfix::ExpectedPostfix::new(
         loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()),
         &named_file(config),
         args.understand,

@@ -24,7 +24,7 @@ pub(super) fn bounded<T: Send + 'static>(
     let (sender, receiver) = mpsc::sync_channel(1);
     let step = thread::Builder::new()
         .name("check".to_owned())
-        .spawn(move || drop(sender.send(f()))) // nobody listens any more: it took too long
+        .spawn(move || drop(sender.send(f()))) // fails after the time-out
         .map_err(|error| format!("no thread to test it on: {error}"))?;
     match receiver.recv_timeout(time) {
         Ok(value) => Ok(value),
@@ -43,7 +43,7 @@ pub(super) fn shown(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Whether somebody listens at a Unix socket.
+/// Whether a server listens at a Unix socket.
 ///
 /// # Errors
 /// Why not, as connect(2) says it; [`io::ErrorKind::TimedOut`] where the listener takes no more

@@ -1,7 +1,7 @@
-//! The local Dovecot, as `onedrop check` sees it: the settings that an append's promise rests on,
-//! and what Dovecot does for a delivery of its own and not for an append. What `doveconf -n` prints
-//! is taken apart in `conf.rs` and judged by a table of rules without I/O. Only a Dovecot that the
-//! mailboxes are in is judged: on this host, or named with `--dovecot`. Nothing is changed.
+//! The local Dovecot in `onedrop check`: the settings that the promise about appends relies on, and
+//! what Dovecot does for its own deliveries but not for an append. `conf.rs` parses the output of
+//! `doveconf -n`, a table of rules without I/O judges it. Only the Dovecot that has the mailboxes
+//! is judged: on this host, or named by `--dovecot`. Nothing is changed.
 //!
 //! Sources: doveconf(1), doc/wiki of Dovecot 2.3, <https://doc.dovecot.org/2.4.1>.
 
@@ -18,23 +18,23 @@ mod conf;
 
 use conf::Conf;
 
-/// A level and what is so.
-type Told = (Level, String);
+/// Level and text of a finding.
+type Advice = (Level, String);
 
 /// Dovecot's default for `mail_max_userip_connections`.
 const SESSIONS: u64 = 10;
-/// The locks that an APPEND may wait for, one after the other.
+/// The number of locks that an APPEND may wait for, one after the other.
 const LOCKS: u64 = 3;
 
 /// What Dovecot is compared with.
-struct Ours<'a> {
+struct ExpectedDovecot<'a> {
     config: &'a Config,
-    /// The address that Dovecot sees us at; `None` into Maildirs.
+    /// Our address as Dovecot sees it; `None` for Maildirs.
     client: Option<IpAddr>,
 }
 
-/// Everything about the Dovecot of this host, or the one whose configuration is `file`; doveconf
-/// runs no longer than `time`.
+/// Findings about the Dovecot of this host, or the one with the configuration `file`. doveconf runs
+/// no longer than `time`.
 pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
     let client = match config.store.kind() {
         StoreUrl::Maildir { .. } => None,
@@ -58,58 +58,61 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
     command.arg("-n").env("LC_ALL", "C");
     match program::output(command, Instant::now() + time) {
         Ok(output) => {
-            let told = judged(&Conf::read(&output), &Ours { config, client });
-            told.into_iter().map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
+            let advice = judged(&Conf::read(&output), &ExpectedDovecot { config, client });
+            advice.into_iter().map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
         }
-        // Its files are often for root alone; one that was named is meant.
+        // Often only root may read its files; a named file must be readable.
         Err(why) if file.is_some() => finding(Level::Error, &why),
         Err(why) => finding(Level::Ok, &format!("nothing about Dovecot was tested: {why}")),
     }
 }
 
-/// What is found in `output`, by IMAP from this host and into Maildirs: the part without I/O.
+/// The findings for `output`, for IMAP from this host and for Maildirs, without I/O.
 pub fn of_output(output: &str) -> Vec<Finding> {
     let (conf, config) = (Conf::read(output), Config::default());
     let clients = [Some(Ipv4Addr::LOCALHOST.into()), None];
-    let told =
-        clients.into_iter().flat_map(|client| judged(&conf, &Ours { config: &config, client }));
-    told.map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
+    let advice = clients
+        .into_iter()
+        .flat_map(|client| judged(&conf, &ExpectedDovecot { config: &config, client }));
+    advice.map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
 }
 
-type Rule = fn(&Conf, &Ours<'_>) -> Option<Told>;
+type Rule = fn(&Conf, &ExpectedDovecot<'_>) -> Option<Advice>;
 
 const BY_IMAP: [Rule; 4] = [lock_timeout, login_penalty, sessions, fsync];
 const BOTH: [Rule; 2] = [sieve, quota];
 
-fn judged(conf: &Conf, ours: &Ours<'_>) -> Vec<Told> {
+fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Advice> {
     let by_imap = BY_IMAP.iter().filter(|_| ours.client.is_some());
-    let mut told: Vec<Told> = by_imap.chain(&BOTH).filter_map(|rule| rule(conf, ours)).collect();
-    if told.is_empty() {
-        told.push((Level::Ok, "its settings fit".to_owned()));
+    let mut advice: Vec<Advice> =
+        by_imap.chain(&BOTH).filter_map(|rule| rule(conf, ours)).collect();
+    if advice.is_empty() {
+        advice.push((Level::Ok, "its settings fit".to_owned()));
     }
-    told
+    advice
 }
 
-/// Whoever has had no answer in time must have left no append behind that comes to its end later.
-fn lock_timeout(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+/// An append without an answer in time must not take effect later.
+fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
     const NAME: &str = "mail_max_lock_timeout";
     let answer = ours.config.limits.answer_secs;
     let fits = answer.saturating_sub(1) / LOCKS;
     let mend = format!("set {NAME} = {} secs in protocol imap", fits.clamp(1, 5));
-    let longer = "an append may come to its end after another try has looked and found nothing, and the copy stands \
-                  twice until onedrop verify --repair";
+    let longer = "an append may take effect after another try has looked and found nothing, and \
+                  the mailbox has two copies until onedrop verify --repair";
     let value = conf.value("imap", NAME).unwrap_or("0");
     match conf::seconds(value) {
         Some(0) => {
             let text = format!(
-                "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; {longer}; {mend}"
+                "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; \
+                 {longer}; {mend}"
             );
             Some((Level::Warning, text))
         }
         Some(secs) if secs * LOCKS >= answer => {
             let text = format!(
-                "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer (limits.answer_secs = \
-                 {answer}); {longer}; {mend}"
+                "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its \
+                 answer (limits.answer_secs = {answer}); {longer}; {mend}"
             );
             Some((Level::Warning, text))
         }
@@ -118,9 +121,8 @@ fn lock_timeout(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
     }
 }
 
-/// After failed logins Dovecot lets all from that address wait; an account that it does not know is
-/// one.
-fn login_penalty(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+/// After a failed login, also for an unknown account, Dovecot delays all logins from that address.
+fn login_penalty(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
     let client = ours.client?;
     let networks = conf.value("imap", "login_trusted_networks").unwrap_or_default();
     let is_off = conf
@@ -130,77 +132,82 @@ fn login_penalty(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
         return None;
     }
     let text = format!(
-        "login_trusted_networks does not name {client}, where we come from: after a failed login (a wrong password, an \
-         account that is not there) Dovecot lets every login from there wait, by up to 15 s; add {client}"
+        "login_trusted_networks does not name {client}, where we come from: after a failed login \
+         (a wrong password, an account that is not there) Dovecot lets every login from there \
+         wait, by up to 15 s; add {client}"
     );
     Some((Level::Warning, text))
 }
 
-fn sessions(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+fn sessions(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
     const NAME: &str = "mail_max_userip_connections";
     let value = conf.value("imap", NAME);
     let most = value.map_or(Some(SESSIONS), |value| value.parse().ok())?;
     let per_account = ours.config.pool.per_account as u64;
     let by_default = if value.is_none() { " (the default)" } else { "" };
-    // 0: Dovecot counts none.
+    // 0 means no limit.
     (most != 0 && most <= per_account).then(|| {
         let text = format!(
-            "{NAME} = {most}{by_default}: onedrop lmtp may hold {per_account} sessions of an account (pool.per_account), and \
-             its owner's mail programs at this address need some; raise it"
+            "{NAME} = {most}{by_default}: onedrop lmtp may hold {per_account} sessions of an \
+             account (pool.per_account), and its owner's mail programs at this address need some; \
+             raise it"
         );
         (Level::Warning, text)
     })
 }
 
-fn fsync(conf: &Conf, _: &Ours<'_>) -> Option<Told> {
+fn fsync(conf: &Conf, _: &ExpectedDovecot<'_>) -> Option<Advice> {
     (conf.value("imap", "mail_fsync") == Some("never")).then(|| {
-        let text = "mail_fsync = never: mail that was reported as delivered is lost when the power fails; set it to \
-                    optimized, at least in protocol imap";
+        let text = "mail_fsync = never: mail that was reported as delivered is lost when the power \
+                    fails; set it to optimized, at least in protocol imap";
         (Level::Error, text.to_owned())
     })
 }
 
-fn sieve(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+fn sieve(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
     let by = ["lmtp", "lda"]
         .into_iter()
         .find(|protocol| conf.plugins(protocol).any(|plugin| plugin == "sieve"))?;
     let how = what_we_do(ours);
     let text = format!(
-        "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, because Onedrop {how}"
+        "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, \
+         because Onedrop {how}"
     );
     Some((Level::Warning, text))
 }
 
-fn quota(conf: &Conf, ours: &Ours<'_>) -> Option<Told> {
+fn quota(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
     let has = |protocol: &str| conf.plugins(protocol).any(|plugin| plugin == "quota");
     if ours.client.is_none() {
-        let text = "the plugin quota counts what Dovecot itself writes: Onedrop writes into the Maildirs, past users' quotas";
+        let text = "the plugin quota counts what Dovecot itself writes: Onedrop writes into the \
+                    Maildirs, past users' quotas";
         return (has("lmtp") || has("lda") || has("imap"))
             .then(|| (Level::Warning, text.to_owned()));
     }
     let elsewhere = ["lmtp", "lda"].into_iter().find(|protocol| has(protocol))?;
     let text = format!(
-        "the plugin quota is in mail_plugins of protocol {elsewhere} and not of protocol imap: Onedrop's appends go past \
-         users' quotas; add it to protocol imap"
+        "the plugin quota is in mail_plugins of protocol {elsewhere} and not of protocol imap: \
+         Onedrop's appends go past users' quotas; add it to protocol imap"
     );
     (!has("imap")).then_some((Level::Warning, text))
 }
 
-fn what_we_do(ours: &Ours<'_>) -> &'static str {
+fn what_we_do(ours: &ExpectedDovecot<'_>) -> &'static str {
     match ours.client {
         Some(_) => "appends by IMAP",
         None => "writes into the Maildirs",
     }
 }
 
-/// The address that a server at `host` sees us at, and whether it is on this host. Nothing is sent.
+/// Our address as a server at `host` sees it, and whether the server is on this host. Sends
+/// nothing.
 fn our_address(host: &str, port: u16) -> Option<(IpAddr, bool)> {
     let server = (host, port).to_socket_addrs().ok()?.next()?;
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(server).ok()?;
-    // Only an address of this host can be bound.
+    // Only this host's addresses can be bound.
     let is_here = UdpSocket::bind((server.ip(), 0)).is_ok();
     Some((socket.local_addr().ok()?.ip(), is_here))
 }

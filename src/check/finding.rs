@@ -1,24 +1,24 @@
-//! What `onedrop check` finds: a line each, with what it means for mail.
+//! A finding of `onedrop check`: one line, with its meaning for mail.
 
 use std::path::Path;
 
 use crate::config::{Origin, Problem};
 use crate::text;
 
-/// Bytes of a finding: it may quote what somebody else wrote.
+/// Bytes of a finding, which may quote foreign text.
 const LONGEST: usize = 4000;
 
 /// What a finding means for mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be, or worth knowing.
+    /// Correct, or worth knowing.
     Ok,
-    /// Works, but is probably not meant.
+    /// Works, but is probably not intended.
     Warning,
-    /// Not known: what is to be told could not be tested.
+    /// Could not be tested.
     Untested,
-    /// Mail would wait, be returned, or not be what was sent.
+    /// Mail would wait, be returned or be changed.
     Error,
 }
 
@@ -33,7 +33,7 @@ impl Level {
     }
 }
 
-/// One line: what is so, where, and what to do about it.
+/// One line: the fact, its place, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     pub level: Level,
@@ -46,7 +46,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding on one line, whatever `text` quotes.
+    /// A finding on one line, with `text` cleaned.
     pub fn new(level: Level, topic: &'static str, text: impl AsRef<str>) -> Finding {
         let text = text::shortened(text.as_ref().trim(), LONGEST).into_owned();
         Finding { level, topic, text, file: None, line: None }

@@ -1,8 +1,8 @@
-//! The ledger's part of `onedrop check`: it answers, has this program's schema, and two sessions
-//! through the configured path exclude each other. The proof: A takes a lock, B is told that it is
-//! contended, A leaves, B gets it. A pool or balancer that leads the two sessions to different
-//! servers fails it. A ledger in a file is opened only when it is there, because opening makes what
-//! is missing. The latest copies on record tell of hosts that write another way.
+//! The ledger in `onedrop check`: it answers, has this program's schema, and two sessions exclude
+//! each other: A takes a lock, B finds it contended, A releases it, B gets it. A balancer that
+//! leads the two sessions to different servers fails this test. A ledger in a file is opened only
+//! if the file exists, because opening would create it. The latest copies on record show whether
+//! other hosts write to another kind of store.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,11 +20,10 @@ use crate::ledger::{AnyLedger, LedgerError, SCHEMA_VERSION};
 use crate::service::{Adapters, ONE};
 use crate::store::Receipt;
 
-/// Sessions end their calls by themselves at the time given; a step gets this much more before it
-/// is given up.
+/// Calls end by themselves in time; after this much more a step is given up.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// How many copies are looked at for how they were written.
+/// The number of copies whose kind of receipt is checked.
 const LATEST: u32 = 1000;
 
 /// A session, and how to open another.
@@ -35,7 +34,7 @@ struct Ends {
     until: Instant,
 }
 
-/// Everything about the ledger.
+/// Findings about the ledger.
 pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration) -> Vec<Finding> {
     let url = loaded.config.ledger.engine();
     let place = shown(&url);
@@ -55,8 +54,7 @@ pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration)
     ends.findings(&place)
 }
 
-/// An account that has a copy on record, the latest one; `None` where the ledger knows none or
-/// cannot be asked.
+/// The account of the latest copy on record; `None` if there is none or the ledger does not answer.
 pub(super) fn account_on_record(
     loaded: &Arc<Loaded>,
     adapters: Adapters,
@@ -88,7 +86,7 @@ impl Ends {
         findings
     }
 
-    /// Under one ledger all must write by IMAP or all into Maildirs: nothing keeps one way from the
+    /// All hosts of a ledger must write by IMAP, or all into Maildirs: the two do not exclude each
     /// other.
     fn written_otherwise(&self) -> Option<Finding> {
         let read = self.ask(|ledger, until| ledger.latest_copies(LATEST, until));
@@ -107,13 +105,14 @@ impl Ends {
             false => ("into a Maildir", "by IMAP"),
         };
         let text = format!(
-            "the copy {destination} was written {was}, and store.url writes {is}: under one ledger all hosts must write the \
-             same way, or a copy may stand twice (told as long as it is one of the latest {LATEST})"
+            "the copy {destination} was written {was}, and store.url writes {is}: under one ledger \
+             all hosts must write the same way, or a copy may stand twice (told as long as it is \
+             one of the latest {LATEST})"
         );
         Some(Finding::new(Level::Warning, "ledger", text))
     }
 
-    /// Asks the administrator's query for an address that nobody has: a query that fails would
+    /// Runs the administrator's query for an address without an account: a failing query would
     /// defer all mail.
     fn query(&self, query: String) -> Finding {
         let nobody = Asked::plain("nobody@onedrop-check.invalid");
@@ -168,14 +167,14 @@ fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
     }
 }
 
-/// A name that no other check uses.
+/// A name that other checks do not use.
 fn lock_name() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("check {} {} {}", host.to_string_lossy(), std::process::id(), now.as_nanos())
 }
 
-/// The URL without anything that belongs to a login: no user, no parameters.
+/// The URL without user, password and parameters.
 fn shown(url: &LedgerUrl) -> String {
     let LedgerUrl::Postgres { url } = url else { return url.to_string() };
     let place = url.split_once("://").map_or("", |(_, place)| place);
@@ -183,7 +182,7 @@ fn shown(url: &LedgerUrl) -> String {
     format!("postgres://{}", place.rsplit('@').next().unwrap_or_default())
 }
 
-/// Why a ledger in a file cannot be tested without changing something; `None`: it can.
+/// Why a ledger in a file cannot be tested without a change; `None` if it can.
 fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
     const LATER: &str = "lock and schema can be tested then";
     let found = match fs::metadata(path) {
@@ -201,8 +200,9 @@ fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
         return Some((Level::Ok, text));
     }
     if is_in_rollback_mode(path) {
-        let text = "an SQLite file that is not a ledger in use (no WAL): another program's? Nothing was tested; a ledger \
-                    restored from a copy is in use again after a delivery";
+        let text = "an SQLite file that is not a ledger in use (no WAL): another program's? \
+                    Nothing was tested; a ledger restored from a copy is in use again after a \
+                    delivery";
         return Some((Level::Warning, text.to_owned()));
     }
     let mut locks = path.as_os_str().to_owned();

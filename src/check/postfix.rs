@@ -1,10 +1,9 @@
-//! The local Postfix, as `onedrop check` sees it: which services and parameters run onedrop, and
-//! whether they do so in a way that loses nothing, returns nothing and changes nothing. Facts come
-//! from `postconf` and the user database (`facts.rs`), the judgement is a table of rules without
-//! I/O (`transport.rs` for pipe(8), `lmtp.rs` for lmtp(8), `site.rs`, `domains.rs`). Nothing is
-//! changed.
+//! The local Postfix in `onedrop check`: which services and parameters run onedrop, and whether
+//! they lose, return or change messages. `facts.rs` gathers facts from `postconf` and the user
+//! database; tables of rules without I/O judge them (`transport.rs` for pipe(8), `lmtp.rs` for
+//! lmtp(8), `site.rs`, `domains.rs`, `recipients.rs`). Nothing is changed.
 //!
-//! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix' src/pipe/pipe.c,
+//! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix's src/pipe/pipe.c,
 //! src/util/exec_command.c.
 
 use std::collections::BTreeMap;
@@ -26,16 +25,16 @@ mod routes;
 mod site;
 mod transport;
 
-use command::Command;
+use command::OnedropCommand;
 pub use command::{Arguments, Understand, Understood};
 
 /// The socket of systemd/onedrop-lmtp.socket.
 const SOCKET: &str = "/run/onedrop/lmtp.sock";
 
-/// What a set-up is compared with.
+/// What Postfix is compared with.
 #[derive(Debug, Clone)]
-pub(super) struct Ours {
-    /// `None` when the configuration is broken.
+pub(super) struct ExpectedPostfix {
+    /// `None` if the configuration has errors.
     config: Option<Config>,
     /// The configuration file that is checked.
     config_file: PathBuf,
@@ -44,10 +43,14 @@ pub(super) struct Ours {
     understand: Understand,
 }
 
-impl Ours {
-    pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path, understand: Understand) -> Ours {
+impl ExpectedPostfix {
+    pub(super) fn new(
+        loaded: Option<&Loaded>,
+        config_file: &Path,
+        understand: Understand,
+    ) -> ExpectedPostfix {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-        Ours {
+        ExpectedPostfix {
             config: loaded.map(|loaded| loaded.config.clone()),
             config_file: facts::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
@@ -55,8 +58,8 @@ impl Ours {
         }
     }
 
-    /// Where the LMTP server may be: the socket of onedrop-lmtp.socket, and what the configuration
-    /// names.
+    /// The LMTP server's possible places: the socket of onedrop-lmtp.socket, and the configured
+    /// ones.
     fn places(&self) -> Vec<Listen> {
         let mut places = vec![Listen::Unix(SOCKET.into())];
         if let Some(config) = &self.config {
@@ -67,16 +70,16 @@ impl Ours {
     }
 }
 
-/// A Postfix configuration, as far as it matters here.
+/// The relevant part of a Postfix configuration.
 #[derive(Debug, Default)]
 struct Setup {
     folder: PathBuf,
-    /// main.cf and Postfix' defaults, with `$name` expanded.
+    /// main.cf and Postfix's defaults, with `$name` expanded.
     main: BTreeMap<String, String>,
     /// Every service of master.cf.
-    services: Vec<master::Service>,
+    services: Vec<master::MasterService>,
     /// The pipe(8) services that run onedrop.
-    transports: Vec<Transport>,
+    transports: Vec<PipeTransport>,
     /// The lmtp(8) services that hand mail to our server.
     lmtp: Vec<Lmtp>,
     /// The `mailbox_command`s that run onedrop.
@@ -84,7 +87,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// A parameter's value; empty when Postfix does not know it.
+    /// A parameter's value; empty if Postfix does not know it.
     fn value(&self, name: &str) -> &str {
         self.main.get(name).map_or("", String::as_str)
     }
@@ -92,34 +95,34 @@ impl Setup {
 
 /// A pipe(8) service that runs onedrop.
 #[derive(Debug)]
-struct Transport {
-    service: master::Service,
+struct PipeTransport {
+    service: master::MasterService,
     attributes: master::Attributes,
-    command: Command,
+    command: OnedropCommand,
     /// `NAME_destination_recipient_limit` as the queue manager sees it.
     recipient_limit: String,
     /// `NAME_time_limit` as pipe(8) sees it.
     time_limit: String,
-    rights: Rights,
+    rights: UserRights,
     /// The configuration file that its deliveries read.
     config_file: PathBuf,
-    /// What stands in the way of running the program, if anything does.
+    /// Why the program cannot be run, if so.
     cannot_run: Option<String>,
-    /// What a delivery needs and the transport's user may not, each in words.
+    /// Accesses that a delivery needs and the transport's user does not have, each in words.
     lacks: Vec<String>,
 }
 
-impl Transport {
-    /// What master.cf says of the service; `None` where it does not run onedrop. What the host says
-    /// is still to come: nothing stands in the way.
-    fn read(service: &master::Service, understand: Understand) -> Option<Transport> {
+impl PipeTransport {
+    /// Reads the service of master.cf; `None` if it does not run onedrop. Facts about the host are
+    /// added later.
+    fn read(service: &master::MasterService, understand: Understand) -> Option<PipeTransport> {
         let attributes = master::Attributes::read(&service.arguments);
-        let command = Command::find(&attributes.argv, understand)?;
-        Some(Transport {
+        let command = OnedropCommand::find(&attributes.argv, understand)?;
+        Some(PipeTransport {
             service: service.clone(),
             recipient_limit: String::new(),
             time_limit: String::new(),
-            rights: Rights::Fine,
+            rights: UserRights::Fine,
             config_file: command.delivery().and_then(|one| one.config.clone()).unwrap_or_default(),
             cannot_run: None,
             lacks: Vec::new(),
@@ -132,7 +135,7 @@ impl Transport {
 /// An lmtp(8) service that hands mail to our server.
 #[derive(Debug)]
 struct Lmtp {
-    service: master::Service,
+    service: master::MasterService,
     /// The last `flags=` of the service.
     flags: String,
     /// Parameters as the service sees them.
@@ -141,17 +144,17 @@ struct Lmtp {
     /// manager sees them.
     recipient_limit: String,
     concurrency_limit: String,
-    /// What leads mail to it, as an administrator wrote it.
+    /// The settings that route mail to it, as written.
     routes: Vec<String>,
-    /// The sockets it connects to where nobody listens, and why.
+    /// The sockets without a listener, and the error of connecting.
     deaf: Vec<(PathBuf, String)>,
-    /// What Postfix's own user may not reach of them, in words.
+    /// The sockets that Postfix's own user may not connect to, in words.
     lacks: Vec<String>,
 }
 
-/// What pipe(8) thinks of a `user=`.
+/// Whether pipe(8) accepts a `user=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rights {
+enum UserRights {
     Fine,
     NotSet,
     Unknown,
@@ -165,18 +168,22 @@ struct MailboxCommand {
     /// `main.cf`, or the service that overrides it.
     place: String,
     text: String,
-    command: Command,
-    /// `local_command_shell`; empty: a shell only where the text needs one.
+    command: OnedropCommand,
+    /// `local_command_shell`; if empty, a shell runs only if the text needs one.
     shell: String,
     time_limit: String,
 }
 
-/// A level and what is so; the rules' callers add where.
-type Told = (Level, String);
+/// Level and text of a finding; the callers of the rules add the place.
+type Advice = (Level, String);
 
-/// Everything about the Postfix whose configuration is in `folder`, or this host's; no program runs
+/// Findings about the Postfix whose configuration is in `folder`, or this host's. No program runs
 /// longer than `time`.
-pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Vec<Finding> {
+pub(super) fn findings(
+    folder: Option<&Path>,
+    ours: &ExpectedPostfix,
+    time: Duration,
+) -> Vec<Finding> {
     let Some(postconf) = ask::find_postconf(std::env::var_os("PATH").as_deref()) else {
         return match folder {
             None => vec![Finding::new(Level::Ok, "postfix", "none on this host")],
@@ -190,7 +197,7 @@ pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Ve
     let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
     match facts::gather(&postconf, ours) {
         Ok(setup) => judged(&setup, ours),
-        // A host may have the package and not use it; a folder that was named is meant.
+        // A host may have the package and not use it; a named folder must be readable.
         Err(why) => {
             let level = if folder.is_some() { Level::Error } else { Level::Warning };
             vec![Finding::new(level, "postfix", why)]
@@ -199,7 +206,7 @@ pub(super) fn findings(folder: Option<&Path>, ours: &Ours, time: Duration) -> Ve
 }
 
 /// The findings about `setup`; no I/O.
-fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
+fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Finding> {
     let master = setup.folder.join("master.cf");
     let main = setup.folder.join("main.cf");
     let mut findings = Vec::new();
@@ -209,24 +216,24 @@ fn judged(setup: &Setup, ours: &Ours) -> Vec<Finding> {
         .map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
     let servers =
         setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
-    for (name, told) in pipes.chain(servers) {
-        findings.extend(told.into_iter().map(|(level, text)| {
+    for (name, advice) in pipes.chain(servers) {
+        findings.extend(advice.into_iter().map(|(level, text)| {
             Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
         }));
     }
-    let told = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
-    let told = told.chain(recipients::judged(setup, ours));
-    findings.extend(told.map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
+    let advice = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
+    let advice = advice.chain(recipients::judged(setup, ours));
+    findings
+        .extend(advice.map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
     findings
 }
 
-/// What is found in these outputs of postconf (main.cf, master.cf), on a host where all is in its
-/// place: the part without I/O.
+/// The findings for these outputs of postconf (main.cf, master.cf), without I/O.
 pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Finding> {
     let mut setup =
         Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
     let pipes = setup.services.iter().filter(|service| service.command == "pipe");
-    setup.transports = pipes.filter_map(|pipe| Transport::read(pipe, understand)).collect();
+    setup.transports = pipes.filter_map(|pipe| PipeTransport::read(pipe, understand)).collect();
     for route in routes::all(&setup) {
         for is_chrooted in [false, true] {
             let place =
@@ -235,7 +242,7 @@ pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Findin
                 place.is_some_and(|place| routes::leads_to(&place, &[Listen::Unix(SOCKET.into())]));
         }
     }
-    let ours = Ours {
+    let ours = ExpectedPostfix {
         config: Some(Config::default()),
         config_file: PathBuf::from("/etc/onedrop/onedrop.toml"),
         variables: Vec::new(),
@@ -263,11 +270,11 @@ fn seconds(time: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// A delivery ends at its deadline; this is what ending takes on a busy host.
+/// Time that a delivery may take to end after its deadline, on a busy host.
 const MARGIN_SECS: u64 = 5;
 
-/// Whether `limit`, the value of `parameter`, leaves a delivery the time to end by itself.
-fn time_limit(parameter: &str, limit: &str, ours: &Ours) -> Option<Told> {
+/// A finding if `limit`, the value of `parameter`, does not leave a delivery the time to end.
+fn time_limit(parameter: &str, limit: &str, ours: &ExpectedPostfix) -> Option<Advice> {
     let Some(secs) = seconds(limit) else {
         return Some((Level::Error, format!("{parameter} = {limit} is not a time")));
     };
@@ -275,8 +282,9 @@ fn time_limit(parameter: &str, limit: &str, ours: &Ours) -> Option<Told> {
     let least = deadline + MARGIN_SECS;
     (secs < least).then(|| {
         let text = format!(
-            "{parameter} = {limit} ends before a delivery does (limits.deadline_secs = {deadline}), and then Postfix \
-             returns the mail to its sender; set it to {least}s or more, or lower limits.deadline_secs"
+            "{parameter} = {limit} ends before a delivery does (limits.deadline_secs = \
+             {deadline}), and then Postfix returns the mail to its sender; set it to {least}s or \
+             more, or lower limits.deadline_secs"
         );
         (Level::Error, text)
     })

@@ -62,15 +62,17 @@ pub(super) fn output(mut command: Command, until: Instant) -> Result<String, Str
     Ok(output)
 }
 
-/// Everything that comes out of `pipe`, once it has ended.
+/// All output of `pipe` up to its end.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
-            let _ = pipe.take(LONGEST).read_to_end(&mut bytes); // what came before an error still counts
+            // What was read before an error counts.
+            let _ = pipe.take(LONGEST).read_to_end(&mut bytes);
         }
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned()); // nobody waits any more: it took too long
+        // Fails if the receiver has stopped waiting.
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
     receiver
 }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_complains_about_is_told() {
+    fn a_programs_complaint_is_reported() {
         let (_folder, path) = program("echo 'postconf: fatal: no master.cf' >&2; exit 1");
         let error = output(Command::new(path), Instant::now() + Duration::from_secs(60))
             .expect_err("it fails");

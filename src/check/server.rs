@@ -14,8 +14,8 @@ pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
         }
         Err(error) => {
             let text = format!(
-                "deliver.via: nobody can be reached at {place} ({}): each delivery opens connections of its own; start \
-                 onedrop-lmtp.socket, or leave the key out",
+                "deliver.via: nobody can be reached at {place} ({}): each delivery opens \
+                 connections of its own; start onedrop-lmtp.socket, or leave the key out",
                 shown(&error)
             );
             Finding::new(Level::Warning, "lmtp", text)

@@ -12,10 +12,10 @@ use crate::directory::is_account_name;
 use crate::service::{Adapters, ONE, host_name};
 use crate::way;
 
-/// The store's own time-outs come first; a step gets this much more before it is given up.
+/// The store's calls end by themselves in time; after this much more a step is given up.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Everything about the store, seen from `account`, one that the directory names, or one on record.
+/// Findings about the store, for `account`, one of the directory, or one on record.
 pub(super) fn findings(
     loaded: &Arc<Loaded>,
     account: Option<&str>,
@@ -29,7 +29,8 @@ pub(super) fn findings(
     let Some(account) = account.or_else(|| ledger::account_on_record(loaded, adapters, time))
     else {
         let text = format!(
-            "{place}: nothing was tested: directory.accounts names no account and no copy is on record; pass --account NAME"
+            "{place}: nothing was tested: directory.accounts names no account and no copy is on \
+             record; pass --account NAME"
         );
         return vec![Finding::new(Level::Untested, "store", text)];
     };

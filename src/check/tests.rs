@@ -174,7 +174,8 @@ fn loaded(directory: &str) -> Loaded {
     let folder = tempfile::tempdir().expect("a folder");
     let file: PathBuf = folder.path().join("onedrop.toml");
     let text = format!(
-        "[ledger]\nurl = \"postgres://me@db/onedrop\"\n[store]\nurl = \"maildir:///nowhere\"\n[directory]\n{directory}\n"
+        "[ledger]\nurl = \"postgres://me@db/onedrop\"\n[store]\nurl = \"maildir:///nowhere\"\n\
+         [directory]\n{directory}\n"
     );
     std::fs::write(&file, text).expect("a file");
     Config::load_from(Some(&file), std::iter::empty()).expect("a good configuration")

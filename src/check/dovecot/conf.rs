@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-/// Sections within sections beyond which nothing is kept.
+/// Deeper sections are ignored.
 const DEEPEST: usize = 16;
 
-/// A configuration: settings and sections, each by the words in front of its brace.
+/// A configuration: settings, and sections by the words before their brace.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Conf {
     settings: BTreeMap<String, String>,
@@ -15,7 +15,7 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// Reads doveconf's output; of a setting that is there twice the last one counts.
+    /// Reads doveconf's output; the last setting of a name counts.
     pub fn read(output: &str) -> Conf {
         let mut conf = Conf::default();
         // The names of the sections that are open.
@@ -35,7 +35,7 @@ impl Conf {
         conf
     }
 
-    /// The section of that name within those, made if it is not there.
+    /// The section of this name within those, created if missing.
     fn section(&mut self, path: &[String]) -> Option<&mut Conf> {
         if path.len() > DEEPEST {
             return None;
@@ -49,7 +49,7 @@ impl Conf {
         section.settings.get(name).map(String::as_str)
     }
 
-    /// A setting as a protocol sees it: its own, or everybody's.
+    /// A setting as a protocol sees it: its own, or the global one.
     pub fn value(&self, protocol: &str, name: &str) -> Option<&str> {
         let own = self.setting(&[&format!("protocol {protocol}")], name);
         own.or_else(|| self.setting(&[], name))
@@ -115,7 +115,8 @@ mod tests {
             "# 2.3.19.1: /etc/dovecot/dovecot.conf\n\
              mail_plugins = \" quota\"\n\
              mail_location = maildir:~/Maildir # {\n\
-             namespace inbox {\n  location = \n  mailbox \"Sent Messages\" {\n    special_use = \\Sent\n  }\n}\n\
+             namespace inbox {\n  location = \n  mailbox \"Sent Messages\" {\n    special_use = \
+             \\Sent\n  }\n}\n\
              protocol imap {\n  mail_plugins = \" quota imap_quota\"\n}\n\
              protocol lmtp {\n  mail_plugins = \" quota sieve\"\n}\n",
         );

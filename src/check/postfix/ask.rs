@@ -1,4 +1,4 @@
-//! Asking `postconf`, and taking its output apart.
+//! Runs `postconf` and parses its output.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ pub(super) fn find_postconf(path: Option<&OsStr>) -> Option<PathBuf> {
     program::find("postconf", path)
 }
 
-/// A postconf and the configuration it is asked about.
+/// The program postconf, with a configuration directory.
 pub(super) struct Postconf {
     program: PathBuf,
     folder: Option<PathBuf>,
@@ -25,7 +25,7 @@ impl Postconf {
         Postconf { program, folder: folder.map(Path::to_owned), until }
     }
 
-    /// When everything that is asked must have been answered.
+    /// When all runs must have ended.
     pub(super) fn until(&self) -> Instant {
         self.until
     }

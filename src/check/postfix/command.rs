@@ -1,19 +1,18 @@
-//! The command line that runs onedrop, in Postfix' words: which program, how it is reached, and
-//! what this version of onedrop makes of its arguments. The arguments go through the parser that a
-//! delivery uses, so what it would refuse shows up here.
+//! The command line in Postfix's configuration that runs onedrop: the program, a wrapper before it,
+//! and its arguments, read by the parser of `onedrop deliver` itself.
 
 use std::path::{Path, PathBuf};
 
-/// Reads a command line of ours, the program first, with Postfix' macros as `${name}`.
+/// Parses a command line, program first, with Postfix's macros as `${name}`.
 pub type Understand = fn(&[String]) -> Understood;
 
-/// What onedrop makes of its arguments.
+/// The parsed arguments.
 #[derive(Debug)]
 pub enum Understood {
     Deliver(Arguments),
     /// Another command than `deliver`.
     Other,
-    /// Why not.
+    /// The error.
     Refused(String),
 }
 
@@ -29,17 +28,17 @@ pub struct Arguments {
 
 /// A command line with onedrop in it.
 #[derive(Debug)]
-pub(super) struct Command {
-    /// What comes before onedrop: a wrapper or a shell; usually nothing.
+pub(super) struct OnedropCommand {
+    /// The words before onedrop: a wrapper or a shell; usually none.
     pub(super) before: Vec<String>,
     /// The program, and its arguments with macros as `${name}`.
     pub(super) words: Vec<String>,
     pub(super) understood: Understood,
 }
 
-impl Command {
-    /// `None` where no word is a program called onedrop, alone or inside a shell's command line.
-    pub(super) fn find(argv: &[String], understand: Understand) -> Option<Command> {
+impl OnedropCommand {
+    /// `None` if no word is the program onedrop, alone or in a shell's command line.
+    pub(super) fn find(argv: &[String], understand: Understand) -> Option<OnedropCommand> {
         let words: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
         let at = words
             .iter()
@@ -49,7 +48,7 @@ impl Command {
         // A delivery's size is a number; all other macros may be any text.
         let with_size: Vec<_> = words.iter().map(|word| word.replace("${size}", "0")).collect();
         let understood = understand(&with_size);
-        Some(Command { before: before.to_vec(), words: words.to_vec(), understood })
+        Some(OnedropCommand { before: before.to_vec(), words: words.to_vec(), understood })
     }
 
     pub(super) fn program(&self) -> &str {
@@ -61,7 +60,7 @@ impl Command {
         !is_onedrop(self.program())
     }
 
-    /// The arguments of a delivery; `None` where they are none.
+    /// The arguments, if the command is a delivery.
     pub(super) fn delivery(&self) -> Option<&Arguments> {
         match &self.understood {
             Understood::Deliver(arguments) => Some(arguments),

@@ -1,20 +1,20 @@
-//! Whether the directory knows the domains whose mail Postfix leads to onedrop. What it does not
-//! know is returned. Only domains that are written out in main.cf are seen; tables are not read.
+//! Whether the directory knows the domains that Postfix routes to onedrop; mail for other domains
+//! is returned. Only domains written in main.cf are checked, tables are not read.
 
-use super::{Level, Ours, Setup, Told, routes};
+use super::{Advice, ExpectedPostfix, Level, Setup, routes};
 use crate::config::DirectorySettings;
 
-/// Which domains a route is for.
+/// The domains of a route.
 const LISTS: [(&str, &str); 3] = [
     ("virtual_transport", "virtual_mailbox_domains"),
     ("local_transport", "mydestination"),
     ("mailbox_transport", "mydestination"),
 ];
 
-/// How many domains are named.
+/// Domains in the text.
 const SHOWN: usize = 5;
 
-pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
+pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Advice> {
     let Some(config) = &ours.config else { return Vec::new() };
     let of_ours = routes::to_us(setup);
     let lists = LISTS.iter().filter(|(name, _)| of_ours.contains(name));
@@ -23,7 +23,12 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
         .collect()
 }
 
-fn unknown(route: &str, list: &str, domains: &str, directory: &DirectorySettings) -> Option<Told> {
+fn unknown(
+    route: &str,
+    list: &str,
+    domains: &str,
+    directory: &DirectorySettings,
+) -> Option<Advice> {
     let unknown: Vec<_> = written_out(domains).filter(|domain| !knows(directory, domain)).collect();
     if unknown.is_empty() || directory.knows_nobody() {
         return None; // a directory that knows nobody defers, and has its own warning
@@ -33,13 +38,14 @@ fn unknown(route: &str, list: &str, domains: &str, directory: &DirectorySettings
         shown += &format!(" and {} more", unknown.len() - SHOWN);
     }
     let text = format!(
-        "{list} has domains that [directory] does not know: {shown}; {route} leads their mail to onedrop, which returns it \
-         as for unknown recipients; add them to directory.domains, or take them out of {list}"
+        "{list} has domains that [directory] does not know: {shown}; {route} leads their mail to \
+         onedrop, which returns it as for unknown recipients; add them to directory.domains, or \
+         take them out of {list}"
     );
     Some((Level::Warning, text))
 }
 
-/// The domains in a list; not its tables, files, exceptions, and this host's name for itself.
+/// The domains in a list, without tables, files, exceptions and localhost.
 fn written_out(list: &str) -> impl Iterator<Item = &str> {
     let words = list
         .split([',', ' ', '\t'])
@@ -54,7 +60,7 @@ fn knows(directory: &DirectorySettings, domain: &str) -> bool {
         .accounts
         .keys()
         .any(|address| address.rsplit_once('@').is_some_and(|(_, d)| is_domain(d)));
-    // With domains, a query is asked for these only.
+    // If there are domains, the query is for these only.
     by_domain || by_account || (directory.query.is_some() && directory.domains.is_empty())
 }
 
@@ -82,7 +88,8 @@ mod tests {
 
     #[test]
     fn tables_and_localhost_are_passed_over() {
-        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, localhost c.example";
+        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, \
+                    localhost c.example";
         assert_eq!(written_out(list).collect::<Vec<_>>(), ["a.example", "c.example"]);
     }
 }

@@ -1,5 +1,4 @@
-//! Gathering a [`Setup`]: what postconf says, which users there are, which programs and files
-//! exist.
+//! Gathers a [`Setup`] from postconf, the user database and the file system.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, Group, User, access};
 
-use super::access::{self, Identity};
+use super::access::{self, Credentials};
 use super::ask::Postconf;
-use super::command::Command;
-use super::master::{self, Attributes, Service};
+use super::command::OnedropCommand;
+use super::master::{self, Attributes, MasterService};
 use super::recipients;
 use super::routes::{self, Route};
-use super::{Lmtp, MailboxCommand, Ours, Rights, Setup, Transport, lmtp};
+use super::{ExpectedPostfix, Lmtp, MailboxCommand, PipeTransport, Setup, UserRights, lmtp};
 use crate::check::bounded::{reach, shown};
 use crate::config::{DEFAULT_FILE, Listen};
 
-/// What else is needed of main.cf.
+/// Further parameters of main.cf.
 const MAIN: [&str; 9] = [
     "config_directory",
     "enable_long_queue_ids",
@@ -30,14 +29,14 @@ const MAIN: [&str; 9] = [
     "virtual_mailbox_domains",
 ];
 
-/// What is needed to know of an lmtp(8) service.
+/// Parameters of an lmtp(8) service.
 const LMTP: [&str; 3] = [lmtp::LINE_LENGTH, lmtp::XFORWARD, lmtp::DATA_DONE];
 
-/// `ours`: where our LMTP server may be, and what deliveries need.
+/// Gathers the facts.
 ///
 /// # Errors
-/// Postfix' configuration cannot be read; why.
-pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> {
+/// Postfix's configuration cannot be read.
+pub(super) fn gather(postconf: &Postconf, ours: &ExpectedPostfix) -> Result<Setup, String> {
     let places = ours.places();
     let names: Vec<String> = MAIN
         .iter()
@@ -57,7 +56,7 @@ pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> 
     let queue_manager =
         services.iter().find(|service| matches!(service.command.as_str(), "qmgr" | "oqmgr"));
     for service in services.iter().filter(|service| service.command == "pipe") {
-        if let Some(mut transport) = Transport::read(service, ours.understand) {
+        if let Some(mut transport) = PipeTransport::read(service, ours.understand) {
             add_facts(&mut transport, postconf, &setup, queue_manager, ours)?;
             setup.transports.push(transport);
         }
@@ -70,15 +69,15 @@ pub(super) fn gather(postconf: &Postconf, ours: &Ours) -> Result<Setup, String> 
     Ok(setup)
 }
 
-/// What other services and the host say of it.
+/// Adds what other services and the host state about the transport.
 fn add_facts(
-    transport: &mut Transport,
+    transport: &mut PipeTransport,
     postconf: &Postconf,
     setup: &Setup,
-    queue_manager: Option<&Service>,
-    ours: &Ours,
+    queue_manager: Option<&MasterService>,
+    ours: &ExpectedPostfix,
 ) -> Result<(), String> {
-    let Transport { service, attributes, command, .. } = &*transport;
+    let PipeTransport { service, attributes, command, .. } = &*transport;
     let value = |reader, name, default| own_or_default(postconf, service, reader, name, default);
     let recipient_limit =
         value(queue_manager, "destination_recipient_limit", "default_destination_recipient_limit")?;
@@ -86,8 +85,8 @@ fn add_facts(
     let user = attributes.user.as_deref();
     let rights = rights(user, setup.value("mail_owner"));
     let config_file = config_file(command, attributes, setup);
-    let identity = user.filter(|_| rights == Rights::Fine).and_then(Identity::of_pipe);
-    // What another configuration file says is not known here.
+    let identity = user.filter(|_| rights == UserRights::Fine).and_then(Credentials::of_pipe);
+    // The content of another configuration file is not known here.
     let config = ours.config.as_ref().filter(|_| config_file == ours.config_file);
     let wanted = access::wanted(&config_file, config);
     let lacks = identity.map_or(Vec::new(), |identity| identity.lacks(&wanted, postconf.until()));
@@ -101,8 +100,8 @@ fn add_facts(
 /// `NAME_name` of the service as `reader` sees it, else `default`.
 fn own_or_default(
     postconf: &Postconf,
-    service: &Service,
-    reader: Option<&Service>,
+    service: &MasterService,
+    reader: Option<&MasterService>,
     name: &str,
     default: &str,
 ) -> Result<String, String> {
@@ -112,13 +111,13 @@ fn own_or_default(
     Ok(value.cloned().unwrap_or_default())
 }
 
-/// The service, if it takes mail to one of `places`, or is named as ours and a table may lead mail
-/// to it.
+/// The service, if it takes mail to one of `places`, or has our name and a table may route mail to
+/// it.
 fn lmtp_service(
     postconf: &Postconf,
     setup: &Setup,
-    service: &Service,
-    queue_manager: Option<&Service>,
+    service: &MasterService,
+    queue_manager: Option<&MasterService>,
     places: &[Listen],
 ) -> Result<Option<Lmtp>, String> {
     let is_named_ours = service.name.starts_with("onedrop");
@@ -157,13 +156,13 @@ fn lmtp_service(
         concurrency_limit: limit("destination_concurrency_limit")?,
         routes,
         deaf,
-        lacks: Identity::of_daemon(setup.value("mail_owner"))
+        lacks: Credentials::of_daemon(setup.value("mail_owner"))
             .map_or(Vec::new(), |owner| owner.lacks(&sockets, postconf.until())),
         service: service.clone(),
     }))
 }
 
-/// Why nobody can be reached at a socket; `None` where somebody can, and where only we may not try.
+/// Why no server answers at a socket; `None` if one does, or if this user may not connect.
 fn nobody_listens(path: &Path) -> Option<String> {
     reach(path)
         .err()
@@ -172,29 +171,28 @@ fn nobody_listens(path: &Path) -> Option<String> {
 }
 
 /// As pipe(8) judges `user:group`.
-fn rights(user: Option<&str>, mail_owner: &str) -> Rights {
-    let Some(name) = user else { return Rights::NotSet };
+fn rights(user: Option<&str>, mail_owner: &str) -> UserRights {
+    let Some(name) = user else { return UserRights::NotSet };
     let (name, group) = name.split_once(':').unwrap_or((name, ""));
-    let Ok(Some(user)) = User::from_name(name) else { return Rights::Unknown };
+    let Ok(Some(user)) = User::from_name(name) else { return UserRights::Unknown };
     let gid = if group.is_empty() {
         Some(user.gid)
     } else {
         Group::from_name(group).ok().flatten().map(|g| g.gid)
     };
-    let Some(gid) = gid else { return Rights::Unknown };
+    let Some(gid) = gid else { return UserRights::Unknown };
     let owner = User::from_name(mail_owner).ok().flatten();
     if user.uid.is_root() || gid.as_raw() == 0 {
-        Rights::Root
+        UserRights::Root
     } else if owner.is_some_and(|owner| owner.uid == user.uid || owner.gid == gid) {
-        Rights::MailOwner
+        UserRights::MailOwner
     } else {
-        Rights::Fine
+        UserRights::Fine
     }
 }
 
-/// The configuration file of a delivery, which has Postfix' environment and working folder, not
-/// ours.
-fn config_file(command: &Command, attributes: &Attributes, setup: &Setup) -> PathBuf {
+/// The configuration file of a delivery, found with Postfix's environment and working folder.
+fn config_file(command: &OnedropCommand, attributes: &Attributes, setup: &Setup) -> PathBuf {
     let exported = || {
         let settings = setup.value("export_environment").split([',', ' ', '\t']);
         settings
@@ -211,12 +209,12 @@ fn config_file(command: &Command, attributes: &Attributes, setup: &Setup) -> Pat
     canonical(&Path::new(folder).join(file))
 }
 
-/// The file's one absolute name, as far as there is one.
+/// The file's canonical name, if it can be resolved.
 pub(super) fn canonical(file: &Path) -> PathBuf {
     file.canonicalize().or_else(|_| std::path::absolute(file)).unwrap_or_else(|_| file.to_owned())
 }
 
-fn cannot_run(command: &Command, attributes: &Attributes) -> Option<String> {
+fn cannot_run(command: &OnedropCommand, attributes: &Attributes) -> Option<String> {
     let program = Path::new(command.program());
     if !program.is_absolute() || attributes.chroot.is_some() {
         return None;
@@ -231,8 +229,8 @@ fn cannot_run(command: &Command, attributes: &Attributes) -> Option<String> {
 fn mailbox_commands(
     postconf: &Postconf,
     main: &BTreeMap<String, String>,
-    services: &[Service],
-    ours: &Ours,
+    services: &[MasterService],
+    ours: &ExpectedPostfix,
 ) -> Result<Vec<MailboxCommand>, String> {
     let locals = || services.iter().filter(|service| service.command == "local");
     let own = locals().filter_map(|service| {
@@ -246,7 +244,7 @@ fn mailbox_commands(
     let mut found = Vec::new();
     for (place, text, reader) in everyones.into_iter().chain(own) {
         let words: Vec<_> = text.split_ascii_whitespace().map(str::to_owned).collect();
-        let Some(command) = Command::find(&words, ours.understand) else { continue };
+        let Some(command) = OnedropCommand::find(&words, ours.understand) else { continue };
         let names = ["command_time_limit".to_owned(), "local_command_shell".to_owned()];
         let mut values = postconf.values(reader.map_or(&[], |reader| &reader.overrides), &names)?;
         let mut value = |name: &str| values.remove(name).unwrap_or_default();

@@ -3,7 +3,7 @@
 
 /// One service of master.cf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Service {
+pub(super) struct MasterService {
     pub(super) name: String,
     pub(super) unprivileged: String,
     pub(super) chroot: String,
@@ -14,7 +14,7 @@ pub(super) struct Service {
     pub(super) arguments: Vec<String>,
 }
 
-impl Service {
+impl MasterService {
     /// The service's own value of a parameter; the last one counts.
     pub(super) fn own(&self, parameter: &str) -> Option<&str> {
         self.overrides.iter().rfind(|(name, _)| name == parameter).map(|(_, value)| value.as_str())
@@ -35,8 +35,8 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// As pipe(8) reads them: names in any case, the last of each counts, flags add up, argv ends
-    /// them.
+    /// As pipe(8) reads them: names in any case, the last of each counts, flags accumulate, argv is
+    /// the last.
     pub(super) fn read(arguments: &[String]) -> Attributes {
         let mut read = Attributes::default();
         for (at, argument) in arguments.iter().enumerate() {
@@ -63,17 +63,18 @@ impl Attributes {
 }
 
 /// The services in `listing`.
-pub(super) fn services(listing: &str) -> Vec<Service> {
+pub(super) fn services(listing: &str) -> Vec<MasterService> {
     listing.lines().filter_map(service).collect()
 }
 
-fn service(line: &str) -> Option<Service> {
+fn service(line: &str) -> Option<MasterService> {
     let mut words = words(line).into_iter();
     let mut column = || words.next();
     let (name, _kind, _private, unprivileged, chroot) =
         (column()?, column()?, column()?, column()?, column()?);
     let (_wakeup, _processes, command) = (column()?, column()?, column()?);
-    let mut service = Service { name, unprivileged, chroot, command, ..Service::default() };
+    let mut service =
+        MasterService { name, unprivileged, chroot, command, ..MasterService::default() };
     let mut words = words.peekable();
     while let Some(option) = words.next_if(|word| word.starts_with('-')) {
         if option == "-o"
@@ -87,7 +88,7 @@ fn service(line: &str) -> Option<Service> {
     Some(service)
 }
 
-/// `line` in words: blanks separate them, except within braces; braces around a whole word go.
+/// The words of `line`: blanks separate them except in braces; outer braces are removed.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -120,9 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_taken_apart() {
-        let line = "drop unix - n y - 20 pipe -v -o {a = b c} -o time=5s flags=DR FLAGS=X user=v null_sender= \
-                    argv=/usr/bin/onedrop deliver -d ${recipient} {-f ${sender} x}";
+    fn a_service_is_parsed() {
+        let line = "drop unix - n y - 20 pipe -v -o {a = b c} -o time=5s flags=DR FLAGS=X user=v \
+                    null_sender= argv=/usr/bin/onedrop deliver -d ${recipient} {-f ${sender} x}";
         let services = services(line);
         let service = &services[0];
         assert_eq!((service.name.as_str(), service.command.as_str()), ("drop", "pipe"));
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_service_are_passed_over() {
+    fn lines_without_a_service_are_skipped() {
         assert_eq!(services("\n# comment\nsmtp inet n\n"), []);
         assert_eq!(words("a {b"), ["a"]); // postconf does not print unbalanced braces
     }

@@ -1,13 +1,13 @@
-//! Whether Postfix knows the recipients of the domains that it leads to onedrop. What it does not
-//! refuse at the door is found out at the delivery: then it waits for days, gets a mailbox of its
-//! own, or goes back to a sender who is often forged.
+//! Whether Postfix knows the recipients of the domains that it routes to onedrop. Mail for unknown
+//! recipients that Postfix accepts waits for days, gets a new mailbox, or is returned to a sender
+//! that is often forged.
 //!
 //! Sources: postconf(5), ADDRESS_VERIFICATION_README, ADDRESS_CLASS_README.
 
-use super::{Level, Ours, Setup, Told, routes};
+use super::{Advice, ExpectedPostfix, Level, Setup, routes};
 use crate::config::{Config, StoreUrl};
 
-/// The parameter that leads mail here, the domains it is for, and the table of their recipients.
+/// The parameter that routes mail here, its domains, and the table of their recipients.
 const TABLES: [(&str, &str, &str); 4] = [
     ("virtual_transport", "virtual_mailbox_domains", "virtual_mailbox_maps"),
     ("local_transport", "mydestination", "local_recipient_maps"),
@@ -15,7 +15,7 @@ const TABLES: [(&str, &str, &str); 4] = [
     ("relay_transport", "relay_domains", "relay_recipient_maps"),
 ];
 
-/// Parameters that this looks at.
+/// Parameters that these rules read.
 pub(super) const MAIN: [&str; 6] = [
     "local_recipient_maps",
     "relay_domains",
@@ -25,7 +25,7 @@ pub(super) const MAIN: [&str; 6] = [
     "virtual_mailbox_maps",
 ];
 
-pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
+pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Advice> {
     let Some(config) = &ours.config else { return Vec::new() };
     let asks_first =
         setup.value("smtpd_recipient_restrictions").contains("reject_unverified_recipient");
@@ -39,7 +39,7 @@ pub(super) fn judged(setup: &Setup, ours: &Ours) -> Vec<Told> {
     of_ours.filter_map(|(_, domains, table)| anybody(setup, config, domains, table)).collect()
 }
 
-fn anybody(setup: &Setup, config: &Config, domains: &str, table: &str) -> Option<Told> {
+fn anybody(setup: &Setup, config: &Config, domains: &str, table: &str) -> Option<Advice> {
     let maps = setup.value(table);
     let knows_all = |map: &str| map.starts_with("static:");
     let how = if maps.is_empty() {
@@ -53,11 +53,13 @@ fn anybody(setup: &Setup, config: &Config, domains: &str, table: &str) -> Option
     };
     let directory = &config.directory;
     let then = if directory.query.is_some() || directory.domains.is_empty() {
-        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders who are often forged"
+        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders \
+         who are often forged"
     } else if matches!(config.store.kind(), StoreUrl::Maildir { .. }) {
         "whatever stands before the @ gets a Maildir of its own"
     } else {
-        "whether anybody has it shows at the mail server, and mail for nobody waits for days (maximal_queue_lifetime)"
+        "whether anybody has it shows at the mail server, and mail for nobody waits for days \
+         (maximal_queue_lifetime)"
     };
     let text = format!(
         "{how}: Postfix takes mail for any address in {domains}; {then}; name the recipients in \

@@ -13,7 +13,7 @@ use crate::net::is_loopback_address;
 /// `lmtp_tcp_port`, by default.
 const PORT: u16 = 24;
 
-/// Parameters that say which transport gets a mail.
+/// Parameters that route mail to a transport.
 pub(super) const PARAMETERS: [&str; 7] = [
     "virtual_transport",
     "local_transport",
@@ -24,19 +24,19 @@ pub(super) const PARAMETERS: [&str; 7] = [
     "content_filter",
 ];
 
-/// Tables that may say so.
+/// Tables that may route mail.
 pub(super) const MAPS: [&str; 3] =
     ["transport_maps", "mailbox_transport_maps", "fallback_transport_maps"];
 
-/// A parameter that leads mail to a transport.
+/// A parameter that routes mail to a transport.
 pub(super) struct Route<'a> {
     /// The parameter.
     pub(super) name: &'a str,
     /// The transport.
     pub(super) transport: &'a str,
-    /// Where that is to take the mail; often empty.
+    /// The next hop; often empty.
     pub(super) next_hop: &'a str,
-    /// As an administrator wrote it.
+    /// The setting as written.
     pub(super) shown: String,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Everything that leads mail anywhere, but for tables.
+/// All routes outside of tables.
 pub(super) fn all(setup: &Setup) -> Vec<Route<'_>> {
     let everyones = PARAMETERS.iter().map(|name| {
         let value = setup.value(name);
@@ -63,18 +63,18 @@ pub(super) fn all(setup: &Setup) -> Vec<Route<'_>> {
     everyones.chain(own).collect()
 }
 
-/// What leads mail to the transport called `name`, as an administrator wrote it.
+/// The settings that route mail to the transport `name`, as written.
 pub(super) fn to(setup: &Setup, name: &str) -> Vec<String> {
     let named = all(setup).into_iter().filter(|route| route.transport == name);
     named.map(|route| route.shown).collect()
 }
 
-/// The tables that may lead mail anywhere.
+/// The configured tables that may route mail.
 pub(super) fn maps(setup: &Setup) -> Vec<&'static str> {
     MAPS.iter().copied().filter(|name| !setup.value(name).is_empty()).collect()
 }
 
-/// The parameters that lead mail to onedrop.
+/// The parameters that route mail to onedrop.
 pub(super) fn to_us(setup: &Setup) -> Vec<&str> {
     let leads_to_us = |route: &Route<'_>| {
         let pipe =
@@ -84,8 +84,8 @@ pub(super) fn to_us(setup: &Setup) -> Vec<&str> {
     all(setup).into_iter().filter(leads_to_us).map(|route| route.name).collect()
 }
 
-/// The place that a next hop names, as lmtp(8) reads it; `None`: a name for the DNS, or nothing. A
-/// relative path is one in the queue directory, and with chroot every path is.
+/// The place that lmtp(8) connects to for a next hop; `None` for a DNS name, or for none. A
+/// relative path is below the queue directory; with chroot, every path is.
 pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> Option<Listen> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = if is_chrooted { path.trim_start_matches('/') } else { path };
@@ -103,7 +103,7 @@ pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> 
     Some(Listen::Tcp(SocketAddr::new(address, port)))
 }
 
-/// Whether who connects to `place` meets a server that listens at one of `places`.
+/// Whether a client that connects to `place` reaches a server that listens at one of `places`.
 pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
     places.iter().any(|ours| match (place, ours) {
         (Listen::Tcp(place), Listen::Tcp(ours)) => {
