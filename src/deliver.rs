@@ -1,40 +1,14 @@
-//! The protocol: record the message, then place each copy once, whoever else is trying and wherever
-//! a process dies. Nothing here knows an engine; the ledger gives locks, leases and receipts, the
-//! store appends and looks.
+//! The protocol: record the message, then place each copy once, however many others try and wherever
+//! a process dies. The command and the server run it. It knows no engine: the ledger gives leases,
+//! turns and receipts, the store looks and appends. What a crash leaves stands at [`deliver`].
 //!
-//! | crash after                        | left behind                              | next attempt                           |
-//! |------------------------------------|------------------------------------------|----------------------------------------|
-//! | reading the message                | nothing                                  | from the start                         |
-//! | `record`                           | message, leased copies, no copy anywhere | lease runs out: in doubt: looks, appends |
-//! | `append`: before its last bytes    | as above                                 | as above                               |
-//! | `append`: last bytes sent, no OK   | a copy, or none                          | looks: finds it and confirms, or appends |
-//! | `append`: OK seen                  | one copy, no receipt on record           | looks: finds it and confirms           |
-//! | `confirm`                          | one copy, placed                         | sees `placed`, touches no mailbox      |
+//! A copy without doubt is placed under its lease alone, so that no transaction of the ledger is
+//! open while a mail server takes its time. In doubt, and where leases are joined, it takes a turn.
 //!
-//! A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
-//! mail from a recipient: its bytes go on record, in their own transaction, before its lease is
-//! given back; `onedrop verify --repair` places it. Where another delivery holds it, Postfix comes
-//! again: that one may have been killed, and the next one places it. A crash before that leaves
-//! what stands above, and no recipient has been told "delivered".
-//!
-//! A copy without doubt is placed under its lease alone: no transaction of the ledger is open while
-//! a mail server takes its time. In doubt it takes a turn first (`take_turn`: the copy's lock, and
-//! the row re-read), which ends with `confirm`.
-//!
-//! A single copy's append may begin before the record: nothing of it is stored until its last
-//! bytes, so up to there a crash leaves what the record leaves.
-//!
-//! Where the store's append is idempotent (Maildir: the copy's key names the file) a live lease is
-//! joined instead of waited for. Then the store's own lock of the copy keeps others out, held from
-//! before the row was read until the receipt is on record: from before the turn (`hold`), or from
-//! before the record (`begin`), which makes a claim without doubt a turn already. That lock ends
-//! with its process, not with the ledger's session. What hangs before the record, a mailbox' disk
-//! say, leaves no trace in the ledger.
-//!
-//! `tests/model` is a model of this protocol that is checked exhaustively; it shares no code
-//! with it. Its steps have the names used here: `begin`, `record`, `take_turn`, `look`, `check`,
-//! `not stored`, `last bytes`, `OK`, `in doubt`, `confirm`, `reopen`, `keep`, `undo`, `expunge`,
-//! `give_back`, `claim_busy`. Whoever changes one changes it there.
+//! `tests/model` is a model of this protocol that is checked exhaustively, `tests/simulation` runs
+//! this code under faults. The model's steps have the names used here: `begin`, `record`,
+//! `take_turn`, `look`, `check`, `not stored`, `last bytes`, `OK`, `in doubt`, `confirm`, `reopen`,
+//! `keep`, `undo`, `expunge`, `give_back`, `claim_busy`. A change here is made there as well.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant, SystemTime};
@@ -76,7 +50,7 @@ pub struct Policy {
 
 /// One message for its recipients.
 #[derive(Debug, Clone, Copy)]
-pub struct Job<'a> {
+pub struct DeliveryRequest<'a> {
     pub message: &'a Message,
     pub facts: &'a Facts,
     pub envelope: &'a Envelope,
@@ -156,7 +130,7 @@ impl std::fmt::Display for Placed {
 }
 
 /// How the placing of one copy ended.
-pub type End = Result<Placed, Failure>;
+pub type CopyResult = Result<Placed, Failure>;
 
 /// How the delivery to one recipient ended, and what it took.
 #[derive(Debug, Clone)]
@@ -185,7 +159,7 @@ pub trait Watch: Sync {
     /// The message is not on record; what it waited for others counts nevertheless.
     fn not_recorded(&self, waits: u32);
 
-    fn copy_ended(&self, end: &End, phases: &Phases);
+    fn copy_ended(&self, end: &CopyResult, phases: &Phases);
 
     /// All is decided for a recipient, by its number in the envelope.
     fn ended(&self, recipient: usize, ending: &Ending);
@@ -197,7 +171,7 @@ impl Watch for () {
 
     fn not_recorded(&self, _: u32) {}
 
-    fn copy_ended(&self, _: &End, _: &Phases) {}
+    fn copy_ended(&self, _: &CopyResult, _: &Phases) {}
 
     fn ended(&self, _: usize, _: &Ending) {}
 }
@@ -215,7 +189,26 @@ pub struct Means<'a> {
 /// Delivers one message: records it, places each copy, and puts on record how that ended for each
 /// recipient. Returns the endings in the envelope's order; for a recipient it is "delivered" if and
 /// only if every copy that concerns it is placed, or kept for later.
-pub fn deliver(job: &Job<'_>, means: Means<'_>) -> Vec<Ending> {
+///
+/// | crash after                      | left behind                    | next attempt              |
+/// |----------------------------------|--------------------------------|---------------------------|
+/// | reading the message              | nothing                        | from the start            |
+/// | `record`                         | message, leased copies         | lease ends: looks, appends |
+/// | `append`: before its last bytes  | as above                       | as above                  |
+/// | `append`: last bytes sent, no OK | a copy, or none                | looks: confirms, or appends |
+/// | `append`: OK seen                | one copy, no receipt on record | looks: confirms           |
+/// | `confirm`                        | one copy, placed               | sees `placed`             |
+///
+/// A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
+/// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop verify
+/// --repair` places it. Where another delivery holds it, Postfix comes again.
+///
+/// A single copy may be reserved before the record: nothing of it is stored until its last bytes, so
+/// up to there a crash leaves what the record leaves. Where the store's append is idempotent
+/// (Maildir: the copy's key names the file) a live lease is joined instead of waited for; then the
+/// reserved copy is locked, from before its row is read until its receipt is on record. That lock
+/// ends with its process, not with the ledger's session.
+pub fn deliver(job: &DeliveryRequest<'_>, means: Means<'_>) -> Vec<Ending> {
     let keys = job.copy_keys();
     let mut early = begin_early(job, &keys, means);
     let attempt = job.attempt(job.first());
@@ -241,7 +234,12 @@ pub fn deliver(job: &Job<'_>, means: Means<'_>) -> Vec<Ending> {
 
 /// Places copies of a message that is on record already, for no recipient; one end for each
 /// destination.
-pub fn place(job: &Job<'_>, means: Means<'_>, attempt: &Attempt, recorded: &Recorded) -> Vec<End> {
+pub fn place(
+    job: &DeliveryRequest<'_>,
+    means: Means<'_>,
+    attempt: &Attempt,
+    recorded: &Recorded,
+) -> Vec<CopyResult> {
     let keys = job.copy_keys();
     let placing = Placing::new(job, means, &keys, attempt, recorded, Phases::default());
     placing.work(None);
@@ -253,7 +251,7 @@ type Early<'a> = Option<(SystemTime, Box<dyn Slot + 'a>)>;
 
 /// Has the store begin on a single copy while the ledger records the message. What stands in the
 /// way shows when the copy is placed.
-fn begin_early<'a>(job: &'a Job<'a>, keys: &'a [Hash], means: Means<'a>) -> Early<'a> {
+fn begin_early<'a>(job: &'a DeliveryRequest<'a>, keys: &'a [Hash], means: Means<'a>) -> Early<'a> {
     let [destination] = job.destinations else { return None };
     if !means.policy.begins_early {
         return None;
@@ -270,7 +268,7 @@ fn begin_early<'a>(job: &'a Job<'a>, keys: &'a [Hash], means: Means<'a>) -> Earl
 /// # Errors
 /// Nothing is on record; or the ledger was lost, and nobody knows.
 fn record(
-    job: &Job<'_>,
+    job: &DeliveryRequest<'_>,
     attempt: &Attempt,
     means: Means<'_>,
     early: &mut Early<'_>,
@@ -308,7 +306,7 @@ fn record(
 
 /// The endings where nothing could be recorded, or nothing may be written. They go on record if the
 /// ledger is there.
-pub fn fail(job: &Job<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
+pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
     let Means { policy, ledger, deadline, watch, .. } = means;
     let outcome = failure.outcome(policy.over_quota);
     let endings: Vec<Ending> = (0..job.envelope.recipients.len())
@@ -351,7 +349,7 @@ impl Policy {
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> DeliveryRequest<'a> {
     /// What names each destination's copy in all the world.
     fn copy_keys(&self) -> Vec<Hash> {
         let identity = self.message.identity();

@@ -11,7 +11,7 @@ use jiff::Zoned;
 
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Ending, Failure, Job, Means, Policy, Watch};
+use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watch};
 use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::ledger::{AnyLedger, LedgerError};
@@ -19,7 +19,7 @@ use crate::message::{DedupBy, Facts, Message, ReceivedClauses, trace_head};
 use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
 use crate::store::{AnyStore, StoreError};
-use crate::way::{self, Gate, Unproven};
+use crate::way::{self, Unproven, WayProof};
 
 /// Makes a ledger, which connects to nothing yet.
 pub type MakeLedger = fn(&Loaded, Limits) -> Result<Arc<dyn AnyLedger>, LedgerError>;
@@ -53,7 +53,7 @@ pub struct Service {
     pub store: Arc<dyn AnyStore>,
     pub routing: Routing,
     /// Before anything is written.
-    gate: Arc<Gate>,
+    gate: Arc<WayProof>,
     pub policy: Policy,
     pub by: DedupBy,
     /// This host's name.
@@ -170,10 +170,20 @@ impl Service {
         facts: &'a Facts,
         destinations: &'a [Destination],
         heads: &'a [Vec<u8>],
-    ) -> Job<'a> {
+    ) -> DeliveryRequest<'a> {
         let Mail { message, envelope, accounts, started, one_ending, .. } = mail;
         let host = &self.host;
-        Job { message, facts, envelope, accounts, destinations, heads, host, started, one_ending }
+        DeliveryRequest {
+            message,
+            facts,
+            envelope,
+            accounts,
+            destinations,
+            heads,
+            host,
+            started,
+            one_ending,
+        }
     }
 
     /// Where the message belongs, if it may be written there: nothing is written through a server

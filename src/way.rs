@@ -4,7 +4,7 @@
 //! proof is put on record in the ledger, for all hosts. Without it nothing is written, and the mail
 //! waits.
 //!
-//! Both doors and `verify --repair` call [`Gate::pass`] before they write; once the proof is on
+//! Both doors and `verify --repair` call [`WayProof::pass`] before they write; once the proof is on
 //! record that costs a process one read by a primary key, and a server one each minute. `check` and
 //! the server's start renew it ([`renew`]).
 
@@ -27,7 +27,7 @@ const COPIES: u32 = 20;
 
 /// What a process knows of its way into the store.
 #[derive(Default)]
-pub struct Gate {
+pub struct WayProof {
     state: Mutex<State>,
     asked: Condvar,
 }
@@ -39,7 +39,7 @@ struct State {
     refused: Option<(Instant, String)>,
 }
 
-impl Gate {
+impl WayProof {
     /// Returns if the way is proven: to this process, on record, or now, by one of `accounts` or of
     /// those with a copy on record. Others wait for whoever asks.
     ///
@@ -75,16 +75,16 @@ impl Gate {
         // Before the lock is let go: of those who come now, one asks.
         state.is_asking = true;
         drop(state);
-        let asking = Asking(Arc::clone(self));
+        let asking = ProofGuard(Arc::clone(self));
         let passed = find_out(accounts, host, ledger, store, until);
         asking.end(&passed);
         Ok(passed?)
     }
 
     /// Lets nobody pass until what is returned has ended.
-    pub fn begin(self: &Arc<Self>) -> Asking {
+    pub fn begin(self: &Arc<Self>) -> ProofGuard {
         self.state().is_asking = true;
-        Asking(Arc::clone(self))
+        ProofGuard(Arc::clone(self))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,9 +94,9 @@ impl Gate {
 }
 
 /// Somebody is finding out; over when dropped.
-pub struct Asking(Arc<Gate>);
+pub struct ProofGuard(Arc<WayProof>);
 
-impl Asking {
+impl ProofGuard {
     /// With what came of it.
     pub fn end<T>(self, passed: &Result<T, Unproven>) {
         let mut state = self.0.state();
@@ -112,7 +112,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for ProofGuard {
     fn drop(&mut self) {
         self.0.state().is_asking = false;
         self.0.asked.notify_all();
@@ -182,7 +182,7 @@ fn accounts_to_ask(
 /// stands between.
 ///
 /// # Errors
-/// As for [`Gate::pass`]. A proof on record is taken off it only by a server that was seen to
+/// As for [`WayProof::pass`]. A proof on record is taken off it only by a server that was seen to
 /// ignore the account.
 pub fn renew(
     accounts: &[&str],
@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn pass(
-        gate: &Arc<Gate>,
+        gate: &Arc<WayProof>,
         accounts: &[&str],
         ledger: &MemoryLedger,
         store: &MemoryStore,
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_proof_is_made_once_for_all() {
         let (ledger, store) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<Gate>::default();
+        let gate = Arc::<WayProof>::default();
         let together = Barrier::new(10);
         thread::scope(|scope| {
             for _ in 0..10 {
@@ -262,14 +262,14 @@ mod tests {
                 });
             }
         });
-        pass(&Arc::<Gate>::default(), &["doug"], &ledger, &store).unwrap();
+        pass(&Arc::<WayProof>::default(), &["doug"], &ledger, &store).unwrap();
         assert_eq!(store.asked_whose(), ["lisa"], "the second process finds it on record");
     }
 
     #[test]
     fn a_proof_that_was_taken_off_the_record_is_noticed_by_a_running_process() {
         let (ledger, heeds) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<Gate>::default();
+        let gate = Arc::<WayProof>::default();
         pass(&gate, &["lisa"], &ledger, &heeds).unwrap();
         // Another host's check has found another server by that name.
         let ignores = MemoryStore::on(Server::IgnoresAccounts);
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn where_no_server_stands_between_nobody_is_asked() {
         let (ledger, store) = (MemoryLedger::default(), MemoryStore::default());
-        pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &store).unwrap();
+        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &store).unwrap();
         assert!(store.asked_whose().is_empty());
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn a_server_that_ignores_the_account_is_not_passed() {
         let ledger = MemoryLedger::default();
         let heeds = MemoryStore::on(Server::HeedsAccounts);
-        pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &heeds).unwrap();
+        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &heeds).unwrap();
         // As `check` finds when another server has taken its place.
         let ignores = MemoryStore::on(Server::IgnoresAccounts);
         let seen = renew(&["lisa"], "host", &ledger, &ignores, soon());
@@ -298,7 +298,7 @@ mod tests {
             why(seen.map(drop).map_err(Failure::from))
                 .contains("ignores for whom: mail would land in mda's own mailbox")
         );
-        let gate = Arc::<Gate>::default();
+        let gate = Arc::<WayProof>::default();
         assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
         assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
         assert_eq!(ignores.asked_whose().len(), 2, "it is not asked again at once");
@@ -308,20 +308,20 @@ mod tests {
     fn what_cannot_be_told_takes_no_proof_off_the_record() {
         let (ledger, silent) = (MemoryLedger::default(), MemoryStore::on(Server::TellsNothing));
         assert!(
-            why(pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &silent))
+            why(pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &silent))
                 .contains("nothing proves")
         );
         let heeds = MemoryStore::on(Server::HeedsAccounts);
-        pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &heeds).unwrap();
+        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &heeds).unwrap();
         let seen = renew(&["lisa"], "host", &ledger, &silent, soon());
         assert!(why(seen.map(drop).map_err(Failure::from)).contains("nothing proves"));
-        pass(&Arc::<Gate>::default(), &["lisa"], &ledger, &silent).unwrap();
+        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &silent).unwrap();
     }
 
     #[test]
     fn the_users_own_account_is_judged_by_another() {
         let (ledger, store) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<Gate>::default();
+        let gate = Arc::<WayProof>::default();
         assert!(why(pass(&gate, &["mda"], &ledger, &store)).contains("mda is the user itself"));
         pass(&gate, &["mda", "lisa"], &ledger, &store).unwrap();
         assert_eq!(store.asked_whose(), ["mda", "mda", "lisa"]);

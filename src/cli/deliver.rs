@@ -100,7 +100,8 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Err(errors) => {
             let failure = Failure::Setup(errors.first_line());
             let outcome = failure.outcome(OverQuota::Defer);
-            return Ends::all(&request.envelope, &outcome).log(&request.envelope, started);
+            return DeliveryResult::all(&request.envelope, &outcome)
+                .log(&request.envelope, started);
         }
     };
     let over_quota = loaded.config.store.over_quota;
@@ -110,15 +111,16 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Duration::from_secs(limits.answer_secs),
     );
     watchdog.watch(&deadline, limits.deadline_secs);
-    let mut command = Command { request, loaded: Arc::new(loaded), adapters, deadline, started };
+    let mut command =
+        DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started };
     let ends = command.run(&writer);
     let envelope = &command.request.envelope;
-    ends.unwrap_or_else(|failure| Ends::all(envelope, &failure.outcome(over_quota)))
+    ends.unwrap_or_else(|failure| DeliveryResult::all(envelope, &failure.outcome(over_quota)))
         .log(envelope, started)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
-struct Ends {
+struct DeliveryResult {
     each: Vec<Ending>,
     /// Raw bytes, if the message came so far.
     message_id: Option<Vec<u8>>,
@@ -126,12 +128,12 @@ struct Ends {
     handed_over: bool,
 }
 
-impl Ends {
+impl DeliveryResult {
     /// The same end for all; there is one also where nobody is known to whom the message was to go.
-    fn all(envelope: &Envelope, outcome: &Outcome) -> Ends {
+    fn all(envelope: &Envelope, outcome: &Outcome) -> DeliveryResult {
         let count = envelope.recipients.len().max(1);
         let each = (0..count).map(|_| Ending::of(outcome.clone())).collect();
-        Ends { each, message_id: None, handed_over: false }
+        DeliveryResult { each, message_id: None, handed_over: false }
     }
 
     /// Logs how it ended for each; returns how the process ends.
@@ -157,7 +159,7 @@ impl Ends {
     }
 }
 
-struct Command {
+struct DeliverCommand {
     request: Request,
     loaded: Arc<Loaded>,
     adapters: Adapters,
@@ -165,8 +167,8 @@ struct Command {
     started: Instant,
 }
 
-impl Command {
-    fn run(&mut self, writer: &input::StdinWriter) -> Result<Ends, Failure> {
+impl DeliverCommand {
+    fn run(&mut self, writer: &input::StdinWriter) -> Result<DeliveryResult, Failure> {
         let Some(call) = self.call() else {
             // It is opened while the message is still being read.
             let service = self.prepare()?;
@@ -175,7 +177,7 @@ impl Command {
         };
         let message = self.read_message(writer)?;
         match call.hand_over(&message, &self.request.envelope) {
-            Ok(outcomes) => Ok(Ends {
+            Ok(outcomes) => Ok(DeliveryResult {
                 each: outcomes.into_iter().map(Ending::of).collect(),
                 message_id: message.identity().message_id.clone(),
                 handed_over: true,
@@ -205,7 +207,7 @@ impl Command {
     }
 
     /// Delivers to those recipients that have an account. All are told how it ended for them.
-    fn deliver(&self, message: &Message, service: &Service) -> Result<Ends, Failure> {
+    fn deliver(&self, message: &Message, service: &Service) -> Result<DeliveryResult, Failure> {
         let mut envelope = self.request.envelope.clone();
         if envelope.recipients.is_empty() {
             envelope.recipients.push(String::new());
@@ -216,7 +218,7 @@ impl Command {
         let (envelope, accounts, started) = (&envelope, accounts.as_slice(), self.started);
         let one_ending = true;
         let mail = Mail { message, envelope, accounts, clauses: None, started, one_ending };
-        Ok(Ends {
+        Ok(DeliveryResult {
             each: service.deliver(mail, &self.deadline, &()),
             message_id: message.identity().message_id.clone(),
             handed_over: false,

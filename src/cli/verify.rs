@@ -16,7 +16,7 @@ use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
 use crate::text;
 use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
-use crate::way::Gate;
+use crate::way::WayProof;
 
 /// Between two progress lines.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
@@ -75,7 +75,7 @@ fn pass_the_gate(ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), Fai
     if ledger.latest_copies(1, until)?.is_empty() {
         return Ok(());
     }
-    Arc::<Gate>::default().pass(&[], &host_name(), ledger, store, until)
+    Arc::<WayProof>::default().pass(&[], &host_name(), ledger, store, until)
 }
 
 /// How it ended, in the order of weight.

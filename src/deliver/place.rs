@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{
-    Early, End, Ending, Failure, How, Job, Means, Patience, Phases, Placed, Policy, Watch, note,
+    CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Patience, Phases, Placed,
+    Policy, Watch, note,
 };
 use crate::deadline::Deadline;
 use crate::directory::Destination;
@@ -30,7 +31,7 @@ enum Step {
     Busy,
     /// Leased to us, nothing written yet.
     Claimed(Claim),
-    Ended(End),
+    Ended(CopyResult),
 }
 
 /// A copy that waits for another delivery.
@@ -42,7 +43,7 @@ struct Waiting {
 
 /// What the threads of one delivery share.
 pub(super) struct Placing<'a> {
-    job: &'a Job<'a>,
+    job: &'a DeliveryRequest<'a>,
     policy: &'a Policy,
     ledger: &'a dyn Ledger,
     store: &'a dyn Store,
@@ -56,7 +57,7 @@ pub(super) struct Placing<'a> {
     recording: Phases,
     terms: LeaseTerms,
     /// How each copy ended.
-    ends: Vec<OnceLock<(End, Phases)>>,
+    ends: Vec<OnceLock<(CopyResult, Phases)>>,
     /// How it ended for each recipient.
     endings: Vec<OnceLock<Ending>>,
     /// The copy that is to be taken next.
@@ -68,7 +69,7 @@ pub(super) struct Placing<'a> {
 impl<'a> Placing<'a> {
     /// Copies that earlier deliveries have placed have ended already.
     pub fn new(
-        job: &'a Job<'a>,
+        job: &'a DeliveryRequest<'a>,
         means: Means<'a>,
         keys: &'a [Hash],
         attempt: &'a Attempt,
@@ -186,12 +187,12 @@ impl<'a> Placing<'a> {
         let copy = self.job.copy(index, self.keys, self.recorded.recorded_at);
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let turn = self.turn(destination, &copy, claim, early.map(|(_, slot)| slot), phases);
-        let OurTurn { mut slot, in_doubt, turn } = match turn {
-            Ok(Taken::Ours(ours)) => ours,
-            Ok(Taken::Placed(receipt)) => {
+        let ReservedCopy { mut slot, in_doubt, turn } = match turn {
+            Ok(TurnResult::Ours(ours)) => ours,
+            Ok(TurnResult::Placed(receipt)) => {
                 return Step::Ended(Ok(self.placed(index, receipt, How::AlreadyThere)));
             }
-            Ok(Taken::EpochGone) => return Step::Busy,
+            Ok(TurnResult::EpochGone) => return Step::Busy,
             Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
             Err(failure) => return self.failed(destination, claim, failure),
         };
@@ -229,7 +230,7 @@ impl<'a> Placing<'a> {
         claim: &Claim,
         early: Option<Box<dyn Slot + 't>>,
         phases: &mut Phases,
-    ) -> Result<Taken<'t>, Failure> {
+    ) -> Result<TurnResult<'t>, Failure> {
         let is_turn = !claim.in_doubt && (early.is_some() || !self.terms.join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };
         let began = self.deadline.now();
@@ -241,17 +242,17 @@ impl<'a> Placing<'a> {
         let reserved = self.deadline.now();
         phases.append += reserved - began;
         if is_turn {
-            return Ok(Taken::Ours(OurTurn { slot, in_doubt: false, turn: None }));
+            return Ok(TurnResult::Ours(ReservedCopy { slot, in_doubt: false, turn: None }));
         }
         let turn = self.ledger.take_turn(claim, copy.key, self.deadline.end());
         phases.lock += self.deadline.now() - reserved;
         Ok(match turn? {
             Turn::Ours { in_doubt, turn } => {
                 let in_doubt = in_doubt || claim.in_doubt;
-                Taken::Ours(OurTurn { slot, in_doubt, turn: Some(turn) })
+                TurnResult::Ours(ReservedCopy { slot, in_doubt, turn: Some(turn) })
             }
-            Turn::Placed(receipt) => Taken::Placed(receipt),
-            Turn::EpochGone => Taken::EpochGone,
+            Turn::Placed(receipt) => TurnResult::Placed(receipt),
+            Turn::EpochGone => TurnResult::EpochGone,
         })
     }
 
@@ -375,7 +376,7 @@ impl<'a> Placing<'a> {
         receipt: Receipt,
         how: How,
         turn: Option<Box<dyn OpenTurn + '_>>,
-    ) -> End {
+    ) -> CopyResult {
         let placed = self.placed(index, receipt, how);
         let is_imap = matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed);
         let facts = CopyFacts {
@@ -485,7 +486,7 @@ impl<'a> Placing<'a> {
     }
 
     /// A copy's end, and with it perhaps that of recipients.
-    fn end(&self, copy: usize, end: End, phases: Phases) {
+    fn end(&self, copy: usize, end: CopyResult, phases: Phases) {
         self.watch.copy_ended(&end, &phases);
         // One thread has each copy.
         let _ = self.ends[copy].set((end, phases));
@@ -570,7 +571,7 @@ impl<'a> Placing<'a> {
     }
 
     /// One for each destination.
-    pub fn ends(self) -> Vec<End> {
+    pub fn ends(self) -> Vec<CopyResult> {
         let left = || Err(Failure::Internal("a copy was left".to_owned()));
         self.ends
             .into_iter()
@@ -584,14 +585,14 @@ impl<'a> Placing<'a> {
 }
 
 /// What came of taking a copy's turn.
-enum Taken<'a> {
-    Ours(OurTurn<'a>),
+enum TurnResult<'a> {
+    Ours(ReservedCopy<'a>),
     Placed(Receipt),
     EpochGone,
 }
 
 /// A copy that this delivery may write, with what writing it needs.
-struct OurTurn<'a> {
+struct ReservedCopy<'a> {
     slot: Box<dyn Slot + 'a>,
     in_doubt: bool,
     turn: Option<Box<dyn OpenTurn + 'a>>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::finding::{Level, Topic};
 use super::{Trouble, Verification};
 use crate::deadline::Deadline;
-use crate::deliver::{self, Failure, Job, Means, Policy};
+use crate::deliver::{self, DeliveryRequest, Failure, Means, Policy};
 use crate::envelope::Envelope;
 use crate::ledger::{CopyOnRecord, Ledger, LedgerError, Recorded};
 use crate::message::{DedupBy, Message};
@@ -58,7 +58,7 @@ impl Verification<'_, '_> {
             attempt: 0, // none: nobody but this run has asked for it
             copies: states,
         };
-        let job = Job {
+        let job = DeliveryRequest {
             message: &message,
             facts: &message.facts(),
             envelope: &Envelope::default(),

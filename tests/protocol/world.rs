@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use onedrop::clock::{Clock, SystemClock};
 use onedrop::deadline::Deadline;
 use onedrop::deliver::{
-    self, End, Ending, Failure, How, Job, Means, Phases, Placed, Policy, Watch,
+    self, CopyResult, DeliveryRequest, Ending, Failure, How, Means, Phases, Placed, Policy, Watch,
 };
 use onedrop::directory::Destination;
 use onedrop::envelope::Envelope;
@@ -279,7 +279,7 @@ impl Watch for Script {
 
     fn not_recorded(&self, _: u32) {}
 
-    fn copy_ended(&self, end: &End, _: &Phases) {
+    fn copy_ended(&self, end: &CopyResult, _: &Phases) {
         self.state().placed.extend(end.as_ref().ok().cloned());
     }
 
@@ -588,7 +588,7 @@ impl Delivery {
             recipients: accounts.iter().flatten().map(|to| format!("{to}@x")).collect(),
             ..Envelope::default()
         };
-        let job = Job {
+        let job = DeliveryRequest {
             message: mail,
             facts: &facts,
             envelope: &envelope,

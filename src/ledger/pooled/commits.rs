@@ -27,10 +27,10 @@ pub type Call<'a> =
     dyn Fn(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> + 'a;
 
 /// See the module.
-pub struct Commits(GroupCommit<Job, Option<Outcome>>);
+pub struct Commits(GroupCommit<QueuedCall, Option<CallResult>>);
 
 /// What one has come to.
-enum Outcome {
+enum CallResult {
     Recorded(Result<Recorded, LedgerError>),
     Confirmed(Result<Confirmed, LedgerError>),
 }
@@ -59,10 +59,10 @@ impl Commits {
             return None;
         }
         let alone = || call(&[one], &[], until).map(|mut made| made.recorded.pop());
-        match self.join(|| Job::record(&one), until, call)? {
+        match self.join(|| QueuedCall::record(&one), until, call)? {
             Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
-            Joined::Done(Outcome::Recorded(outcome)) => Some(outcome),
-            Joined::Done(Outcome::Confirmed(_)) => None,
+            Joined::Done(CallResult::Recorded(outcome)) => Some(outcome),
+            Joined::Done(CallResult::Confirmed(_)) => None,
         }
     }
 
@@ -74,14 +74,19 @@ impl Commits {
         call: &Call<'_>,
     ) -> Option<Result<Confirmed, LedgerError>> {
         let alone = || call(&[], &[one], until).map(|mut made| made.confirmed.pop());
-        match self.join(|| Job::confirm(&one), until, call)? {
+        match self.join(|| QueuedCall::confirm(&one), until, call)? {
             Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
-            Joined::Done(Outcome::Confirmed(outcome)) => Some(outcome),
-            Joined::Done(Outcome::Recorded(_)) => None,
+            Joined::Done(CallResult::Confirmed(outcome)) => Some(outcome),
+            Joined::Done(CallResult::Recorded(_)) => None,
         }
     }
 
-    fn join(&self, job: impl Fn() -> Job, until: Instant, call: &Call<'_>) -> Option<Joined<'_>> {
+    fn join(
+        &self,
+        job: impl Fn() -> QueuedCall,
+        until: Instant,
+        call: &Call<'_>,
+    ) -> Option<Joined<'_>> {
         if until.saturating_duration_since(Instant::now()) <= LEAST {
             return None;
         }
@@ -93,8 +98,8 @@ impl Commits {
         };
         let mine = job();
         let all = || iter::once(&mine).chain(leader.jobs());
-        let records: Vec<_> = all().filter_map(Job::to_record).collect();
-        let receipts: Vec<_> = all().filter_map(Job::to_confirm).collect();
+        let records: Vec<_> = all().filter_map(QueuedCall::to_record).collect();
+        let receipts: Vec<_> = all().filter_map(QueuedCall::to_confirm).collect();
         // A call that fails says nothing of any one of them: one may have kept the others from it,
         // or the session been dead.
         let until = until.min(Instant::now() + IN_COMPANY);
@@ -102,8 +107,8 @@ impl Commits {
             call(&records, &receipts, until).unwrap_or_default();
         let (mut recorded, mut confirmed) = (recorded.into_iter(), confirmed.into_iter());
         let mut outcomes = all().map(|job| match job {
-            Job::Record(_) => recorded.next().map(Outcome::Recorded),
-            Job::Confirm { .. } => confirmed.next().map(Outcome::Confirmed),
+            QueuedCall::Record(_) => recorded.next().map(CallResult::Recorded),
+            QueuedCall::Confirm { .. } => confirmed.next().map(CallResult::Confirmed),
         });
         let own = outcomes.next().flatten();
         leader.done(outcomes);
@@ -114,17 +119,17 @@ impl Commits {
 /// What came of joining others.
 enum Joined<'a> {
     /// Nobody else is there. Others wait as long as this is kept.
-    Alone(crate::group_commit::Leader<'a, Job, Option<Outcome>>),
-    Done(Outcome),
+    Alone(crate::group_commit::Leader<'a, QueuedCall, Option<CallResult>>),
+    Done(CallResult),
 }
 
 /// What another thread needs to make a call for us.
-enum Job {
-    Record(Box<OwnedRecord>),
+enum QueuedCall {
+    Record(Box<QueuedRecord>),
     Confirm { claim: Claim, receipt: Receipt, facts: CopyFacts, end: Option<(i64, AttemptEnd)> },
 }
 
-struct OwnedRecord {
+struct QueuedRecord {
     identity: Identity,
     facts: Facts,
     size_bytes: u64,
@@ -135,9 +140,9 @@ struct OwnedRecord {
     terms: LeaseTerms,
 }
 
-impl Job {
-    fn record(one: &ToRecord<'_>) -> Job {
-        Job::Record(Box::new(OwnedRecord {
+impl QueuedCall {
+    fn record(one: &ToRecord<'_>) -> QueuedCall {
+        QueuedCall::Record(Box::new(QueuedRecord {
             identity: one.entry.identity.clone(),
             facts: one.entry.facts.clone(),
             size_bytes: one.entry.size_bytes,
@@ -149,14 +154,19 @@ impl Job {
         }))
     }
 
-    fn confirm(one: &ToConfirm<'_>) -> Job {
+    fn confirm(one: &ToConfirm<'_>) -> QueuedCall {
         let end = one.end.map(|(attempt, end)| (attempt, end.clone()));
-        Job::Confirm { claim: one.claim, receipt: one.receipt.clone(), facts: one.facts, end }
+        QueuedCall::Confirm {
+            claim: one.claim,
+            receipt: one.receipt.clone(),
+            facts: one.facts,
+            end,
+        }
     }
 
     fn to_record(&self) -> Option<ToRecord<'_>> {
-        let Job::Record(one) = self else { return None };
-        let OwnedRecord { identity, facts, size_bytes, at, attempt, destinations, terms, .. } =
+        let QueuedCall::Record(one) = self else { return None };
+        let QueuedRecord { identity, facts, size_bytes, at, attempt, destinations, terms, .. } =
             &**one;
         let nul_runs = one.nul_runs.as_deref();
         let entry =
@@ -165,7 +175,7 @@ impl Job {
     }
 
     fn to_confirm(&self) -> Option<ToConfirm<'_>> {
-        let Job::Confirm { claim, receipt, facts, end } = self else { return None };
+        let QueuedCall::Confirm { claim, receipt, facts, end } = self else { return None };
         let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
         Some(ToConfirm { claim: *claim, receipt, facts: *facts, end })
     }

@@ -14,7 +14,7 @@ use jiff::Zoned;
 
 use super::metrics::Metrics;
 use crate::deadline::Deadline;
-use crate::deliver::{End, Ending, Failure, Phases, Watch};
+use crate::deliver::{CopyResult, Ending, Failure, Phases, Watch};
 use crate::envelope::Envelope;
 use crate::exit::panic_text;
 use crate::ledger::Recorded;
@@ -160,7 +160,7 @@ impl Watch for MessageDelivery {
         self.metrics.count_no_record(waits);
     }
 
-    fn copy_ended(&self, end: &End, phases: &Phases) {
+    fn copy_ended(&self, end: &CopyResult, phases: &Phases) {
         self.metrics.count_copy(end, phases);
     }
 

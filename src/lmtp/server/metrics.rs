@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::deliver::{End, Failure, How, Phases};
+use crate::deliver::{CopyResult, Failure, How, Phases};
 use crate::outcome::Outcome;
 use crate::store::StoreError;
 
@@ -143,7 +143,7 @@ impl Metrics {
     }
 
     /// The placing of a copy ended.
-    pub fn count_copy(&self, end: &End, phases: &Phases) {
+    pub fn count_copy(&self, end: &CopyResult, phases: &Phases) {
         self.contention_waits.inc_by(phases.waits.into());
         let counter = match end {
             Ok(placed) => match placed.how {
