@@ -7,7 +7,7 @@
 //! have done it, and only the answer be lost, the second call finds what the first one did.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -82,10 +82,15 @@ impl<S: Session + 'static> PooledLedger<S> {
     /// The session that is being opened, else a new one.
     fn opened(&self, until: Instant) -> Result<S, LedgerError> {
         let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match opening.map(|opening| opening.recv()) {
+        // It was given a time of its own. If that is ours, it says more than we can.
+        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(100);
+        match opening.map(|opening| opening.recv_timeout(left)) {
             Some(Ok(opened)) => opened,
+            Some(Err(RecvTimeoutError::Timeout)) => {
+                Err(LedgerError::Unavailable("no connection in time".to_owned()))
+            }
             // Without a thread, or after its panic, as if it had not been asked for.
-            Some(Err(_)) | None => (self.open)(until),
+            Some(Err(RecvTimeoutError::Disconnected)) | None => (self.open)(until),
         }
     }
 
