@@ -1,0 +1,98 @@
+//! Attempts: every try is on record with its end.
+
+use super::*;
+
+pub fn an_attempts_end_is_on_record(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let recorded = host.record(&mail("ended"), &[inbox()]);
+    let open = host.trace_one("ended@example.org").attempts.remove(0);
+    assert_eq!((open.outcome, open.status, open.text, open.duration_ms), (None, None, None, None));
+    assert_eq!((open.sender.as_str(), open.queue_id.as_str()), ("lisa@gmail.com", "4Xyz12"));
+    assert_eq!(
+        (open.recipient.as_str(), open.host.as_str(), open.pid),
+        ("doug@mail.axial.net", "mx1", 42)
+    );
+    for text in hostile_texts() {
+        let end =
+            AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), text, ..delivered() };
+        host.finish(&mail("ended"), recorded.attempt, &end);
+    }
+    let ended = host.trace_one("ended@example.org").attempts.remove(0);
+    assert_eq!(
+        (ended.outcome.as_deref(), ended.status.as_deref()),
+        (Some("tempfail"), Some("4.3.0"))
+    );
+    assert_eq!((ended.duration_ms, ended.pid), (Some(7), 42));
+}
+
+pub fn an_attempt_that_recorded_nothing_is_on_record(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let end = AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), ..delivered() };
+    host.note(&mail("unrecorded"), &[(attempt("mx1"), end)]);
+    for wanted in
+        ["unrecorded@example.org", "<unrecorded@example.org>", "4Xyz12", "doug@mail.axial.net"]
+    {
+        let trace = host.trace_one(wanted);
+        assert!(trace.copies.is_empty());
+        assert_eq!(trace.attempts.len(), 1, "{wanted}");
+        assert_eq!(trace.attempts[0].outcome.as_deref(), Some("tempfail"), "{wanted}");
+    }
+    assert!(host.trace("other@example.org").is_empty());
+    assert!(host.record(&mail("unrecorded"), &[inbox()]).is_new, "it is no record of the message");
+    let attempts: usize =
+        host.trace("unrecorded@example.org").iter().map(|trace| trace.attempts.len()).sum();
+    assert_eq!(attempts, 2);
+}
+
+pub fn each_recipient_of_one_run_has_an_attempt_of_its_own(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    host.record(&mail("crowd"), &[inbox()]);
+    let to = |name: &str| Attempt { recipient: format!("{name}@mail.axial.net"), ..attempt("mx1") };
+    let full = AttemptEnd { outcome: "tempfail", status: "4.2.2".to_owned(), ..delivered() };
+    let ended = [(to("Anna"), delivered()), (to("bert"), full)];
+    host.note(&mail("crowd"), &ended);
+    for (name, outcome) in [("anna", "delivered"), ("bert", "tempfail")] {
+        let trace = host.trace_one(&format!("{name}@mail.axial.net"));
+        let own = trace
+            .attempts
+            .iter()
+            .find(|attempt| attempt.recipient.to_lowercase().starts_with(name))
+            .expect("an attempt");
+        assert_eq!((own.outcome.as_deref(), trace.attempts.len()), (Some(outcome), 3));
+    }
+    host.note(&mail("crowd"), &[]);
+}
+
+pub fn an_attempt_that_lost_the_race_belongs_to_the_message(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    host.record(&mail("raced"), &[inbox()]);
+    let late = Attempt { queue_id: "LATE".to_owned(), pid: 43, ..attempt("mx2") };
+    host.note(&mail("raced"), &[(late.clone(), delivered())]);
+    assert_eq!(host.trace_one("LATE").attempts.len(), 2);
+    assert_eq!(host.trace_one("raced@example.org").copies.len(), 1);
+}
+
+pub fn the_attempt_on_record_and_the_others_end_in_one_call(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let mail = mail("both");
+    let recorded = host.record(&mail, &[inbox()]);
+    let full = AttemptEnd { outcome: "tempfail", status: "4.2.2".to_owned(), ..delivered() };
+    let bert = Attempt { recipient: "bert@mail.axial.net".to_owned(), ..attempt("mx1") };
+    let (end, others) = (delivered(), [(bert, full)]);
+    let own = Some((recorded.attempt, &end));
+    host.0.finish(mail.identity(), own, &others, soon()).expect("finish");
+    let trace = host.trace_one("both@example.org");
+    let mut ends: Vec<_> = trace
+        .attempts
+        .iter()
+        .map(|one| (one.recipient.as_str(), one.outcome.as_deref(), one.status.as_deref()))
+        .collect();
+    ends.sort_unstable();
+    assert_eq!(
+        ends,
+        [
+            ("bert@mail.axial.net", Some("tempfail"), Some("4.2.2")),
+            ("doug@mail.axial.net", Some("delivered"), Some("2.0.0")),
+        ]
+    );
+}

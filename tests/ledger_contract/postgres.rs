@@ -1,0 +1,404 @@
+//! What Postgres promises besides: other schemas, other programs, connections that die, a server
+//! that hangs.
+
+use super::handles::{Prepared, calls};
+use super::rigs::NO_FUNCTIONS;
+use super::support::proxy::{Fault, Proxy, Stage};
+use super::support::wait_until;
+use super::*;
+
+/// Another program's session.
+fn another_client(rig: &PostgresRig) -> ::postgres::Client {
+    let url = rig.postgres.url_socket();
+    ::postgres::Client::connect(&url, ::postgres::NoTls).expect("a session")
+}
+
+#[test]
+fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
+    let rig = PostgresRig::direct(false);
+    let host = Host::of(&rig);
+    rig.sql(NO_FUNCTIONS);
+    let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
+    assert!(
+        matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")),
+        "{refused:?}"
+    );
+    rig.undo_mended();
+    let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
+    assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
+    assert_eq!(host.migrate().expect("migrate"), ["0003_functions", "0004_lighter", "0005_mended"]);
+    assert!(host.record(&mail("no function"), &[inbox()]).is_new);
+}
+
+/// Alone it takes the rest along only with CASCADE, because of foreign keys.
+#[test]
+fn messages_that_are_truncated_take_everything_along() {
+    for truncate in [
+        "TRUNCATE onedrop_message CASCADE",
+        "TRUNCATE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_address, onedrop_part,
+             onedrop_kept",
+    ] {
+        let rig = PostgresRig::direct(false);
+        let host = Host::of(&rig);
+        host.record(&mail("first"), &[inbox()]);
+        rig.sql(truncate);
+        let rows =
+            "SELECT (SELECT count(*) FROM onedrop_address) + (SELECT count(*) FROM onedrop_part)
+                    + (SELECT count(*) FROM onedrop_copy) + (SELECT count(*) FROM onedrop_attempt)";
+        assert_eq!(rig.postgres.psql(rows), "0", "{truncate}");
+        assert!(host.record(&mail("first"), &[inbox()]).is_new);
+    }
+}
+
+/// A role that may delete messages need not be allowed to delete what belongs to them; and it gets
+/// no more rights by that.
+#[test]
+fn messages_are_taken_out_by_a_role_that_may_take_out_messages() {
+    let rig = PostgresRig::direct(false);
+    let host = Host::of(&rig);
+    host.record(&mail("first"), &[inbox()]);
+    rig.sql(
+        "CREATE ROLE cleaner; GRANT SELECT, DELETE ON onedrop_message TO cleaner; SET ROLE cleaner;
+         DELETE FROM onedrop_message; RESET ROLE;",
+    );
+    assert_eq!(rig.postgres.psql("SELECT count(*) FROM onedrop_address"), "0");
+    rig.sql(
+        "SET ROLE cleaner;
+         CREATE TEMP TABLE own (id bigint);
+         DO $$ BEGIN
+             CREATE TRIGGER own AFTER DELETE ON own REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
+                 EXECUTE FUNCTION onedrop_message_gone();
+             RAISE EXCEPTION 'a trigger with its owner''s rights';
+         EXCEPTION WHEN insufficient_privilege THEN NULL; END $$;",
+    );
+}
+
+/// A program that reads for long, a dump say, blocks nothing but the migration.
+#[test]
+fn deliveries_get_on_while_a_migration_waits_for_a_reader() {
+    let rig = PostgresRig::direct(false);
+    let host = Host::of(&rig);
+    rig.undo_mended();
+    let mut reader = another_client(&rig);
+    let mut transaction = reader.transaction().expect("a transaction");
+    transaction.query("SELECT count(*) FROM onedrop_message", &[]).expect("rows");
+    thread::scope(|scope| {
+        let migrated = scope.spawn(|| Host::of(&rig).migrate());
+        let waits =
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
+                     AND pid <> pg_backend_pid()";
+        while rig.postgres.psql(waits) == "0" && !migrated.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        // As a delivery's statement, which stands in line behind the migration's at most for a
+        // moment.
+        for _ in 0..5 {
+            rig.sql(
+                "SET statement_timeout = '5s'; UPDATE onedrop_message SET subject = '' WHERE false",
+            );
+        }
+        assert!(!migrated.is_finished());
+        transaction.commit().expect("the reader's end");
+        assert_eq!(
+            migrated.join().expect("no panic").expect("migrated"),
+            ["0003_functions", "0004_lighter", "0005_mended"]
+        );
+    });
+    assert!(host.record(&mail("after"), &[inbox()]).is_new);
+}
+
+/// A server whose own transactions see the past: a row re-read under a lock would be that of before
+/// the lock.
+#[test]
+fn a_server_whose_default_is_another_isolation_level_works_the_same() {
+    let rig = PostgresRig::direct(false);
+    rig.sql("ALTER DATABASE onedrop SET default_transaction_isolation = 'repeatable read'");
+    let host = Host::of(&rig);
+    let first = host.record(&mail("isolated"), &[inbox()]);
+    assert!(first.is_new);
+    let again = Host::of(&rig).record(&mail("isolated"), &[inbox()]);
+    assert_eq!((again.message, again.copies.as_slice()), (first.message, &[CopyState::Busy][..]));
+    company::messages_recorded_at_once_are_each_what_they_would_be_alone(&rig);
+}
+
+/// Of calls that share a transaction, one that has to wait for a row's lock fails all of them
+/// before long; then it waits alone.
+#[test]
+fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
+    const MANY: usize = 8;
+    let rig = PostgresRig::direct(false);
+    rig.slow_commits();
+    let host = Host::of(&rig);
+    let claim = host.claim(&mail("locked"), &inbox());
+    let mut other = another_client(&rig);
+    for round in 0..10 {
+        let mut lock = other.transaction().expect("a transaction");
+        lock.execute("SELECT FROM onedrop_copy WHERE id = $1 FOR UPDATE", &[&claim.copy])
+            .expect("the row");
+        let (done, ended) = channel();
+        let took: Vec<Duration> = thread::scope(|scope| {
+            for n in 0..MANY {
+                let (host, done) = (&host, done.clone());
+                scope.spawn(move || {
+                    let name = if n == 3 { "locked".to_owned() } else { format!("m{round}-{n}") };
+                    let began = Instant::now();
+                    let recorded = host.try_record(&mail(&name), &[inbox()], LEASE);
+                    done.send((n, began.elapsed(), recorded)).expect("the test waits");
+                });
+            }
+            let others = ended.iter().take(MANY - 1).map(|(n, took, recorded)| {
+                assert!(n != 3 && recorded.is_ok_and(|one| one.is_new), "{n} in {took:?}");
+                assert!(took < Duration::from_secs(20), "and not until its time is over");
+                took
+            });
+            let took = others.collect();
+            assert!(ended.try_recv().is_err(), "the one that is locked waits on");
+            lock.rollback().expect("rollback");
+            let (n, _, recorded) = ended.recv().expect("the last one");
+            assert_eq!((n, recorded.expect("recorded").copies), (3, vec![CopyState::Busy]));
+            took
+        });
+        // Alone none of the others has to wait so long.
+        if took.iter().any(|took| *took >= Duration::from_secs(2)) {
+            return;
+        }
+    }
+    panic!("the locked one never went with others");
+}
+
+#[test]
+fn calls_whose_shared_session_is_lost_are_each_made_again() {
+    const MANY: usize = 12;
+    let rig = PostgresRig::direct(false);
+    let host = Host::of(&rig);
+    let mails: Vec<Message> = (0..MANY).map(|n| mail(&format!("m{n}"))).collect();
+    // Connections that are kept, so that calls alone are made again as well.
+    at_once(MANY, |_| host.0.kept(0, soon()).expect("nothing is kept"));
+    let (_, kept) = host.0.count();
+    let mut other = another_client(&rig);
+    let mut lock = other.transaction().expect("a transaction");
+    lock.execute("LOCK TABLE onedrop_message IN EXCLUSIVE MODE", &[]).expect("the table");
+    let waiting = || {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        rig.postgres.psql(waits).parse::<usize>().expect("a number")
+    };
+    let recorded = thread::scope(|scope| {
+        let recorded =
+            scope.spawn(|| at_once(MANY, |n| host.try_record(&mails[n], &[inbox()], LEASE)));
+        assert!(wait_until(Duration::from_secs(20), || waiting() >= 2.min(kept)));
+        rig.sql(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+             WHERE wait_event_type = 'Lock'",
+        );
+        lock.rollback().expect("rollback");
+        recorded.join().expect("no panic")
+    });
+    for (n, recorded) in recorded.into_iter().enumerate() {
+        let recorded = recorded.unwrap_or_else(|error| panic!("{n}: {error}"));
+        assert!(matches!(recorded.copies[..], [CopyState::Claimed(claim)] if claim.epoch == 1));
+        let trace = host.trace_one(&format!("m{n}@example.org"));
+        assert_eq!(trace.message, recorded.message);
+    }
+}
+
+/// A ledger through a proxy that fails connections at a stage of theirs.
+struct Failing {
+    // Declared first: its connections end before the server does.
+    proxy: Proxy,
+    rig: PostgresRig,
+    prepared: Arc<Prepared>,
+    /// How many answers a handle has had that was used once.
+    answers: usize,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        let rig = PostgresRig::direct(false);
+        let proxy = rig.proxy();
+        let prepared = Prepared::by(&Host::of(&rig), "failing");
+        Failing::used(&rig, &proxy);
+        let answers = proxy.answers();
+        Failing { proxy, rig, prepared, answers }
+    }
+
+    /// A handle with a connection that is kept.
+    fn used(rig: &PostgresRig, proxy: &Proxy) -> Host {
+        let host = rig.through(proxy);
+        assert_eq!(host.kept(0), None);
+        assert_eq!(host.0.count(), (0, 1));
+        host
+    }
+
+    /// A handle whose one connection is kept and fails later; those that it opens then do not.
+    fn kept(&self, stage: Stage, fault: Fault) -> Host {
+        self.proxy.plan(stage, fault);
+        let host = Failing::used(&self.rig, &self.proxy);
+        self.proxy.plan(Stage::Request(usize::MAX), Fault::Cut);
+        host
+    }
+}
+
+#[test]
+fn a_kept_connection_that_dies_at_a_call_costs_one_more_connection_and_no_error() {
+    let failing = Failing::new();
+    for (name, call) in calls(&failing.prepared) {
+        let before = failing.proxy.reached();
+        let host = failing.kept(Stage::Request(failing.answers), Fault::Cut);
+        let result = call(&*host.0, soon());
+        assert!(result.is_ok(), "{name}: {result:?}");
+        // The proof opens connections of its own.
+        let expected = usize::from(name != "prove_exclusion");
+        assert_eq!(failing.proxy.reached() - before, expected, "{name}");
+        assert_eq!(host.0.count(), (0, 1), "{name}");
+    }
+}
+
+#[test]
+fn a_call_in_a_new_connection_is_made_once() {
+    let failing = Failing::new();
+    for (name, call) in calls(&failing.prepared) {
+        let before = failing.proxy.reached();
+        failing.proxy.plan(Stage::Request(1), Fault::Cut);
+        let host = failing.rig.through(&failing.proxy);
+        let result = call(&*host.0, soon());
+        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
+        assert_eq!(failing.proxy.reached() - before, 1, "{name}");
+        assert_eq!(host.0.count(), (0, 0), "{name}: what failed is not kept");
+    }
+}
+
+#[test]
+fn a_call_whose_answer_is_lost_finds_what_it_did() {
+    let failing = Failing::new();
+    let own = &failing.prepared;
+    for (name, call) in calls(own) {
+        if !["record", "claim", "confirm", "release", "keep", "finish"].contains(&name) {
+            continue;
+        }
+        // A statement alone has one answer; in a transaction the third is that to its COMMIT.
+        for answer in 1..=3 {
+            let stage = Stage::Reply(failing.answers + answer);
+            let host = failing.kept(stage, Fault::Cut);
+            let result = call(&*host.0, soon());
+            assert!(result.is_ok(), "{name}, answer {answer}: {result:?}");
+            let copies = [inbox(), sent()].map(|one| {
+                let state = host.claim_again(own.recorded.message, &[one], &own.by, LEASE);
+                state.into_iter().next().expect("a state")
+            });
+            let is_placed = matches!(name, "confirm" | "release" | "keep" | "finish");
+            match is_placed {
+                true => assert_eq!(copies[0], CopyState::Placed(uid(1)), "{name} {answer}"),
+                false => assert_eq!(copies[0], CopyState::Claimed(own.own), "{name} {answer}"),
+            }
+            let shared = claimed(&copies[1]);
+            assert!(!shared.in_doubt, "{name} {answer}: {shared:?}");
+        }
+    }
+    assert!(failing.proxy.reached() >= 6, "each call lost an answer");
+}
+
+#[test]
+fn each_call_returns_in_time_from_a_server_that_hangs() {
+    const TIME: Duration = Duration::from_millis(400);
+    const SLACK: Duration = Duration::from_secs(5);
+    let failing = Failing::new();
+    let calls = calls(&failing.prepared);
+    let in_time = |name: &str, host: &Host, call: &handles::Call| {
+        let began = Instant::now();
+        let result = call(&*host.0, began + TIME);
+        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
+        assert!(began.elapsed() < TIME + SLACK, "{name}: {:?}", began.elapsed());
+    };
+    // When it is asked to let us in; at the first call; at a call in a connection that was kept.
+    for stage in [Stage::Greeting, Stage::Request(1), Stage::Request(failing.answers)] {
+        let hosts: Vec<Host> = calls
+            .iter()
+            .map(|_| match stage == Stage::Request(failing.answers) {
+                true => failing.kept(stage, Fault::Freeze),
+                false => failing.rig.through(&failing.proxy),
+            })
+            .collect();
+        if stage != Stage::Request(failing.answers) {
+            failing.proxy.plan(stage, Fault::Freeze);
+        }
+        at_once(calls.len(), |n| {
+            let (name, call) = &calls[n];
+            match (*name, stage) {
+                // It opens connections of its own, which do not fail here.
+                ("prove_exclusion", Stage::Request(n)) if n != 1 => {}
+                _ => in_time(name, &hosts[n], call),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_turn_is_over_in_time_when_the_server_hangs() {
+    const TIME: Duration = Duration::from_secs(1);
+    let failing = Failing::new();
+    let (own, key) = (failing.prepared.own, copy_key(&failing.prepared.mail, &inbox()));
+    for confirms in [true, false] {
+        // One answer to the login, two to the turn.
+        failing.proxy.plan(Stage::Request(3), Fault::Freeze);
+        let host = failing.rig.through(&failing.proxy);
+        let turn = host.0.take_turn(&own, &key, Instant::now() + TIME).expect("a turn");
+        let (turn, began) = (Taken::from(turn), Instant::now());
+        assert_eq!(turn, OURS);
+        match confirms {
+            true => {
+                let confirmed = turn.try_confirm_until(&own, &uid(1), began + TIME);
+                assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
+            }
+            false => drop(turn),
+        }
+        assert!(began.elapsed() < 5 * TIME, "{:?}", began.elapsed());
+        failing.proxy.heal();
+        let other = Host::of(&failing.rig);
+        assert_eq!(other.turn_when_free(&own, &key), OURS, "its session ended with it");
+    }
+}
+
+#[test]
+fn a_connection_is_opened_ahead() {
+    let rig = PostgresRig::direct(false);
+    // Those that made the schema go first.
+    assert!(wait_until(Duration::from_secs(10), || rig.backends().is_empty()));
+    let host = Host::of(&rig);
+    assert_eq!(rig.backends(), "", "nothing is opened without a reason");
+    host.0.prepare(soon());
+    assert!(wait_until(Duration::from_secs(10), || !rig.backends().is_empty()));
+    let ahead = rig.backends();
+    for name in ["first", "second"] {
+        assert!(host.record(&mail(name), &[inbox()]).is_new);
+        assert_eq!(rig.backends(), ahead, "{name}");
+    }
+    drop(host);
+    assert!(wait_until(Duration::from_secs(10), || rig.backends().is_empty()));
+}
+
+#[test]
+fn a_connection_that_could_not_be_opened_ahead_is_an_error_of_the_first_call() {
+    let rig = PostgresRig::direct(false);
+    let proxy = rig.proxy();
+    proxy.plan(Stage::Greeting, Fault::Cut);
+    let host = rig.through(&proxy);
+    host.0.prepare(soon());
+    let result = host.0.kept(0, soon());
+    assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{result:?}");
+    proxy.heal();
+    assert_eq!(host.kept(0), None, "the next call opens its own");
+}
+
+#[test]
+fn a_call_waits_no_longer_for_a_connection_opened_ahead_than_it_may() {
+    const TIME: Duration = Duration::from_millis(300);
+    let rig = PostgresRig::direct(false);
+    let proxy = rig.proxy();
+    proxy.plan(Stage::Greeting, Fault::Freeze);
+    let host = rig.through(&proxy);
+    host.0.prepare(soon());
+    let began = Instant::now();
+    let result = host.0.kept(0, began + TIME);
+    assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{result:?}");
+    assert!(began.elapsed() < TIME + Duration::from_secs(5), "{:?}", began.elapsed());
+}

@@ -1,0 +1,229 @@
+//! The ledgers that run the suite.
+
+use std::path::PathBuf;
+
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::sqlite::SqliteLedger;
+
+use super::support::pgbouncer::PgBouncer;
+use super::support::postgres::Postgres;
+use super::support::proxy::{Proxy, Upstream};
+use super::*;
+
+#[derive(Default)]
+pub struct MemoryRig {
+    ledger: MemoryLedger,
+    handles: Mutex<Vec<Arc<MemoryLedger>>>,
+}
+
+impl Rig for MemoryRig {
+    fn ledger(&self) -> Arc<dyn AnyLedger> {
+        let handle = Arc::new(self.ledger.clone());
+        self.handles.lock().expect("the handles").push(Arc::clone(&handle));
+        handle
+    }
+
+    fn ledger_with(&self, _limits: Limits) -> Option<Arc<dyn AnyLedger>> {
+        None
+    }
+
+    fn expire_leases(&self) {
+        self.ledger.advance(2 * LEASE.lease);
+    }
+
+    fn step_clock(&self, secs: i64) {
+        let by = Duration::from_secs(secs.unsigned_abs());
+        if secs > 0 { self.ledger.advance(by) } else { self.ledger.set_back(by) }
+    }
+
+    fn lose_sessions(&self) -> bool {
+        for handle in self.handles.lock().expect("the handles").iter() {
+            handle.lose_session();
+        }
+        true
+    }
+
+    fn sql(&self, _statements: &str) -> bool {
+        false
+    }
+
+    fn account_query(&self, address: &str, account: &str) -> String {
+        self.ledger.add_account(address, account);
+        String::new()
+    }
+}
+
+pub struct SqliteRig {
+    folder: tempfile::TempDir,
+    /// By how much its clock goes before the host's.
+    clock_secs: Arc<AtomicI64>,
+}
+
+impl SqliteRig {
+    pub fn new() -> SqliteRig {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rig = SqliteRig { folder, clock_secs: Arc::default() };
+        assert_eq!(Host::of(&rig).schema_version(), SCHEMA_VERSION, "made at the first use");
+        rig
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("ledger.db")
+    }
+
+    pub fn connection(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.path()).expect("the database");
+        connection.busy_timeout(Duration::from_secs(60)).expect("a time-out");
+        connection
+    }
+}
+
+impl Rig for SqliteRig {
+    fn ledger(&self) -> Arc<dyn AnyLedger> {
+        self.ledger_with(limits(20)).expect("a ledger")
+    }
+
+    fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
+        let ahead = Arc::clone(&self.clock_secs);
+        let clock = move || {
+            let secs = ahead.load(Ordering::SeqCst);
+            let by = Duration::from_secs(secs.unsigned_abs());
+            if secs > 0 { SystemTime::now() + by } else { SystemTime::now() - by }
+        };
+        Some(Arc::new(SqliteLedger::by(self.path(), Arc::new(clock), limits)))
+    }
+
+    fn step_clock(&self, secs: i64) {
+        self.clock_secs.fetch_add(secs, Ordering::SeqCst);
+    }
+
+    fn expire_leases(&self) {
+        self.sql("UPDATE onedrop_copy SET leased_until = leased_until - 1e6");
+    }
+
+    fn lose_sessions(&self) -> bool {
+        false
+    }
+
+    fn sql(&self, statements: &str) -> bool {
+        self.connection().execute_batch(statements).expect("SQL");
+        true
+    }
+}
+
+pub const NO_FUNCTIONS: &str = "DO $$ DECLARE f regprocedure; BEGIN
+    FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
+    LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$;";
+
+/// Directly, or through a pooler that hands each transaction to another server connection.
+pub struct PostgresRig {
+    bouncer: Option<PgBouncer>,
+    pub postgres: Postgres,
+    prepare: bool,
+}
+
+impl PostgresRig {
+    pub fn direct(prepare: bool) -> PostgresRig {
+        PostgresRig { bouncer: None, postgres: Postgres::start(), prepare }.migrated()
+    }
+
+    pub fn pooled() -> PostgresRig {
+        let postgres = Postgres::start();
+        let bouncer = Some(PgBouncer::start(&postgres));
+        PostgresRig { bouncer, postgres, prepare: false }.migrated()
+    }
+
+    fn migrated(self) -> PostgresRig {
+        Host::of(&self).migrate().expect("migrate");
+        self
+    }
+
+    fn ledger_at(&self, url: String, limits: Limits) -> Arc<dyn AnyLedger> {
+        let settings =
+            PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
+        Arc::new(PostgresLedger::new(settings, limits).expect("a ledger"))
+    }
+
+    /// A proxy between the server and those that come [`through`](PostgresRig::through) it.
+    pub fn proxy(&self) -> Proxy {
+        let socket = format!(".s.PGSQL.{}", self.postgres.port());
+        Proxy::start(Upstream::Postgres(self.postgres.socket_dir().join(socket)))
+    }
+
+    pub fn through(&self, proxy: &Proxy) -> Host {
+        let port = proxy.port();
+        let url = format!("postgres://onedrop@127.0.0.1:{port}/onedrop?sslmode=disable");
+        Host(self.ledger_at(url, limits(20)))
+    }
+
+    /// The server's processes for ledgers' connections.
+    pub fn backends(&self) -> String {
+        self.postgres.psql(
+            "SELECT string_agg(pid::text, ' ' ORDER BY backend_start) FROM pg_stat_activity
+             WHERE usename = 'onedrop'",
+        )
+    }
+}
+
+impl Rig for PostgresRig {
+    fn ledger(&self) -> Arc<dyn AnyLedger> {
+        self.ledger_with(limits(20)).expect("a ledger")
+    }
+
+    fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
+        let url = self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url);
+        Some(self.ledger_at(url, limits))
+    }
+
+    fn expire_leases(&self) {
+        self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
+    }
+
+    /// The server's clock cannot be set here: what is on record is moved against it, which is the
+    /// same.
+    fn step_clock(&self, secs: i64) {
+        let by = format!("{secs} * interval '1 second'");
+        self.sql(&format!(
+            "UPDATE onedrop_copy
+             SET leased_until = leased_until - {by}, placed_at = placed_at - {by};
+             UPDATE onedrop_message SET recorded_at = recorded_at - {by}"
+        ));
+    }
+
+    fn lose_sessions(&self) -> bool {
+        self.sql(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+             WHERE usename = 'onedrop' AND pid <> pg_backend_pid()",
+        )
+    }
+
+    fn slow_commits(&self) {
+        for setting in ["commit_siblings = 0", "commit_delay = 100000"] {
+            self.sql(&format!("ALTER SYSTEM SET {setting}"));
+        }
+        self.sql("SELECT pg_reload_conf()");
+    }
+
+    fn shared_transactions(&self) -> Option<bool> {
+        let rows = "SELECT count(*) > count(DISTINCT xmin::text) FROM onedrop_attempt";
+        Some(self.postgres.psql(rows) == "t")
+    }
+
+    fn undo_mended(&self) -> bool {
+        // Migrations before the last one make theirs anew.
+        self.sql(NO_FUNCTIONS)
+            && self.sql(
+                "DROP TABLE onedrop_kept, onedrop_proof;
+                 ALTER TABLE onedrop_copy DROP COLUMN value, DROP COLUMN lease_value,
+                     DROP COLUMN lease_ms, DROP COLUMN placed_epoch;
+                 ALTER TABLE onedrop_message DROP COLUMN nul_runs;
+                 DELETE FROM onedrop_schema WHERE version > 2;",
+            )
+    }
+
+    fn sql(&self, statements: &str) -> bool {
+        self.postgres.psql(statements);
+        true
+    }
+}

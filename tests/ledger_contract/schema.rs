@@ -1,0 +1,98 @@
+//! The schema, and ledgers of other versions.
+
+use super::*;
+
+pub fn a_ledger_has_its_schema_once(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    host.record(&mail("kept"), &[inbox()]);
+    assert_eq!(host.schema_version(), SCHEMA_VERSION);
+    for _ in 0..2 {
+        assert!(host.migrate().expect("migrate").is_empty());
+    }
+    assert_eq!(host.schema_version(), SCHEMA_VERSION);
+    host.trace_one("kept@example.org");
+}
+
+pub fn a_ledger_without_a_schema_says_so(rig: &dyn Rig) {
+    let (a, b) = (Host::of(rig), Host::of(rig));
+    for host in [&a, &b] {
+        // A connection that is open, for an empty file is made a ledger when it is opened.
+        assert_eq!(host.schema_version(), SCHEMA_VERSION);
+    }
+    if !rig.forget_schema() {
+        return;
+    }
+    assert_eq!(a.schema_version(), 0);
+    let refused = a.try_record(&mail("early"), &[inbox()], LEASE);
+    assert!(matches!(refused, Err(LedgerError::Version { found: 0 })), "{refused:?}");
+    assert_eq!(b.migrate().expect("migrate").len() as i64, SCHEMA_VERSION);
+    assert_eq!(b.schema_version(), SCHEMA_VERSION);
+    assert!(a.record(&mail("early"), &[inbox()]).is_new);
+}
+
+pub fn two_that_migrate_at_once_do_it_once(rig: &dyn Rig) {
+    let hosts: Vec<Host> = (0..4).map(|_| Host::of(rig)).collect();
+    for host in &hosts {
+        assert_eq!(host.schema_version(), SCHEMA_VERSION);
+    }
+    if !rig.forget_schema() {
+        return;
+    }
+    let (barrier, applied) = (Barrier::new(hosts.len()), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for host in hosts {
+            let (barrier, applied) = (&barrier, &applied);
+            scope.spawn(move || {
+                barrier.wait();
+                let names = host.migrate().expect("migrate");
+                applied.fetch_add(names.len() as u32, Ordering::SeqCst);
+                assert_eq!(host.schema_version(), SCHEMA_VERSION);
+            });
+        }
+    });
+    assert_eq!(i64::from(applied.into_inner()), SCHEMA_VERSION);
+}
+
+pub fn a_schema_from_the_future_is_refused(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let newest = "(SELECT max(version) FROM onedrop_schema)";
+    if !rig.sql(&format!("UPDATE onedrop_schema SET version = 99 WHERE version = {newest}")) {
+        return;
+    }
+    assert_eq!(host.schema_version(), 99);
+    let refused = host.try_record(&mail("early"), &[inbox()], LEASE);
+    assert!(matches!(refused, Err(LedgerError::Version { found: 99 })), "{refused:?}");
+    assert!(matches!(host.migrate(), Err(LedgerError::Version { found: 99 })));
+    assert!(
+        rig.sql(&format!(
+            "UPDATE onedrop_schema SET version = {SCHEMA_VERSION} WHERE version = 99"
+        ))
+    );
+    assert!(host.record(&mail("early"), &[inbox()]).is_new, "the refusal left nothing locked");
+}
+
+pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let before = host.record(&mail("before"), &[inbox()]);
+    let undone = rig.undo_mended()
+        && rig.sql(
+            "DROP INDEX onedrop_copy_unsettled; ALTER TABLE onedrop_copy DROP COLUMN settled_at;
+             DROP INDEX IF EXISTS onedrop_message_recorded_at;
+             DELETE FROM onedrop_schema WHERE version > 1;",
+        );
+    if !undone {
+        return;
+    }
+    assert_eq!(host.schema_version(), 1);
+    let refused = host.try_record(&mail("refused"), &[inbox()], LEASE);
+    assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
+    assert_eq!(
+        host.migrate().expect("migrate"),
+        ["0002_settled", "0003_functions", "0004_lighter", "0005_mended"]
+    );
+    assert!(host.record(&mail("refused"), &[inbox()]).is_new);
+    let again = host.record(&mail("before"), &[inbox()]);
+    assert_eq!(again.message, before.message, "nothing was lost");
+    assert_eq!(again.copies, [CopyState::Busy], "a lease that lives goes on living");
+    assert_eq!(host.copies(&ALL).len(), 2);
+}

@@ -1,0 +1,173 @@
+//! What comparing the ledger with mailboxes needs, and the proof of the way into the store.
+
+use super::*;
+
+pub fn copies_to_verify_come_in_pages_by_account(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    assert_eq!(host.copies(&ALL), []);
+    for (n, account) in ["zoe", "doug", "é", "doug", "lisa", "zoe", "doug"].iter().enumerate() {
+        host.record(&mail(&format!("page{n}")), &[Destination::inbox(account)]);
+    }
+    let all = host.copies(&ALL);
+    assert_eq!(all.len(), 7);
+    let mut accounts: Vec<&str> =
+        all.iter().map(|copy| copy.destination.account.as_str()).collect();
+    assert!(all.windows(2).all(|two| accounts_differ(two) || two[0].copy < two[1].copy));
+    accounts.dedup();
+    assert_eq!(accounts.len(), 4, "each account's copies follow each other: {accounts:?}");
+    for limit in [1, 2, 3, 6, 7, 8] {
+        let (mut paged, mut last) = (Vec::new(), None);
+        loop {
+            let page = host.page(&ALL, last.as_ref(), limit);
+            assert!(page.len() <= limit as usize);
+            let Some(end) = page.last() else { break };
+            last = Some(end.clone());
+            paged.extend(page);
+        }
+        assert_eq!(paged, all, "{limit} a page");
+    }
+    let of_doug = host.copies(&Window { account: Some("doug"), ..ALL });
+    assert_eq!(of_doug.len(), 3);
+    assert!(of_doug.iter().all(|copy| copy.destination.account == "doug"));
+    for nobody in ["DOUG", "", "d\0", "' OR '1'='1"] {
+        assert_eq!(host.copies(&Window { account: Some(nobody), ..ALL }), [], "{nobody:?}");
+    }
+}
+
+pub fn the_latest_copies_are_those_placed_of_the_newest_rows(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    assert_eq!(host.latest(10), []);
+    let receipts = [uid(1), Receipt::Name("2.onedrop".to_owned()), Receipt::Unnamed];
+    let all = ["zoe", "doug", "lisa", "never"].map(Destination::inbox);
+    for (number, destination) in all.iter().enumerate() {
+        let claim = host.claim(&mail(&format!("latest{number}")), destination);
+        if let Some(receipt) = receipts.get(number) {
+            host.confirm(&claim, receipt);
+        }
+    }
+    let mut expected: Vec<_> = all.into_iter().zip(receipts).collect();
+    expected.reverse();
+    assert_eq!(host.latest(10), expected);
+    assert_eq!(host.latest(2), expected[..2]);
+}
+
+pub fn a_way_that_was_proven_is_on_record_until_it_was_seen_to_be_wrong(rig: &dyn Rig) {
+    let (host, other) = (Host::of(rig), Host::of(rig));
+    let way = |server: &str, login_user: &str, form: &str| Way {
+        server: server.to_owned(),
+        login_user: login_user.to_owned(),
+        form: form.to_owned(),
+    };
+    let ours = way("imap.example.net:993", "mda", "sasl");
+    let others = [
+        way("imap.example.net:143", "mda", "sasl"),
+        way("imap.example.net:993", "MDA", "sasl"),
+        way("imap.example.net:993", "mda", "{account}*{user}"),
+    ];
+    assert!(!host.is_proven(&ours));
+    // Renewed as often as a host looks.
+    for name in ["a", "b"] {
+        host.note_proof(&ours, true, name);
+    }
+    assert!(other.is_proven(&ours));
+    for other_way in &others {
+        assert!(!other.is_proven(other_way), "{other_way}");
+        other.note_proof(other_way, false, "a");
+    }
+    assert!(host.is_proven(&ours));
+    other.note_proof(&ours, false, "c");
+    assert!(!host.is_proven(&ours));
+}
+
+fn accounts_differ(two: &[CopyOnRecord]) -> bool {
+    two[0].destination.account != two[1].destination.account
+}
+
+pub fn a_copy_to_verify_comes_as_it_is_on_record(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let mail = message("From: lisa@gmail.com\r\nSubject: no id\r\n\r\nHello\r\n");
+    let to = |name: &str| Destination::inbox(name);
+    let all = ["doubt", "free", "given-back", "leased", "placed"].map(to);
+    let recorded = host.record(&mail, &all[..3]);
+    host.release(&[claimed(&recorded.copies[1])]);
+    rig.expire_leases();
+    let again = host.record(&mail, &all[2..]);
+    host.release(&[claimed(&again.copies[0])]);
+    let claim = claimed(&again.copies[2]);
+    assert_eq!(host.confirm(&claim, &uid(7)), Confirmed::Recorded);
+    let read = host.copies(&ALL);
+    assert_eq!(read.len(), 5);
+    for (copy, destination) in read.iter().zip(&all) {
+        assert_eq!(copy.destination, *destination);
+        assert_eq!((copy.message, &copy.identity), (recorded.message, mail.identity()));
+        assert_eq!(copy.identity.message_id, None);
+        assert_eq!(
+            (copy.recorded_at, copy.size_bytes),
+            (recorded.recorded_at, mail.own_copy().len() as u64)
+        );
+        assert_eq!((copy.owner.as_str(), copy.settled), ("mx1:42", false));
+    }
+    assert_eq!(read.iter().map(|copy| copy.epoch).collect::<Vec<_>>(), [1, 1, 2, 1, 1]);
+    assert_eq!(read[0].standing, Standing::InDoubt { lease_left_over: true });
+    assert_eq!(read[1].standing, Standing::Free);
+    assert_eq!(read[2].standing, Standing::InDoubt { lease_left_over: false });
+    assert_eq!(read[3].standing, Standing::Leased);
+    let Standing::Placed { receipt, ago } = &read[4].standing else { panic!("{:?}", read[4]) };
+    assert!(*receipt == uid(7) && *ago < Duration::from_secs(60), "{ago:?}");
+    assert_eq!(read[4].copy, claim.copy);
+    let mail = ports::mail("id");
+    host.record(&mail, &[to("zoe")]);
+    let read = host.copies(&Window { account: Some("zoe"), ..ALL });
+    assert_eq!(read[0].identity.message_id, mail.identity().message_id);
+}
+
+pub fn the_window_holds_what_is_recent_and_what_needs_a_second_look(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let recorded = host.record(&mail("window"), &[inbox(), sent()]);
+    host.confirm(&claimed(&recorded.copies[0]), &uid(1));
+    let window = |since: SystemTime| Window { since, account: None };
+    let (at, second) = (recorded.recorded_at, Duration::from_secs(1));
+    assert_eq!(host.copies(&window(at)).len(), 2);
+    // The lease of the other one ends later.
+    let later = host.copies(&window(at + second));
+    assert_eq!(later.iter().map(|copy| &copy.destination).collect::<Vec<_>>(), [&sent()]);
+    rig.expire_leases();
+    let again = host.record(&mail("window"), &[sent()]);
+    host.confirm(&claimed(&again.copies[0]), &uid(2));
+    let far = window(at + Duration::from_secs(1_000_000_000));
+    let needs_a_look = host.copies(&far);
+    assert_eq!(needs_a_look.iter().map(|copy| &copy.destination).collect::<Vec<_>>(), [&sent()]);
+    assert!(host.settle(&needs_a_look[0], &uid(2)));
+    assert_eq!(host.copies(&far), []);
+    let both = host.copies(&ALL);
+    assert_eq!(both.iter().map(|copy| copy.settled).collect::<Vec<_>>(), [false, true]);
+}
+
+pub fn a_copy_is_settled_where_it_is_as_it_was_read(rig: &dyn Rig) {
+    let (a, b) = (Host::of(rig), Host::of(rig));
+    let receipts = [
+        uid(1),
+        uid(2),
+        Receipt::Name("n:2,S".to_owned()),
+        Receipt::Unnamed,
+        Receipt::Uid { validity: 2, uid: 2 },
+    ];
+    let claim = a.claim(&mail("settled"), &inbox());
+    let leased = a.copies(&ALL).remove(0);
+    assert!(!a.settle(&leased, &uid(9)), "not placed");
+    a.confirm(&claim, &receipts[0]);
+    assert!(!a.settle(&leased, &uid(9)), "changed since it was read");
+    for two in receipts.windows(2) {
+        let read = a.copies(&ALL).remove(0);
+        let same = b.copies(&ALL).remove(0);
+        assert!(
+            matches!(&read.standing, Standing::Placed { receipt, .. } if *receipt == two[0]),
+            "{read:?}"
+        );
+        assert!(b.settle(&same, &two[0]), "with the same receipt");
+        assert!(a.settle(&read, &two[1]));
+        assert!(!b.settle(&same, &uid(9)), "another receipt is on record by now");
+    }
+    let state = b.claim_state(&mail("settled"), &inbox());
+    assert_eq!(state, CopyState::Placed(receipts[4].clone()), "a delivery sees the new receipt");
+}
