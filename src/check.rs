@@ -20,7 +20,7 @@ mod postfix;
 mod program;
 mod server;
 mod store;
-#[cfg(any())]
+#[cfg(test)]
 mod tests;
 
 use bounded::bounded;

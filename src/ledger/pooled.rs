@@ -406,3 +406,6 @@ fn secs(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
     since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! The pool over an engine that misbehaves.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::ledger::CopyFacts;
+
+/// The locks of one server, and what its sessions do wrong.
+#[derive(Default)]
+struct Server {
+    locks: Mutex<BTreeSet<String>>,
+    keeps_locks: bool,
+    refuses_locks: bool,
+    /// What the next calls come to, the last one first.
+    ends: Mutex<Vec<LedgerError>>,
+}
+
+/// A session of the server.
+struct FakeSession {
+    server: Arc<Server>,
+    holds: Option<String>,
+}
+
+impl FakeSession {
+    fn end<T>(&self, value: T) -> Result<T, LedgerError> {
+        match self.server.ends.lock().unwrap().pop() {
+            Some(error) => Err(error),
+            None => Ok(value),
+        }
+    }
+}
+
+const UNUSED: &str = "no test calls this";
+
+impl Session for FakeSession {
+    fn renew(&mut self, _: Instant) -> Result<(), LedgerError> {
+        Ok(())
+    }
+
+    fn reopen(&mut self, _: Instant) -> Result<(), LedgerError> {
+        Ok(())
+    }
+
+    fn record(&mut self, _: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn confirm(&mut self, _: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        self.end(Confirmed::Recorded)
+    }
+
+    fn commit(
+        &mut self,
+        _: &[ToRecord<'_>],
+        _: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn claim(
+        &mut self,
+        _: i64,
+        _: &[Destination],
+        _: &Attempt,
+        _: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn take_turn(&mut self, _: &Claim, _: &Hash) -> Result<SessionTurn, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        if let Some(name) = self.holds.take_if(|_| !self.server.keeps_locks) {
+            self.server.locks.lock().unwrap().remove(&name);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<bool, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn kept(&mut self, _: i64) -> Result<Option<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn kept_bytes(&mut self, _: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn release(&mut self, _: &[Claim]) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn finish(&mut self, _: i64, _: &AttemptEnd) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn note_attempts(
+        &mut self,
+        _: &Identity,
+        _: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn account_by_query(&mut self, _: &str, _: &Asked) -> Result<Option<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn trace(&mut self, _: &TraceFilter<'_>, _: u32) -> Result<Vec<Trace>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn copies_to_verify(
+        &mut self,
+        _: &Window<'_>,
+        _: Option<&CopyOnRecord>,
+        _: u32,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn latest_copies(&mut self, _: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn settle(&mut self, _: &CopyOnRecord, _: &Receipt) -> Result<bool, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn is_proven(&mut self, _: &Way) -> Result<bool, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn note_proof(&mut self, _: &Way, _: bool, _: &str) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        self.end(1)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        if self.server.refuses_locks {
+            return Err(LedgerError::Refused("not allowed".to_owned()));
+        }
+        if !self.server.locks.lock().unwrap().insert(name.to_owned()) {
+            return Err(LedgerError::Contended);
+        }
+        self.holds = Some(name.to_owned());
+        Ok(())
+    }
+}
+
+fn until() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// A ledger whose every session is one of what `server` returns.
+fn over(
+    server: impl Fn() -> Arc<Server> + Send + Sync + 'static,
+    traits: Traits,
+) -> PooledLedger<FakeSession> {
+    let open = move |_| Ok(FakeSession { server: server(), holds: None });
+    let limits = Limits { used: 9, per_key: 9, kept: 9, idle: Duration::MAX };
+    PooledLedger::over(Arc::new(open), traits, limits)
+}
+
+const ALONE: Traits = Traits { opens_slowly: false, commits_together: false };
+
+fn on(server: Server) -> PooledLedger<FakeSession> {
+    let server = Arc::new(server);
+    over(move || Arc::clone(&server), ALONE)
+}
+
+#[test]
+fn exclusion_is_proven_by_sessions_that_exclude_each_other() {
+    let ledger = on(Server::default());
+    for _ in 0..2 {
+        assert_eq!(ledger.prove_exclusion("x", until()), Ok(()));
+    }
+}
+
+#[test]
+fn sessions_of_different_servers_prove_nothing() {
+    let why = over(Arc::default, ALONE).prove_exclusion("x", until()).unwrap_err();
+    assert!(why.contains("deliveries would not exclude each other"), "{why}");
+}
+
+#[test]
+fn a_lock_that_is_never_given_back_proves_nothing() {
+    let ledger = on(Server { keeps_locks: true, ..Server::default() });
+    let why = ledger.prove_exclusion("x", until()).unwrap_err();
+    assert_eq!(why, "a lock that was given back cannot be taken: contended");
+}
+
+#[test]
+fn a_lock_that_cannot_be_tried_proves_nothing() {
+    let ledger = on(Server { refuses_locks: true, ..Server::default() });
+    let why = ledger.prove_exclusion("x", until()).unwrap_err();
+    assert_eq!(why, "a session cannot take a lock that nobody holds: not allowed");
+}
+
+#[test]
+fn a_session_is_kept_after_a_contention_and_after_no_other_error() {
+    let gone = || LedgerError::Unavailable("gone".to_owned());
+    let cases = [
+        (LedgerError::Contended, 1),
+        (LedgerError::Refused("wrong".to_owned()), 0),
+        (LedgerError::Broken("bad".to_owned()), 0),
+        (LedgerError::Version { found: 0 }, 0),
+        (gone(), 0),
+    ];
+    for (error, kept) in cases {
+        let text = error.to_string();
+        let ledger = on(Server { ends: Mutex::new(vec![error]), ..Server::default() });
+        assert_eq!(ledger.schema_version(until()).unwrap_err().to_string(), text);
+        assert_eq!(ledger.count(), (0, kept), "{text}");
+    }
+}
+
+#[test]
+fn a_call_in_a_kept_session_that_is_lost_is_made_once_more() {
+    let gone = || LedgerError::Unavailable("gone".to_owned());
+    let server = Arc::new(Server { ends: Mutex::new(vec![gone(), gone()]), ..Server::default() });
+    let other = Arc::clone(&server);
+    let ledger = over(move || Arc::clone(&other), ALONE);
+    assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
+    assert_eq!(server.ends.lock().unwrap().len(), 1, "one call in a new session");
+    assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
+    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    *server.ends.lock().unwrap() = vec![LedgerError::Contended, gone()];
+    assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Contended)));
+    *server.ends.lock().unwrap() = vec![gone(), gone(), gone()];
+    assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
+    assert_eq!(server.ends.lock().unwrap().len(), 1, "two calls in a kept one, and no more");
+}
+
+#[test]
+fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
+    let claim = Claim { copy: 1, value: Default::default(), epoch: 1, in_doubt: false };
+    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+    let one = ToConfirm { claim, receipt, facts, end: None };
+    let confirmed = on(Server::default()).confirm(&one, until());
+    assert!(matches!(confirmed, Ok(Confirmed::Recorded)), "{confirmed:?}");
+}
