@@ -192,8 +192,9 @@ fn way_of(machine: &Machine, user: &str, id: &str) -> String {
          sendmail -f lisa@gmail.com {user}@mail.axial.net"
     ));
     let line = format!(
-        "grep \"$(grep -o '[0-9A-F]*: message-id=<{id}@x>' /var/log/mail.log | cut -d: -f1)\" \
-         /var/log/mail.log | grep ' status='"
+        "id=$(sed -n 's/.* \\([0-9A-F]*\\): message-id=<{id}@x>$/\\1/p' /var/log/mail.log)
+         [ -n \"$id\" ]
+         grep \" $id: to=.* status=\" /var/log/mail.log"
     );
     assert!(machine.soon(&line), "{id} was not delivered:\n{}", log(machine));
     machine.run(&line)
