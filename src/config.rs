@@ -19,6 +19,7 @@ mod problem;
 mod rules;
 mod schema;
 mod suggest;
+mod unknown;
 mod url;
 mod variables;
 

@@ -320,6 +320,7 @@ mod tests {
 
     fn received(journal: &UnixDatagram) -> String {
         let mut bytes = [0; 4096];
+        journal.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
         let length = journal.recv(&mut bytes).expect("a record");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }

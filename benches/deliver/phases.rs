@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use onedrop::config::{Config, LedgerUrl};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, ToConfirm, Turn,
@@ -113,7 +113,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let ledger: Arc<dyn AnyLedger> = match loaded.config.ledger.engine() {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::new(path, ONE)),
         LedgerUrl::Postgres { .. } => {
-            let url = postgres.url_socket();
+            let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
             let settings = PostgresSettings { url, password: None, ca_file: None, prepare: false };
             Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
         }

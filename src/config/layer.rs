@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{Origin, Problem, Warning, shown_name};
 use super::schema::{self, Key, Kind};
-use super::suggest;
+use super::unknown;
 use crate::directory::is_account_name;
 
 /// Values that passed the schema, as a source for the `config` crate.
@@ -147,7 +147,7 @@ impl FileReader<'_> {
         }
         let section = name.get_ref().as_ref();
         if !schema::sections().any(|known| known == section) {
-            self.findings.problem(self.origin(&name.span()), suggest::unknown_section(section));
+            self.findings.problem(self.origin(&name.span()), unknown::section(section));
             return;
         }
         let Some(keys) = value.get_ref().as_table() else {
@@ -165,7 +165,7 @@ impl FileReader<'_> {
             match schema::find(section, name.get_ref()) {
                 Some(key) => self.key(key, &name.span(), value),
                 None => {
-                    let text = suggest::unknown_key(section, name.get_ref());
+                    let text = unknown::key(section, name.get_ref());
                     self.findings.problem(self.origin(&name.span()), text);
                 }
             }

@@ -1,8 +1,7 @@
 //! The two URLs of a configuration, parsed once. What is here has been checked: nothing later has
 //! to parse a URL.
 //!
-//! Postgres keeps its URL as text, for its own client library; it holds no password. No error shows
-//! a URL, because that is where passwords end up by mistake.
+//! No error shows a URL, because that is where passwords end up by mistake.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -13,13 +12,14 @@ use serde::Deserialize;
 
 use super::suggest::closest;
 use crate::directory::FolderTemplate;
+use crate::net::postgres_url::PostgresUrl;
 
 /// The ledger's engine and where it is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(try_from = "String")]
 pub enum LedgerUrl {
-    /// `postgres://` or `postgresql://`, as written; without a password.
-    Postgres { url: String },
+    /// `postgres://` or `postgresql://`; without a password.
+    Postgres { url: PostgresUrl },
     /// `sqlite:///absolute` or `sqlite:relative` to the working folder.
     Sqlite { path: PathBuf },
 }
@@ -63,11 +63,18 @@ impl FromStr for LedgerUrl {
         refuse_control_characters(url)?;
         match url.split_once(':') {
             Some(("postgres" | "postgresql", rest)) => {
-                let rest = rest
-                    .strip_prefix("//")
-                    .ok_or_else(|| error("expected \"//\" after the scheme"))?;
-                refuse_password(rest)?;
-                Ok(Self::Postgres { url: url.to_owned() })
+                if !rest.starts_with("//") {
+                    return Err(error("expected \"//\" after the scheme"));
+                }
+                let url = PostgresUrl::parse(url)
+                    .map_err(|why| UrlError(format!("cannot be used: {why}")))?;
+                if url.has_password() {
+                    return Err(error(
+                        "must not hold a password (put it into a file and name that in \
+                         ledger.password_file)",
+                    ));
+                }
+                Ok(Self::Postgres { url })
             }
             Some(("sqlite", rest)) => {
                 let path = local_path("sqlite", rest)?;
@@ -121,7 +128,7 @@ impl TryFrom<String> for StoreUrl {
 impl fmt::Display for LedgerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Postgres { url } => f.write_str(url),
+            Self::Postgres { url } => url.fmt(f),
             Self::Sqlite { path } => write_path(f, "sqlite", path),
         }
     }
@@ -217,43 +224,6 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, UrlError> {
         return Err(error("expected a port from 1 to 65535"));
     }
     Ok(StoreUrl::Imap { host: host.to_owned(), port, tls })
-}
-
-/// Refuses a password in any place where a Postgres client looks for one: before the first `@` (as
-/// tokio-postgres splits it), or in a parameter, whose name may be percent-encoded.
-fn refuse_password(rest: &str) -> Result<(), UrlError> {
-    let in_user = rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
-    let in_parameter = rest
-        .split(['?', '&'])
-        .skip(1)
-        .map(|parameter| parameter.split('=').next().unwrap_or_default())
-        .any(|name| percent_decoded(name).to_ascii_lowercase().ends_with(b"password"));
-    if in_user || in_parameter {
-        return Err(error(
-            "must not hold a password (put it into a file and name that in ledger.password_file)",
-        ));
-    }
-    Ok(())
-}
-
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let escaped = (byte == b'%').then(|| text.get(at + 1..at + 3)).flatten();
-        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(value) => {
-                decoded.push(value);
-                at += 3;
-            }
-            None => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 fn refuse_control_characters(url: &str) -> Result<(), UrlError> {

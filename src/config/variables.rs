@@ -13,7 +13,7 @@ use ::config::ValueKind;
 use super::layer::{Findings, Layer};
 use super::problem::{Origin, shown_name};
 use super::schema::{self, Key, Kind};
-use super::suggest;
+use super::unknown;
 
 const PREFIX: &str = "ONEDROP_";
 const SEPARATOR: &str = "__";
@@ -99,9 +99,9 @@ fn find(path: &str) -> Result<&'static Key, String> {
         return Err(NO_ACCOUNTS.to_owned());
     }
     if schema::sections().any(|known| known == section) {
-        return Err(suggest::unknown_key(section, name));
+        return Err(unknown::key(section, name));
     }
-    Err(suggest::unknown_section(section))
+    Err(unknown::section(section))
 }
 
 const NO_ACCOUNTS: &str =

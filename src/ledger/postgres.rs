@@ -46,6 +46,8 @@ mod verify;
 
 pub use connection::Connection;
 pub use target::PostgresSettings;
+
+pub use crate::net::postgres_url::PostgresUrl;
 use target::Target;
 
 /// A ledger in Postgres.

@@ -19,6 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use onedrop::config::{Config, LedgerUrl, Loaded, StoreUrl, Tls, known_keys};
+use onedrop::ledger::postgres::PostgresUrl;
 use secrecy::ExposeSecret;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/config");
@@ -199,16 +200,19 @@ fn a_password_is_read_but_never_shown() {
 fn urls_are_parsed_once() {
     let ledger = |url: &str| url.parse::<LedgerUrl>().map_err(|error| error.to_string());
     let sqlite = |path: &str| Ok(LedgerUrl::Sqlite { path: path.into() });
-    let postgres = |url: &str| Ok(LedgerUrl::Postgres { url: url.to_owned() });
+    let postgres = |url: &str| PostgresUrl::parse(url).map(|url| LedgerUrl::Postgres { url });
     assert_eq!(ledger("sqlite:///var/x.db"), sqlite("/var/x.db"));
     assert_eq!(ledger("sqlite:/var/x.db"), sqlite("/var/x.db"));
     assert_eq!(ledger("sqlite:demo/x.db"), sqlite("demo/x.db"));
-    for url in [
-        "postgres://o@a:5432,b:5433/o?target_session_attrs=read-write",
-        "postgresql:///o?host=/run/pg&user=o",
+    for (url, shown) in [
+        (
+            "postgres://o@a:5432,b:5433/o?target_session_attrs=read-write",
+            "postgres://a:5432,b:5433/o",
+        ),
+        ("postgresql:///o?host=/run/pg&user=o", "postgres:///o"),
     ] {
         assert_eq!(ledger(url), postgres(url));
-        assert_eq!(ledger(url).map(|ledger| ledger.to_string()).as_deref(), Ok(url));
+        assert_eq!(ledger(url).map(|ledger| ledger.to_string()).as_deref(), Ok(shown));
     }
     let store = |url: &str| url.parse::<StoreUrl>().map_err(|error| error.to_string());
     let imap = |host: &str, port, tls| Ok(StoreUrl::Imap { host: host.to_owned(), port, tls });

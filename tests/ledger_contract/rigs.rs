@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::SqliteLedger;
 
 use super::support::pgbouncer::PgBouncer;
@@ -140,6 +140,7 @@ impl PostgresRig {
     }
 
     fn ledger_at(&self, url: String, limits: Limits) -> Arc<dyn AnyLedger> {
+        let url = PostgresUrl::parse(&url).expect("a URL");
         let settings =
             PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
         Arc::new(PostgresLedger::new(settings, limits).expect("a ledger"))

@@ -42,7 +42,7 @@ const LAYERS: [Layer; 8] = [
     },
     Layer {
         name: "tools",
-        modules: &["byte_lock", "durable", "group_commit", "hook", "net", "pool"],
+        modules: &["byte_lock", "durable", "group_commit", "hook", "net", "pool", "web"],
         may_use: &["values", "tools"],
     },
     Layer { name: "ports", modules: &["ledger", "store"], may_use: &["values", "tools"] },
@@ -81,12 +81,11 @@ const ADAPTERS: [&str; 6] = [
 
 /// What still breaks the rule: a module, itself or below, and what it does. Empty at the end; one
 /// that no longer occurs fails the test.
-const STILL_THERE: [(&str, &str); 9] = [
+const STILL_THERE: [(&str, &str); 8] = [
     ("check", "uses cli: work may not use doors"),
     ("check", "uses cli, which leads back to it"),
     ("cli", "uses check, which leads back to it"),
     ("cli", "uses lmtp, which leads back to it"),
-    ("config", "which leads back to it"),
     ("ledger", "uses store: ports may not use ports"),
     ("lmtp", "uses cli, which leads back to it"),
     ("lmtp", "which leads back to it"),
