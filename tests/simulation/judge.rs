@@ -1,0 +1,111 @@
+//! What must hold when a run is over, and again when `onedrop verify` has seen it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use onedrop::directory::Destination;
+use onedrop::ledger::{Audit, Standing, Window};
+use onedrop::store::memory::Stored;
+
+use crate::plan::{Kind, LEASE};
+use crate::world::{MAIL, World, head};
+
+/// As long as a copy that no look sees is looked for.
+const OUT_OF_SIGHT: Duration = Duration::from_secs(8 * 24 * 3600);
+
+/// How many copies are too many when a run is over, and when verify has seen it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Doubles {
+    pub unsettled: usize,
+    pub settled: usize,
+}
+
+/// Judges a run that is over.
+pub fn judge(world: &World) -> Doubles {
+    let unsettled = world.destinations().iter().map(|one| doubles(world, one)).sum();
+    for destination in world.destinations() {
+        bytes_are_right(world, &destination);
+        if world.plan.kind == Kind::Inside {
+            has_one(world, &destination);
+        }
+    }
+    world.expunge();
+    // The second look comes after the last lease. What an owner took is looked for a week.
+    for wait in [LEASE * 4, LEASE * 4, OUT_OF_SIGHT] {
+        world.scheduler.pause(wait);
+        let tally = world.verify(None, true, &world.ledger, &world.store);
+        world.tell(|| format!("verify in the end: {tally:?}"));
+        match tally {
+            Ok(tally) if tally.failed == 0 => {}
+            other => world.wrong(format!("verify: {other:?}")),
+        }
+    }
+    for destination in world.destinations() {
+        bytes_are_right(world, &destination);
+        agrees(world, &destination);
+    }
+    let settled = world.destinations().iter().map(|one| doubles(world, one)).sum();
+    Doubles { unsettled, settled }
+}
+
+fn doubles(world: &World, destination: &Destination) -> usize {
+    let there = |one: &&Stored| !one.marked_deleted;
+    world.standing(destination).iter().filter(there).count().saturating_sub(1)
+}
+
+/// One copy, counting what its owner took; or its bytes on record, of a shared one.
+fn has_one(world: &World, destination: &Destination) {
+    let count = world.standing(destination).len() + world.taken(destination).len();
+    let is_kept = destination.shared
+        && count == 0
+        && world.kept().as_deref() == Some(MAIL.together.shared_copy());
+    if count != 1 && !is_kept {
+        world.wrong(format!("{count} copies in {destination}"));
+    }
+}
+
+/// Nothing stands anywhere but what was sent, to the byte.
+fn bytes_are_right(world: &World, destination: &Destination) {
+    for stored in world.standing(destination).iter().chain(&world.taken(destination)) {
+        let is_right = match destination.account.strip_prefix('r') {
+            Some(recipient) => {
+                let recipient = recipient.parse().expect("a recipient's number");
+                let own = [head(recipient).as_bytes(), MAIL.together.shared_copy()].concat();
+                stored.bytes == own && !stored.seen | stored.renamed
+            }
+            None => stored.bytes == MAIL.together.shared_copy() && stored.seen,
+        };
+        if !is_right {
+            let text = String::from_utf8_lossy(&stored.bytes).into_owned();
+            world.wrong(format!("wrong bytes in {destination}: {text}"));
+        }
+    }
+}
+
+/// Ledger and mailbox say the same, and nothing is left to do.
+fn agrees(world: &World, destination: &Destination) {
+    let (standing, taken) = (world.standing(destination), world.taken(destination));
+    // Outside of the promise a copy may be written after the second look.
+    let is_looked_for = world.plan.kind == Kind::Inside || world.plan.verifies.is_empty();
+    if standing.len() > 1 && is_looked_for || standing.is_empty() && taken.is_empty() {
+        world.wrong(format!("{} copies in {destination} after verify", standing.len()));
+    }
+    let soon = world.clock(None).now();
+    let all = Window { since: UNIX_EPOCH, account: None };
+    let rows = world.ledger.copies_to_verify(&all, None, 100, soon).expect("rows");
+    let row = rows.iter().find(|row| row.destination.is_same_mailbox(destination));
+    match row.map(|row| &row.standing) {
+        Some(Standing::Placed { receipt, .. }) => {
+            let is_there = standing.iter().any(|stored| world.is_named(stored, receipt));
+            if !is_there && taken.is_empty() {
+                world.wrong(format!("{receipt} is on record and not in {destination}"));
+            }
+        }
+        other => world.wrong(format!("{destination} is {other:?} in the end")),
+    }
+    // Later than every message: what still needs a look, or has a lease that is left.
+    let never = Window { since: UNIX_EPOCH + Duration::from_secs(u32::MAX.into()), account: None };
+    let left = world.ledger.copies_to_verify(&never, None, 100, soon).expect("rows");
+    if let Some(left) = left.iter().find(|row| row.destination.is_same_mailbox(destination)) {
+        world.wrong(format!("{destination} is left as {left:?}"));
+    }
+}

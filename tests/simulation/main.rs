@@ -1,0 +1,224 @@
+//! `deliver` and `verify` as they are, over a ledger and a store in memory, on two to four hosts, in
+//! a time of their own: a scheduler owns every call of a port, every sleep and every thread, and
+//! chance decides their order and what goes wrong (the habit of FoundationDB and TigerBeetle).
+//! Processes crash, are frozen or suspended, lose sessions and answers; servers append late; the
+//! ledger's clock steps; owners move and delete; Postfix comes again; `verify --repair` runs at any
+//! time.
+//!
+//! Inside of the promise there is one copy in each mailbox when all is over, outside of it one after
+//! `verify`. A seed repeats its run exactly: `ONEDROP_SEED=n cargo nextest run --test simulation
+//! a_seed --no-capture` prints its steps. `ONEDROP_FULL=1`: a million runs, and every order of the
+//! calls of two processes with one fault.
+
+mod chance;
+mod judge;
+mod plan;
+mod scheduler;
+mod without;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use chance::Chance;
+use judge::Doubles;
+use plan::{Kind, Plan, Without};
+use scheduler::{Pool, lock};
+use world::World;
+
+/// Runs that CI makes.
+const RUNS: u64 = 20_000;
+
+/// What has to happen in them, so that what holds does not hold for want of trying.
+const HAPPENS: [&str; 10] = [
+    "a crash",
+    "an append outlives its sender",
+    "begin",
+    "claim",
+    "found by a look",
+    "keep",
+    "kept_bytes",
+    "release",
+    "settle",
+    "take_turn",
+];
+
+/// What came of one run.
+struct Ran {
+    wrong: Vec<String>,
+    steps: Vec<String>,
+    doubles: Doubles,
+    seen: Seen,
+}
+
+/// How often what happened.
+type Seen = BTreeMap<&'static str, usize>;
+
+fn full() -> bool {
+    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
+}
+
+fn run(kind: Kind, without: Option<Without>, seed: u64, pool: &Arc<Pool>, is_told: bool) -> Ran {
+    let mut chance = Chance::Seeded(seed);
+    let plan = Plan::new(kind, without, &mut chance);
+    run_to_its_end(&World::new(plan, pool, chance, is_told))
+}
+
+fn run_to_its_end(world: &Arc<World>) -> Ran {
+    world.tell(|| format!("{:?}", world.plan));
+    world.run();
+    let doubles = judge::judge(world);
+    let mut known = scheduler::lock(&world.known);
+    let (wrong, steps) = (std::mem::take(&mut known.wrong), std::mem::take(&mut known.steps));
+    Ran { wrong, steps, doubles, seen: std::mem::take(&mut known.seen) }
+}
+
+/// What came of many runs.
+#[derive(Default)]
+struct Runs {
+    /// The first seed whose run went wrong.
+    wrong: Option<u64>,
+    doubles: Doubles,
+    seen: Seen,
+}
+
+/// Runs the seeds below `runs`, up to the first that goes wrong.
+fn runs(kind: Kind, without: Option<Without>, runs: u64) -> Runs {
+    let (next, first) = (AtomicU64::new(0), AtomicU64::new(runs));
+    let all = Mutex::new(Runs::default());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                let pool = Arc::<Pool>::default();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let ran = run(kind, without, seed, &pool, false);
+                    let mut all = lock(&all);
+                    if !ran.wrong.is_empty() {
+                        first.fetch_min(seed, Ordering::Relaxed);
+                        all.wrong = all.wrong.into_iter().chain([seed]).min();
+                    }
+                    all.doubles.unsettled += ran.doubles.unsettled;
+                    all.doubles.settled += ran.doubles.settled;
+                    for (what, times) in ran.seen {
+                        *all.seen.entry(what).or_default() += times;
+                    }
+                }
+            });
+        }
+    });
+    all.into_inner().expect("no panic")
+}
+
+/// The steps of one run, and what is wrong with it.
+fn told(kind: Kind, without: Option<Without>, seed: u64) -> String {
+    let ran = run(kind, without, seed, &Arc::default(), true);
+    format!("{kind:?}, seed {seed}:\n{}\n{:#?}", ran.steps.join("\n"), ran.wrong)
+}
+
+fn holds(kind: Kind, number: u64) {
+    let number = if full() { number * 50 } else { number };
+    let ran = runs(kind, None, number);
+    if let Some(seed) = ran.wrong {
+        panic!("{}", told(kind, None, seed));
+    }
+    println!("{kind:?}, {number} runs: {:?} {:?}", ran.doubles, ran.seen);
+    let missing: Vec<_> = HAPPENS.iter().filter(|what| !ran.seen.contains_key(*what)).collect();
+    assert!(missing.is_empty(), "{missing:?} never happened");
+}
+
+#[test]
+fn inside_of_the_promise_there_is_one_copy() {
+    holds(Kind::Inside, RUNS * 3 / 4);
+}
+
+#[test]
+fn outside_of_the_promise_there_is_one_copy_after_verify() {
+    holds(Kind::Outside, RUNS / 4);
+}
+
+/// Every order of the calls of two processes, each with every fault in every place.
+fn every_order(maildir: bool, begins_in_doubt: bool) {
+    let (pool, mut number) = (Arc::<Pool>::default(), 0);
+    let mut next = Some(Chance::first());
+    while let Some(chance) = next {
+        let world =
+            World::new(Plan::listed(maildir, begins_in_doubt), &pool, chance.clone(), false);
+        let ran = run_to_its_end(&world);
+        let decided = world.scheduler.decided();
+        if !ran.wrong.is_empty() {
+            let plan = Plan::listed(maildir, begins_in_doubt);
+            let steps = run_to_its_end(&World::new(plan, &pool, chance, true)).steps.join("\n");
+            panic!("after {number} orders:\n{steps}\n{:#?}", ran.wrong);
+        }
+        number += 1;
+        next = decided.following();
+    }
+    println!("Maildir: {maildir}, in doubt: {begins_in_doubt}: {number} orders");
+}
+
+#[test]
+fn every_order_of_two_deliveries_with_one_fault() {
+    every_order(false, false);
+    if full() {
+        every_order(true, false);
+    }
+}
+
+#[test]
+fn every_order_of_two_deliveries_in_doubt_with_one_fault() {
+    if full() {
+        every_order(false, true);
+        every_order(true, true);
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_run() {
+    let seed = std::env::var("ONEDROP_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    for kind in [Kind::Inside, Kind::Outside] {
+        for seed in seed.map_or(0..50, |seed: u64| seed..seed + 1) {
+            let (once, again) = (told(kind, None, seed), told(kind, None, seed));
+            assert_eq!(once, again);
+            if std::env::var_os("ONEDROP_SEED").is_some() {
+                println!("{once}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
+    for without in [Without::Look, Without::Lease, Without::ClockCheck] {
+        let ran = runs(Kind::Inside, Some(without), RUNS);
+        let seed = ran.wrong.unwrap_or_else(|| panic!("{without:?} is not missed"));
+        println!("without {without:?}: seed {seed}");
+    }
+}
+
+/// They matter for frozen processes only, and keep most of their late copies from standing until
+/// `verify` settles them.
+#[test]
+fn what_epoch_undo_and_lock_are_for() {
+    for without in [None, Some(Without::Epoch), Some(Without::Undo), Some(Without::CopyLock)] {
+        let ran = runs(Kind::Frozen, without, 10_000);
+        if let Some(seed) = ran.wrong {
+            panic!("{}", told(Kind::Frozen, without, seed));
+        }
+        let times = |what| ran.seen.get(what).copied().unwrap_or_default();
+        let rule = without.map_or("every rule".to_owned(), |rule| format!("all but {rule:?}"));
+        println!(
+            "10,000 runs with frozen processes, {rule}: {} times two copies at a time, {} taken out \
+             again at once, {} unsettled, {} after verify",
+            times("two copies at a time"),
+            times("remove"),
+            ran.doubles.unsettled,
+            ran.doubles.settled,
+        );
+    }
+}

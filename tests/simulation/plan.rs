@@ -1,0 +1,238 @@
+//! What a run is about: which deliveries, on which hosts, what goes wrong, and who else acts. All
+//! of it follows from the seed.
+
+use std::time::Duration;
+
+use crate::chance::Chance;
+
+pub const LEASE: Duration = Duration::from_secs(90);
+pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const ANSWER: Duration = Duration::from_secs(20);
+/// What is left of a lease when the last moment to decide to send last bytes has come, less a
+/// little.
+const SLACK: Duration = Duration::from_secs(48);
+
+/// What a call may suffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The process ends, before the call or after it.
+    Crash,
+    /// The process' session with the ledger ends, and with it what it holds there.
+    LostSession,
+    /// The call took effect, and its caller is told that nobody knows.
+    LostAnswer,
+    /// The call fails before it takes effect.
+    Fails,
+    /// The process stands still.
+    Freeze,
+    /// Its machine is suspended.
+    Suspend,
+    /// The server takes its time over an append, or never executes it.
+    LateAppend,
+}
+
+pub const FAULTS: [Fault; 7] = [
+    Fault::Crash,
+    Fault::LostSession,
+    Fault::LostAnswer,
+    Fault::Fails,
+    Fault::Freeze,
+    Fault::Suspend,
+    Fault::LateAppend,
+];
+
+/// What the owner of a mailbox does with the newest message in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Reads it, for which a Maildir's file is renamed.
+    Reads,
+    /// Moves it elsewhere, or deletes it at once.
+    Takes,
+    /// Marks it as deleted.
+    Marks,
+}
+
+/// A message in a queue of Postfix, for recipients by their numbers.
+#[derive(Debug, Clone)]
+pub struct Queued {
+    pub recipients: Vec<usize>,
+    pub at: Duration,
+}
+
+/// A rule that is taken away, to see that it is missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    Look,
+    Lease,
+    ClockCheck,
+    Epoch,
+    Undo,
+    CopyLock,
+}
+
+/// Which runs to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What the promise covers.
+    Inside,
+    /// Processes that are frozen between their last check and their write for longer than a lease,
+    /// servers that append even later, clocks that step further.
+    Outside,
+    /// Outside, by an IMAP server, and above all processes are frozen: what epoch, undo and the
+    /// copy's lock are for.
+    Frozen,
+}
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub kind: Kind,
+    /// Every order of the calls is gone through: no call takes time, and each may have the fault.
+    pub is_listed: bool,
+    pub without: Option<Without>,
+    /// Like Maildirs, else like an IMAP server.
+    pub maildir: bool,
+    pub hosts: u64,
+    pub recipients: usize,
+    /// The author has a mailbox Sent, to which all deliveries add one copy.
+    pub has_sent: bool,
+    pub queued: Vec<Queued>,
+    /// A delivery before these left all copies in doubt.
+    pub begins_in_doubt: bool,
+    /// The store begins before the record.
+    pub begins_early: bool,
+    /// A call that came to nothing, or whose answer was lost, is made again, as by the ledgers that
+    /// keep sessions.
+    pub calls_again: bool,
+    /// `lock.wait_secs`
+    pub wait: Duration,
+    /// The longest that a call usually takes, in microseconds.
+    pub latency: u64,
+    /// How many faults there are at most, which, and how many calls in a hundred have one.
+    pub faults: usize,
+    pub kinds: Vec<Fault>,
+    pub often: u64,
+    /// How long an append may take effect after its check of the clock, at most.
+    pub slack: Duration,
+    /// When the ledger's clock steps, by so many seconds.
+    pub steps: Vec<(Duration, i64)>,
+    /// When an owner acts in which mailbox: a recipient's by its number, then the author's.
+    pub acts: Vec<(Duration, usize, Act)>,
+    /// When `onedrop verify` runs, and whether it repairs.
+    pub verifies: Vec<(Duration, bool)>,
+}
+
+impl Plan {
+    pub fn new(kind: Kind, without: Option<Without>, chance: &mut Chance) -> Plan {
+        let secs = |chance: &mut Chance, most| Duration::from_secs(chance.between(0, most));
+        let maildir = kind != Kind::Frozen && chance.percent(30);
+        let recipients = if kind == Kind::Frozen { 1 } else { 1 + chance.pick(3) };
+        let mut queued = Vec::new();
+        // One message for all, each alone, or some twice: by a backup host, or an alias.
+        let together = chance.percent(40);
+        let spread = [0, 2, 60, 200][if kind == Kind::Frozen { 3 } else { chance.pick(4) }];
+        for recipient in 0..recipients {
+            let at = secs(chance, spread + 1);
+            match queued.first_mut() {
+                Some(Queued { recipients, .. }) if together => recipients.push(recipient),
+                _ => queued.push(Queued { recipients: vec![recipient], at }),
+            }
+        }
+        let twice = chance.pick(4) + if kind == Kind::Frozen { 2 } else { 0 };
+        for _ in 0..twice {
+            let recipients = vec![chance.pick(recipients)];
+            queued.push(Queued { recipients, at: secs(chance, spread + 1) });
+        }
+        let mut kinds = match kind {
+            Kind::Frozen => {
+                vec![Fault::Crash, Fault::LostSession, Fault::Freeze, Fault::LostAnswer]
+            }
+            Kind::Inside | Kind::Outside => FAULTS.to_vec(),
+        };
+        // Fewer kinds at a time find more than all of them together.
+        kinds.retain(|_| kind == Kind::Frozen || chance.percent(60));
+        let mut steps = Vec::new();
+        let mut slack = SLACK;
+        match kind {
+            Kind::Inside if chance.percent(15) => {
+                let by = chance.between(1, 40);
+                let ahead = chance.percent(60);
+                steps.push((secs(chance, 120), if ahead { by as i64 } else { -(by as i64) }));
+                if ahead {
+                    slack -= Duration::from_secs(by);
+                }
+            }
+            Kind::Outside => {
+                slack = LEASE * 4;
+                if chance.percent(20) {
+                    let by = chance.between(1, 300) as i64;
+                    steps.push((secs(chance, 120), if chance.percent(60) { by } else { -by }));
+                }
+            }
+            Kind::Frozen => slack = LEASE * 4,
+            Kind::Inside => {}
+        }
+        let mut acts = Vec::new();
+        if kind != Kind::Frozen && chance.percent(25) {
+            for _ in 0..=chance.pick(2) {
+                let mailbox = chance.pick(recipients + 1);
+                let act = [Act::Reads, Act::Takes, Act::Marks][chance.pick(3)];
+                acts.push((secs(chance, 600), mailbox, act));
+            }
+        }
+        let mut verifies = Vec::new();
+        if kind != Kind::Frozen && chance.percent(30) {
+            for _ in 0..=chance.pick(2) {
+                verifies.push((secs(chance, 700), chance.percent(80)));
+            }
+        }
+        Plan {
+            kind,
+            is_listed: false,
+            without,
+            maildir,
+            hosts: 2 + chance.pick(3) as u64,
+            recipients,
+            has_sent: kind != Kind::Frozen && chance.percent(60),
+            queued,
+            begins_in_doubt: kind == Kind::Frozen && chance.percent(50),
+            begins_early: chance.percent(50),
+            calls_again: chance.percent(50),
+            wait: Duration::from_secs([0, 0, 5][chance.pick(3)]),
+            latency: [2_000, 200_000, 5_000_000][chance.pick(3)],
+            faults: chance.pick(7) + if kind == Kind::Frozen { 3 } else { 0 },
+            kinds,
+            often: if kind == Kind::Frozen { 20 } else { [3, 10, 30][chance.pick(3)] },
+            slack,
+            steps,
+            acts,
+            verifies,
+        }
+    }
+
+    /// Two processes that deliver to one mailbox at once, and one fault.
+    pub fn listed(maildir: bool, begins_in_doubt: bool) -> Plan {
+        let queued = Queued { recipients: vec![0], at: Duration::ZERO };
+        Plan {
+            kind: Kind::Inside,
+            is_listed: true,
+            without: None,
+            maildir,
+            hosts: 2,
+            recipients: 1,
+            has_sent: false,
+            queued: vec![queued.clone(), queued],
+            begins_in_doubt,
+            begins_early: maildir,
+            calls_again: false,
+            wait: Duration::ZERO,
+            latency: 0,
+            faults: 1,
+            kinds: FAULTS.to_vec(),
+            often: 100,
+            slack: SLACK,
+            steps: Vec::new(),
+            acts: Vec::new(),
+            verifies: Vec::new(),
+        }
+    }
+}

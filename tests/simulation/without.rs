@@ -1,0 +1,181 @@
+//! Ledger and store as a delivery sees them: calls that came to nothing are made again, and one of
+//! its rules may be taken away.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{
+    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Entry, LeaseTerms, Ledger,
+    LedgerError, RandomValue, Recorded, ToConfirm, Turn, Window,
+};
+use onedrop::lock_key::{self, Hash};
+use onedrop::message::Identity;
+use onedrop::store::memory::MemoryStore;
+use onedrop::store::{Copy, Need, Receipt, Slot, Store, StoreError};
+
+use crate::plan::Without;
+
+/// Without the epoch, whoever has the newest claim is as good as the one before; without the copy's
+/// lock, nobody holds it.
+pub struct DeliverysLedger {
+    pub without: Option<Without>,
+    pub calls_again: bool,
+    pub ledger: MemoryLedger,
+    /// The same rows, of which no hook hears.
+    pub all: MemoryLedger,
+}
+
+impl DeliverysLedger {
+    /// A call, and perhaps once more.
+    fn call<T>(&self, call: impl Fn() -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+        match call() {
+            Err(LedgerError::Unavailable(_)) if self.calls_again => call(),
+            result => result,
+        }
+    }
+
+    /// The claim, with the row's epoch.
+    fn renewed(&self, claim: &Claim) -> Claim {
+        let window = Window { since: UNIX_EPOCH, account: None };
+        let rows = self.all.copies_to_verify(&window, None, u32::MAX, Instant::now());
+        let row = rows.into_iter().flatten().find(|row| row.copy == claim.copy);
+        match (self.without, row) {
+            (Some(Without::Epoch), Some(row)) => Claim { epoch: row.epoch, ..*claim },
+            _ => *claim,
+        }
+    }
+}
+
+impl Ledger for DeliverysLedger {
+    fn prepare(&self, until: Instant) {
+        self.ledger.prepare(until);
+    }
+
+    fn time(&self) -> SystemTime {
+        self.ledger.time()
+    }
+
+    fn record(
+        &self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Recorded, LedgerError> {
+        self.call(|| self.ledger.record(entry, attempt, destinations, terms, until))
+    }
+
+    fn claim(
+        &self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+        until: Instant,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.call(|| self.ledger.claim(message, destinations, owner, terms, until))
+    }
+
+    fn take_turn<'a>(
+        &'a self,
+        claim: &Claim,
+        copy_key: &Hash,
+        until: Instant,
+    ) -> Result<Turn<'a>, LedgerError> {
+        let nobodys = lock_key::name_hash(&format!("{:?}", RandomValue::default()));
+        let key = if self.without == Some(Without::CopyLock) { &nobodys } else { copy_key };
+        self.ledger.take_turn(&self.renewed(claim), key, until)
+    }
+
+    fn confirm(&self, one: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError> {
+        self.call(|| self.ledger.confirm(one, until))
+    }
+
+    fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError> {
+        let claims: Vec<Claim> = claims.iter().map(|claim| self.renewed(claim)).collect();
+        self.call(|| self.ledger.release(&claims, until))
+    }
+
+    fn keep(
+        &self,
+        message: i64,
+        bytes: &[u8],
+        why: &str,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.ledger.keep(message, bytes, why, until)
+    }
+
+    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
+        self.ledger.kept(message, until)
+    }
+
+    fn finish(
+        &self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.ledger.finish(identity, recorded, others, until)
+    }
+}
+
+/// Without the look, none finds anything; without the undo, nothing is taken out.
+pub struct DeliverysStore {
+    pub without: Option<Without>,
+    pub store: MemoryStore,
+}
+
+struct DeliverysSlot<'a> {
+    without: Option<Without>,
+    slot: Box<dyn Slot + 'a>,
+}
+
+impl Store for DeliverysStore {
+    fn append_is_idempotent(&self) -> bool {
+        self.store.append_is_idempotent()
+    }
+
+    fn prepare(&self, account: &str, until: Instant) {
+        self.store.prepare(account, until);
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        let slot = self.store.reserve(destination, copy, need, deadline)?;
+        let without = self.without;
+        Ok(slot.map(|slot| Box::new(DeliverysSlot { without, slot }) as Box<dyn Slot>))
+    }
+
+    fn remove(
+        &self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        match self.without {
+            Some(Without::Undo) => Err(StoreError::NotStored("nothing is undone".to_owned())),
+            _ => self.store.remove(destination, receipt, until),
+        }
+    }
+}
+
+impl Slot for DeliverysSlot<'_> {
+    fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError> {
+        let found = self.slot.look(until)?;
+        Ok(found.filter(|_| self.without != Some(Without::Look)))
+    }
+
+    fn append(&mut self) -> Result<Receipt, StoreError> {
+        self.slot.append()
+    }
+}

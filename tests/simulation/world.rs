@@ -1,0 +1,704 @@
+//! The hosts, what they share, and Postfix on them: it starts deliveries, and again those that
+//! failed. Every call of a port goes through a [`Seat`], which lets time pass and faults happen.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::{Duration, UNIX_EPOCH};
+
+use onedrop::clock::Clock;
+use onedrop::deadline::Deadline;
+use onedrop::deliver::{self, DeliveryRequest, Ending, Means, Policy};
+use onedrop::directory::Destination;
+use onedrop::envelope::Envelope;
+use onedrop::hook::{Call, Hook};
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{
+    AnyLedger, Attempt, Audit, Entry, LeaseTerms, Ledger, LedgerError, Proofs, Window,
+};
+use onedrop::message::{DedupBy, Facts, Message};
+use onedrop::outcome::{Outcome, OverQuota};
+use onedrop::store::memory::{MemoryStore, Stored};
+use onedrop::store::{AnyStore, Receipt, StoreError};
+use onedrop::verify::{self, Tally};
+
+use crate::chance::Chance;
+use crate::plan::{ANSWER, Act, DEADLINE, Fault, Kind, LEASE, Plan, Without};
+use crate::scheduler::{Pool, ProcessClock, Scheduler, lock};
+use crate::without::{DeliverysLedger, DeliverysStore};
+
+/// So often a message may be deferred before something is wrong.
+const TRIES: usize = 40;
+
+/// The message, as it reaches one recipient alone, and as it reaches several.
+pub struct Mail {
+    pub alone: Vec<Message>,
+    pub together: Message,
+    pub facts: Facts,
+}
+
+pub static MAIL: LazyLock<Mail> = LazyLock::new(|| {
+    let body = "Message-ID: <one@example.org>\r\nFrom: lisa@gmail.com\r\n\
+                Date: Tue, 14 Nov 2023 22:00:00 +0000\r\nSubject: once\r\n\r\nHello\r\n";
+    let message = |text: String| Message::new(text.into_bytes(), DedupBy::Content);
+    let alone = (0..3).map(|recipient| message(head(recipient) + body)).collect();
+    let together = message(body.to_owned());
+    Mail { alone, facts: together.facts(), together }
+});
+
+/// What stands before a recipient's own copy.
+pub fn head(recipient: usize) -> String {
+    format!("Return-Path: <lisa@gmail.com>\r\nDelivered-To: r{recipient}@mail.axial.net\r\n")
+}
+
+/// What happens in a run, and what is known of it.
+pub struct World {
+    pub plan: Plan,
+    pub scheduler: Arc<Scheduler>,
+    pub ledger: MemoryLedger,
+    pub store: MemoryStore,
+    pub known: Mutex<Known>,
+    pub is_told: bool,
+}
+
+#[derive(Default)]
+pub struct Known {
+    faults: usize,
+    tries: usize,
+    /// What owners took away, by account.
+    pub taken: BTreeMap<String, Vec<Stored>>,
+    /// What must not be.
+    pub wrong: Vec<String>,
+    /// How often what happened.
+    pub seen: BTreeMap<&'static str, usize>,
+    /// All that happened, in words.
+    pub steps: Vec<String>,
+}
+
+impl World {
+    pub fn new(plan: Plan, pool: &Arc<Pool>, chance: Chance, is_told: bool) -> Arc<World> {
+        let scheduler = Scheduler::new(pool, chance);
+        let clock = ProcessClock { scheduler: Arc::clone(&scheduler), process: None };
+        let known = Known { faults: plan.faults, ..Known::default() };
+        Arc::new(World {
+            ledger: MemoryLedger::by(Arc::new(clock)),
+            store: match plan.maildir {
+                true => MemoryStore::idempotent(),
+                false => MemoryStore::default(),
+            },
+            plan,
+            scheduler,
+            known: Mutex::new(known),
+            is_told,
+        })
+    }
+
+    /// Lets everything happen that the plan has, until nothing is left to do.
+    pub fn run(self: &Arc<Self>) {
+        if self.plan.begins_in_doubt {
+            self.begin_in_doubt();
+        }
+        for (at, by) in self.plan.steps.clone() {
+            self.at(at, move |world| world.step(by));
+        }
+        for (at, mailbox, act) in self.plan.acts.clone() {
+            self.at(at, move |world| world.act(mailbox, act));
+        }
+        for (at, repair) in self.plan.verifies.clone() {
+            self.at(at, move |world| world.start_verify(repair));
+        }
+        for queued in self.plan.queued.clone() {
+            self.at(queued.at, move |world| world.start(queued.recipients));
+        }
+        let panics = self.scheduler.drive();
+        lock(&self.known).wrong.extend(panics);
+    }
+
+    pub fn at(self: &Arc<Self>, when: Duration, event: impl FnOnce(&Arc<World>) + Send + 'static) {
+        let world = Arc::clone(self);
+        self.scheduler.at(when, move || event(&world));
+    }
+
+    pub fn tell(&self, step: impl FnOnce() -> String) {
+        if self.is_told {
+            let now = self.scheduler.now().as_secs_f64();
+            lock(&self.known).steps.push(format!("{now:10.3} {}", step()));
+        }
+    }
+
+    pub fn see(&self, what: &'static str) {
+        *lock(&self.known).seen.entry(what).or_default() += 1;
+    }
+
+    pub fn wrong(&self, what: impl Display) {
+        self.tell(|| format!("WRONG: {what}"));
+        lock(&self.known).wrong.push(what.to_string());
+    }
+
+    /// The mailboxes by their numbers: the recipients', and then the author's.
+    pub fn destination(&self, number: usize) -> Destination {
+        match number < self.plan.recipients {
+            true => Destination::inbox(&format!("r{number}")),
+            false => Destination::sent("lisa", "Sent"),
+        }
+    }
+
+    pub fn destinations(&self) -> Vec<Destination> {
+        let mailboxes = self.plan.recipients + usize::from(self.plan.has_sent);
+        (0..mailboxes).map(|number| self.destination(number)).collect()
+    }
+
+    fn step(&self, secs: i64) {
+        self.tell(|| format!("the ledger's clock steps by {secs} s"));
+        let by = Duration::from_secs(secs.unsigned_abs());
+        if secs > 0 { self.ledger.advance(by) } else { self.ledger.set_back(by) }
+    }
+
+    /// As a delivery leaves the copies that crashed after its record.
+    fn begin_in_doubt(&self) {
+        let entry = Entry {
+            identity: MAIL.together.identity(),
+            facts: &MAIL.facts,
+            size_bytes: MAIL.together.own_copy().len() as u64,
+            raw: None,
+            nul_runs: None,
+            at: None,
+        };
+        let terms = LeaseTerms { lease: LEASE, join: false };
+        let (crashed, soon) = (Attempt::default(), self.clock(None).now());
+        let recorded = self.ledger.record(&entry, &crashed, &self.destinations(), terms, soon);
+        recorded.expect("a record");
+        self.ledger.advance(LEASE * 2);
+    }
+
+    // Postfix.
+
+    /// A process for some recipients.
+    fn start(self: &Arc<Self>, recipients: Vec<usize>) {
+        let world = Arc::clone(self);
+        self.scheduler.spawn(move |process| {
+            let name = format!("delivery {process} to {recipients:?}");
+            world.tell(|| format!("{name} begins"));
+            let seat = Seat::new(&world, process);
+            let mut ended = Ended { world: Arc::clone(&world), name, recipients, endings: None };
+            ended.endings = Some(seat.deliver(&ended.recipients));
+        });
+    }
+
+    /// Those that were not delivered come again, on any host.
+    fn ended(self: &Arc<Self>, name: &str, recipients: &[usize], endings: Option<Vec<Ending>>) {
+        let mut again = Vec::new();
+        for (at, recipient) in recipients.iter().enumerate() {
+            let outcome = endings.as_ref().map(|endings| &endings[at].outcome);
+            self.tell(|| format!("{name}: {recipient} {outcome:?}"));
+            match outcome {
+                Some(Outcome::Delivered(text)) => {
+                    if text.contains("found ") {
+                        self.see("found by a look");
+                    }
+                    self.assert_delivered(*recipient);
+                    // Postfix may lose what it heard.
+                    if self.scheduler.chance().percent(5) {
+                        again.push(*recipient);
+                    }
+                }
+                Some(Outcome::PermFail(_, text)) => self.wrong(format!("returned: {text}")),
+                Some(Outcome::TempFail(..)) | None => again.push(*recipient),
+            }
+        }
+        if again.is_empty() {
+            return;
+        }
+        let tries = {
+            let mut known = lock(&self.known);
+            known.tries += 1;
+            known.tries
+        };
+        if tries > TRIES {
+            return self.wrong("deferred again and again");
+        }
+        if self.plan.is_listed {
+            // One after the other: what matters is how the first two met.
+            let at = self.scheduler.now() + LEASE * 4 * tries as u32;
+            return self.at(at, move |world| world.start(again));
+        }
+        let mut chance = self.scheduler.chance();
+        // Its first retry comes after 300 s; an administrator may be impatient.
+        let after = match chance.percent(if self.plan.kind == Kind::Frozen { 80 } else { 30 }) {
+            true => chance.between(0, 120),
+            false => chance.between(300, 900),
+        };
+        drop(chance);
+        let at = self.scheduler.now() + Duration::from_secs(after);
+        self.at(at, move |world| world.start(again));
+    }
+
+    /// No recipient is told "delivered" without a copy, or the bytes of a shared one on record.
+    fn assert_delivered(&self, recipient: usize) {
+        let own = self.destination(recipient);
+        if self.standing(&own).is_empty() && self.taken(&own).is_empty() {
+            self.wrong(format!("delivered without a copy in {own}"));
+        }
+        let sent = self.destination(self.plan.recipients);
+        if self.plan.has_sent
+            && self.standing(&sent).is_empty()
+            && self.taken(&sent).is_empty()
+            && self.kept().as_deref() != Some(MAIL.together.shared_copy())
+        {
+            self.wrong(format!("delivered without a copy in {sent}, nor kept"));
+        }
+    }
+
+    pub fn standing(&self, destination: &Destination) -> Vec<Stored> {
+        self.store.copies(&destination.account, &destination.mailbox)
+    }
+
+    pub fn taken(&self, destination: &Destination) -> Vec<Stored> {
+        lock(&self.known).taken.get(&destination.account).cloned().unwrap_or_default()
+    }
+
+    pub fn kept(&self) -> Option<Vec<u8>> {
+        self.ledger.kept_bytes(1, self.clock(None).now()).ok().flatten()
+    }
+
+    pub fn clock(&self, process: Option<usize>) -> Arc<dyn Clock> {
+        Arc::new(ProcessClock { scheduler: Arc::clone(&self.scheduler), process })
+    }
+
+    // The owner of a mailbox.
+
+    fn act(&self, mailbox: usize, act: Act) {
+        let destination = self.destination(mailbox);
+        let soon = self.clock(None).now();
+        // What is in doubt and gone is written again: the promise is about copies on record.
+        let on_record = self.ledger.latest_copies(100, soon).unwrap_or_default();
+        let is_on_record = |stored: &Stored| {
+            self.plan.kind != Kind::Inside
+                || on_record.iter().any(|(at, receipt)| {
+                    at.is_same_mailbox(&destination) && self.is_named(stored, receipt)
+                })
+        };
+        let mut taken = Vec::new();
+        let mut what = None;
+        self.store.meddle(&destination.account, &destination.mailbox, |mailbox| {
+            let Some(at) = mailbox.iter().rposition(|one| act == Act::Reads || is_on_record(one))
+            else {
+                return;
+            };
+            what = Some(mailbox[at].uid);
+            match act {
+                Act::Reads => {
+                    mailbox[at].renamed = true;
+                    mailbox[at].seen = true;
+                }
+                Act::Takes => taken.push(mailbox.remove(at)),
+                Act::Marks => mailbox[at].marked_deleted = true,
+            }
+        });
+        self.tell(|| format!("the owner of {destination}: {act:?} {what:?}"));
+        lock(&self.known).taken.entry(destination.account).or_default().extend(taken);
+    }
+
+    /// What is marked is taken out, in the end.
+    pub fn expunge(&self) {
+        for destination in self.destinations() {
+            let mut taken = Vec::new();
+            self.store.meddle(&destination.account, &destination.mailbox, |mailbox| {
+                taken = mailbox.extract_if(.., |stored| stored.marked_deleted).collect();
+            });
+            lock(&self.known).taken.entry(destination.account).or_default().extend(taken);
+        }
+    }
+
+    pub fn is_named(&self, stored: &Stored, receipt: &Receipt) -> bool {
+        self.store.receipt(stored) == *receipt
+    }
+
+    // Verify.
+
+    fn start_verify(self: &Arc<Self>, repair: bool) {
+        let world = Arc::clone(self);
+        self.scheduler.spawn(move |process| {
+            world.tell(|| format!("verify {process} begins, repair: {repair}"));
+            let seat = Seat::new(&world, process);
+            let (ledger, store) = seat.adapters();
+            let tally = world.verify(Some(process), repair, &ledger, &store);
+            world.tell(|| format!("verify {process}: {tally:?}"));
+        });
+    }
+
+    /// A run over all there is.
+    pub fn verify(
+        &self,
+        process: Option<usize>,
+        repair: bool,
+        ledger: &dyn AnyLedger,
+        store: &dyn AnyStore,
+    ) -> Result<Tally, LedgerError> {
+        let by = Attempt { host: "admin".to_owned(), ..Attempt::default() };
+        let plan = verify::Plan {
+            window: Window { since: UNIX_EPOCH, account: None },
+            repair,
+            lease: LEASE,
+            time: (DEADLINE, ANSWER),
+            clock: &self.clock(process),
+            by: &by,
+        };
+        verify::verify(&plan, ledger, store, &mut |news| {
+            self.tell(|| match news {
+                verify::News::Found(finding) => {
+                    format!("verify: {:?} {}", finding.level, finding.text)
+                }
+                verify::News::Failed { why, .. } => format!("verify: failed: {why}"),
+                verify::News::Next { copy, .. } => format!("verify: {}", copy.destination),
+            });
+        })
+    }
+}
+
+/// Tells Postfix how a process ended, however it did.
+struct Ended {
+    world: Arc<World>,
+    name: String,
+    recipients: Vec<usize>,
+    endings: Option<Vec<Ending>>,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.world.ended(&self.name, &self.recipients, self.endings.take());
+    }
+}
+
+/// A process and what it calls.
+pub struct Seat {
+    world: Arc<World>,
+    process: usize,
+    ledger: OnceLock<MemoryLedger>,
+    /// How many of its threads are between their check of the clock and their last bytes.
+    writing: AtomicUsize,
+}
+
+/// What becomes of a call.
+enum Fate {
+    GoesOn,
+    /// It fails, or its answer is lost.
+    Fails,
+}
+
+impl Seat {
+    fn new(world: &Arc<World>, process: usize) -> Arc<Seat> {
+        let (world, writing) = (Arc::clone(world), AtomicUsize::new(0));
+        Arc::new(Seat { world, process, ledger: OnceLock::new(), writing })
+    }
+
+    /// Ledger and store as this process sees them.
+    fn adapters(self: &Arc<Self>) -> (MemoryLedger, MemoryStore) {
+        let ledger = self.world.ledger.with_hook(Arc::clone(self) as Arc<dyn Hook<LedgerError>>);
+        let ledger = self.ledger.get_or_init(|| ledger).clone();
+        let store = self.world.store.with_hook(Arc::clone(self) as Arc<dyn Hook<StoreError>>);
+        (ledger, store)
+    }
+
+    /// The delivery itself.
+    fn deliver(self: &Arc<Self>, recipients: &[usize]) -> Vec<Ending> {
+        let (world, plan) = (&self.world, &self.world.plan);
+        let (ledger, store) = self.adapters();
+        let mut destinations: Vec<Destination> =
+            recipients.iter().map(|recipient| world.destination(*recipient)).collect();
+        if plan.has_sent {
+            destinations.push(world.destination(plan.recipients));
+        }
+        let is_alone = recipients.len() == 1;
+        let heads: Vec<Vec<u8>> = match is_alone {
+            true => Vec::new(),
+            false => recipients.iter().map(|recipient| head(*recipient).into_bytes()).collect(),
+        };
+        let envelope = Envelope {
+            sender: "lisa@gmail.com".to_owned(),
+            recipients: recipients.iter().map(|to| format!("r{to}@mail.axial.net")).collect(),
+            ..Envelope::default()
+        };
+        let accounts: Vec<Option<String>> =
+            recipients.iter().map(|to| Some(format!("r{to}"))).collect();
+        let without = plan.without;
+        let total = match without {
+            Some(Without::ClockCheck) => Duration::from_secs(1_000_000),
+            _ => DEADLINE,
+        };
+        let deadline = Deadline::by(world.clock(Some(self.process)), total, ANSWER);
+        let request = DeliveryRequest {
+            message: if is_alone { &MAIL.alone[recipients[0]] } else { &MAIL.together },
+            facts: &MAIL.facts,
+            envelope: &envelope,
+            accounts: &accounts,
+            destinations: &destinations,
+            heads: &heads,
+            host: &format!("mx{}", self.process as u64 % plan.hosts),
+            started: deadline.now(),
+            one_ending: is_alone,
+        };
+        let policy = Policy {
+            lease: if without == Some(Without::Lease) { Duration::ZERO } else { LEASE },
+            wait: plan.wait,
+            keep_raw: false,
+            over_quota: OverQuota::Defer,
+            side_by_side: if is_alone { 1 } else { 3 },
+            begins_early: plan.begins_early,
+        };
+        let means = Means {
+            policy: &policy,
+            ledger: &DeliverysLedger {
+                without,
+                calls_again: plan.calls_again,
+                ledger,
+                all: world.ledger.clone(),
+            },
+            store: &DeliverysStore { without, store },
+            deadline: &deadline,
+            watch: &(),
+        };
+        deliver::deliver(&request, means)
+    }
+
+    fn tell(&self, call: &Call<'_>, what: impl Display) {
+        let mailbox = || call.destination.map_or(String::new(), |to| format!(" {to}"));
+        self.world.tell(|| format!("  {}: {}{} {what}", self.process, call.name, mailbox()));
+    }
+
+    /// One of these faults, if it is time for one. There are more around an append.
+    fn fault(&self, call: &Call<'_>, of: &[Fault]) -> Option<Fault> {
+        let plan = &self.world.plan;
+        let often = if call.name == "append" { plan.often * 3 } else { plan.often };
+        let may: Vec<Fault> = of.iter().copied().filter(|one| plan.kinds.contains(one)).collect();
+        let mut known = lock(&self.world.known);
+        let mut chance = self.world.scheduler.chance();
+        if known.faults == 0 || may.is_empty() {
+            return None;
+        }
+        let fault = match plan.is_listed {
+            true => may.get(chance.pick(may.len() + 1)).copied(),
+            false => chance.percent(often).then(|| may[chance.pick(may.len())]),
+        };
+        known.faults -= usize::from(fault.is_some());
+        fault
+    }
+
+    /// A call takes a moment.
+    fn pause(&self) {
+        let micros = self.world.scheduler.chance().between(0, self.world.plan.latency);
+        self.world.scheduler.pause(Duration::from_micros(micros));
+    }
+
+    fn crash(&self, call: &Call<'_>, when: &str) {
+        self.tell(call, format_args!("CRASHES {when}"));
+        self.world.see("a crash");
+        self.world.scheduler.crash(self.process);
+        self.world.scheduler.go_on_or_unwind(self.process);
+    }
+
+    /// At most so long, of a thread that is about to write.
+    fn freeze(&self, call: &Call<'_>, fault: Fault, most: Option<Duration>) {
+        let longest = most.unwrap_or(Duration::MAX);
+        let secs = {
+            let mut chance = self.world.scheduler.chance();
+            match self.world.plan.is_listed {
+                true => longest.min(LEASE * 2).as_secs(),
+                false => {
+                    let most = [20, 100, 400][chance.pick(3)].min(longest.as_secs());
+                    chance.between(0, most + 1)
+                }
+            }
+        };
+        let time = Duration::from_secs(secs);
+        self.tell(call, format_args!("{fault:?} for {secs} s"));
+        // The others freeze with it, but for one that is about to write: that has a bound.
+        if self.writing.load(Ordering::Relaxed) == usize::from(most.is_some()) {
+            self.world.scheduler.freeze(self.process, time, fault == Fault::Suspend);
+        }
+        self.world.scheduler.pause(time);
+    }
+
+    fn lose_session(&self, call: &Call<'_>) {
+        self.tell(call, "the session is lost");
+        if let Some(ledger) = self.ledger.get() {
+            ledger.lose_session();
+        }
+    }
+
+    /// Whether the process still lives; unwinds where it does not and may.
+    fn lives(&self) -> bool {
+        self.world.scheduler.go_on_or_unwind(self.process)
+    }
+
+    fn before(&self, call: &Call<'_>) -> Fate {
+        if !self.lives() {
+            return Fate::Fails;
+        }
+        self.pause();
+        let of = [Fault::Crash, Fault::LostSession, Fault::Fails, Fault::Freeze, Fault::Suspend];
+        match self.fault(call, &of) {
+            Some(Fault::Crash) => {
+                self.crash(call, "before");
+                return Fate::Fails;
+            }
+            Some(Fault::Fails) => {
+                self.tell(call, "FAILS");
+                return Fate::Fails;
+            }
+            Some(Fault::LostSession) => self.lose_session(call),
+            Some(fault) => self.freeze(call, fault, None),
+            None => {}
+        }
+        self.tell(call, "");
+        self.world.see(call.name);
+        Fate::GoesOn
+    }
+
+    fn after(&self, call: &Call<'_>) -> Fate {
+        match self.fault(call, &[Fault::Crash, Fault::LostAnswer]) {
+            Some(Fault::Crash) => {
+                self.crash(call, "after");
+                Fate::Fails
+            }
+            Some(_) => {
+                self.tell(call, "the answer is LOST");
+                Fate::Fails
+            }
+            None => Fate::GoesOn,
+        }
+    }
+
+    /// The last bytes of an append.
+    fn last_bytes(&self, call: &Call<'_>) -> Fate {
+        let (world, scheduler) = (&self.world, &self.world.scheduler);
+        let slack = match world.plan.maildir {
+            // The process itself does it, and the lock is its own: it may be frozen for ever.
+            true => Duration::MAX,
+            false => world.plan.slack,
+        };
+        let began = scheduler.now();
+        self.writing.fetch_add(1, Ordering::Relaxed);
+        match self.fault(call, &[Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession]) {
+            Some(Fault::Crash) => {
+                // Its last bytes may have gone out, and the server then goes on without it.
+                if !world.plan.maildir {
+                    self.send(call, slack, true);
+                }
+                self.crash(call, "in the midst");
+                return Fate::Fails;
+            }
+            Some(Fault::LostSession) => self.lose_session(call),
+            Some(fault) => self.freeze(call, fault, Some(slack)),
+            None => {}
+        }
+        self.writing.fetch_sub(1, Ordering::Relaxed);
+        if world.plan.maildir {
+            return Fate::GoesOn;
+        }
+        let frozen = scheduler.now() - began;
+        let fault = self.fault(call, &[Fault::LateAppend]);
+        let Some(lag) = self.send(call, slack.saturating_sub(frozen), fault.is_some()) else {
+            // The connection is gone with the append.
+            self.tell(call, "the server is gone");
+            return Fate::Fails;
+        };
+        scheduler.pause(lag.min(ANSWER));
+        if !self.lives() {
+            return Fate::Fails;
+        }
+        match lag > ANSWER {
+            true => {
+                self.tell(call, "no answer in time");
+                Fate::Fails
+            }
+            false => Fate::GoesOn,
+        }
+    }
+
+    /// The server has the append, and executes it some time, or never.
+    fn send(&self, call: &Call<'_>, most: Duration, is_late: bool) -> Option<Duration> {
+        let number = *self.world.store.under_way().last()?;
+        let (lag, never) = {
+            let mut chance = self.world.scheduler.chance();
+            let is_listed = self.world.plan.is_listed;
+            let most = if is_late { most.as_micros() as u64 } else { self.world.plan.latency };
+            match is_listed && is_late {
+                true => (most, chance.pick(2) == 1),
+                false => (chance.between(0, most + 1), is_late && chance.percent(30)),
+            }
+        };
+        if never {
+            return None;
+        }
+        let lag = Duration::from_micros(lag).min(most);
+        if is_late {
+            self.tell(call, format_args!("the server will take {lag:?}"));
+        }
+        let process = self.process;
+        let destination = call.destination.cloned();
+        self.world.at(self.world.scheduler.now() + lag, move |world| {
+            if world.scheduler.is_dead(process) {
+                world.see("an append outlives its sender");
+            }
+            world.tell(|| format!("  the server executes the append of {process}"));
+            world.store.take_effect(number);
+            if destination.is_some_and(|one| world.standing(&one).len() > 1) {
+                world.see("two copies at a time");
+                if world.plan.kind == Kind::Inside {
+                    world.wrong("two copies at a time");
+                }
+            }
+        });
+        Some(lag)
+    }
+}
+
+fn unavailable() -> LedgerError {
+    LedgerError::Unavailable("lost".to_owned())
+}
+
+impl Hook<LedgerError> for Seat {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        match Seat::before(self, call) {
+            Fate::GoesOn => Ok(()),
+            Fate::Fails => Err(unavailable()),
+        }
+    }
+
+    fn within(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        let is_slow = self.world.scheduler.chance().percent(30);
+        if is_slow { Hook::<LedgerError>::before(self, call) } else { Ok(()) }
+    }
+
+    fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        match Seat::after(self, call) {
+            Fate::GoesOn => Ok(()),
+            Fate::Fails => Err(unavailable()),
+        }
+    }
+}
+
+impl Hook<StoreError> for Seat {
+    fn before(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        match Seat::before(self, call) {
+            Fate::GoesOn => Ok(()),
+            Fate::Fails => Err(StoreError::NotStored("out of reach".to_owned())),
+        }
+    }
+
+    fn within(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        match self.last_bytes(call) {
+            Fate::GoesOn => Ok(()),
+            Fate::Fails => Err(StoreError::InDoubt("no answer".to_owned())),
+        }
+    }
+
+    fn after(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        match Seat::after(self, call) {
+            Fate::GoesOn => Ok(()),
+            Fate::Fails => Err(StoreError::InDoubt("no answer".to_owned())),
+        }
+    }
+}
