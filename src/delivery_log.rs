@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::deliver::{Phases, Placed};
 use crate::outcome::Outcome;
+use crate::receipt::Receipt;
 use crate::telemetry::Priority;
 
 /// The outcome for one recipient. Unknown values are `None` or empty, and get no field.
@@ -32,7 +33,11 @@ impl DeliveryLogRecord<'_> {
     pub fn log(&self, outcome: &Outcome) {
         let message_id = self.message_id.map(String::from_utf8_lossy).unwrap_or_default();
         let message_id = message_id.escape_debug();
-        let (_, uid, file) = self.own.map(|own| own.receipt.columns()).unwrap_or_default();
+        let (uid, file) = match self.own.map(|own| &own.receipt) {
+            Some(Receipt::Uid { uid, .. }) => (Some(*uid), None),
+            Some(Receipt::Name(name)) => (None, Some(name.as_str())),
+            Some(Receipt::Unnamed) | None => (None, None),
+        };
         let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
         let (queue_id, status) =
             (if self.queue_id.is_empty() { "NOQUEUE" } else { self.queue_id }, outcome.status());

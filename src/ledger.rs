@@ -16,6 +16,7 @@ mod on_record;
 mod pooled;
 mod port;
 pub mod postgres;
+mod receipt_columns;
 mod session;
 pub mod sqlite;
 mod told;

@@ -3,50 +3,21 @@
 /// What tells one stored copy from all others in its mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
-    /// IMAP: UIDVALIDITY and UID (RFC 4315, APPENDUID).
+    /// An IMAP server's UIDVALIDITY and UID (RFC 3501 section 2.3.1.1).
     Uid { validity: u32, uid: u32 },
     /// Maildir: the file's unique name, without the `:2,` flags that others may change. Should two
     /// files have it, a store names the one that is to stay like this and the others with
     /// their folder and flags (`new/NAME`, `cur/NAME:2,S`).
     Name(String),
-    /// The store took the copy and gave nothing to name it by (an IMAP server without UIDPLUS).
+    /// The store took the copy and gave nothing to name it by.
     Unnamed,
 }
 
 impl Receipt {
-    /// UIDVALIDITY, UID and file name, as a ledger's columns hold them.
-    pub fn columns(&self) -> (Option<i64>, Option<i64>, Option<&str>) {
-        match self {
-            Receipt::Uid { validity, uid } => {
-                (Some(i64::from(*validity)), Some(i64::from(*uid)), None)
-            }
-            Receipt::Name(name) => (None, None, Some(name)),
-            Receipt::Unnamed => (None, None, None),
-        }
-    }
-
     /// Whether it names its copy for good: a file named with folder and flags has another name as
     /// soon as it is read.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Receipt::Name(name) if name.contains('/'))
-    }
-
-    /// The receipt that [`columns`](Receipt::columns) took apart; `None` if no version of this
-    /// program writes such.
-    pub fn from_columns(
-        validity: Option<i64>,
-        uid: Option<i64>,
-        name: Option<String>,
-    ) -> Option<Receipt> {
-        match (validity, uid, name) {
-            (Some(validity), Some(uid), None) => Some(Receipt::Uid {
-                validity: u32::try_from(validity).ok()?,
-                uid: u32::try_from(uid).ok()?,
-            }),
-            (None, None, Some(name)) => Some(Receipt::Name(name)),
-            (None, None, None) => Some(Receipt::Unnamed),
-            _ => None,
-        }
     }
 }
 

@@ -34,9 +34,9 @@ pub struct Adapters {
     pub store: MakeStore,
 }
 
-/// What a process that does one thing keeps of connections.
+/// What a process that does one thing keeps of connections: all, until it ends.
 pub const ONE: Limits =
-    Limits { used: usize::MAX, per_key: usize::MAX, kept: 1, idle: Duration::MAX };
+    Limits { used: usize::MAX, per_key: usize::MAX, kept: usize::MAX, idle: Duration::MAX };
 
 /// What the directory gets to answer for one recipient: twice the time in which a connection shows
 /// that its server is gone. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).

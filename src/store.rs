@@ -1,7 +1,6 @@
-//! The store port: where mailboxes live. An adapter appends a copy and says where it now is, looks
-//! for a copy whose fate is in doubt or of which there may be more than one, and takes one out
-//! again by its receipt. It never decides whether a copy should be written: the ledger and
-//! `deliver.rs` do. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
+//! Where mailboxes live. The ports are in `port`; here is what they speak of: the copy that is to
+//! stand in a mailbox, what is sought and what is found, and what can go wrong, by what it means
+//! for the copy. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
 
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
@@ -13,32 +12,32 @@ pub mod imap;
 pub mod maildir;
 pub mod memory;
 mod port;
-pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store};
 mod utf7;
 
 pub use crate::login::Way;
 pub use crate::receipt::Receipt;
+pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store};
 
 /// One copy of a message as it is to stand in a mailbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Copy<'a> {
     /// Names the copy in all the world (`lock_key::copy_hash`).
     pub key: &'a Hash,
-    /// Trace fields that stand before `bytes`, each with its line end: empty where who hands the
-    /// message over prepends them.
+    /// Trace fields that stand before `bytes`, each with its line end: empty where Postfix has
+    /// prepended them to the message.
     pub head: &'a [u8],
     /// The bytes as received; a store that demands CRLF turns bare LF into it and changes nothing
     /// else.
     pub bytes: &'a [u8],
-    /// Who the message is; a stored message is this copy if and only if its identity is equal.
+    /// The message's identity; a stored message is this copy if and only if its own is equal.
     pub identity: &'a Identity,
-    /// When the ledger first recorded the message: INTERNALDATE of the copy, the same on every
-    /// retry.
+    /// When the ledger first recorded the message: the copy's date in the mailbox, the same on
+    /// every retry.
     pub recorded_at: SystemTime,
 }
 
 impl<'a> Copy<'a> {
-    /// The copy as a [`look`](Store::look) seeks it.
+    /// The copy as a [look](Slot::look) seeks it.
     pub fn sought(&self) -> Sought<'a> {
         let least = with_crlf(self.bytes);
         // An earlier try may have had other fields before the same message, if we prepend them:
@@ -55,8 +54,8 @@ impl<'a> Copy<'a> {
             identity: self.identity,
             recorded_at: self.recorded_at,
             size_bytes: least..=most,
-            has_one_id: ids == 1,
-            is_thorough: false,
+            has_several_ids: ids > 1,
+            needs_proof: false,
             on_record: None,
             at_most: 1,
         }
@@ -85,15 +84,17 @@ pub struct Sought<'a> {
     pub recorded_at: SystemTime,
     /// How large it is with CRLF as its line ends, but for trace fields.
     pub size_bytes: RangeInclusive<u64>,
-    /// The message has one Message-ID field, so that every server searches by the same one.
-    pub has_one_id: bool,
-    /// Where a search by the Message-ID does not show what is on record, or no copy at all, search
-    /// without it too.
-    pub is_thorough: bool,
-    /// The receipt of a copy that is told whatever the search shows; compared only if that is asked
-    /// for by `is_thorough`, or there is another one.
+    /// The message has several Message-ID fields, as far as is known; programs differ in which of
+    /// them they heed.
+    pub has_several_ids: bool,
+    /// The answer must not rest on another program's index of messages: the copy on record is
+    /// compared even where it seems to be the only one, and where an index does not show it, or no
+    /// copy at all, all messages of the size are compared.
+    pub needs_proof: bool,
+    /// The receipt of the copy on record, which is found whatever it is now. It is compared if
+    /// another copy is found, or if `needs_proof` says so.
     pub on_record: Option<&'a Receipt>,
-    /// How many to find, beside the one on record, before the search may end.
+    /// How many copies to find, beside the one on record.
     pub at_most: usize,
 }
 
@@ -101,7 +102,7 @@ pub struct Sought<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub receipt: Receipt,
-    /// Its date (INTERNALDATE) is `recorded_at`, as an append of ours sets it.
+    /// Its date is `recorded_at`, as an append of ours sets it.
     pub has_our_date: bool,
     /// Marked as deleted by its owner, and not taken out yet.
     pub marked_deleted: bool,
@@ -114,7 +115,7 @@ pub struct Found {
 pub enum Proof {
     /// It has the sought identity; where the store goes by names, the copy's name.
     Equal,
-    /// It has the sought identity and the search does not show it: others may be hidden from it as
+    /// It has the sought identity, and only its receipt led to it: other copies may be hidden as
     /// well.
     Hidden,
     /// Not compared.
@@ -136,7 +137,7 @@ pub enum StoreError {
     #[error("store: {0}")]
     Setup(String),
     /// Certainly nothing was written: this mailbox takes no copy of ours. It is not there and must
-    /// not be made, or nobody gave us the right to write into it.
+    /// not be made, or we have no right to write into it.
     #[error("store: {0}")]
     Refused(String),
     /// Certainly nothing was written: the account is over its quota.
@@ -145,11 +146,11 @@ pub enum StoreError {
     /// Certainly nothing was written: the store does not take a message of this size.
     #[error("store: message too big: {0}")]
     TooBig(String),
-    /// Certainly nothing was written: the store lets nobody write for this account, while it lets
-    /// us in for others.
+    /// Certainly nothing was written: the store does not let us write for this account, while it
+    /// does for others.
     #[error("store: {0}")]
     NoAccount(String),
-    /// The store may have taken the copy; only [`Store::look`] can tell.
+    /// The store may have taken the copy; only a [look](Slot::look) can tell.
     #[error("store: in doubt: {0}")]
     InDoubt(String),
 }
@@ -169,7 +170,7 @@ impl StoreError {
     }
 
     /// Whether it is certain that this account or mailbox cannot take the copy; else it is for us
-    /// or for the store's administrator to mend, or nobody knows.
+    /// or for the store's administrator to mend, or it is not known whose fault it is.
     pub fn is_the_accounts(&self) -> bool {
         match self {
             StoreError::Refused(_)

@@ -205,8 +205,8 @@ impl Verification<'_, '_> {
             size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
             // Nor how many Message-ID fields there are: where it matters, the search must not stop
             // at one that may be blind.
-            has_one_id: true,
-            is_thorough: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
+            has_several_ids: false,
+            needs_proof: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
             on_record,
             at_most: MOST_COPIES,
         };

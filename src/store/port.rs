@@ -18,7 +18,7 @@ use crate::pool::Connections;
 pub trait Store: Send + Sync {
     /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a
     /// reader has touched the first; that one the look finds. Then doubt needs no waiting, only the
-    /// look; and a reserved copy is locked: nobody else can reserve it, in any process.
+    /// look; and a reserved copy is locked: no other slot can be had for it, in any process.
     fn append_is_idempotent(&self) -> bool;
 
     /// Begins, in the background, what the first call for `account` will need. Nothing is reported
@@ -27,10 +27,12 @@ pub trait Store: Send + Sync {
 
     /// Reserves what writing `copy` into `destination`, or looking for it, takes. Nothing is stored
     /// before [`Slot::append`]; a slot that is dropped gives up all it holds. `Ok(None)`: another
-    /// delivery has reserved this copy, or (for [`Need::Early`]) there is nothing to gain.
+    /// delivery has reserved this copy, or (for [`Need::Early`], which never fails) there is nothing
+    /// to gain.
     ///
     /// # Errors
-    /// What is needed cannot be had by the time that last bytes may go out; nothing was written.
+    /// What is needed cannot be had by the time that last bytes may go out, or this mailbox cannot
+    /// be written into; nothing was written.
     fn reserve<'a>(
         &'a self,
         destination: &'a Destination,
@@ -56,9 +58,10 @@ pub trait Store: Send + Sync {
 /// What a slot is reserved for. Every slot can look and append; the need says what to make ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// To write, perhaps, before the ledger has agreed: only what need not be waited for.
+    /// To write, perhaps, before the ledger has agreed: only what need not be waited for. The slot
+    /// is for the date in its copy; where the ledger gives another one, it is dropped.
     Early,
-    /// To write.
+    /// To write. What that takes may be had only when it is written.
     Write,
     /// To look, and to write where nothing is found. What the look takes (a connection, the copy's
     /// lock) is had when `reserve` returns, for the ledger's turn must not wait for it.
@@ -71,7 +74,7 @@ pub trait Slot {
     /// mailbox that does not exist holds no copy.
     ///
     /// # Errors
-    /// Any error means that the look did not come to an end and says nothing about the copy.
+    /// Any error means that the look did not come to its end; it says nothing about the copy.
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError>;
 
     /// Appends the copy with the destination's flags and `recorded_at` as its date, durably, and
@@ -118,7 +121,7 @@ pub trait Mailboxes: Send + Sync {
     ) -> Result<(), StoreError>;
 }
 
-/// The way into the store, and what an administrator wants to know of it.
+/// The way into the store, and what an administrator wants to know about it.
 pub trait Access: Send + Sync {
     /// The way through which a server lets us write for accounts; `None` where no server stands
     /// between.
@@ -129,7 +132,7 @@ pub trait Access: Send + Sync {
     /// earlier is used for it.
     ///
     /// # Errors
-    /// It cannot be told, for this account at least.
+    /// It cannot be found out, at least not by this account.
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<Whose, StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message;

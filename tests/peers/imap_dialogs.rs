@@ -231,9 +231,9 @@ fn ask(store: &ImapStore, asked: &str) -> Result<String, StoreError> {
         }
         ["find", ref how @ ..] => {
             let receipt = Receipt::Uid { validity: 7, uid: 4 };
-            let is_thorough = how == ["proven"];
+            let needs_proof = how == ["proven"];
             let on_record = Some(&receipt);
-            let sought = Sought { is_thorough, on_record, at_most: 3, ..copy.sought() };
+            let sought = Sought { needs_proof, on_record, at_most: 3, ..copy.sought() };
             let found = |one: &Found| format!("{} {:?}", named(&one.receipt), one.proof);
             let all: Vec<String> = store.find(&inbox, &sought, until)?.iter().map(found).collect();
             Ok(all.join(", "))

@@ -688,7 +688,7 @@ fn a_second_look_and_a_doubt_are_thorough() {
     for expected in [[false, true, true], [false, false, true]] {
         let (asks, asked) = channel();
         let store = meddled(&site.store, move |_, sought, _| {
-            asks.send(sought.is_thorough).expect("a listener");
+            asks.send(sought.needs_proof).expect("a listener");
             Ok(())
         });
         site.verify_with(ALL, true, &store);

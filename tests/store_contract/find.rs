@@ -80,14 +80,14 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
     let receipts: Vec<_> =
         mails.iter().map(|mail| append(store.as_ref(), &inbox(), mail)).collect();
     for (receipt, mail) in receipts.iter().zip(&mails) {
-        for (on_record, is_thorough) in
+        for (on_record, needs_proof) in
             [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
         {
-            let found = find_as(store.as_ref(), &inbox(), mail, on_record, is_thorough);
+            let found = find_as(store.as_ref(), &inbox(), mail, on_record, needs_proof);
             let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
             assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
             assert!(
-                found[0].proof == Proof::Equal || !is_thorough && found[0].proof == Proof::Assumed
+                found[0].proof == Proof::Equal || !needs_proof && found[0].proof == Proof::Assumed
             );
         }
     }

@@ -230,7 +230,7 @@ fn find_as(
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
-    is_thorough: bool,
+    needs_proof: bool,
 ) -> Vec<Found> {
     let size_bytes = mail.own_copy().len() as u64;
     let sought = Sought {
@@ -238,8 +238,8 @@ fn find_as(
         identity: mail.identity(),
         recorded_at: recorded_at(),
         size_bytes: size_bytes..=2 * size_bytes,
-        has_one_id: true,
-        is_thorough,
+        has_several_ids: false,
+        needs_proof,
         on_record,
         at_most: 100,
     };

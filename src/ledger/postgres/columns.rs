@@ -8,7 +8,9 @@ use postgres::Row;
 use postgres::types::{FromSql, Type};
 
 use super::connection::Statement;
-use crate::ledger::{Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt};
+use crate::ledger::{
+    Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt, receipt_columns,
+};
 use crate::store::Receipt;
 use crate::text;
 
@@ -169,7 +171,7 @@ impl EndColumns {
 
 /// The receipt in the three columns from `at`.
 pub(super) fn receipt(row: &Row, at: usize) -> Result<Receipt, LedgerError> {
-    let receipt = Receipt::from_columns(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
+    let receipt = receipt_columns::receipt(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
     receipt.ok_or_else(no_receipt)
 }
 

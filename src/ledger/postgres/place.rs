@@ -8,7 +8,7 @@ use postgres::types::Type;
 
 use super::columns::{EndColumns, cell, receipt};
 use super::connection::{Connection, Statement};
-use crate::ledger::{Claim, Confirmed, LedgerError, SessionTurn, ToConfirm};
+use crate::ledger::{Claim, Confirmed, LedgerError, SessionTurn, ToConfirm, receipt_columns};
 use crate::lock_key::{Hash, advisory_key, name_hash};
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
@@ -89,7 +89,7 @@ pub(super) struct ConfirmColumns<'a> {
 
 impl<'a> ConfirmColumns<'a> {
     pub fn of(one: &'a ToConfirm<'a>) -> ConfirmColumns<'a> {
-        let (validity, uid, name) = one.receipt.columns();
+        let (validity, uid, name) = receipt_columns::columns(one.receipt);
         let attempt = one.end.map(|(attempt, _)| attempt);
         let ended = one.end.map(|(_, end)| EndColumns::of(end)).unwrap_or_default();
         ConfirmColumns {

@@ -9,6 +9,7 @@ use postgres::types::Type;
 use super::columns::{cell, receipt, value};
 use super::connection::{Connection, Statement};
 use crate::directory::Destination;
+use crate::ledger::receipt_columns::columns;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
 use crate::message::Identity;
@@ -147,7 +148,7 @@ pub(super) fn settle(
     is: &Receipt,
 ) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
-    let ((validity, uid, name), (was_validity, was_uid, was_name)) = (is.columns(), was.columns());
+    let ((validity, uid, name), (was_validity, was_uid, was_name)) = (columns(is), columns(was));
     let row_value = copy.value.bytes();
     let statement = Statement::new(SETTLE)
         .with(&copy.copy, Type::INT8)

@@ -10,7 +10,8 @@ use super::{SqliteSession, schema_version};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
-    RandomValue, Recorded, SCHEMA_VERSION, ToConfirm, ToRecord, no_receipt, recorded_secs,
+    RandomValue, Recorded, SCHEMA_VERSION, ToConfirm, ToRecord, no_receipt, receipt_columns,
+    recorded_secs,
 };
 use crate::message::{Facts, Identity};
 use crate::store::Receipt;
@@ -239,7 +240,7 @@ fn read_copy(row: &Row<'_>) -> rusqlite::Result<CopyRow> {
 
 /// The receipt in the three columns from `at`.
 pub(super) fn receipt(row: &Row<'_>, at: usize) -> rusqlite::Result<Receipt> {
-    let receipt = Receipt::from_columns(row.get(at)?, row.get(at + 1)?, row.get(at + 2)?);
+    let receipt = receipt_columns::receipt(row.get(at)?, row.get(at + 1)?, row.get(at + 2)?);
     receipt.ok_or_else(|| {
         rusqlite::Error::FromSqlConversionFailure(at, Type::Null, no_receipt().into())
     })
@@ -290,7 +291,7 @@ fn store_receipt(
     receipt: &Receipt,
     facts: CopyFacts,
 ) -> Result<(), LedgerError> {
-    let (validity, uid, name) = receipt.columns();
+    let (validity, uid, name) = receipt_columns::columns(receipt);
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4,
              file_name = ?5, nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8

@@ -7,10 +7,9 @@ use rusqlite::{Connection, Row, params};
 
 use crate::ledger::{
     LedgerError, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, copy_state,
-    wanted_hashes,
+    receipt_columns, wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
-use crate::store::Receipt;
 
 const TIME: &str = "'%Y-%m-%dT%H:%M:%SZ'";
 
@@ -253,7 +252,7 @@ fn copies_sql() -> String {
 
 fn copy(row: &Row<'_>) -> rusqlite::Result<TraceCopy> {
     let placed = row.get(2)?;
-    let receipt = Receipt::from_columns(row.get(5)?, row.get(6)?, row.get(7)?);
+    let receipt = receipt_columns::receipt(row.get(5)?, row.get(6)?, row.get(7)?);
     // A receipt that cannot be read must not hide the copy.
     let receipt =
         receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());

@@ -6,6 +6,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::rows::{random_value, receipt};
 use crate::directory::Destination;
+use crate::ledger::receipt_columns::columns;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
 use crate::store::Receipt;
@@ -99,7 +100,7 @@ pub(super) fn settle(
 ) -> Result<bool, LedgerError> {
     let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
     let ((validity, uid, name), (was_validity, was_uid, was_name)) =
-        (receipt.columns(), was.columns());
+        (columns(receipt), columns(was));
     let changed = tx.execute(
         "UPDATE onedrop_copy SET settled_at = ?10, uid_validity = ?3, uid = ?4, file_name = ?5
          WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL

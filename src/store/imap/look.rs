@@ -52,7 +52,7 @@ pub fn find(
     look.search(id)?;
     let is_shown =
         recorded.as_ref().map_or(!look.found.is_empty(), |(uid, _)| look.seen.contains(uid));
-    if id.is_some() && sought.is_thorough && !is_shown {
+    if id.is_some() && sought.needs_proof && !is_shown {
         look.search(None)?;
     }
     if let Some((uid, seen)) = recorded {
@@ -109,7 +109,7 @@ impl Look<'_> {
     /// nobody puts an older state of the mailbox back; so it is compared before another copy counts
     /// as a double.
     fn proof(&mut self, uid: u32) -> Result<Proof, CommandError> {
-        if self.found.is_empty() && !self.sought.is_thorough {
+        if self.found.is_empty() && !self.sought.needs_proof {
             return Ok(Proof::Assumed);
         }
         Ok(match candidate(self.session, uid, self.sought, self.by, self.until)? {
@@ -195,7 +195,7 @@ fn searchable_id<'a>(sought: &Sought<'a>) -> Option<&'a str> {
     let plain = id.len() <= LONGEST_SEARCHED_ID
         && id.bytes().all(|byte| byte.is_ascii_graphic())
         && !id.contains("=?");
-    (plain && sought.has_one_id).then_some(id)
+    (plain && !sought.has_several_ids).then_some(id)
 }
 
 fn hits(answer: &Answer) -> Result<Vec<u32>, String> {
