@@ -26,7 +26,7 @@ pub mod directory;
 mod durable;
 pub mod envelope;
 pub mod exit;
-pub mod group_commit;
+mod group_commit;
 pub mod hook;
 pub mod ledger;
 pub mod lmtp;
