@@ -31,8 +31,11 @@ pub fn is_small(copy: &Copy<'_>) -> bool {
 /// The appends that are under way, by account and mailbox.
 #[derive(Default)]
 pub struct Appends {
-    mailboxes: Mutex<HashMap<(String, String), Arc<Mailbox>>>,
+    mailboxes: Mutex<InUse>,
 }
+
+/// Mailboxes by account and name, each with how many use it.
+type InUse = HashMap<(String, String), (usize, Arc<Mailbox>)>;
 
 struct Mailbox {
     group: GroupCommit<OwnedCopy, Appended>,
@@ -92,11 +95,13 @@ impl Appends {
 
     fn entry(&self, destination: &Destination) -> Entry<'_> {
         let key = (destination.account.clone(), destination.mailbox.clone());
-        let mailbox = Arc::clone(self.mailboxes().entry(key.clone()).or_default());
-        Entry { appends: self, key, mailbox }
+        let mut mailboxes = self.mailboxes();
+        let (users, mailbox) = mailboxes.entry(key.clone()).or_default();
+        *users += 1;
+        Entry { appends: self, key, mailbox: Arc::clone(mailbox) }
     }
 
-    fn mailboxes(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Mailbox>>> {
+    fn mailboxes(&self) -> MutexGuard<'_, InUse> {
         // Nothing that can panic is done under this lock.
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +109,7 @@ impl Appends {
     /// How many appends wait for their turn.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
-        self.mailboxes().values().map(|mailbox| mailbox.group.waiting()).sum()
+        self.mailboxes().values().map(|(_, mailbox)| mailbox.group.waiting()).sum()
     }
 
     /// Whether an append to any mailbox is under way.
@@ -135,9 +140,12 @@ struct Entry<'a> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         let mut mailboxes = self.appends.mailboxes();
-        // Ours and the map's: it is copied under this lock only.
-        if Arc::strong_count(&self.mailbox) == 2 {
-            mailboxes.remove(&self.key);
+        // Counted under the lock: what an Arc counts is too much until its owner is gone.
+        if let Some((users, _)) = mailboxes.get_mut(&self.key) {
+            *users -= 1;
+            if *users == 0 {
+                mailboxes.remove(&self.key);
+            }
         }
     }
 }
@@ -166,5 +174,30 @@ impl OwnedCopy {
     fn copy(&self) -> Copy<'_> {
         let OwnedCopy { key, head, bytes, identity, recorded_at, .. } = self;
         Copy { key, head, bytes, identity, recorded_at: *recorded_at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_a_mailbox_that_two_threads_leave_at_once() {
+        let (appends, together) = (Appends::default(), Barrier::new(2));
+        for _ in 0..2000 {
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let entry = appends.entry(&Destination::inbox("doug"));
+                        together.wait();
+                        drop(entry);
+                    });
+                }
+            });
+            assert!(appends.mailboxes().is_empty());
+        }
     }
 }

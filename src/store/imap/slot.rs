@@ -160,7 +160,7 @@ impl ImapStore {
             // None was stored, perhaps because of one of them: each by itself.
             Err(_) => messages
                 .chunks(1)
-                .map(|one| append(one)?.into_iter().next().ok_or_else(|| unreachable!()))
+                .map(|one| Ok(append(one)?.pop().unwrap_or(Receipt::Unnamed)))
                 .collect(),
         }
     }
