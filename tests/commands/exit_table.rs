@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -15,7 +15,7 @@ mod peer;
 use crate::support::disk::SmallDisk;
 use crate::support::site::{Files, Site};
 use crate::support::trial::{End, Run, SECRET};
-use crate::support::{onedrop, onedrop_path, set_mode};
+use crate::support::{onedrop, onedrop_path, set_mode, wait_until};
 use peer::Peer;
 
 const MESSAGE: &[u8] = include_bytes!("../../fixtures/mail/welcome.eml");
@@ -367,17 +367,19 @@ fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
             out.display(),
             out.display()
         );
-        let fifo = table.path("fifo");
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("fifo");
-        // The parent starts the delivery with the fifo as its input, writes half, and is killed
-        // without a word.
+        // The parent writes half of the message, waits until that is read, and is killed without a
+        // word.
         let deliver = if shell_between {
             format!("sh -c '{deliver}; true'")
         } else {
             format!("exec sh -c '{deliver}'")
         };
         let script = format!(
-            "import os, signal, subprocess, sys, time\nr, w = os.pipe()\np = subprocess.Popen(['sh', '-c', {deliver:?}], stdin=r, start_new_session=True)\nos.close(r)\nos.write(w, open({half:?}, 'rb').read())\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+            "import fcntl, os, signal, subprocess, termios, time\nr, w = os.pipe()\n\
+             p = subprocess.Popen(['sh', '-c', {deliver:?}], stdin=r, start_new_session=True)\n\
+             os.close(r)\nos.write(w, open({half:?}, 'rb').read())\n\
+             while fcntl.ioctl(w, termios.FIONREAD, bytes(4)) != bytes(4): time.sleep(0.01)\n\
+             os.kill(os.getpid(), signal.SIGKILL)\n"
         );
         let status = Command::new("python3")
             .args(["-c", &script])
@@ -387,10 +389,7 @@ fn when_the_writer_is_killed_half_a_message_is_not_delivered() {
             .expect("python3");
         assert_eq!(status.signal(), Some(9));
         let ended = || fs::read_to_string(&out).is_ok_and(|text| text.contains("status "));
-        let limit = Instant::now() + Duration::from_secs(20);
-        while !ended() && Instant::now() < limit {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        assert!(wait_until(Duration::from_secs(20), ended), "the delivery does not end");
         let said = fs::read_to_string(&out).expect("output");
         assert!(said.starts_with("4.3.0 message was cut short"), "{said:?}");
         assert!(said.ends_with("status 75\n"), "{said:?}");
@@ -579,11 +578,8 @@ fn connections_are_opened_before_the_message_has_ended() {
     stdin.write_all(&MESSAGE[..10]).expect("a beginning");
     for end in &ends {
         end.set_nonblocking(true).expect("an option");
-        let limit = Instant::now() + Duration::from_secs(20);
-        while end.accept().is_err() {
-            assert!(Instant::now() < limit, "nobody connects while the message is being read");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_called = wait_until(Duration::from_secs(20), || end.accept().is_ok());
+        assert!(is_called, "nobody connects while the message is being read");
     }
     drop(stdin);
     assert_eq!(child.wait().expect("end").code(), Some(75));

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use crate::support::letters::from_lisa;
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{STORY, Site, deliver, delivered, run};
-use crate::support::{fixture, onedrop_path, wait_until};
+use crate::support::{onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
 /// ("skipped, still being delivered").
@@ -14,12 +15,6 @@ const LISA: &str = "lisa@gmail.com";
 
 fn spec(site: &Site, more: &str) -> PostfixSpec {
     PostfixSpec { config: Some(site.config("etc", more)), ..PostfixSpec::new(onedrop_path()) }
-}
-
-fn welcome(id: &str) -> Vec<u8> {
-    let text =
-        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
-    text.replace("CAHk9w0next-meeting", id).into_bytes()
 }
 
 fn recipients(count: usize) -> Vec<String> {
@@ -33,7 +28,7 @@ fn lisa_writes_to_scuba_and_doug() {
     let queue_id = postfix.send(
         LISA,
         &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"],
-        &welcome("story"),
+        &from_lisa("story"),
     );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
@@ -57,7 +52,7 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing() {
     for count in [10, 50] {
         let to = recipients(count);
         let to: Vec<&str> = to.iter().map(String::as_str).collect();
-        postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
+        postfix.send(LISA, &to, &from_lisa(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
         assert_eq!(site.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
@@ -76,7 +71,7 @@ fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
     let to = recipients(10);
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
     for round in 0..10 {
-        postfix.send(LISA, &to, &welcome(&format!("strict-{round}-")));
+        postfix.send(LISA, &to, &from_lisa(&format!("strict-{round}-")));
         if postfix.log().contains("status=deferred") {
             break;
         }
@@ -103,7 +98,7 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy() {
     let mut site = Site::with_servers();
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
     site.dovecot.stop();
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("down"));
     assert!(wait_until(LONG, || postfix
         .attempts(&queue_id)
         .iter()
@@ -123,7 +118,7 @@ fn a_ledger_that_is_down_defers_and_then_gets_one_copy() {
     let mut site = Site::with_servers();
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
     site.postgres.stop_immediate();
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("ledger"));
     assert!(wait_until(LONG, || postfix
         .attempts(&queue_id)
         .iter()
@@ -140,8 +135,11 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
     let site = Site::with_servers();
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
     let postfix = Postfix::start(&spec(&site, known));
-    let queue_id =
-        postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
+    let queue_id = postfix.send(
+        LISA,
+        &["nobody@mail.axial.net", "scuba@mail.axial.net"],
+        &from_lisa("unknown"),
+    );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let attempts = postfix.attempts(&queue_id);
     let bounced =
@@ -163,7 +161,7 @@ fn users_may_live_in_a_table_of_the_ledgers_database() {
     let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
     let postfix = Postfix::start(&spec(&site, asked));
     let queue_id =
-        postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &welcome("table"));
+        postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &from_lisa("table"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     assert_eq!(site.dovecot.count("u17", "INBOX"), 1);
     assert_eq!(site.dovecot.count("u18", "Sent"), 1);
@@ -178,7 +176,7 @@ fn a_slow_query_is_named() {
     let asked = "[directory]\nquery = \"SELECT 'scuba' FROM pg_sleep(60) WHERE $1 <> ''\"\n\
                  [limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nwait_secs = 0\n";
     let config = site.config("slow", asked);
-    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("slow"));
+    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &from_lisa("slow"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert_eq!(said, "4.3.0 ledger: directory.query took too long\n");
@@ -194,7 +192,7 @@ fn local_delivers_by_mailbox_command() {
         delivery: Delivery::MailboxCommand(command),
         ..spec(&site, &local)
     });
-    postfix.send(LISA, &[&format!("nobody@{UNIX_DOMAIN}")], &welcome("local"));
+    postfix.send(LISA, &[&format!("nobody@{UNIX_DOMAIN}")], &from_lisa("local"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let mails = site.dovecot.messages("nobody", "INBOX");
     assert_eq!(mails.len(), 1, "{}", postfix.log());
@@ -265,7 +263,7 @@ fn a_postgres_ledger_of_another_version_defers_and_says_so() {
     let site = Site::with_servers();
     let config = site.config("etc", STORY);
     site.postgres.psql("UPDATE onedrop_schema SET version = version + 90");
-    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &welcome("version"));
+    let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &from_lisa("version"));
     assert_eq!(output.status.code(), Some(75));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.starts_with("4.3.5 ledger: has schema version 9"), "{said}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use crate::support::dovecot::Dovecot;
-use crate::support::fixture;
+use crate::support::letters::from_lisa;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{Site, deliver, run};
@@ -51,7 +51,8 @@ impl MailHost {
                 .map(|recipient| {
                     let args = ["-f", LISA, "-d", recipient];
                     let message =
-                        [format!("Delivered-To: {recipient}\n").as_bytes(), &welcome(id)].concat();
+                        [format!("Delivered-To: {recipient}\n").as_bytes(), &from_lisa(id)]
+                            .concat();
                     let output = deliver(&self.config, &args, &message);
                     assert_eq!(output.status.code(), Some(0), "{door:?}: {}", said(&output));
                     said(&output)
@@ -59,7 +60,7 @@ impl MailHost {
                 .collect(),
             Door::Lmtp => {
                 let mut client: LmtpClient = lmtp.expect("a server").client();
-                let replies = client.deliver(LISA, to, &welcome(id)).expect("replies");
+                let replies = client.deliver(LISA, to, from_lisa(id)).expect("replies");
                 client.quit();
                 assert!(replies.iter().all(|reply| reply.code == 250), "{door:?}: {replies:?}");
                 replies.into_iter().map(|reply| reply.text).collect()
@@ -74,7 +75,7 @@ impl MailHost {
     /// Scuba and Doug each have the message once, whole; Lisa has `sent` copies of it.
     #[track_caller]
     fn stands(&self, id: &str, sent: usize) {
-        let whole = String::from_utf8(welcome(id)).expect("text").replace('\n', "\r\n");
+        let whole = String::from_utf8(from_lisa(id)).expect("text").replace('\n', "\r\n");
         for account in ["scuba", "doug"] {
             let mails = with_id(self.site.dovecot.messages(account, "INBOX"), id);
             assert_eq!(mails.len(), 1, "{account}");
@@ -123,11 +124,6 @@ impl MailHost {
             said(&trace)
         );
     }
-}
-
-fn welcome(id: &str) -> Vec<u8> {
-    let text = String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("text");
-    text.replace("CAHk9w0next-meeting", id).into_bytes()
 }
 
 fn said(output: &Output) -> String {
@@ -223,7 +219,7 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     };
     master("another");
     let mut client = lmtp.client();
-    let replies = client.deliver(LISA, &BOTH, &welcome("rotated")).expect("replies");
+    let replies = client.deliver(LISA, &BOTH, from_lisa("rotated")).expect("replies");
     assert_eq!(
         (replies[0].code, replies[1].code),
         (250, 451),
@@ -232,7 +228,7 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
     assert!(!replies[1].text.contains("no such account"), "{replies:?}");
     master(host.site.dovecot.password());
-    let again = client.deliver(LISA, &BOTH[1..], &welcome("rotated")).expect("replies");
+    let again = client.deliver(LISA, &BOTH[1..], from_lisa("rotated")).expect("replies");
     assert_eq!(again[0].code, 250, "{again:?}");
     // The retry of the one who waited has placed it; nothing is left to repair.
     host.stands("rotated", 1);

@@ -146,7 +146,8 @@ fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
         .run(&args)
         .is(0, "already there account=scuba ")
         .says("already there account=lisa");
-    assert_eq!((site.inbox("scuba").len(), site.copies("lisa", ".Sent").len()), (1, 1));
+    site.inbox_has("scuba", [MESSAGE]);
+    assert_eq!(site.copies("lisa", ".Sent"), [MESSAGE]);
 }
 
 #[test]
@@ -217,19 +218,21 @@ fn each_recipient_has_its_reply_and_the_worst_counts() {
     let both = ["-d", SCUBA, "-d", DOUG, "-d", SCUBA];
     let end = site.helpless("").run(&both);
     end.is(0, "stored account=scuba mailbox=INBOX ").says("stored account=doug mailbox=INBOX ");
-    assert_eq!((site.inbox("scuba").len(), site.inbox("doug").len()), (1, 1));
-    let one = site.helpless("").of(b"Subject: one\n\nbody\n");
+    site.inbox_has("scuba", [MESSAGE]);
+    site.inbox_has("doug", [MESSAGE]);
+    let message = b"Subject: one\n\nbody\n";
+    let one = site.helpless("").of(message);
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
         .is(75, "4.3.0 <scuba@mail.axial.net>: ledger: ")
         .says("; <nobody@elsewhere.example>: 5.1.1 unknown recipient ");
-    assert_eq!(site.inbox("scuba").len(), 1);
+    site.inbox_has("scuba", [MESSAGE]);
     // The server's configuration may be older than the process's, which therefore decides, and
     // records it.
-    let one = site.able("").of(b"Subject: one\n\nbody\n");
+    let one = site.able("").of(message);
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
         .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
         .says("; <scuba@mail.axial.net>: stored account=scuba mailbox=INBOX ");
-    assert_eq!(site.inbox("scuba").len(), 2);
+    site.inbox_has("scuba", [MESSAGE, &message[..]]);
     one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
 }
 
@@ -322,7 +325,7 @@ fn a_server_that_cannot_take_it_leaves_it_to_the_process() {
         let site = Via::new();
         let fake = Fake::start(&site.socket(), script);
         site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-        assert_eq!(site.inbox("scuba").len(), 1, "{script:?}");
+        site.inbox_has("scuba", [MESSAGE]);
         assert!(!fake.said().contains("\r\n.\r\n"), "{script:?}");
     }
 }
@@ -465,7 +468,7 @@ fn a_server_that_is_killed_with_the_message_costs_a_retry() {
     ledger.execute_batch("ROLLBACK").expect("unlock");
     assert!(site.inbox("scuba").is_empty());
     site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-    assert_eq!(site.inbox("scuba").len(), 1);
+    site.inbox_has("scuba", [MESSAGE]);
 }
 
 /// The call is made while the message is being read; a server that stops then has nothing in its
@@ -487,7 +490,7 @@ fn a_server_that_stops_before_the_message_is_read_leaves_it_to_the_process() {
         }
         run.feed(MESSAGE.to_vec());
         run.end().is(0, "stored account=scuba ");
-        assert_eq!(site.inbox("scuba").len(), 1);
+        site.inbox_has("scuba", [MESSAGE]);
     }
 }
 

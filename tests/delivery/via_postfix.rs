@@ -1,20 +1,19 @@
 //! `deliver.via` behind a real Postfix: pipe(8) starts a process for each recipient, which hands
 //! its message to `onedrop lmtp` where that runs, and delivers by itself where it does not.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::letters::{self, ANN, from_lisa};
 use crate::support::lmtp::Lmtp;
 use crate::support::postfix::{Postfix, PostfixSpec};
 use crate::support::site::{STORY, Site, run};
 use crate::support::trial::LETTERS;
-use crate::support::{fixture, onedrop_path, wait_until};
+use crate::support::{onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
-const ANN: &str = "ann@elsewhere.example";
 
 struct MailHost {
     site: Site,
@@ -43,17 +42,11 @@ impl MailHost {
     }
 }
 
-fn welcome(id: &str) -> Vec<u8> {
-    let text =
-        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
-    text.replace("CAHk9w0next-meeting", id).into_bytes()
-}
-
 #[test]
 fn lisas_mail_is_delivered_by_the_server_once_each() {
     let host = MailHost::start(STORY, None);
     let to = ["scuba@mail.axial.net", "doug+jazz@mail.axial.net"];
-    let queue_id = host.postfix.send(LISA, &to, &welcome("story"));
+    let queue_id = host.postfix.send(LISA, &to, &from_lisa("story"));
     assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
     host.site.story_is_told("story");
     let log = host.postfix.log();
@@ -77,14 +70,15 @@ fn many_recipients_have_one_copy_each() {
     let host = MailHost::start(STORY, None);
     let to: Vec<String> = (1..=30).map(|n| format!("r{n}@mail.axial.net")).collect();
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
-    host.postfix.send(LISA, &to, &welcome("crowd"));
+    host.postfix.send(LISA, &to, &from_lisa("crowd"));
     assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
     assert!(!host.postfix.log().contains("status=deferred"), "{}", host.postfix.log());
     assert_eq!(host.site.ledger_copies("crowd"), "31 of 31");
     for n in 1..=30 {
-        assert_eq!(host.site.dovecot.count(&format!("r{n}"), "INBOX"), 1, "r{n}");
+        let account = format!("r{n}");
+        letters::stand_in(&host.site.dovecot, &account, "INBOX", [from_lisa("crowd")]);
     }
-    assert_eq!(host.site.dovecot.count("lisa", "Sent"), 1);
+    letters::stand_in(&host.site.dovecot, "lisa", "Sent", [from_lisa("crowd")]);
 }
 
 /// The process decides, and says so as it does without the server.
@@ -95,7 +89,7 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
     let queue_id = host.postfix.send(
         LISA,
         &["nobody@mail.axial.net", "scuba@mail.axial.net"],
-        &welcome("unknown"),
+        &from_lisa("unknown"),
     );
     assert!(host.postfix.wait_until_queue_empty(LONG), "{}", host.postfix.log());
     let attempts = host.postfix.attempts(&queue_id);
@@ -106,33 +100,14 @@ fn an_unknown_recipient_is_returned_with_5_1_1() {
     let sent =
         attempts.iter().find(|line| line.contains("to=<scuba@")).expect("an attempt for scuba");
     assert!(sent.contains("status=sent"), "{sent}");
-    assert_eq!(host.site.dovecot.count("scuba", "INBOX"), 1);
+    letters::stand_in(&host.site.dovecot, "scuba", "INBOX", [from_lisa("unknown")]);
 }
 
 const ACCOUNTS: usize = 10;
 
 fn send(postfix: &Postfix, number: usize) -> String {
     let to = format!("u{}@mail.axial.net", number % ACCOUNTS);
-    let text = format!(
-        "From: {ANN}\nSubject: number {number} of all\nMessage-ID: <via.{number}@x>\n\nbody\n"
-    );
-    postfix.send(ANN, &[&to], text.as_bytes())
-}
-
-/// The messages that are not there once (number, copies).
-fn wrong(site: &Site, messages: usize) -> Vec<(usize, usize)> {
-    let mut copies: BTreeMap<usize, usize> = (0..messages).map(|number| (number, 0)).collect();
-    for account in 0..ACCOUNTS {
-        for mail in site.dovecot.messages(&format!("u{account}"), "INBOX") {
-            let text = String::from_utf8_lossy(&mail).into_owned();
-            let rest = text.split_once("\r\nSubject: number ").map(|(_, rest)| rest);
-            let number = rest.and_then(|rest| rest.split(' ').next()?.parse().ok());
-            *copies
-                .entry(number.unwrap_or_else(|| panic!("whose is this? {text}")))
-                .or_default() += 1;
-        }
-    }
-    copies.into_iter().filter(|(_, count)| *count != 1).collect()
+    postfix.send(ANN, &[&to], letters::one_of_many("via", number).as_bytes())
 }
 
 /// Stopped in order or killed amid the mail, and started again: nothing is lost, nothing is there
@@ -183,7 +158,11 @@ fn a_server_that_comes_and_goes_loses_nothing() {
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     assert!(!postfix.log().contains("status=bounced"), "{}", postfix.log());
     let messages = ROUNDS * (AMID + ALONE);
-    assert_eq!(wrong(site, messages), []);
+    for account in 0..ACCOUNTS {
+        let its_own = (account..messages).step_by(ACCOUNTS);
+        let expected = its_own.map(|number| letters::one_of_many("via", number));
+        letters::stand_in(&site.dovecot, &format!("u{account}"), "INBOX", expected);
+    }
     let ledger =
         site.postgres.psql("SELECT count(placed_at) || ' of ' || count(*) FROM onedrop_copy");
     assert_eq!(ledger, format!("{messages} of {messages}"));

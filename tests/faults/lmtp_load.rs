@@ -107,15 +107,8 @@ impl MailHost {
     }
 }
 
-/// Postfix adds nothing to its header but Received; each has a body of its own.
 fn message(number: usize) -> String {
-    let body =
-        format!("line {number} of seventy-two characters and a line end, again and again.....\n")
-            .repeat(20);
-    format!(
-        "From: ann@elsewhere.example\nTo: u@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n\
-         Subject: number {number} of all\nMessage-ID: <load.{number}@x>\n\n{body}"
-    )
+    letters::one_of_many("load", number)
 }
 
 #[track_caller]
@@ -211,10 +204,7 @@ fn one_mailbox_that_hangs_defers_its_recipient_alone() {
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
     let began = Instant::now();
     let accepted = client.begin("ann@elsewhere.example", &to).expect("recipients");
-    client
-        .send(&crate::support::lmtp_client::dot_stuffed(message(1).as_bytes()))
-        .expect("the message");
-    client.send(b".\r\n").expect("its end");
+    client.send_message(message(1)).expect("the message");
     // The first one's reply comes last in time, and first in order.
     let placed =
         || (1..ACCOUNTS).filter(|number| site.dovecot.files(&format!("u{number}")) == 1).count();

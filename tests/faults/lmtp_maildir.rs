@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::dovecot::MAIL_USER;
-use crate::support::letters;
+use crate::support::letters::{self, ANN};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
@@ -31,7 +31,6 @@ const SHORT: &str =
 /// How the server stutters.
 const FROZEN_MS: u64 = 40;
 const RUNS_MS: u64 = 2;
-const ANN: &str = "ann@elsewhere.example";
 
 /// One that writes Dovecot's own Maildirs.
 struct MailHost {
@@ -108,15 +107,8 @@ fn address(account: &str) -> String {
     format!("{account}@mail.axial.net")
 }
 
-/// Postfix adds nothing to its header but Received; each has a body of its own.
 fn message(number: usize) -> Vec<u8> {
-    let body =
-        format!("line {number} of seventy-two characters and a line end, again and again.....\n")
-            .repeat(20);
-    let head =
-        format!("From: {ANN}\nTo: u@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n");
-    format!("{head}Subject: number {number} of all\nMessage-ID: <maildir.{number}@x>\n\n{body}")
-        .into_bytes()
+    letters::one_of_many("maildir", number).into_bytes()
 }
 
 /// The files in a folder; none if there is no such folder.
@@ -295,7 +287,7 @@ fn a_message_that_is_placed_is_not_written_again() {
     let lmtp = Launch::of(&host.config).start();
     let mut client = lmtp.client();
     let mut deliver =
-        || client.deliver(ANN, &[&address("doug")], &message(1)).expect("a reply").remove(0);
+        || client.deliver(ANN, &[&address("doug")], message(1)).expect("a reply").remove(0);
     let first = deliver();
     assert!(
         first.is_ok() && first.text.contains("stored account=doug mailbox=INBOX name="),

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use crate::support::letters;
+use crate::support::letters::{self, from_lisa};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::site::{STORY, Site, run};
-use crate::support::{fixture, onedrop_path, wait_until};
+use crate::support::{onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
 /// ("skipped, still being delivered").
@@ -65,12 +65,6 @@ fn postfix_with(lmtp: &Lmtp, way: Way, retry_secs: Option<u32>, main_cf: &str) -
     })
 }
 
-fn welcome(id: &str) -> Vec<u8> {
-    let text =
-        String::from_utf8(fixture("fixtures/mail/welcome.eml")).expect("the fixture is UTF-8");
-    text.replace("CAHk9w0next-meeting", id).into_bytes()
-}
-
 fn lisa_writes_to_scuba_and_doug(way: Way) {
     let site = Site::with_servers();
     let lmtp = site.server(STORY);
@@ -78,13 +72,13 @@ fn lisa_writes_to_scuba_and_doug(way: Way) {
     let queue_id = postfix.send(
         LISA,
         &["scuba@mail.axial.net", "doug+jazz@mail.axial.net"],
-        &welcome("story"),
+        &from_lisa("story"),
     );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
 
     site.story_is_told("story");
     for (account, mailbox) in [("scuba", "INBOX"), ("doug", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&site.dovecot, account, mailbox, [welcome("story")]);
+        letters::stand_in(&site.dovecot, account, mailbox, [from_lisa("story")]);
     }
 
     let attempts = postfix.attempts(&queue_id);
@@ -118,17 +112,22 @@ fn one_message_to_10_and_to_50_recipients_defers_nothing(way: Way) {
     for count in [10, 50] {
         let to: Vec<String> = (1..=count).map(|n| format!("r{n}@mail.axial.net")).collect();
         let to: Vec<&str> = to.iter().map(String::as_str).collect();
-        postfix.send(LISA, &to, &welcome(&format!("crowd-{count}")));
+        postfix.send(LISA, &to, &from_lisa(&format!("crowd-{count}")));
         assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
         assert!(!postfix.log().contains("status=deferred"), "{}", postfix.log());
         assert_eq!(site.ledger_copies(&format!("crowd-{count}")), format!("{0} of {0}", count + 1));
     }
     for n in 1..=50 {
         let crowds: &[u8] = if n <= 10 { &[10, 50] } else { &[50] };
-        let its_own = crowds.iter().map(|count| welcome(&format!("crowd-{count}")));
+        let its_own = crowds.iter().map(|count| from_lisa(&format!("crowd-{count}")));
         letters::stand_in(&site.dovecot, &format!("r{n}"), "INBOX", its_own);
     }
-    letters::stand_in(&site.dovecot, "lisa", "Sent", [welcome("crowd-10"), welcome("crowd-50")]);
+    letters::stand_in(
+        &site.dovecot,
+        "lisa",
+        "Sent",
+        [from_lisa("crowd-10"), from_lisa("crowd-50")],
+    );
 }
 
 fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
@@ -142,10 +141,10 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
     let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
     // A session with the store that the server may have kept is dead by then.
-    postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
+    postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("before"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     site.dovecot.stop();
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("down"));
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("down"));
     assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
     let log = postfix.log();
     assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
@@ -153,7 +152,12 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     for (account, mailbox) in [("scuba", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&site.dovecot, account, mailbox, [welcome("before"), welcome("down")]);
+        letters::stand_in(
+            &site.dovecot,
+            account,
+            mailbox,
+            [from_lisa("before"), from_lisa("down")],
+        );
     }
     assert_eq!(site.ledger_copies("down"), "2 of 2");
 }
@@ -162,16 +166,21 @@ fn a_ledger_that_is_down_defers_and_then_gets_one_copy(way: Way) {
     let mut site = Site::with_servers();
     let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
-    postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("before"));
+    postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("before"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     site.postgres.stop_immediate();
-    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &welcome("ledger"));
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("ledger"));
     assert!(is_deferred(&postfix, &queue_id), "{}", postfix.log());
     site.postgres.restart();
     postfix.flush();
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     for (account, mailbox) in [("scuba", "INBOX"), ("lisa", "Sent")] {
-        letters::stand_in(&site.dovecot, account, mailbox, [welcome("before"), welcome("ledger")]);
+        letters::stand_in(
+            &site.dovecot,
+            account,
+            mailbox,
+            [from_lisa("before"), from_lisa("ledger")],
+        );
     }
     assert_eq!(site.ledger_copies("ledger"), "2 of 2");
 }
@@ -181,15 +190,18 @@ fn an_unknown_recipient_is_returned_with_5_1_1(way: Way) {
     let known = "[directory]\naccounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
     let lmtp = site.server(known);
     let postfix = postfix(&lmtp, way, None);
-    let queue_id =
-        postfix.send(LISA, &["nobody@mail.axial.net", "scuba@mail.axial.net"], &welcome("unknown"));
+    let queue_id = postfix.send(
+        LISA,
+        &["nobody@mail.axial.net", "scuba@mail.axial.net"],
+        &from_lisa("unknown"),
+    );
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
     let attempts = postfix.attempts(&queue_id);
     let bounced =
         attempts.iter().find(|line| line.contains("to=<nobody@")).expect("an attempt for nobody");
     assert!(bounced.contains("dsn=5.1.1") && bounced.contains("status=bounced"), "{bounced}");
     assert!(bounced.contains("unknown recipient"), "{bounced}");
-    letters::stand_in(&site.dovecot, "scuba", "INBOX", [welcome("unknown")]);
+    letters::stand_in(&site.dovecot, "scuba", "INBOX", [from_lisa("unknown")]);
     assert_eq!(site.dovecot.count("lisa", "Sent"), 0, "lisa has no account here");
 }
 

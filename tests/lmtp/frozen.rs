@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::run;
 use crate::support::site::Site;
 
-const ANN: &str = "ann@elsewhere.example";
 const SCUBA: &str = "scuba@mail.axial.net";
 
 /// A disk of its own that can be frozen (fsfreeze(8)): whoever writes hangs. Thawed and unmounted
@@ -45,10 +45,6 @@ impl Drop for Disk {
     }
 }
 
-fn letter(name: &str) -> Vec<u8> {
-    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
-}
-
 #[test]
 fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
     let site = Site::embedded();
@@ -57,12 +53,12 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
         "[limits]\ndeadline_secs = 3\nanswer_secs = 1\n[lock]\nlease_secs = 30\nwait_secs = 1\n",
     );
     let mut client = LmtpClient::welcome(&site.socket());
-    let replies = client.deliver(ANN, &[SCUBA], &letter("before")).expect("a reply");
+    let replies = client.deliver(ANN, &[SCUBA], from_ann("before")).expect("a reply");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
 
     disk.freeze();
     let began = Instant::now();
-    let replies = client.deliver(ANN, &[SCUBA], &letter("hangs")).expect("a reply");
+    let replies = client.deliver(ANN, &[SCUBA], from_ann("hangs")).expect("a reply");
     assert_eq!(replies.iter().map(|reply| reply.code).collect::<Vec<_>>(), [451], "{replies:?}");
     // The deadline, its answer and what a busy machine adds; lmtp(8) waits for 600 s.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
@@ -74,7 +70,7 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
     for name in ["hangs", "hangs", "after"] {
         let again = || {
             LmtpClient::welcome(&site.socket())
-                .deliver(ANN, &[SCUBA], &letter(name))
+                .deliver(ANN, &[SCUBA], from_ann(name))
                 .expect("a reply")
         };
         let stored = crate::support::wait_until(Duration::from_secs(30), || {
@@ -82,5 +78,5 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
         });
         assert!(stored, "{name}: {}", server.log());
     }
-    assert_eq!(site.inbox("scuba").len(), 3, "{}", server.log());
+    site.inbox_has("scuba", ["before", "hangs", "after"].map(from_ann));
 }

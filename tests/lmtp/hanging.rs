@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::dovecot::Dovecot;
+use crate::support::letters::{self, ANN, from_ann};
 use crate::support::lmtp::Lmtp;
-use crate::support::lmtp_client::{Reply, dot_stuffed};
+use crate::support::lmtp_client::Reply;
 use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::wait_until;
 
-const ANN: &str = "ann@elsewhere.example";
 /// A hanging append is given up `answer_secs` after its last bytes, and who waits for its turn
 /// `answer_secs` before the deadline: long enough for all others to be served meanwhile on a busy
 /// machine.
@@ -27,10 +27,6 @@ const HANGING: usize = 2;
 /// accounts together fewer than there are with the ledger (pool.ledger).
 const MORE_TO_EACH: usize = 3;
 
-fn message(name: &str) -> String {
-    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n")
-}
-
 fn address(account: &str) -> String {
     format!("{account}@mail.axial.net")
 }
@@ -40,10 +36,7 @@ fn deliver(lmtp: &Lmtp, to: &[String], name: &str) -> (Vec<Reply>, Duration) {
     let mut client = lmtp.client();
     let to: Vec<&str> = to.iter().map(String::as_str).collect();
     let accepted = client.begin(ANN, &to).expect("recipients");
-    client
-        .send(&dot_stuffed(message(name).as_bytes()))
-        .and_then(|()| client.send(b".\r\n"))
-        .expect("a message");
+    client.send_message(from_ann(name)).expect("a message");
     let began = Instant::now();
     (client.finish(accepted).expect("replies"), began.elapsed())
 }
@@ -129,11 +122,14 @@ fn mailboxes_that_hang_put_off_their_own_mail_alone() {
         assert!(wait_until(Duration::from_secs(150), again), "{name}: {last:?}");
     }
     for number in 0..ACCOUNTS {
-        let expected = if number < HANGING { 2 + MORE_TO_EACH } else { 1 };
-        assert_eq!(site.dovecot.count(&format!("u{number}"), "INBOX"), expected, "u{number}");
+        let own = (0..MORE_TO_EACH).map(|more| format!("more.{number}.{more}"));
+        let own = own.chain(["first".to_owned()]).filter(|_| number < HANGING);
+        let expected = own.chain(["to-all".to_owned()]).map(|name| from_ann(&name));
+        letters::stand_in(&site.dovecot, &format!("u{number}"), "INBOX", expected);
     }
     for client in 0..4 {
-        assert_eq!(site.dovecot.count(&format!("v{client}"), "INBOX"), 5);
+        let expected = (0..5).map(|number| from_ann(&format!("other.{client}.{number}")));
+        letters::stand_in(&site.dovecot, &format!("v{client}"), "INBOX", expected);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::exposition::Exposition;
 use crate::support::lmtp::Lmtp;
-use crate::support::lmtp_client::{LmtpClient, Reply, dot_stuffed};
+use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::Site;
 use crate::support::trial::LETTERS;
@@ -141,10 +141,7 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     let message = letter("held", "body");
     let held = site.hold(message.as_bytes());
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
-    client
-        .send(&dot_stuffed(message.as_bytes()))
-        .and_then(|()| client.send(b".\r\n"))
-        .expect("a message");
+    client.send_message(&message).expect("a message");
     // So that it has tried and waited for certain, of the 20 s that it may.
     thread::sleep(Duration::from_secs(3));
     // A session is taken for each try: nobody keeps one while he waits for somebody else.
@@ -201,10 +198,7 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     proxy.plan(Stage::Answer, Fault::Hold);
     let message = letter("doubt", "body");
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
-    client
-        .send(&dot_stuffed(message.as_bytes()))
-        .and_then(|()| client.send(b".\r\n"))
-        .expect("a message");
+    client.send_message(&message).expect("a message");
     proxy.wait_reached();
     let told = scrape(&lmtp);
     // Nobody keeps the ledger while the mail server takes its time.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{Files, Site};
@@ -161,21 +162,12 @@ fn a_reload_leaves_it_ready() {
 fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
     let mut service = Service::start();
     let mut client = service.lmtp.client();
-    let message = b"From: ann@elsewhere.example\nMessage-ID: <held@x>\n\nbody\n";
-    let first = client.deliver(
-        "ann@elsewhere.example",
-        &["scuba@mail.axial.net"],
-        b"Subject: first\n\nbody\n",
-    );
+    let first = client.deliver(ANN, &["scuba@mail.axial.net"], from_ann("first"));
     assert!(first.expect("a reply")[0].is_ok(), "{}", service.lmtp.log());
     let ledger = service.site.sqlite();
     ledger.execute_batch("BEGIN IMMEDIATE").expect("the ledger's write lock");
-    let accepted =
-        client.begin("ann@elsewhere.example", &["scuba@mail.axial.net"]).expect("replies");
-    client
-        .send(&crate::support::lmtp_client::dot_stuffed(message))
-        .and_then(|()| client.send(b".\r\n"))
-        .expect("a message");
+    let accepted = client.begin(ANN, &["scuba@mail.axial.net"]).expect("replies");
+    client.send_message(from_ann("held")).expect("a message");
     service.manager.wait_for(1, "STATUS=1 clients, 1 deliveries, 0 overdue");
     service.lmtp.begin_to_stop();
     service.manager.wait_for(1, "STOPPING=1");
@@ -190,5 +182,5 @@ fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
     let ended = service.lmtp.stop();
     assert!(ended.status.success(), "{ended:?}\n{}", service.lmtp.log());
     assert_eq!(service.manager.states(), ["READY=1", "STOPPING=1"]);
-    assert_eq!(service.site.inbox("scuba").len(), 2);
+    service.site.inbox_has("scuba", ["first", "held"].map(from_ann));
 }

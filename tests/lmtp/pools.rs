@@ -7,17 +7,12 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::letters;
+use crate::support::letters::{self, ANN, from_ann};
 use crate::support::lmtp_client::Reply;
 use crate::support::site::{STORY, Site};
 use crate::support::trial::LETTERS;
 
-const ANN: &str = "ann@elsewhere.example";
 const MESSAGES: usize = 12;
-
-fn letter(name: &str) -> String {
-    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n")
-}
 
 #[test]
 fn messages_for_one_and_for_several_share_small_pools() {
@@ -37,7 +32,7 @@ fn messages_for_one_and_for_several_share_small_pools() {
                 scope.spawn(move || {
                     let mut connection = lmtp.client();
                     for number in 0..MESSAGES {
-                        let letter = letter(&format!("{crowd}.{client}.{number}"));
+                        let letter = from_ann(&format!("{crowd}.{client}.{number}"));
                         let replies = connection
                             .deliver(ANN, recipients, letter.as_bytes())
                             .expect("replies");
@@ -52,7 +47,7 @@ fn messages_for_one_and_for_several_share_small_pools() {
     });
     let of_crowd = |crowd: usize| {
         (0..clients).flat_map(move |client| {
-            (0..MESSAGES).map(move |n| letter(&format!("{crowd}.{client}.{n}")))
+            (0..MESSAGES).map(move |n| from_ann(&format!("{crowd}.{client}.{n}")))
         })
     };
     letters::stand_in(&site.dovecot, "scuba", "INBOX", of_crowd(0).chain(of_crowd(1)));
@@ -144,7 +139,7 @@ fn a_message_whose_row_is_locked_holds_up_no_other() {
                 scope.spawn(move || {
                     let recipient = format!("r{number}@mail.axial.net");
                     (0..MESSAGES).all(|message| {
-                        let letter = letter(&format!("{number}.{message}"));
+                        let letter = from_ann(&format!("{number}.{message}"));
                         let replies = lmtp.client().deliver(ANN, &[&recipient], letter.as_bytes());
                         replies.is_ok_and(|replies| not_ok(replies).is_empty())
                     })
@@ -157,7 +152,7 @@ fn a_message_whose_row_is_locked_holds_up_no_other() {
         assert!(waiting.into_iter().all(|one| one.join().expect("no panic")));
     });
     for number in 0..clients {
-        let its_own = (0..MESSAGES).map(|message| letter(&format!("{number}.{message}")));
+        let its_own = (0..MESSAGES).map(|message| from_ann(&format!("{number}.{message}")));
         letters::stand_in(&site.dovecot, &format!("r{number}"), "INBOX", its_own);
     }
     letters::stand_in(&site.dovecot, "doug", "INBOX", [old]);
@@ -178,7 +173,7 @@ fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_an
                     Ok(reply) if reply.is_ok() => {}
                     Ok(_) | Err(_) => return delivered,
                 }
-                let letter = letter(&format!("busy.{delivered}"));
+                let letter = from_ann(&format!("busy.{delivered}"));
                 let replies = connection
                     .deliver(ANN, &["scuba@mail.axial.net"], letter.as_bytes())
                     .expect("replies");
@@ -194,6 +189,6 @@ fn a_client_that_never_pauses_does_not_keep_a_stopping_server_and_has_all_its_an
         assert!(ended.status.success() && ended.took < Duration::from_secs(20), "{ended:?}");
         client.join().expect("the client")
     });
-    let all = (0..delivered).map(|number| letter(&format!("busy.{number}")));
+    let all = (0..delivered).map(|number| from_ann(&format!("busy.{number}")));
     letters::stand_in(&site.dovecot, "scuba", "INBOX", all);
 }

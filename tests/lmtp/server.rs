@@ -14,24 +14,19 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 
 use crate::support::journal::{Journal, told_to_the_journal};
+use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::server::{Server, guarded};
 use crate::support::site::{Files, Site};
 use crate::support::{fixture, free_port, onedrop, run, wait_until};
 
-const ANN: &str = "ann@elsewhere.example";
-
-fn letter(name: &str) -> Vec<u8> {
-    format!("From: {ANN}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nbody\n").into_bytes()
-}
-
 /// The limit counts a line's end as one byte, the wire as two, and Postfix something in between in
 /// what it says with MAIL.
 #[test]
 fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
     let site = Site::embedded();
-    let message = [letter("size"), b"\n".repeat(500)].concat();
+    let message = [from_ann("size").into_bytes(), b"\n".repeat(500)].concat();
     let _server = site.server(&format!("[limits]\nmessage_bytes = {}\n", message.len()));
     let mut client = LmtpClient::welcome(&site.socket());
     let longer = [&message[..], b"\n"].concat();
@@ -58,7 +53,7 @@ fn a_message_is_too_large_by_its_own_bytes_and_nothing_that_is_said_of_them() {
             assert!(replies[2].starts_with(how) && replies[3].starts_with(expected), "{replies:?}");
         }
     }
-    assert_eq!(site.inbox("scuba").len(), 1);
+    site.inbox_has("scuba", [&message]);
 }
 
 /// A pipe that is full, and its other end.
@@ -78,7 +73,7 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
     let mut client = LmtpClient::welcome(&site.socket());
     client.set_patience(Duration::from_secs(20));
     for number in 0..3 {
-        let letter = letter(&format!("unread{number}"));
+        let letter = from_ann(&format!("unread{number}"));
         let replies =
             client.deliver(ANN, &["scuba@mail.axial.net"], &letter).expect("replies in time");
         assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
@@ -171,7 +166,7 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
     for site in &sites {
         let mut client = LmtpClient::welcome(&site.site.socket());
         let replies =
-            client.deliver(ANN, &["scuba@mail.axial.net"], &letter("hanging")).expect("replies");
+            client.deliver(ANN, &["scuba@mail.axial.net"], from_ann("hanging")).expect("replies");
         assert!(replies[0].to_string().starts_with("451 4.3.0 deadline of 2 s"), "{replies:?}");
     }
     for site in &sites {
@@ -223,7 +218,8 @@ fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
     server.wait_for_log("no thread for a client");
     limit("--nproc=100:");
     let mut again = LmtpClient::welcome(&site.socket());
-    let replies = again.deliver(ANN, &["scuba@mail.axial.net"], &letter("again")).expect("replies");
+    let replies =
+        again.deliver(ANN, &["scuba@mail.axial.net"], from_ann("again")).expect("replies");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     client.quit();
 }
@@ -271,7 +267,7 @@ fn the_log_goes_on_when_journald_has_started_again() {
     let mut client = LmtpClient::welcome(&site.socket());
     for name in ["before", "after"] {
         let replies =
-            client.deliver(ANN, &["scuba@mail.axial.net"], &letter(name)).expect("replies");
+            client.deliver(ANN, &["scuba@mail.axial.net"], from_ann(name)).expect("replies");
         assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
         let mut told = String::new();
         let has_come = || {

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use nix::libc;
 
+use crate::support::letters;
 use crate::support::lmtp::Launch;
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::site::{Files, Site};
-use crate::support::{free_port, onedrop_path, unix_user, wait_until};
+use crate::support::{free_port, onedrop_path, unix_user};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 const DOUG: &str = "doug@mail.axial.net";
@@ -177,8 +178,9 @@ fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_
     let mut client = LmtpClient::tcp(port, LONG).expect("a server");
     assert!(client.command("LHLO test.example").expect("an answer").is_ok());
     say_that_doug_logged_in(client, "tcp");
-    assert_eq!(site.copies("doug", ".Sent").len(), expected.len());
-    assert_eq!(site.inbox("scuba").len(), clients.len() + 1, "everybody's letter arrived");
+    letters::are_these("doug's Sent", &site.copies("doug", ".Sent"), expected);
+    let all = clients.map(|(name, ..)| letter(name)).into_iter().chain([letter("tcp")]);
+    site.inbox_has("scuba", all);
 }
 
 #[test]
@@ -191,7 +193,8 @@ fn a_real_postfix_gets_in_by_its_group() {
     let postfix = Postfix::start(&PostfixSpec { delivery, ..PostfixSpec::new(onedrop_path()) });
     postfix.send("lisa@gmail.com", &[SCUBA], &letter("by-postfix"));
     assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert!(wait_until(LONG, || site.inbox("scuba").len() == 1), "{}", postfix.log());
-    assert!(site.inbox("scuba")[0].ends_with(b"this is by-postfix\n"));
+    let copies = site.inbox("scuba");
+    assert_eq!(copies.len(), 1, "{}", postfix.log());
+    assert!(copies[0].ends_with(b"this is by-postfix\n"));
     assert_eq!(fs::metadata(site.socket()).expect("a socket").permissions().mode() & 0o777, 0o660);
 }

@@ -413,9 +413,18 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
         first.iter().any(|end| end.out.contains("waiting for lock")),
         "no append came to the lock: {first:?}"
     );
-    thread::sleep(Duration::from_secs(6));
+    let live = "SELECT count(*) FROM onedrop_copy WHERE leased_until > clock_timestamp()";
+    let ran_out = wait_until(Duration::from_secs(30), || site.postgres.psql(live) == "0");
+    assert!(ran_out, "{} leases live on", site.postgres.psql(live));
     let again = try_all();
-    thread::sleep(Duration::from_millis(700));
+    // What waits for the lock stands in tmp/.
+    let at_the_lock = || {
+        letters.iter().any(|letter| {
+            let tmp = site.dovecot.maildir(&letter.recipient()).join("tmp");
+            std::fs::read_dir(tmp).is_ok_and(|mut files| files.next().is_some())
+        })
+    };
+    assert!(wait_until(Duration::from_secs(30), at_the_lock), "no append comes to the lock");
     drop(locks);
     again.into_iter().for_each(|run| drop(run.end()));
     for letter in &letters {

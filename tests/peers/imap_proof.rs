@@ -202,7 +202,7 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     let lmtp = Launch::of(&mail.config).start();
     let mut client = lmtp.client();
     let mut send = |number: u32, from: &str, to: &str| -> String {
-        let replies = client.deliver(from, &[to], &letter(number, from)).expect("replies");
+        let replies = client.deliver(from, &[to], letter(number, from)).expect("replies");
         assert_eq!(replies.len(), 1);
         format!("{:?}", replies[0])
     };

@@ -4,9 +4,32 @@
 use std::collections::BTreeMap;
 
 use super::dovecot::Dovecot;
+use super::fixture_text;
 
 /// What Postfix and we put before a message.
 const TRACE: [&[u8]; 4] = [b"return-path:", b"x-original-to:", b"delivered-to:", b"received:"];
+
+pub const ANN: &str = "ann@elsewhere.example";
+
+/// A message of Ann's. Postfix adds nothing to its header but Received.
+pub fn from_ann(name: &str) -> String {
+    format!(
+        "From: {ANN}\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n\
+         Subject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n"
+    )
+}
+
+/// The `number`-th of many, with a body of its own.
+pub fn one_of_many(test: &str, number: usize) -> String {
+    let line = "seventy-two characters and a line end, again and again.....";
+    let body = format!("line {number} of {line}\n").repeat(20);
+    format!("{}{body}", from_ann(&format!("{test}.{number}")))
+}
+
+/// What Lisa wrote to Scuba and Doug, with this in its Message-ID.
+pub fn from_lisa(id: &str) -> Vec<u8> {
+    fixture_text("fixtures/mail/welcome.eml").replace("CAHk9w0next-meeting", id).into_bytes()
+}
 
 /// A message without the trace fields before it, with LF for a line's end.
 pub fn letter(copy: &[u8]) -> Vec<u8> {

@@ -107,12 +107,11 @@ impl LmtpClient {
         &mut self,
         from: &str,
         recipients: &[&str],
-        message: &[u8],
+        message: impl AsRef<[u8]>,
     ) -> std::io::Result<Vec<Reply>> {
         let accepted = self.begin(from, recipients)?;
         if accepted.iter().any(Reply::is_ok) {
-            self.send(&dot_stuffed(message))?;
-            self.send(b".\r\n")?;
+            self.send_message(message)?;
         }
         self.finish(accepted)
     }
@@ -137,6 +136,11 @@ impl LmtpClient {
             )));
         }
         Ok(accepted)
+    }
+
+    /// A message and its end, after [`LmtpClient::begin`].
+    pub fn send_message(&mut self, message: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.send(&[&dot_stuffed(message.as_ref())[..], b".\r\n"].concat())
     }
 
     /// The replies after the message's end, in place of the positive ones of [`LmtpClient::begin`].

@@ -19,7 +19,7 @@ use toml::{Table, Value};
 use super::dovecot::{Dovecot, MAIL_USER};
 use super::lmtp::{Launch, Lmtp};
 use super::postgres::Postgres;
-use super::{TempRoot, maildir_copies, onedrop, set_mode, unix_user};
+use super::{TempRoot, letters, maildir_copies, onedrop, set_mode, unix_user};
 
 /// What a configuration says of accounts and Sent unless it has a `[directory]` of its own: the
 /// story of Lisa, Scuba and Doug.
@@ -274,6 +274,12 @@ impl Site<Files> {
 
     pub fn inbox(&self, account: &str) -> Vec<Vec<u8>> {
         self.copies(account, "")
+    }
+
+    /// The account has these messages, each as often as it is named, and no other.
+    #[track_caller]
+    pub fn inbox_has<E: AsRef<[u8]>>(&self, account: &str, messages: impl IntoIterator<Item = E>) {
+        letters::are_these(account, &self.inbox(account), messages);
     }
 
     /// Another session with the ledger; there must have been one before.

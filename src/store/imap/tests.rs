@@ -184,6 +184,11 @@ impl World {
     }
 
     /// The script must have come to its end, and the client have closed what it had open.
+    /// Whether the script is not over.
+    fn is_served(&self) -> bool {
+        !self.script.is_finished()
+    }
+
     fn end(self) {
         drop(self.store);
         if let Err(panic) = self.script.join() {
