@@ -233,10 +233,13 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         until: Instant,
     ) -> Result<(), LedgerError> {
         self.call(until, |session| {
-            if let Some((attempt, end)) = recorded {
-                session.finish(attempt, end)?;
+            let finish = |(attempt, end)| session.finish(attempt, end);
+            let finished = recorded.map_or(Ok(()), finish);
+            // Its row may be gone, and the others' ends go on record nevertheless.
+            if !others.is_empty() && !matches!(finished, Err(LedgerError::Unavailable(_))) {
+                session.note_attempts(identity, others)?;
             }
-            if others.is_empty() { Ok(()) } else { session.note_attempts(identity, others) }
+            finished
         })
     }
 }
