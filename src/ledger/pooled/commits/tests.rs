@@ -1,4 +1,4 @@
-//! Records and receipts told at the same time, with closures in place of a ledger.
+//! Records and receipts at the same time, with closures in place of a ledger.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ fn by_number(all: &[ToConfirm<'_>]) -> Result<Committed, LedgerError> {
     Ok(Committed { recorded: Vec::new(), confirmed })
 }
 
-/// While copy 0 is under way: starts copies 1 to 4, made by `call`, and does `then`; returns what
+/// While copy 0 is confirmed: starts copies 1 to 4, made by `call`, and does `then`; returns what
 /// they came to.
 fn meanwhile(
     commits: &Commits,
@@ -58,9 +58,9 @@ fn meanwhile(
         then(&|| others.iter().all(thread::ScopedJoinHandle::is_finished), &|| {
             go.send(()).unwrap()
         });
-        let told = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        let outcomes = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
         assert!(matches!(first.join().unwrap(), Some(Ok(_))));
-        told
+        outcomes
     })
 }
 
@@ -82,27 +82,27 @@ fn until(is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn each_hears_of_its_own() {
-    let told = in_company(|all, ends| {
+fn each_gets_its_own_outcome() {
+    let outcomes = in_company(|all, ends| {
         assert_eq!(all.len(), 4);
         assert!(ends <= Instant::now() + IN_COMPANY);
         by_number(all)
     });
-    for (copy, told) in (1..).zip(told) {
-        let told = told.unwrap();
-        let recorded = matches!(told, Some(Ok(Confirmed::Recorded)));
-        assert!(told.is_some() && recorded == (copy % 2 == 1), "{copy}: {told:?}");
+    for (copy, outcome) in (1..).zip(outcomes) {
+        let outcome = outcome.unwrap();
+        let recorded = matches!(outcome, Some(Ok(Confirmed::Recorded)));
+        assert!(outcome.is_some() && recorded == (copy % 2 == 1), "{copy}: {outcome:?}");
     }
 }
 
 #[test]
 fn what_fails_in_company_is_tried_by_each_alone() {
-    for told in in_company(|_, _| Err(LedgerError::Unavailable("gone".to_owned()))) {
-        assert!(told.unwrap().is_none());
+    for outcome in in_company(|_, _| Err(LedgerError::Unavailable("gone".to_owned()))) {
+        assert!(outcome.unwrap().is_none());
     }
-    let told = in_company(|_, _| panic!("as the test wants it"));
-    assert_eq!(told.iter().filter(|one| one.is_err()).count(), 1, "who led");
-    assert!(told.into_iter().flatten().all(|told| told.is_none()));
+    let outcomes = in_company(|_, _| panic!("as the test wants it"));
+    assert_eq!(outcomes.iter().filter(|one| one.is_err()).count(), 1, "the leader");
+    assert!(outcomes.into_iter().flatten().all(|outcome| outcome.is_none()));
 }
 
 #[test]
@@ -113,27 +113,27 @@ fn a_call_for_one_alone_is_its_own() {
 }
 
 #[test]
-fn nobody_waits_for_one_that_hangs() {
+fn a_call_that_hangs_blocks_no_other() {
     let commits = Commits::with(1, Duration::from_millis(50));
-    let told = meanwhile(
+    let outcomes = meanwhile(
         &commits,
         |all, _| by_number(all),
         |all_ended, go| {
             until(all_ended);
-            // Nor does who comes later.
+            // Nor one that comes later.
             let later = confirm(&commits, 5, LATER, |all, _| by_number(all));
             assert!(matches!(later, Some(Ok(Confirmed::Recorded))), "{later:?}");
             go();
         },
     );
-    assert!(told.into_iter().all(|told| matches!(told.unwrap(), Some(Ok(_)))));
+    assert!(outcomes.into_iter().all(|outcome| matches!(outcome.unwrap(), Some(Ok(_)))));
 }
 
 #[test]
-fn of_those_who_wait_two_go_ahead_beside_one_that_takes_its_time() {
+fn several_that_wait_go_ahead_beside_one_that_takes_its_time() {
     let commits = Commits::with(AT_ONCE, LATER);
     let (confirmed, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let told = meanwhile(
+    let outcomes = meanwhile(
         &commits,
         |all, _| {
             assert!(all.len() > 1 || is_over.load(Ordering::SeqCst), "one waits for company");
@@ -146,11 +146,14 @@ fn of_those_who_wait_two_go_ahead_beside_one_that_takes_its_time() {
             go();
         },
     );
-    assert_eq!(told.into_iter().filter(|told| matches!(told, Ok(Some(Ok(_))))).count(), 4);
+    assert_eq!(
+        outcomes.into_iter().filter(|outcome| matches!(outcome, Ok(Some(Ok(_))))).count(),
+        4
+    );
 }
 
 #[test]
-fn records_and_receipts_go_together_and_each_hears_of_its_own() {
+fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
     let commits = Commits::with(1, LATER);
     let made_for = Mutex::new(Vec::new());
     // A message's row is its size; see `by_number`.
@@ -198,11 +201,14 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
         let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(copy)));
         until(|| commits.0.waiting() == 4);
         drop(first);
-        for (row, told) in recorded {
-            let told = told.join().unwrap();
-            assert!(matches!(&told, Some(Ok(one)) if one.message == row as i64), "{row}: {told:?}");
+        for (row, outcome) in recorded {
+            let outcome = outcome.join().unwrap();
+            assert!(
+                matches!(&outcome, Some(Ok(one)) if one.message == row as i64),
+                "{row}: {outcome:?}"
+            );
         }
-        let [one, two] = confirmed.map(|told| told.join().unwrap());
+        let [one, two] = confirmed.map(|outcome| outcome.join().unwrap());
         assert!(matches!(one, Some(Ok(Confirmed::Recorded))), "{one:?}");
         assert!(matches!(two, Some(Ok(Confirmed::Superseded { .. }))), "{two:?}");
     });
@@ -210,7 +216,7 @@ fn records_and_receipts_go_together_and_each_hears_of_its_own() {
 }
 
 #[test]
-fn who_has_little_time_goes_alone() {
+fn a_call_with_little_time_goes_alone() {
     assert!(
         confirm(&Commits::with(AT_ONCE, LATER), 1, LEAST / 2, |_, _| panic!("in company"))
             .is_none()
