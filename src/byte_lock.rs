@@ -1,7 +1,7 @@
 //! Locks on single bytes of a file, at the offset of the lock's key (open file description locks,
 //! fcntl(2)). They also exclude other threads of the same process, need no file of their own, and
 //! end when the file is closed, so a crash leaves no lock. Over NFS they depend on the mount's
-//! locking.
+//! locking. By hand: the standard library locks whole files.
 
 use std::fs::File;
 use std::io;

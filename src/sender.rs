@@ -1,7 +1,8 @@
 //! Decides whose Sent mailbox gets a copy of a message. Anyone can write a From field, so with
 //! `sent.trust = "authenticated"` it counts only if our own Authentication-Results (RFC 8601) says
 //! dmarc=pass for its domain, or if Postfix names an authenticated SASL user with the same account.
-//! Values only: the caller looks the accounts up.
+//! Values only: the caller looks the accounts up. Authentication-Results is read by hand: the crate
+//! that knows it, mail-auth, only writes it.
 
 use crate::envelope::Envelope;
 use crate::message::{Message, from_addresses};

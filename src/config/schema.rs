@@ -54,7 +54,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "ledger.keep_raw", kind: Kind::Flag },
     Key { full: "store.url", kind: Kind::Text(store_url) },
     Key { full: "store.starttls", kind: Kind::Flag },
-    Key { full: "store.user", kind: Kind::Text(one_line) },
+    Key { full: "store.user", kind: Kind::Text(no_control_characters) },
     Key { full: "store.login", kind: Kind::Text(login) },
     Key { full: "store.password_file", kind: Kind::OptionalText(anything) },
     Key { full: "store.ca_file", kind: Kind::OptionalText(anything) },
@@ -66,7 +66,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { full: "directory.accounts", kind: Kind::Accounts },
     Key { full: "directory.query", kind: Kind::OptionalText(query) },
     Key { full: "sent.trust", kind: Kind::Choice(&["never", "authenticated", "header"]) },
-    Key { full: "sent.authserv_id", kind: Kind::Text(one_line) },
+    Key { full: "sent.authserv_id", kind: Kind::Text(no_control_characters) },
     Key { full: "sent.mailbox", kind: Kind::Text(mailbox) },
     Key { full: "dedup.by", kind: Kind::Choice(&["content", "message-id"]) },
     Key { full: "lock.wait_secs", kind: Kind::Count { least: 0, most: DAY } },
@@ -260,7 +260,7 @@ fn absolute(text: &str) -> Result<(), String> {
     if !text.starts_with('/') {
         return Err("expected an absolute path".to_owned());
     }
-    one_line(text)
+    no_control_characters(text)
 }
 
 fn ledger_url(text: &str) -> Result<(), String> {
@@ -279,7 +279,7 @@ fn anything(_: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn one_line(text: &str) -> Result<(), String> {
+fn no_control_characters(text: &str) -> Result<(), String> {
     if text.chars().any(char::is_control) {
         return Err("must not hold control characters".to_owned());
     }
@@ -290,7 +290,7 @@ fn mailbox(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("needs the name of a mailbox".to_owned());
     }
-    one_line(text)
+    no_control_characters(text)
 }
 
 fn delimiter(text: &str) -> Result<(), String> {

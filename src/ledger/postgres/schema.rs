@@ -1,7 +1,7 @@
 //! The schema and its migrations. Each migration is one transaction with its row in
 //! `onedrop_schema`, under a lock, so two programs that migrate at once apply it once, and a crash
 //! leaves the version before or after it. A migration that was applied and differs from the one in
-//! this program is an error, never applied again.
+//! this program is an error, never applied again. By hand: refinery takes no lock.
 
 use postgres::types::Type;
 use sha2::{Digest, Sha256};

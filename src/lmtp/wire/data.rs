@@ -1,7 +1,8 @@
-//! From the bytes on the wire to the bytes of a message, and back. Reading, each CRLF becomes LF, as pipe(8) hands
-//! messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF `.` CRLF does (RFC
-//! 5321 section 4.1.1.4), so no other form of it can smuggle a second message in. Input may come in
-//! any pieces; what a reader remembers between them is at most two bytes.
+//! From the bytes on the wire to the bytes of a message, and back. Reading, each CRLF becomes LF, as
+//! pipe(8) hands messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF `.`
+//! CRLF does (RFC 5321 section 4.1.1.4), so no other form of it can smuggle a second message in.
+//! Input may come in any pieces; what a reader remembers between them is at most two bytes. By hand:
+//! smtp-proto's reader takes a dot on the first line for text.
 
 use std::io::{self, Write};
 

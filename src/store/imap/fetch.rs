@@ -1,6 +1,7 @@
 //! Reads a FETCH response (RFC 3501 section 7.4.2) for what we ask: UID, FLAGS, INTERNALDATE,
 //! RFC822.SIZE and one piece of the body. Other items are stepped over, as servers send them
-//! unasked. Values only; what cannot be read is no FETCH response.
+//! unasked. Values only; what cannot be read is no FETCH response. By hand, because the `imap`
+//! crate's parser gives up on text that is not ASCII.
 
 use std::time::SystemTime;
 

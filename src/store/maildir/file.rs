@@ -1,5 +1,6 @@
 //! A copy's file before it stands in a mailbox: without a name where the file system can, under
-//! `tmp/` elsewhere.
+//! `tmp/` elsewhere. By hand: the crate `maildir` syncs no folder, and gives the copy of each
+//! attempt another name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
