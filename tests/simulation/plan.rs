@@ -100,6 +100,8 @@ pub struct Plan {
     pub begins_in_doubt: bool,
     /// The store begins before the record.
     pub begins_early: bool,
+    /// Deliveries come through the door that the command and the server share.
+    pub has_door: bool,
     /// A call that came to nothing, or whose answer was lost, is made again, as by the ledgers that
     /// keep sessions.
     pub calls_again: bool,
@@ -185,6 +187,7 @@ impl Plan {
                 verifies.push((secs(chance, 700), chance.percent(80)));
             }
         }
+        let calls_again = chance.percent(50);
         Plan {
             kind,
             is_listed: false,
@@ -196,7 +199,8 @@ impl Plan {
             queued,
             begins_in_doubt: kind == Kind::Frozen && chance.percent(50),
             begins_early: chance.percent(50),
-            calls_again: chance.percent(50),
+            has_door: without.is_none() && !calls_again,
+            calls_again,
             wait: Duration::from_secs([0, 0, 5][chance.pick(3)]),
             latency: [2_000, 200_000, 5_000_000][chance.pick(3)],
             faults: chance.pick(7) + if kind == Kind::Frozen { 3 } else { 0 },
@@ -223,6 +227,7 @@ impl Plan {
             queued: vec![queued.clone(), queued],
             begins_in_doubt,
             begins_early: maildir,
+            has_door: false,
             calls_again: false,
             wait: Duration::ZERO,
             latency: 0,

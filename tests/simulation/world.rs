@@ -26,6 +26,7 @@ use onedrop::verify::{self, Tally};
 use crate::chance::Chance;
 use crate::plan::{ANSWER, Act, DEADLINE, Fault, Kind, LEASE, Plan, Without};
 use crate::scheduler::{Pool, ProcessClock, Scheduler, lock};
+use crate::service;
 use crate::without::{DeliverysLedger, DeliverysStore};
 
 /// So often a message may be deferred before something is wrong.
@@ -428,8 +429,12 @@ impl Seat {
             _ => DEADLINE,
         };
         let deadline = Deadline::by(world.clock(Some(self.process)), total, ANSWER);
+        let message = if is_alone { &MAIL.alone[recipients[0]] } else { &MAIL.together };
+        if plan.has_door {
+            return service::deliver(plan, message, &envelope, ledger, store, &deadline);
+        }
         let request = DeliveryRequest {
-            message: if is_alone { &MAIL.alone[recipients[0]] } else { &MAIL.together },
+            message,
             facts: &MAIL.facts,
             envelope: &envelope,
             accounts: &accounts,

@@ -1,0 +1,78 @@
+//! The door's part of a delivery: the command's and the server's are one [`Service`], under a
+//! configuration, with the adapters in memory in place of its own.
+
+use std::fs;
+use std::sync::{Arc, LazyLock};
+
+use jiff::Zoned;
+use onedrop::config::{Config, Loaded};
+use onedrop::deadline::Deadline;
+use onedrop::deliver::Ending;
+use onedrop::envelope::Envelope;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::message::{Message, ReceivedClauses};
+use onedrop::service::{Adapters, Mail, Service};
+use onedrop::store::memory::MemoryStore;
+
+use crate::plan::Plan;
+
+/// Without a Sent for the author, and with one.
+static LOADED: LazyLock<[Arc<Loaded>; 2]> = LazyLock::new(|| {
+    ["never", "header"].map(|trust| {
+        let text = format!(
+            "[ledger]\nurl = \"sqlite:///nowhere/ledger.db\"\n\
+             [store]\nurl = \"maildir:///nowhere/mail\"\n\
+             [directory]\ndomains = [\"mail.axial.net\"]\n\
+             accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n\
+             [sent]\ntrust = \"{trust}\"\n"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("onedrop.toml");
+        fs::write(&file, text).expect("a file");
+        let loaded = Config::load_from(Some(&file), std::iter::empty());
+        Arc::new(loaded.unwrap_or_else(|errors| panic!("{errors}")))
+    })
+});
+
+/// Nobody connects to these.
+const ADAPTERS: Adapters = Adapters {
+    ledger: |_, _| Ok(Arc::new(MemoryLedger::default())),
+    store: |_, _| Ok(Arc::new(MemoryStore::default())),
+};
+
+/// Delivers a message to one recipient, as the command does, or to several, as the server does.
+pub fn deliver(
+    plan: &Plan,
+    message: &Message,
+    envelope: &Envelope,
+    ledger: MemoryLedger,
+    store: MemoryStore,
+    deadline: &Deadline,
+) -> Vec<Ending> {
+    let loaded = Arc::clone(&LOADED[usize::from(plan.has_sent)]);
+    let is_alone = envelope.recipients.len() == 1;
+    let make = if is_alone { Service::for_one } else { Service::new };
+    let mut service = make(loaded, ADAPTERS).expect("a service");
+    service.ledger = Arc::new(ledger);
+    service.store = Arc::new(store);
+    service.policy.wait = plan.wait;
+    service.policy.begins_early = plan.begins_early;
+    let account = |address: &String| service.account_of(address, deadline.end());
+    let accounts: Result<Vec<_>, _> = envelope.recipients.iter().map(account).collect();
+    let clauses = ReceivedClauses {
+        from: "mx".to_owned(),
+        by: "here".to_owned(),
+        protocol: "LMTP",
+        id: "1".to_owned(),
+    };
+    let now = Zoned::now();
+    let mail = Mail {
+        message,
+        envelope,
+        accounts: &accounts.expect("known without asking"),
+        clauses: (!is_alone).then_some((&clauses, &now)),
+        started: deadline.now(),
+        one_ending: is_alone,
+    };
+    service.deliver(mail, deadline, &())
+}
