@@ -33,9 +33,10 @@ use world::World;
 const RUNS: u64 = 20_000;
 
 /// What has to happen in them, so that what holds does not hold for want of trying.
-const HAPPENS: [&str; 10] = [
+const HAPPENS: [&str; 11] = [
     "a crash",
     "an append outlives its sender",
+    "an outage",
     "begin",
     "claim",
     "found by a look",

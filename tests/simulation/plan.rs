@@ -23,6 +23,8 @@ pub enum Fault {
     LostAnswer,
     /// The call fails before it takes effect.
     Fails,
+    /// The ledger is out of the process' reach for a while.
+    Outage,
     /// The process stands still.
     Freeze,
     /// Its machine is suspended.
@@ -31,11 +33,12 @@ pub enum Fault {
     LateAppend,
 }
 
-pub const FAULTS: [Fault; 7] = [
+pub const FAULTS: [Fault; 8] = [
     Fault::Crash,
     Fault::LostSession,
     Fault::LostAnswer,
     Fault::Fails,
+    Fault::Outage,
     Fault::Freeze,
     Fault::Suspend,
     Fault::LateAppend,

@@ -379,6 +379,8 @@ pub struct Seat {
     ledger: OnceLock<MemoryLedger>,
     /// How many of its threads are between their check of the clock and their last bytes.
     writing: AtomicUsize,
+    /// Until when the ledger is out of its reach.
+    away_until: Mutex<Duration>,
 }
 
 /// What becomes of a call.
@@ -391,7 +393,8 @@ enum Fate {
 impl Seat {
     fn new(world: &Arc<World>, process: usize) -> Arc<Seat> {
         let (world, writing) = (Arc::clone(world), AtomicUsize::new(0));
-        Arc::new(Seat { world, process, ledger: OnceLock::new(), writing })
+        let (ledger, away_until) = (OnceLock::new(), Mutex::default());
+        Arc::new(Seat { world, process, ledger, writing, away_until })
     }
 
     /// Ledger and store as this process sees them.
@@ -542,14 +545,33 @@ impl Seat {
             return Fate::Fails;
         }
         self.pause();
-        let of = [Fault::Crash, Fault::LostSession, Fault::Fails, Fault::Freeze, Fault::Suspend];
-        match self.fault(call, &of) {
+        let is_ledgers = call.destination.is_none();
+        if is_ledgers && self.world.scheduler.now() < *lock(&self.away_until) {
+            return Fate::Fails;
+        }
+        let of = [
+            Fault::Crash,
+            Fault::LostSession,
+            Fault::Fails,
+            Fault::Freeze,
+            Fault::Suspend,
+            Fault::Outage,
+        ];
+        match self.fault(call, if is_ledgers { &of } else { &of[..5] }) {
             Some(Fault::Crash) => {
                 self.crash(call, "before");
                 return Fate::Fails;
             }
             Some(Fault::Fails) => {
                 self.tell(call, "FAILS");
+                return Fate::Fails;
+            }
+            Some(Fault::Outage) => {
+                let secs = self.world.scheduler.chance().between(100, 200);
+                self.tell(call, format_args!("the ledger is out of reach for {secs} s"));
+                self.world.see("an outage");
+                self.lose_session(call);
+                *lock(&self.away_until) = self.world.scheduler.now() + Duration::from_secs(secs);
                 return Fate::Fails;
             }
             Some(Fault::LostSession) => self.lose_session(call),
