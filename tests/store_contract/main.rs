@@ -1,4 +1,3 @@
-#![cfg(any())]
 //! What every store promises (`src/store.rs`), as one suite that each adapter runs. A new adapter
 //! needs a [`Rig`] and a line at the end of this file.
 
