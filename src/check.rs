@@ -25,7 +25,7 @@ mod tests;
 
 use bounded::bounded;
 pub use dovecot::of_output as of_doveconf;
-pub use finding::{Finding, Level};
+pub use finding::{Finding, Severity};
 pub use postfix::{Arguments, Understand, Understood, of_output as of_postconf};
 
 /// What to look at beside the configuration.
@@ -50,7 +50,7 @@ pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Fin
     if nix::unistd::geteuid().is_root() {
         let text = "this check runs as root, and Postfix never runs a delivery agent as root: what root may read and \
                     write says nothing about the transport's user; check as that user (runuser -u USER -- onedrop check)";
-        findings.push(Finding::new(Level::Warning, "configuration", text));
+        findings.push(Finding::new(Severity::Warning, "configuration", text));
     }
     let named = config.map(Path::to_owned);
     let loaded = bounded(TIME, move || Config::load(named.as_deref()));
@@ -65,19 +65,19 @@ pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Fin
         Ok(loaded) => {
             findings.extend(of_configuration(loaded, args.account.as_deref(), adapters, TIME))
         }
-        Err(why) => findings.push(Finding::new(Level::Error, "configuration", why)),
+        Err(why) => findings.push(Finding::new(Severity::Error, "configuration", why)),
     }
     if let Some(config) = config_of_store {
         let file = args.dovecot.clone();
         findings.extend(
             bounded(TIME, move || dovecot::findings(file.as_deref(), &config, TIME))
-                .unwrap_or_else(|why| vec![Finding::new(Level::Error, "dovecot", why)]),
+                .unwrap_or_else(|why| vec![Finding::new(Severity::Error, "dovecot", why)]),
         );
     }
     let folder = args.postfix.clone();
     findings.extend(
         bounded(TIME, move || postfix::findings(folder.as_deref(), &ours, TIME))
-            .unwrap_or_else(|why| vec![Finding::new(Level::Error, "postfix", why)]),
+            .unwrap_or_else(|why| vec![Finding::new(Severity::Error, "postfix", why)]),
     );
     findings
 }
@@ -94,16 +94,16 @@ fn of_configuration(
         Err(errors) => {
             let problems = errors.problems().iter();
             let mut findings: Vec<_> =
-                problems.map(|problem| Finding::of_problem(Level::Error, problem)).collect();
+                problems.map(|problem| Finding::of_problem(Severity::Error, problem)).collect();
             let text = "neither ledger nor store tested: both need a configuration without errors";
-            findings.push(Finding::new(Level::Warning, "ledger", text));
+            findings.push(Finding::new(Severity::Warning, "ledger", text));
             return findings;
         }
     };
     let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
-    let mut findings = vec![Finding::new(Level::Ok, "configuration", files.join(", "))];
+    let mut findings = vec![Finding::new(Severity::Ok, "configuration", files.join(", "))];
     findings.extend(
-        loaded.warnings.iter().map(|warning| Finding::of_problem(Level::Warning, &warning.0)),
+        loaded.warnings.iter().map(|warning| Finding::of_problem(Severity::Warning, &warning.0)),
     );
     findings.extend(server::findings(&loaded));
     findings.extend(ledger::findings(&loaded, adapters, time));

@@ -1,6 +1,6 @@
 //! The local Dovecot in `onedrop check`: the settings that the promise about appends relies on, and
 //! what Dovecot does for its own deliveries but not for an append. `conf.rs` parses the output of
-//! `doveconf -n`, a table of rules without I/O judges it. Only the Dovecot that has the mailboxes
+//! `doveconf -n`, rules without I/O judge it. Only the Dovecot that has the mailboxes
 //! is judged: on this host, or named by `--dovecot`. Nothing is changed.
 //!
 //! Sources: doveconf(1), doc/wiki of Dovecot 2.3, <https://doc.dovecot.org/2.4.1>.
@@ -10,16 +10,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Remarks, Severity};
 use super::program;
 use crate::config::{Config, StoreUrl};
 
 mod conf;
 
 use conf::Conf;
-
-/// Level and text of a finding.
-type Advice = (Level, String);
 
 /// Dovecot's default for `mail_max_userip_connections`.
 const SESSIONS: u64 = 10;
@@ -48,7 +45,7 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
     let Some(doveconf) = program::find("doveconf", std::env::var_os("PATH").as_deref()) else {
         return match file {
             None => Vec::new(),
-            Some(_) => finding(Level::Error, "no program doveconf in PATH or /usr/bin"),
+            Some(_) => finding(Severity::Error, "no program doveconf in PATH or /usr/bin"),
         };
     };
     let mut command = Command::new(doveconf);
@@ -57,13 +54,10 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
     }
     command.arg("-n").env("LC_ALL", "C");
     match program::output(command, Instant::now() + time) {
-        Ok(output) => {
-            let advice = judged(&Conf::read(&output), &ExpectedDovecot { config, client });
-            advice.into_iter().map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
-        }
+        Ok(output) => judged(&Conf::read(&output), &ExpectedDovecot { config, client }),
         // Often only root may read its files; a named file must be readable.
-        Err(why) if file.is_some() => finding(Level::Error, &why),
-        Err(why) => finding(Level::Ok, &format!("nothing about Dovecot was tested: {why}")),
+        Err(why) if file.is_some() => finding(Severity::Error, &why),
+        Err(why) => finding(Severity::Ok, &format!("nothing about Dovecot was tested: {why}")),
     }
 }
 
@@ -71,29 +65,32 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
 pub fn of_output(output: &str) -> Vec<Finding> {
     let (conf, config) = (Conf::read(output), Config::default());
     let clients = [Some(Ipv4Addr::LOCALHOST.into()), None];
-    let advice = clients
-        .into_iter()
-        .flat_map(|client| judged(&conf, &ExpectedDovecot { config: &config, client }));
-    advice.map(|(level, text)| Finding::new(level, "dovecot", text)).collect()
+    let ours = |client| ExpectedDovecot { config: &config, client };
+    clients.into_iter().flat_map(|client| judged(&conf, &ours(client))).collect()
 }
 
-type Rule = fn(&Conf, &ExpectedDovecot<'_>) -> Option<Advice>;
-
-const BY_IMAP: [Rule; 4] = [lock_timeout, login_penalty, sessions, fsync];
-const BOTH: [Rule; 2] = [sieve, quota];
-
-fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Advice> {
-    let by_imap = BY_IMAP.iter().filter(|_| ours.client.is_some());
-    let mut advice: Vec<Advice> =
-        by_imap.chain(&BOTH).filter_map(|rule| rule(conf, ours)).collect();
-    if advice.is_empty() {
-        advice.push((Level::Ok, "its settings fit".to_owned()));
+fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
+    let mut remarks = Remarks::default();
+    if let Some(client) = ours.client {
+        lock_timeout(conf, ours, &mut remarks);
+        login_penalty(conf, client, &mut remarks);
+        sessions(conf, ours, &mut remarks);
+        if conf.value("imap", "mail_fsync") == Some("never") {
+            remarks.error(
+                "mail_fsync = never: mail that was reported as delivered is lost when the power \
+                 fails; set it to optimized, at least in protocol imap",
+            );
+        }
     }
-    advice
+    plugins(conf, ours, &mut remarks);
+    if remarks.are_none() {
+        remarks.ok("its settings fit");
+    }
+    remarks.findings("dovecot", "").collect()
 }
 
 /// An append without an answer in time must not take effect later.
-fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
+fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     const NAME: &str = "mail_max_lock_timeout";
     let answer = ours.config.limits.answer_secs;
     let fits = answer.saturating_sub(1) / LOCKS;
@@ -102,100 +99,77 @@ fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
                   the mailbox has two copies until onedrop verify --repair";
     let value = conf.value("imap", NAME).unwrap_or("0");
     match conf::seconds(value) {
-        Some(0) => {
-            let text = format!(
-                "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; \
-                 {longer}; {mend}"
-            );
-            Some((Level::Warning, text))
-        }
-        Some(secs) if secs * LOCKS >= answer => {
-            let text = format!(
-                "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its \
-                 answer (limits.answer_secs = {answer}); {longer}; {mend}"
-            );
-            Some((Level::Warning, text))
-        }
-        Some(_) => None,
-        None => Some((Level::Warning, format!("{NAME} = {value} is not understood; {mend}"))),
+        Some(0) => remarks.warning(format!(
+            "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; \
+             {longer}; {mend}"
+        )),
+        Some(secs) if secs * LOCKS >= answer => remarks.warning(format!(
+            "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer \
+             (limits.answer_secs = {answer}); {longer}; {mend}"
+        )),
+        Some(_) => {}
+        None => remarks.warning(format!("{NAME} = {value} is not understood; {mend}")),
     }
 }
 
 /// After a failed login, also for an unknown account, Dovecot delays all logins from that address.
-fn login_penalty(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
-    let client = ours.client?;
+fn login_penalty(conf: &Conf, client: IpAddr, remarks: &mut Remarks) {
     let networks = conf.value("imap", "login_trusted_networks").unwrap_or_default();
     let is_off = conf
         .setting(&["service anvil", "unix_listener anvil-auth-penalty"], "mode")
         .is_some_and(|mode| !mode.is_empty() && mode.chars().all(|digit| digit == '0'));
-    if is_off || networks.split([' ', ',', '\t']).any(|network| holds(network, client)) {
-        return None;
+    if !is_off && !networks.split([' ', ',', '\t']).any(|network| holds(network, client)) {
+        remarks.warning(format!(
+            "login_trusted_networks does not name {client}, where we come from: after a failed \
+             login (a wrong password, an account that is not there) Dovecot lets every login from \
+             there wait, by up to 15 s; add {client}"
+        ));
     }
-    let text = format!(
-        "login_trusted_networks does not name {client}, where we come from: after a failed login \
-         (a wrong password, an account that is not there) Dovecot lets every login from there \
-         wait, by up to 15 s; add {client}"
-    );
-    Some((Level::Warning, text))
 }
 
-fn sessions(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
+fn sessions(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     const NAME: &str = "mail_max_userip_connections";
     let value = conf.value("imap", NAME);
-    let most = value.map_or(Some(SESSIONS), |value| value.parse().ok())?;
+    let Some(most) = value.map_or(Some(SESSIONS), |value| value.parse().ok()) else { return };
     let per_account = ours.config.pool.per_account as u64;
     let by_default = if value.is_none() { " (the default)" } else { "" };
     // 0 means no limit.
-    (most != 0 && most <= per_account).then(|| {
-        let text = format!(
+    if most != 0 && most <= per_account {
+        remarks.warning(format!(
             "{NAME} = {most}{by_default}: onedrop lmtp may hold {per_account} sessions of an \
              account (pool.per_account), and its owner's mail programs at this address need some; \
              raise it"
-        );
-        (Level::Warning, text)
-    })
-}
-
-fn fsync(conf: &Conf, _: &ExpectedDovecot<'_>) -> Option<Advice> {
-    (conf.value("imap", "mail_fsync") == Some("never")).then(|| {
-        let text = "mail_fsync = never: mail that was reported as delivered is lost when the power \
-                    fails; set it to optimized, at least in protocol imap";
-        (Level::Error, text.to_owned())
-    })
-}
-
-fn sieve(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
-    let by = ["lmtp", "lda"]
-        .into_iter()
-        .find(|protocol| conf.plugins(protocol).any(|plugin| plugin == "sieve"))?;
-    let how = what_we_do(ours);
-    let text = format!(
-        "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, \
-         because Onedrop {how}"
-    );
-    Some((Level::Warning, text))
-}
-
-fn quota(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Option<Advice> {
-    let has = |protocol: &str| conf.plugins(protocol).any(|plugin| plugin == "quota");
-    if ours.client.is_none() {
-        let text = "the plugin quota counts what Dovecot itself writes: Onedrop writes into the \
-                    Maildirs, past users' quotas";
-        return (has("lmtp") || has("lda") || has("imap"))
-            .then(|| (Level::Warning, text.to_owned()));
+        ));
     }
-    let elsewhere = ["lmtp", "lda"].into_iter().find(|protocol| has(protocol))?;
-    let text = format!(
-        "the plugin quota is in mail_plugins of protocol {elsewhere} and not of protocol imap: \
-         Onedrop's appends go past users' quotas; add it to protocol imap"
-    );
-    (!has("imap")).then_some((Level::Warning, text))
 }
 
-fn what_we_do(ours: &ExpectedDovecot<'_>) -> &'static str {
-    match ours.client {
+/// What Dovecot would do for a delivery of its own.
+fn plugins(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
+    const ITS_OWN: [&str; 2] = ["lmtp", "lda"];
+    let has = |plugin: &str, protocol: &str| conf.plugins(protocol).any(|one| one == plugin);
+    let how = match ours.client {
         Some(_) => "appends by IMAP",
         None => "writes into the Maildirs",
+    };
+    if let Some(by) = ITS_OWN.into_iter().find(|protocol| has("sieve", protocol)) {
+        remarks.warning(format!(
+            "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, \
+             because Onedrop {how}"
+        ));
+    }
+    let counting = ITS_OWN.into_iter().find(|protocol| has("quota", protocol));
+    match counting {
+        _ if ours.client.is_none() && (counting.is_some() || has("quota", "imap")) => {
+            remarks.warning(
+                "the plugin quota counts what Dovecot itself writes: Onedrop writes into the \
+                 Maildirs, past users' quotas",
+            );
+        }
+        Some(elsewhere) if !has("quota", "imap") => remarks.warning(format!(
+            "the plugin quota is in mail_plugins of protocol {elsewhere} and not of protocol imap: \
+             Onedrop's appends go past users' quotas; add it to protocol imap"
+        )),
+        _ => {}
     }
 }
 

@@ -11,7 +11,7 @@ const LONGEST: usize = 4000;
 /// What a finding means for mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum Severity {
     /// Correct, or worth knowing.
     Ok,
     /// Works, but is probably not intended.
@@ -22,13 +22,13 @@ pub enum Level {
     Error,
 }
 
-impl Level {
+impl Severity {
     fn name(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Untested => "untested",
-            Level::Error => "error",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Untested => "untested",
+            Severity::Error => "error",
         }
     }
 }
@@ -36,7 +36,8 @@ impl Level {
 /// One line: the fact, its place, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
-    pub level: Level,
+    #[serde(rename = "level")]
+    pub severity: Severity,
     pub topic: &'static str,
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,9 +48,9 @@ pub struct Finding {
 
 impl Finding {
     /// A finding on one line, with `text` cleaned.
-    pub fn new(level: Level, topic: &'static str, text: impl AsRef<str>) -> Finding {
+    pub fn new(severity: Severity, topic: &'static str, text: impl AsRef<str>) -> Finding {
         let text = text::shortened(text.as_ref().trim(), LONGEST).into_owned();
-        Finding { level, topic, text, file: None, line: None }
+        Finding { severity, topic, text, file: None, line: None }
     }
 
     pub fn in_file(mut self, file: &Path) -> Finding {
@@ -57,13 +58,57 @@ impl Finding {
         self
     }
 
-    pub(super) fn of_problem(level: Level, problem: &Problem) -> Finding {
-        let finding = Finding::new(level, "configuration", problem.to_string());
+    pub(super) fn of_problem(severity: Severity, problem: &Problem) -> Finding {
+        let finding = Finding::new(severity, "configuration", problem.to_string());
         let Origin::File { path, line, .. } = &problem.origin else { return finding };
         Finding { line: Some(*line).filter(|line| *line > 0), ..finding.in_file(path) }
     }
 
-    pub fn told(&self) -> String {
-        format!("{:<7} {}: {}", self.level.name(), self.topic, self.text)
+    /// As an administrator reads it.
+    pub fn line(&self) -> String {
+        format!("{:<7} {}: {}", self.severity.name(), self.topic, self.text)
+    }
+}
+
+/// What there is to say about one thing, in the order in which it is read.
+#[derive(Debug, Default)]
+pub(super) struct Remarks(Vec<(Severity, String)>);
+
+impl Remarks {
+    pub fn add(&mut self, severity: Severity, text: impl Into<String>) {
+        self.0.push((severity, text.into()));
+    }
+
+    pub fn ok(&mut self, text: impl Into<String>) {
+        self.add(Severity::Ok, text);
+    }
+
+    pub fn warning(&mut self, text: impl Into<String>) {
+        self.add(Severity::Warning, text);
+    }
+
+    pub fn error(&mut self, text: impl Into<String>) {
+        self.add(Severity::Error, text);
+    }
+
+    /// A remark that all is well, before all others.
+    pub fn put_first(&mut self, text: String) {
+        self.0.insert(0, (Severity::Ok, text));
+    }
+
+    /// Nothing is there to mend.
+    pub fn are_all_ok(&self) -> bool {
+        self.0.iter().all(|(severity, _)| *severity == Severity::Ok)
+    }
+
+    pub fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Findings about `topic`, each with `start` in front.
+    pub fn findings(self, topic: &'static str, start: &str) -> impl Iterator<Item = Finding> {
+        let finding =
+            move |(severity, text)| Finding::new(severity, topic, format!("{start}{text}"));
+        self.0.into_iter().map(finding)
     }
 }

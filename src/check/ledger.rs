@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::unistd::{AccessFlags, access};
 
 use super::bounded::bounded;
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Severity};
 use crate::config::{LedgerUrl, Loaded, StoreUrl};
 use crate::directory::Asked;
 use crate::ledger::{AnyLedger, LedgerError, SCHEMA_VERSION};
@@ -45,7 +45,7 @@ pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration)
                 return vec![Finding::new(level, "ledger", format!("{place}: {why}"))];
             }
             Err(why) => {
-                return vec![Finding::new(Level::Error, "ledger", format!("{place}: {why}"))];
+                return vec![Finding::new(Severity::Error, "ledger", format!("{place}: {why}"))];
             }
         }
     }
@@ -94,7 +94,7 @@ impl Ends {
             Ok(copies) => copies,
             Err(error) => {
                 let text = format!("it cannot be read how the latest copies were written: {error}");
-                return Some(Finding::new(Level::Warning, "ledger", text));
+                return Some(Finding::new(Severity::Warning, "ledger", text));
             }
         };
         let into_maildirs = matches!(self.loaded.config.store.kind(), StoreUrl::Maildir { .. });
@@ -109,7 +109,7 @@ impl Ends {
              all hosts must write the same way, or a copy may stand twice (told as long as it is \
              one of the latest {LATEST})"
         );
-        Some(Finding::new(Level::Warning, "ledger", text))
+        Some(Finding::new(Severity::Warning, "ledger", text))
     }
 
     /// Runs the administrator's query for an address without an account: a failing query would
@@ -118,14 +118,16 @@ impl Ends {
         let nobody = Asked::plain("nobody@onedrop-check.invalid");
         let asked = self.ask(move |ledger, until| ledger.account_by_query(&query, &nobody, until));
         match asked {
-            Ok(None) => Finding::new(Level::Ok, "ledger", "directory.query answers"),
+            Ok(None) => Finding::new(Severity::Ok, "ledger", "directory.query answers"),
             Ok(Some(account)) => {
                 let text = format!(
                     "directory.query knows an address that nobody has, as account {account:?}"
                 );
-                Finding::new(Level::Warning, "ledger", text)
+                Finding::new(Severity::Warning, "ledger", text)
             }
-            Err(error) => Finding::new(Level::Error, "ledger", format!("directory.query: {error}")),
+            Err(error) => {
+                Finding::new(Severity::Error, "ledger", format!("directory.query: {error}"))
+            }
         }
     }
 
@@ -144,10 +146,10 @@ impl Ends {
             .ask(|ledger, until| Ok(ledger.prove_exclusion(&lock_name(), until)))
             .unwrap_or_else(|error| Err(error.to_string()));
         match proof {
-            Ok(()) => Finding::new(Level::Ok, "lock", "two sessions exclude each other"),
+            Ok(()) => Finding::new(Severity::Ok, "lock", "two sessions exclude each other"),
             Err(why) => {
                 let unproven = "it is not proven that deliveries exclude each other";
-                Finding::new(Level::Error, "lock", format!("{place}: {unproven}: {why}"))
+                Finding::new(Severity::Error, "lock", format!("{place}: {unproven}: {why}"))
             }
         }
     }
@@ -155,15 +157,17 @@ impl Ends {
 
 fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
     match version {
-        Ok(SCHEMA_VERSION) => {
-            Finding::new(Level::Ok, "ledger", format!("{place}, schema version {SCHEMA_VERSION}"))
-        }
+        Ok(SCHEMA_VERSION) => Finding::new(
+            Severity::Ok,
+            "ledger",
+            format!("{place}, schema version {SCHEMA_VERSION}"),
+        ),
         Ok(found) | Err(LedgerError::Version { found }) => Finding::new(
-            Level::Error,
+            Severity::Error,
             "schema",
             format!("{place} {}", LedgerError::Version { found }),
         ),
-        Err(error) => Finding::new(Level::Error, "ledger", format!("{place}: {error}")),
+        Err(error) => Finding::new(Severity::Error, "ledger", format!("{place}: {error}")),
     }
 }
 
@@ -175,40 +179,40 @@ fn lock_name() -> String {
 }
 
 /// Why a ledger in a file cannot be tested without a change; `None` if it can.
-fn not_to_be_opened(path: &Path) -> Option<(Level, String)> {
+fn not_to_be_opened(path: &Path) -> Option<(Severity, String)> {
     const LATER: &str = "lock and schema can be tested then";
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Some(to_be_made(path, LATER));
         }
-        Err(error) => return Some((Level::Error, error.to_string())),
+        Err(error) => return Some((Severity::Error, error.to_string())),
         Ok(found) => found,
     };
     if !found.is_file() {
-        return Some((Level::Error, "not a regular file".to_owned()));
+        return Some((Severity::Error, "not a regular file".to_owned()));
     }
     if found.len() == 0 {
         let text = format!("an empty file, to be made a ledger by the first delivery; {LATER}");
-        return Some((Level::Ok, text));
+        return Some((Severity::Ok, text));
     }
     if is_in_rollback_mode(path) {
         let text = "an SQLite file that is not a ledger in use (no WAL): another program's? \
                     Nothing was tested; a ledger restored from a copy is in use again after a \
                     delivery";
-        return Some((Level::Warning, text.to_owned()));
+        return Some((Severity::Warning, text.to_owned()));
     }
     let mut locks = path.as_os_str().to_owned();
     locks.push("-locks");
     let locks = PathBuf::from(locks);
     (!locks.exists()).then(|| {
         (
-            Level::Ok,
+            Severity::Ok,
             format!("its lock file {} will be made by the next delivery; {LATER}", locks.display()),
         )
     })
 }
 
-fn to_be_made(path: &Path, later: &str) -> (Level, String) {
+fn to_be_made(path: &Path, later: &str) -> (Severity, String) {
     let folders = path.ancestors().skip(1);
     let here = Path::new(".");
     let nearest = folders
@@ -216,14 +220,14 @@ fn to_be_made(path: &Path, later: &str) -> (Level, String) {
         .find(|f| f.exists());
     let nearest = nearest.unwrap_or(Path::new("/"));
     match access(nearest, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) => (Level::Ok, format!("not there yet, the first delivery makes it; {later}")),
+        Ok(()) => (Severity::Ok, format!("not there yet, the first delivery makes it; {later}")),
         Err(error) => {
             let user = nix::unistd::geteuid();
             let text = format!(
                 "not there yet, and user {user} cannot make it: {}: {error}",
                 nearest.display()
             );
-            (Level::Error, text)
+            (Severity::Error, text)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The local Postfix in `onedrop check`: which services and parameters run onedrop, and whether
 //! they lose, return or change messages. `facts.rs` gathers facts from `postconf` and the user
-//! database; tables of rules without I/O judge them (`transport.rs` for pipe(8), `lmtp.rs` for
+//! database; rules without I/O judge them (`transport.rs` for pipe(8), `lmtp.rs` for
 //! lmtp(8), `site.rs`, `domains.rs`, `recipients.rs`). Nothing is changed.
 //!
 //! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix's src/pipe/pipe.c,
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Remarks, Severity};
 use crate::config::{Config, Listen, Loaded};
 
 mod access;
@@ -174,9 +174,6 @@ struct MailboxCommand {
     time_limit: String,
 }
 
-/// Level and text of a finding; the callers of the rules add the place.
-type Advice = (Level, String);
-
 /// Findings about the Postfix whose configuration is in `folder`, or this host's. No program runs
 /// longer than `time`.
 pub(super) fn findings(
@@ -186,9 +183,9 @@ pub(super) fn findings(
 ) -> Vec<Finding> {
     let Some(postconf) = ask::find_postconf(std::env::var_os("PATH").as_deref()) else {
         return match folder {
-            None => vec![Finding::new(Level::Ok, "postfix", "none on this host")],
+            None => vec![Finding::new(Severity::Ok, "postfix", "none on this host")],
             Some(_) => vec![Finding::new(
-                Level::Error,
+                Severity::Error,
                 "postfix",
                 "no program postconf in PATH or /usr/sbin",
             )],
@@ -199,7 +196,7 @@ pub(super) fn findings(
         Ok(setup) => judged(&setup, ours),
         // A host may have the package and not use it; a named folder must be readable.
         Err(why) => {
-            let level = if folder.is_some() { Level::Error } else { Level::Warning };
+            let level = if folder.is_some() { Severity::Error } else { Severity::Warning };
             vec![Finding::new(level, "postfix", why)]
         }
     }
@@ -207,25 +204,24 @@ pub(super) fn findings(
 
 /// The findings about `setup`; no I/O.
 fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Finding> {
-    let master = setup.folder.join("master.cf");
-    let main = setup.folder.join("main.cf");
-    let mut findings = Vec::new();
     let pipes = setup
         .transports
         .iter()
         .map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
     let servers =
         setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
-    for (name, advice) in pipes.chain(servers) {
-        findings.extend(advice.into_iter().map(|(level, text)| {
-            Finding::new(level, "postfix", format!("transport {name}: {text}")).in_file(&master)
-        }));
-    }
-    let advice = site::judged(setup, ours).into_iter().chain(domains::judged(setup, ours));
-    let advice = advice.chain(recipients::judged(setup, ours));
-    findings
-        .extend(advice.map(|(level, text)| Finding::new(level, "postfix", text).in_file(&main)));
-    findings
+    let mut site = Remarks::default();
+    site::judged(setup, ours, &mut site);
+    domains::judged(setup, ours, &mut site);
+    recipients::judged(setup, ours, &mut site);
+    let (master, main) = (setup.folder.join("master.cf"), setup.folder.join("main.cf"));
+    let of_services = pipes.chain(servers).flat_map(|(name, remarks)| {
+        remarks.findings("postfix", &format!("transport {name}: ")).collect::<Vec<_>>()
+    });
+    of_services
+        .map(|finding| finding.in_file(&master))
+        .chain(site.findings("postfix", "").map(|finding| finding.in_file(&main)))
+        .collect()
 }
 
 /// The findings for these outputs of postconf (main.cf, master.cf), without I/O.
@@ -273,21 +269,21 @@ fn seconds(time: &str) -> Option<u64> {
 /// Time that a delivery may take to end after its deadline, on a busy host.
 const MARGIN_SECS: u64 = 5;
 
-/// A finding if `limit`, the value of `parameter`, does not leave a delivery the time to end.
-fn time_limit(parameter: &str, limit: &str, ours: &ExpectedPostfix) -> Option<Advice> {
+/// A remark if `limit`, the value of `parameter`, does not leave a delivery the time to end.
+fn time_limit(parameter: &str, limit: &str, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     let Some(secs) = seconds(limit) else {
-        return Some((Level::Error, format!("{parameter} = {limit} is not a time")));
+        return remarks.error(format!("{parameter} = {limit} is not a time"));
     };
-    let deadline = ours.config.as_ref()?.limits.deadline_secs;
+    let Some(config) = &ours.config else { return };
+    let deadline = config.limits.deadline_secs;
     let least = deadline + MARGIN_SECS;
-    (secs < least).then(|| {
-        let text = format!(
+    if secs < least {
+        remarks.error(format!(
             "{parameter} = {limit} ends before a delivery does (limits.deadline_secs = \
              {deadline}), and then Postfix returns the mail to its sender; set it to {least}s or \
              more, or lower limits.deadline_secs"
-        );
-        (Level::Error, text)
-    })
+        ));
+    }
 }
 
 #[cfg(test)]

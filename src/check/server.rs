@@ -2,7 +2,7 @@
 //! sends messages.
 
 use super::bounded::{reach, shown};
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Severity};
 use crate::config::Loaded;
 
 pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
@@ -10,7 +10,7 @@ pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
     let place = via.display();
     Some(match reach(via) {
         Ok(()) => {
-            Finding::new(Level::Ok, "lmtp", format!("deliver.via: somebody listens at {place}"))
+            Finding::new(Severity::Ok, "lmtp", format!("deliver.via: somebody listens at {place}"))
         }
         Err(error) => {
             let text = format!(
@@ -18,7 +18,7 @@ pub(super) fn findings(loaded: &Loaded) -> Option<Finding> {
                  connections of its own; start onedrop-lmtp.socket, or leave the key out",
                 shown(&error)
             );
-            Finding::new(Level::Warning, "lmtp", text)
+            Finding::new(Severity::Warning, "lmtp", text)
         }
     })
 }

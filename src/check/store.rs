@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bounded::bounded;
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Severity};
 use super::ledger;
 use crate::config::Loaded;
 use crate::deliver::Failure;
@@ -32,11 +32,11 @@ pub(super) fn findings(
             "{place}: nothing was tested: directory.accounts names no account and no copy is on \
              record; pass --account NAME"
         );
-        return vec![Finding::new(Level::Untested, "store", text)];
+        return vec![Finding::new(Severity::Untested, "store", text)];
     };
     if !is_account_name(&account) {
         let text = format!("{place}: {account:?} cannot be an account; pass --account NAME");
-        return vec![Finding::new(Level::Error, "store", text)];
+        return vec![Finding::new(Severity::Error, "store", text)];
     }
     let (for_thread, name) = (loaded.clone(), account.clone());
     let checked = bounded(time + SLACK, move || {
@@ -45,16 +45,16 @@ pub(super) fn findings(
     });
     let failed = |why: String| {
         let why = why.strip_prefix("store: ").unwrap_or(&why);
-        vec![Finding::new(Level::Error, "store", format!("{place}, account {account}: {why}"))]
+        vec![Finding::new(Severity::Error, "store", format!("{place}, account {account}: {why}"))]
     };
     match checked {
         Ok(Ok(lines)) => {
             let told = |line: &String| {
-                Finding::new(Level::Ok, "store", format!("{place}, account {account}: {line}"))
+                Finding::new(Severity::Ok, "store", format!("{place}, account {account}: {line}"))
             };
             let mut findings: Vec<_> = match lines.is_empty() {
                 true => {
-                    vec![Finding::new(Level::Ok, "store", format!("{place}, account {account}"))]
+                    vec![Finding::new(Severity::Ok, "store", format!("{place}, account {account}"))]
                 }
                 false => lines.iter().map(told).collect(),
             };
@@ -84,18 +84,18 @@ fn of_the_way(
         Ok(way::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
     });
     match renewed {
-        Ok(Ok(proof)) => proof.map(|proof| Finding::new(Level::Ok, "store", proof)),
+        Ok(Ok(proof)) => proof.map(|proof| Finding::new(Severity::Ok, "store", proof)),
         Ok(Err(failure)) => {
             let why = failure.to_string();
             let why = why.strip_prefix("store: ").unwrap_or(&why);
             Some(Finding::new(
-                Level::Error,
+                Severity::Error,
                 "store",
                 format!("{why}; without a proof on record nothing is written"),
             ))
         }
         Err(why) => Some(Finding::new(
-            Level::Error,
+            Severity::Error,
             "store",
             format!("for whom the server lets us act: {why}"),
         )),

@@ -39,11 +39,11 @@ fn an_exclusion_that_is_not_proven_is_an_error() {
     };
     let findings = check(adapters(unproven), Some("lisa"), AMPLE);
     let lock = only(&findings, "lock");
-    assert_eq!(lock.level, Level::Error);
+    assert_eq!(lock.severity, Severity::Error);
     let expected = "postgres://db/onedrop: it is not proven that deliveries exclude each other: \
                     two hold one lock";
     assert_eq!(lock.text, expected);
-    assert_eq!(only(&findings, "store").level, Level::Ok);
+    assert_eq!(only(&findings, "store").severity, Severity::Ok);
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn another_schema_version_is_an_error_and_the_lock_is_still_tested() {
     for (open_ledger, what) in cases {
         let findings = check(adapters(open_ledger), Some("lisa"), AMPLE);
         let schema = only(&findings, "schema");
-        assert_eq!(schema.level, Level::Error);
+        assert_eq!(schema.severity, Severity::Error);
         assert!(schema.text.contains(what), "{}", schema.text);
-        assert_eq!(only(&findings, "lock").level, Level::Ok);
+        assert_eq!(only(&findings, "lock").severity, Severity::Ok);
     }
 }
 
@@ -73,7 +73,7 @@ fn a_ledger_out_of_reach_does_not_keep_the_store_from_being_checked() {
     let gone: OpenLedger = |_, _| Err(LedgerError::Unavailable("no route\nto host".into()));
     let findings = check(adapters(gone), None, AMPLE);
     let ledger = only(&findings, "ledger");
-    assert_eq!(ledger.level, Level::Error);
+    assert_eq!(ledger.severity, Severity::Error);
     assert_eq!(ledger.text, "postgres://db/onedrop: cannot be reached: no route to host");
     assert_eq!(only(&findings, "store").text, "maildir:///nowhere, account of-lisa: in memory");
 }
@@ -95,7 +95,7 @@ fn an_end_that_hangs_is_left_behind() {
 fn an_end_that_panics_is_an_error_like_any_other() {
     let findings = check(adapters(|_, _| panic!("boom")), Some("lisa"), AMPLE);
     assert!(only(&findings, "ledger").text.ends_with("internal error: boom"), "{findings:?}");
-    assert_eq!(only(&findings, "store").level, Level::Ok);
+    assert_eq!(only(&findings, "store").severity, Severity::Ok);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_store_that_refuses_the_login_is_an_error() {
         let findings = check(Adapters { store, ..adapters(good) }, Some("lisa"), AMPLE);
         let refused = only(&findings, "store");
         assert_eq!(refused.text, "maildir:///nowhere, account lisa: AUTHENTICATIONFAILED");
-        assert_eq!(refused.level, Level::Error);
+        assert_eq!(refused.severity, Severity::Error);
     }
 }
 
@@ -117,7 +117,7 @@ fn a_store_that_refuses_the_login_is_an_error() {
 fn an_account_is_asked_for_when_the_directory_names_none() {
     let loaded = Arc::new(loaded("domains = [\"a.example\"]"));
     let findings = store::findings(&loaded, None, adapters(good), AMPLE);
-    assert_eq!(findings[0].level, Level::Untested);
+    assert_eq!(findings[0].severity, Severity::Untested);
     assert!(
         findings[0].text.contains("nothing was tested")
             && findings[0].text.ends_with("pass --account NAME")
@@ -129,7 +129,7 @@ fn an_account_is_asked_for_when_the_directory_names_none() {
         "the account of a copy on record"
     );
     let findings = store::findings(&loaded, Some("../x"), adapters(good), AMPLE);
-    assert_eq!(findings[0].level, Level::Error);
+    assert_eq!(findings[0].severity, Severity::Error);
 }
 
 /// The configuration is one for Maildirs.
@@ -145,7 +145,7 @@ fn a_copy_that_was_written_another_way_is_reported() {
     else {
         panic!("{findings:?}")
     };
-    assert_eq!(other.level, Level::Warning);
+    assert_eq!(other.severity, Severity::Warning);
     assert!(other.text.contains("account=lisa mailbox=INBOX was written by IMAP"), "{other:?}");
     only(&check(adapters(|_, _| placed(&[name()])), None, AMPLE), "ledger");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Parser as _;
 
 use super::{CheckArgs, Cli, Command, Said, counted, usage_problem};
-use crate::check::{self, Arguments, Finding, Level, Options, Understood};
+use crate::check::{self, Arguments, Finding, Options, Severity, Understood};
 use crate::exit::Verdict;
 use crate::service::Adapters;
 
@@ -32,14 +32,14 @@ pub fn understand(words: &[String]) -> Understood {
 }
 
 fn said(findings: &[Finding], json: bool) -> Said {
-    let lines = || findings.iter().map(Finding::told).collect::<Vec<_>>().join("\n");
+    let lines = || findings.iter().map(Finding::line).collect::<Vec<_>>().join("\n");
     let out = match json {
         true => serde_json::to_string_pretty(findings).unwrap_or_else(|_| lines()),
         false => lines(),
     };
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let count = |level| findings.iter().filter(|finding| finding.severity == level).count();
     let (errors, warnings, gaps) =
-        (count(Level::Error), count(Level::Warning), count(Level::Untested));
+        (count(Severity::Error), count(Severity::Warning), count(Severity::Untested));
     let counts = [(errors, "error"), (gaps, "gap"), (warnings, "warning")];
     let counts: Vec<_> =
         counts.iter().filter(|(one, _)| *one > 0).map(|(one, what)| counted(*one, what)).collect();
@@ -56,22 +56,22 @@ mod tests {
 
     #[test]
     fn the_verdict_counts() {
-        let of = |levels: &[Level]| {
+        let of = |levels: &[Severity]| {
             let findings: Vec<_> =
                 levels.iter().map(|level| Finding::new(*level, "store", "x")).collect();
             let said = said(&findings, false);
             (said.err, said.verdict)
         };
-        assert_eq!(of(&[Level::Ok, Level::Warning]), (String::new(), Verdict::Done));
+        assert_eq!(of(&[Severity::Ok, Severity::Warning]), (String::new(), Verdict::Done));
         assert_eq!(
-            of(&[Level::Untested, Level::Warning]),
+            of(&[Severity::Untested, Severity::Warning]),
             ("1 gap, 1 warning".to_owned(), Verdict::No)
         );
         assert_eq!(
-            of(&[Level::Error, Level::Untested]),
+            of(&[Severity::Error, Severity::Untested]),
             ("1 error, 1 gap".to_owned(), Verdict::Failed)
         );
-        let three = of(&[Level::Error, Level::Warning, Level::Error]);
+        let three = of(&[Severity::Error, Severity::Warning, Severity::Error]);
         assert_eq!(three, ("2 errors, 1 warning".to_owned(), Verdict::Failed));
     }
 }

@@ -1,7 +1,8 @@
 //! Whether the directory knows the domains that Postfix routes to onedrop; mail for other domains
 //! is returned. Only domains written in main.cf are checked, tables are not read.
 
-use super::{Advice, ExpectedPostfix, Level, Setup, routes};
+use super::{ExpectedPostfix, Setup, routes};
+use crate::check::finding::Remarks;
 use crate::config::DirectorySettings;
 
 /// The domains of a route.
@@ -14,35 +15,26 @@ const LISTS: [(&str, &str); 3] = [
 /// Domains in the text.
 const SHOWN: usize = 5;
 
-pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Advice> {
-    let Some(config) = &ours.config else { return Vec::new() };
+pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
+    let Some(config) = &ours.config else { return };
     let of_ours = routes::to_us(setup);
-    let lists = LISTS.iter().filter(|(name, _)| of_ours.contains(name));
-    lists
-        .filter_map(|(name, list)| unknown(name, list, setup.value(list), &config.directory))
-        .collect()
-}
-
-fn unknown(
-    route: &str,
-    list: &str,
-    domains: &str,
-    directory: &DirectorySettings,
-) -> Option<Advice> {
-    let unknown: Vec<_> = written_out(domains).filter(|domain| !knows(directory, domain)).collect();
-    if unknown.is_empty() || directory.knows_nobody() {
-        return None; // a directory that knows nobody defers, and has its own warning
+    for (route, list) in LISTS.iter().filter(|(name, _)| of_ours.contains(name)) {
+        let unknown = written_out(setup.value(list));
+        let unknown: Vec<_> = unknown.filter(|one| !knows(&config.directory, one)).collect();
+        // A directory that knows nobody defers, and has its own warning.
+        if unknown.is_empty() || config.directory.knows_nobody() {
+            continue;
+        }
+        let mut shown = unknown.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+        if unknown.len() > SHOWN {
+            shown += &format!(" and {} more", unknown.len() - SHOWN);
+        }
+        remarks.warning(format!(
+            "{list} has domains that [directory] does not know: {shown}; {route} leads their mail \
+             to onedrop, which returns it as for unknown recipients; add them to \
+             directory.domains, or take them out of {list}"
+        ));
     }
-    let mut shown = unknown.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    if unknown.len() > SHOWN {
-        shown += &format!(" and {} more", unknown.len() - SHOWN);
-    }
-    let text = format!(
-        "{list} has domains that [directory] does not know: {shown}; {route} leads their mail to \
-         onedrop, which returns it as for unknown recipients; add them to directory.domains, or \
-         take them out of {list}"
-    );
-    Some((Level::Warning, text))
 }
 
 /// The domains in a list, without tables, files, exceptions and localhost.
@@ -88,8 +80,7 @@ mod tests {
 
     #[test]
     fn tables_and_localhost_are_passed_over() {
-        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, \
-                    localhost c.example";
+        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, localhost c.example";
         assert_eq!(written_out(list).collect::<Vec<_>>(), ["a.example", "c.example"]);
     }
 }
