@@ -20,8 +20,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use sysexits::ExitCode;
 
 use crate::deadline::Deadline;
-use crate::deliver::Failure;
-use crate::outcome::{Outcome, OverQuota, Status};
+use crate::outcome::{Outcome, Status};
 use crate::text;
 
 /// Bytes of the line; Postfix keeps 4096 bytes of output, and a pipe takes this many atomically.
@@ -106,17 +105,10 @@ fn print(out: &str) -> std::io::Result<()> {
 /// Runs `f` and turns a panic into a temporary failure.
 pub fn guard(f: impl FnOnce() -> Outcome) -> Outcome {
     panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
-    panic::catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|payload| Failure::Internal(panic_text(payload)).outcome(OverQuota::Defer))
-}
-
-/// The message of a panic.
-pub fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
-    payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "panic".to_owned())
+    panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
+        let text = format!("internal error: {}", text::of_panic(payload));
+        Outcome::TempFail(Status::TEMPORARY, text)
+    })
 }
 
 /// Ignores SIGXFSZ, so that a write beyond local(8)'s limit for files (`mailbox_size_limit`) fails
@@ -198,8 +190,8 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     }
     let doing =
         if deadline.is_answering() { "waiting for the store's answer" } else { "delivering" };
-    let failure = Failure::Deadline { secs: deadline_secs, doing: doing.to_owned() };
-    end(&failure.outcome(OverQuota::Defer));
+    let text = format!("deadline of {deadline_secs} s passed while {doing}");
+    end(&Outcome::TempFail(Status::TEMPORARY, text));
 }
 
 /// Writes to standard output unless that would block.

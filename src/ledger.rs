@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 pub mod memory;
 mod on_record;

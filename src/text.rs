@@ -8,6 +8,7 @@
 //! [`escaped`] shows which control character it was, and [`without_controls`] leaves them out. By
 //! hand: no crate does this and nothing else.
 
+use std::any::Any;
 use std::borrow::Cow;
 
 /// `text` on one line.
@@ -51,6 +52,12 @@ pub fn without_controls(text: &str) -> String {
 /// `bytes`, which should be UTF-8, on one line, at most `longest` bytes.
 pub fn of_bytes(bytes: &[u8], longest: usize) -> String {
     within(&String::from_utf8_lossy(bytes), longest).into_owned()
+}
+
+/// What a panic said.
+pub fn of_panic(payload: Box<dyn Any + Send>) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref().cloned()).unwrap_or_else(|| "panic".to_owned())
 }
 
 /// `text` on one line in printable ASCII (space to `~`): every other character is `?`, blanks of

@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use crate::exit;
-
 /// Connecting takes no time unless the queue of the listener is full.
+use crate::text;
+
 const TIME: Duration = Duration::from_secs(2);
 
 /// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with
@@ -32,7 +32,7 @@ pub(super) fn bounded<T: Send + 'static>(
             Err(format!("no answer within {} s", time.as_secs_f64().ceil()))
         }
         Err(RecvTimeoutError::Disconnected) => {
-            let text = step.join().err().map(exit::panic_text).unwrap_or_default();
+            let text = step.join().err().map(text::of_panic).unwrap_or_default();
             Err(format!("internal error: {text}"))
         }
     }

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::exit::panic_text;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, LedgerError,
     OpenTurn, RandomValue, Recorded, ToConfirm, Turn,
@@ -21,6 +20,7 @@ use crate::ledger::{
 use crate::lock_key::Hash;
 use crate::outcome::Outcome;
 use crate::store::{Copy, Need, Receipt, Slot, Store, StoreError};
+use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
@@ -161,8 +161,9 @@ impl<'a> Placing<'a> {
             Step::Claimed(claim) => {
                 let place = || self.place(copy, &claim, early, &mut phases);
                 // A panic is a failure of this copy and of no other.
-                catch_unwind(AssertUnwindSafe(place))
-                    .unwrap_or_else(|panic| Step::Ended(Err(Failure::Internal(panic_text(panic)))))
+                catch_unwind(AssertUnwindSafe(place)).unwrap_or_else(|panic| {
+                    Step::Ended(Err(Failure::Internal(text::of_panic(panic))))
+                })
             }
             step => step,
         };

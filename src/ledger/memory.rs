@@ -15,9 +15,10 @@ use crate::clock::Clock;
 use crate::directory::{Asked, Destination};
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
+use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::Connections;
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 use rows::{Holder, Rows};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::RandomValue;
 use crate::directory::Destination;
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 /// Which copies to compare.
 #[derive(Debug, Clone, Copy)]

@@ -19,9 +19,10 @@ use super::{
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
+use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::{Connections, InUse, Limits, Pool};
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 use commits::Commits;
 
 mod commits;

@@ -19,9 +19,10 @@ use super::{
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
+use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::Connections;
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 /// What a delivery needs of a ledger.
 pub trait Ledger: Send + Sync {

@@ -24,9 +24,10 @@ use super::{
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
+use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::Limits;
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 mod account;
 mod columns;

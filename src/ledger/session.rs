@@ -13,8 +13,9 @@ use super::{
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
+use crate::login::Way;
 use crate::message::Identity;
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 /// One message to be recorded.
 #[derive(Debug, Clone, Copy)]

@@ -29,9 +29,10 @@ use crate::byte_lock;
 use crate::directory::{Asked, Destination};
 use crate::durable;
 use crate::lock_key::{self, Hash};
+use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::Limits;
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 mod kept;
 mod migrate;

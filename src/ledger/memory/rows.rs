@@ -12,8 +12,9 @@ use crate::ledger::{
     RandomValue, Recorded, recorded_secs,
 };
 use crate::lock_key::Hash;
+use crate::login::Way;
 use crate::message::{Facts, Identity};
-use crate::store::{Receipt, Way};
+use crate::receipt::Receipt;
 
 /// All that is on record, and the locks.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use super::rows::{CopyRow, Rows, wall_clock};
 use crate::directory::Destination;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 impl Rows {
     pub fn copies_to_verify(

@@ -11,7 +11,7 @@ use crate::ledger::{
     MOST_TOGETHER, Recorded, ToConfirm, ToRecord,
 };
 use crate::message::{Facts, Identity};
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 /// So many calls at the same time: the server can work on one while it writes the other to disk.
 const AT_ONCE: usize = 2;

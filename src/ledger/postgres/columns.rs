@@ -11,7 +11,7 @@ use super::connection::Statement;
 use crate::ledger::{
     Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt, receipt_columns,
 };
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 use crate::text;
 
 /// The longest text in a column with an index, in bytes; Postgres takes 2704, `lower()` may

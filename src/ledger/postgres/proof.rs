@@ -5,7 +5,7 @@ use postgres::types::Type;
 use super::columns::cell;
 use super::connection::{Connection, Statement};
 use crate::ledger::LedgerError;
-use crate::store::Way;
+use crate::login::Way;
 
 const IS_PROVEN: &str =
     "SELECT count(*) FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";

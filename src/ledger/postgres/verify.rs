@@ -13,7 +13,7 @@ use crate::ledger::receipt_columns::columns;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 /// A page for each of four reasons, each by an index of its own; the page of all is within them.
 const COPIES: &str = "

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::ledger::LedgerError;
-use crate::store::Way;
+use crate::login::Way;
 
 pub(super) fn is_proven(connection: &Connection, way: &Way) -> Result<bool, LedgerError> {
     let found = connection

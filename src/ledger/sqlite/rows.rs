@@ -14,7 +14,7 @@ use crate::ledger::{
     recorded_secs,
 };
 use crate::message::{Facts, Identity};
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 use crate::text;
 
 pub(super) fn record_locked(

@@ -9,7 +9,7 @@ use crate::directory::Destination;
 use crate::ledger::receipt_columns::columns;
 use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
 use crate::message::Identity;
-use crate::store::Receipt;
+use crate::receipt::Receipt;
 
 const COPIES: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,

@@ -16,11 +16,11 @@ use super::metrics::Metrics;
 use crate::deadline::Deadline;
 use crate::deliver::{CopyResult, Ending, Failure, Phases, Watch};
 use crate::envelope::Envelope;
-use crate::exit::panic_text;
 use crate::ledger::Recorded;
 use crate::message::{Message, ReceivedClauses};
 use crate::outcome::Outcome;
 use crate::service::{Mail, Service};
+use crate::text;
 
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const SLACK: Duration = Duration::from_millis(500);
@@ -116,7 +116,7 @@ impl MessageDelivery {
         };
         let deliver = || drop(self.service.deliver(mail, &self.deadline, self));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(deliver)) {
-            self.fail(&Failure::Internal(panic_text(panic)));
+            self.fail(&Failure::Internal(text::of_panic(panic)));
         }
     }
 
