@@ -183,7 +183,7 @@ fn only<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
 }
 
 fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(Finding::told).collect::<Vec<_>>().join("\n")
+    findings.iter().map(Finding::line).collect::<Vec<_>>().join("\n")
 }
 
 fn hang() -> ! {
