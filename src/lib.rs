@@ -42,7 +42,7 @@ pub mod sender;
 pub mod service;
 pub mod store;
 pub mod telemetry;
-mod text;
+pub mod text;
 pub mod verify;
 pub mod way;
 mod web;

@@ -221,7 +221,7 @@ impl Scheduler {
         if let Err(panic) = end
             && !panic.is::<Crashed>()
         {
-            state.panics.push(onedrop::exit::panic_text(panic));
+            state.panics.push(onedrop::text::of_panic(panic));
         }
         let now = state.now;
         if let Some(helped) = state.tasks[task].helps {
