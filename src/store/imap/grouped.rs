@@ -31,11 +31,11 @@ pub fn is_small(copy: &Copy<'_>) -> bool {
 /// The appends that are under way, by account and mailbox.
 #[derive(Default)]
 pub struct Appends {
-    mailboxes: Mutex<InUse>,
+    mailboxes: Mutex<UsedMailboxes>,
 }
 
 /// Mailboxes by account and name, each with how many use it.
-type InUse = HashMap<(String, String), (usize, Arc<Mailbox>)>;
+type UsedMailboxes = HashMap<(String, String), (usize, Arc<Mailbox>)>;
 
 struct Mailbox {
     group: GroupCommit<OwnedCopy, Appended>,
@@ -101,7 +101,7 @@ impl Appends {
         Entry { appends: self, key, mailbox: Arc::clone(mailbox) }
     }
 
-    fn mailboxes(&self) -> MutexGuard<'_, InUse> {
+    fn mailboxes(&self) -> MutexGuard<'_, UsedMailboxes> {
         // Nothing that can panic is done under this lock.
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
