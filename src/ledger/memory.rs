@@ -76,8 +76,8 @@ impl MemoryLedger {
         self.rows().time.set_back(by);
     }
 
-    /// Ends this handle's session, as a server does with one that fell silent: the locks it held are
-    /// free, and a turn that is open comes to nothing. The next call begins another one.
+    /// Ends this handle's session, as a server does with one that fell silent: the locks it held
+    /// are free, and a turn that is open comes to nothing. The next call begins another one.
     pub fn lose_session(&self) {
         self.rows().locks.retain(|_, holder| holder.session != self.session);
     }

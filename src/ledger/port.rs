@@ -60,9 +60,9 @@ pub trait Ledger: Send + Sync {
     ) -> Result<Vec<CopyState>, LedgerError>;
 
     /// Opens the placing of a copy for which the lease alone is not enough (it is in doubt, or
-    /// others may join the lease): takes the lock named `copy_key` and re-reads the row. The lock is
-    /// held as long as what comes back in [`Turn::Ours`], and no longer than the connection to the
-    /// ledger lives. Whether the lease has run out is not asked: the caller watches its clock.
+    /// others may join the lease): takes the lock named `copy_key` and re-reads the row. The lock
+    /// is held as long as what comes back in [`Turn::Ours`], and no longer than the connection to
+    /// the ledger lives. Whether the lease has run out is not asked: the caller watches its clock.
     ///
     /// # Errors
     /// [`LedgerError::Contended`]: another delivery has the turn.
@@ -80,8 +80,8 @@ pub trait Ledger: Send + Sync {
     /// look has settled it, and a look that began before settles nothing.
     fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError>;
 
-    /// Gives back leases under which certainly nothing was written: the rows are free again, as much
-    /// in doubt as before the claim.
+    /// Gives back leases under which certainly nothing was written: the rows are free again, as
+    /// much in doubt as before the claim.
     fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError>;
 
     /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed,
@@ -99,8 +99,8 @@ pub trait Ledger: Send + Sync {
     fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError>;
 
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
-    /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not, or
-    /// they are those for the other recipients of the same message.
+    /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
+    /// or they are those for the other recipients of the same message.
     fn finish(
         &self,
         identity: &Identity,
@@ -159,8 +159,8 @@ pub trait Proofs: Send + Sync {
     /// Whether it is on record that a login through `way` acts for the account that it names.
     fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError>;
 
-    /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is not
-    /// so.
+    /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is
+    /// not so.
     fn note_proof(
         &self,
         way: &Way,
@@ -192,8 +192,8 @@ pub trait Records: Send + Sync {
 
 /// What comparing the ledger with mailboxes needs.
 pub trait Audit: Send + Sync {
-    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and then
-    /// by row, from behind the one told last.
+    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and
+    /// then by row, from behind the one told last.
     fn copies_to_verify(
         &self,
         window: &Window<'_>,

@@ -1,17 +1,14 @@
-//! The ledger in Postgres: the reference, shared by many hosts. It promises what [`Ledger`] says,
-//! with transaction-level advisory locks and rows re-read after them, and works through PgBouncer
-//! in transaction pooling: no session state outside a transaction, and statements prepared only
-//! where `ledger.prepare` says so. The steps of a delivery are functions of the schema
-//! (`migrations/postgres/`). It relies on READ COMMITTED (every statement sees what was committed
-//! before it began), on the server's clock for leases, and on `synchronous_commit` not being off,
-//! which each writing transaction sees to. A crash at any point leaves no transaction and no lock,
-//! once the server has seen the connection close or `idle_in_transaction_session_timeout` has
-//! passed; committed leases run out by themselves.
+//! The ledger in Postgres: the reference, shared by many hosts.
 //!
-//! `session` bounds every wait on a connection (`link`), `metered` what may come in, `target` reads
-//! the URL and sets up TLS, `record` and `place` ask what a delivery needs in its order, several
-//! deliveries `together`; `trace`, `verify`, `schema` and `account` what everything else does;
-//! `columns` and `text` turn values into columns.
+//! Promise: the port's, with transaction-level advisory locks and rows that are re-read after the
+//! lock. It works through PgBouncer in transaction pooling: no session state outside a transaction,
+//! and prepared statements only if `ledger.prepare` is set. The steps of a delivery are functions
+//! of the schema (`migrations/postgres/`).
+//!
+//! Relies on READ COMMITTED (a statement sees what was committed before it began), the server's
+//! clock for leases, and `synchronous_commit`, which each writing transaction switches on. After a
+//! crash no transaction and no lock is left once the server has seen the connection close or
+//! `idle_in_transaction_session_timeout` has passed; committed leases run out.
 
 use std::sync::Arc;
 use std::time::Instant;

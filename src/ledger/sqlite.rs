@@ -1,11 +1,11 @@
-//! The ledger in an SQLite file, for one host: nothing to install, created at the first use.
-//! Promises all of the port; `NOTIFY` has no counterpart here. Relies on a local file system (WAL
-//! and locks do not work over NFS).
+//! The ledger in an SQLite file, for one host: nothing to install, created at the first use. It
+//! keeps the whole promise of the port; `NOTIFY` has no counterpart. It relies on a local file
+//! system, because WAL and locks do not work over NFS.
 //!
-//! Locks are bytes of a file beside the database (`byte_lock`): no SQLite transaction is open while
-//! the store works. WAL with synchronous=FULL: a commit is durable when it returns, and the names
-//! of the files are durable before the first one. The WAL is kept at close, since a delivery per
-//! process would otherwise pay for a checkpoint each.
+//! Locks are bytes of a file beside the database (`byte_lock`), so no SQLite transaction is open
+//! while the store works. With WAL and synchronous=FULL a commit is durable when it returns, and
+//! the names of the files are durable before the first one. Closing keeps the WAL: otherwise each
+//! process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -45,11 +45,11 @@ use rows::{
     CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_attempt, record_locked,
 };
 
-/// Frames of the WAL after which a commit copies them into the database. Small: a process that
-/// opens the database first after all others closed it reads the whole WAL.
+/// Frames of the WAL after which a commit copies them into the database. Small, because the first
+/// process that opens the database reads the whole WAL.
 const CHECKPOINT_PAGES: u32 = 128;
 
-/// Tells the time by which leases count: the host's, but in tests of clocks.
+/// The clock of leases: the host's, except in tests of clocks.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// A ledger in a file.
@@ -82,7 +82,7 @@ pub struct SqliteSession {
 
 impl From<rusqlite::Error> for LedgerError {
     fn from(error: rusqlite::Error) -> Self {
-        // A value that is none of the column's kind: no version of this program writes it.
+        // A value of another kind than the column's: no version of this program writes it.
         if let rusqlite::Error::FromSqlConversionFailure(column, _, why) = &error {
             return LedgerError::Broken(format!("column {column} of a row: {why}"));
         }
@@ -119,7 +119,7 @@ impl SqliteSession {
         Ok(ledger)
     }
 
-    /// Opens the file and its WAL, and makes sure that their names are durable.
+    /// Opens the file and its WAL, and makes their names durable.
     fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteSession, LedgerError> {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
@@ -152,16 +152,16 @@ impl SqliteSession {
         ))?;
         let ledger =
             SqliteSession { path: path.to_owned(), clock, connection, locks, holds: None, until };
-        // Opens the WAL, and while we have it open nobody removes it.
+        // Opens the WAL; while it is open, no process deletes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
         Ok(ledger)
     }
 
-    /// Syncs the folder and those above it, unless somebody has since the WAL was made. SQLite
-    /// would sync the folder in every process (it is built without that, see .cargo/config.toml).
-    /// The lock file holds which WAL it was done for: what a crash takes of that is done again, and
-    /// a WAL made anew is another file.
+    /// Syncs the folder and those above it, unless a process has done so since the WAL was created.
+    /// SQLite would sync the folder in every process; .cargo/config.toml builds it without that.
+    /// The lock file records for which WAL this was done; if a crash loses the record, it is done
+    /// again.
     fn make_names_durable(&self) -> std::io::Result<()> {
         let made = identity_of(&beside(&self.path, "-wal"));
         let mut done = FileIdentity::default();
@@ -171,7 +171,7 @@ impl SqliteSession {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         durable::sync_way_to(folder.unwrap_or(Path::new(".")))?;
         if let Some(made) = made {
-            // What cannot be noted is done again.
+            // If this fails, the next process syncs again.
             let _ = self.locks.write_all_at(&made, 0);
         }
         Ok(())
@@ -184,7 +184,7 @@ impl SqliteSession {
         Ok(tables == 0)
     }
 
-    /// Tries for the lock at `key`.
+    /// Tries to take the lock at `key`.
     fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
         self.unlock()?;
         match byte_lock::try_lock(&self.locks, key) {
@@ -203,7 +203,7 @@ impl SqliteSession {
             .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
-    /// A write transaction that has its write lock from the start, and the time at which it got it.
+    /// A transaction that holds the write lock, and the time at which it got it.
     fn begin(&mut self) -> Result<(Transaction<'_>, f64), LedgerError> {
         let SqliteSession { connection, clock, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
@@ -212,7 +212,7 @@ impl SqliteSession {
     }
 }
 
-/// The name of a file that belongs to the ledger's.
+/// The name of a file beside the ledger's.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
@@ -222,7 +222,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Inode and time of birth.
 type FileIdentity = [u8; 24];
 
-/// Which file is at `path`; `None` where the file system does not tell.
+/// The identity of the file at `path`; `None` if the file system does not record births.
 fn identity_of(path: &Path) -> Option<FileIdentity> {
     let file = path.metadata().ok()?;
     let born = file.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -232,8 +232,8 @@ fn identity_of(path: &Path) -> Option<FileIdentity> {
     Some(identity)
 }
 
-/// SQLite does not use its busy time-out when it turns a new file to WAL: of several that open it
-/// at once, all but one are told at once that it is locked.
+/// Switches to WAL. SQLite does not use its busy time-out here: if several processes open a new
+/// file at once, all but one get an error immediately.
 fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerError> {
     loop {
         match ask_for_wal(connection) {
@@ -244,7 +244,7 @@ fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerErro
                 thread::sleep(Duration::from_millis(2));
             }
             Ok(mode) if mode == "wal" => return Ok(()),
-            // Where several processes cannot share memory, as on most network file systems.
+            // Processes cannot share memory, as on most network file systems.
             Ok(mode) => {
                 return Err(LedgerError::Unavailable(format!(
                     "no WAL on this file system (only {mode})"
@@ -255,8 +255,8 @@ fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerErro
     }
 }
 
-/// Asks for WAL; returns the mode. The answer's row comes before what it says is on disk: only the
-/// end of the statement tells whether that failed.
+/// Requests WAL; returns the mode. SQLite returns the row before it has written the change, so the
+/// statement must be run to its end to see a failure.
 fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
     let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
     let mut rows = statement.query([])?;
@@ -274,7 +274,7 @@ impl Session for SqliteSession {
     fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
         self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
         let recorded = record_locked(self, one);
-        // After the commit: whoever gets the lock next must already see our rows.
+        // After the commit: the next holder of the lock must see these rows.
         self.unlock()?;
         recorded
     }
@@ -317,8 +317,7 @@ impl Session for SqliteSession {
 
     fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
         let confirmed = confirm(self, one);
-        // After the commit, and whatever came of it: a lock that stays would make others wait for
-        // nothing.
+        // After the commit, and also after a failure, or others would wait for nothing.
         self.unlock()?;
         confirmed
     }
@@ -398,7 +397,7 @@ impl Session for SqliteSession {
         asked: &Asked,
     ) -> Result<Option<String>, LedgerError> {
         let mut statement = self.connection.prepare(query)?;
-        // SQLite numbers $NAMEs in the order in which they come, so each is bound by its name.
+        // SQLite numbers $NAMEs by appearance, so each is bound by its name.
         let mut parameters = vec![("$1", &asked.address), ("$2", &asked.given)];
         parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
         let has_others = statement.parameter_count() > parameters.len();
@@ -487,7 +486,7 @@ mod tests {
         drop(open());
         let first = identity_of(&beside(&path, "-wal"));
         assert!(first.is_none_or(|made| noted() == made));
-        // As an administrator's sqlite3 does when it is the last to close the database.
+        // Like an administrator's sqlite3 that closes the database last.
         std::fs::remove_file(beside(&path, "-wal")).unwrap();
         drop(open());
         let second = identity_of(&beside(&path, "-wal"));

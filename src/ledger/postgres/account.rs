@@ -1,6 +1,6 @@
-//! The administrator's query for an account. It runs in a transaction that can change nothing, and
-//! only one column of text comes back from it, whatever types the site's tables have (a type of its
-//! own would need a look into the catalogue, and that a prepared statement).
+//! The administrator's query for an account. It runs in a read-only transaction and returns one
+//! column of text, whatever types the site's tables have (the client would have to look up another
+//! type in the catalogue, with a prepared statement).
 
 use postgres::types::Type;
 
@@ -17,13 +17,12 @@ pub(super) fn by_query(
     asked: &Asked,
 ) -> Result<Option<String>, LedgerError> {
     if asked.given.contains('\0') {
-        return Ok(None); // no text in Postgres holds it
+        return Ok(None); // text in Postgres cannot hold it
     }
-    // The line end keeps a comment at the query's end from swallowing ours.
+    // The line end closes a comment at the end of the query.
     let query = query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
     let sql = format!("SELECT ARRAY({query}\n)::text[]");
-    // Postgres counts the parameters that it is given, so the second goes along only where it is
-    // used.
+    // Postgres refuses a parameter that the statement does not use.
     let (address, given) = (asked.address.as_str(), asked.given.as_str());
     let mut statement = Statement::new(&sql).with(&address, Type::TEXT);
     if query.contains("$2") {
@@ -52,8 +51,7 @@ fn explained(error: LedgerError) -> LedgerError {
             )
         }
         late if is_late(&late) => LedgerError::TookTooLong("directory.query".to_owned()),
-        // A standby says the same of every writing statement; here the transaction is read-only by
-        // our own will.
+        // On a standby the same error means another thing; this transaction is always read-only.
         LedgerError::Unavailable(text) if text.starts_with("25006") => {
             LedgerError::Refused(format!("the directory's query must not write: {text}"))
         }

@@ -1,6 +1,6 @@
-//! The port's values as columns and back. Texts that came from a command line or a header are
-//! cleaned on their way in, so that no message is refused for them; what comes back and makes no
-//! sense is an error, never a guess.
+//! Converts the port's values to columns and back. Text from a command line or a header is cleaned
+//! before it is stored, so that Postgres refuses no message because of it; a stored value that
+//! makes no sense is an error.
 
 use std::time::UNIX_EPOCH;
 
@@ -14,10 +14,9 @@ use crate::ledger::{
 use crate::receipt::Receipt;
 use crate::text;
 
-/// The longest text in a column with an index, in bytes; Postgres takes 2704, `lower()` may
-/// lengthen a text.
+/// Bytes of a text in an indexed column; Postgres allows 2704, and `lower()` may lengthen a text.
 pub(super) const INDEXED: usize = 1000;
-/// The longest text in any other column, in bytes.
+/// Bytes of a text in any other column.
 pub(super) const LONGEST: usize = 4000;
 
 /// A message as it is recorded, its addresses and parts: 19 columns.
@@ -85,7 +84,7 @@ impl<'a> MessageColumns<'a> {
         }
     }
 
-    /// With whether the message's bytes are kept, and those, as they stand among the others.
+    /// `keeps_raw` and `raw`: whether the message's bytes are kept, and the bytes.
     pub fn bind<'s>(
         &'s self,
         statement: Statement<'s>,
@@ -115,7 +114,7 @@ impl<'a> MessageColumns<'a> {
     }
 }
 
-/// The Date field as Postgres takes it and people read it: the years 1 to 9999.
+/// The Date field, if its year is 1 to 9999.
 fn date_secs(date: i64) -> Option<f64> {
     (-62_135_596_800..=253_402_300_799).contains(&date).then_some(date as f64)
 }
@@ -124,8 +123,7 @@ fn clamped(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// Who tries, as five columns. Command-line arguments and environment variables hold what they
-/// like.
+/// An attempt, as five columns. Arguments and environment variables may hold any text.
 pub(super) struct AttemptColumns {
     texts: [String; 4],
     pid: i64,

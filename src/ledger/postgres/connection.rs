@@ -1,9 +1,9 @@
-//! A session whose every wait is bounded: connecting (name, socket, TLS, login) and each round trip
-//! end at `until`. tokio-postgres runs on a private single-threaded runtime that turns only while a
-//! call is waiting. A session that did not answer in time is dropped with its connection, and so
-//! are its transaction and its locks; it has to be opened again. Statements of one round trip are
-//! sent before the first answer is read; they go unnamed and with the types they have, so a pooler
-//! may put each transaction on another server connection, unless the target says otherwise.
+//! A session in which every wait is bounded: connecting (name, socket, TLS, login) and each round
+//! trip end at `until`. tokio-postgres runs on a private single-threaded runtime that turns only
+//! during a call. A session without an answer in time is closed, and its transaction and locks end.
+//! All statements of a round trip are sent before the first answer is read. They are unnamed and
+//! carry their types, so a pooler may give each transaction another server connection, unless
+//! `ledger.prepare` is set.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -21,11 +21,11 @@ use super::link::Link;
 use super::target::Target;
 use crate::ledger::LedgerError;
 
-/// A statement with its parameters, numbered `$1` up in their order.
+/// A statement and its parameters, `$1` first.
 pub struct Statement<'a> {
     sql: &'a str,
     params: Vec<(&'a (dyn ToSql + Sync), Type)>,
-    /// The text, of a statement worth keeping prepared where the connection can.
+    /// The text, if the statement should be prepared where the connection can.
     kept: Option<&'static str>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Statement<'a> {
         Statement { sql, params: Vec::new(), kept: None }
     }
 
-    /// One that most deliveries run.
+    /// A statement that most deliveries run.
     pub fn kept(sql: &'static str) -> Statement<'a> {
         Statement { sql, params: Vec::new(), kept: Some(sql) }
     }
@@ -45,9 +45,9 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// What a transaction is for.
+/// The kind of a transaction.
 #[derive(Clone, Copy)]
-pub enum Access {
+pub enum TransactionMode {
     /// Every statement sees what was committed before it.
     Write,
     /// All statements see the same state.
@@ -60,8 +60,8 @@ pub struct Connection {
     until: Instant,
     link: Option<Link>,
     in_transaction: bool,
-    /// The server's own transactions are not READ COMMITTED: [`call`](Connection::call) has to open
-    /// one that is.
+    /// The server's default isolation is not READ COMMITTED: [`call`](Connection::call) opens a
+    /// transaction itself.
     calls_begin: bool,
 }
 
@@ -95,7 +95,7 @@ impl Connection {
         results: usize,
     ) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
         self.rollback()?;
-        let sql = format!("{} {sql}", self.begin_sql(Access::Write));
+        let sql = format!("{} {sql}", self.begin_sql(TransactionMode::Write));
         self.in_transaction = true;
         let outcome = self.batch(&sql).and_then(|mut sets| {
             let own = sets.len().checked_sub(results).map(|start| sets.split_off(start));
@@ -131,8 +131,8 @@ impl Connection {
         outcome
     }
 
-    /// Calls a function of the schema that does all of a step, in a transaction of its own. It says
-    /// itself when that is none that it can work in (see the migration); then it gets one.
+    /// Calls a function of the schema that does a whole step, in a transaction of its own. If the
+    /// function reports the wrong isolation level, it is called again in a suitable transaction.
     pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
         self.rollback()?;
         if !self.calls_begin {
@@ -149,7 +149,7 @@ impl Connection {
         self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
-    /// As [`call`](Connection::call), and where a transaction is open, in it and as its end.
+    /// As [`call`](Connection::call); an open transaction is used and committed.
     pub fn commit_call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
         if !self.in_transaction {
             return self.call(statement);
@@ -157,14 +157,14 @@ impl Connection {
         self.commit(std::slice::from_ref(statement)).and_then(only)
     }
 
-    /// How long the server may wait for a lock, in milliseconds: a bit more than we wait ourselves.
-    /// For what we left behind.
+    /// Milliseconds that the server may wait for a lock: slightly more than the client waits, so
+    /// that it ends statements that the client has given up.
     pub fn patience_ms(&self) -> i64 {
         i64::from(millis(self.left() + Duration::from_secs(1)))
     }
 
-    /// How long the server may wait for us in a transaction. A host that vanished frees its locks
-    /// by this.
+    /// Milliseconds that the server may wait for the client in a transaction; after that a vanished
+    /// host's locks are free.
     pub fn idle_ms(&self) -> i64 {
         i64::from(millis(self.left() + Duration::from_secs(5)))
     }
@@ -173,7 +173,7 @@ impl Connection {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Has the server keep those of `statements` that are worth it, where it can.
+    /// Prepares those of `statements` that are marked for it, if the target allows.
     fn prepare(&mut self, statements: &[&Statement<'_>]) -> Result<(), LedgerError> {
         if !self.target.prepare {
             return Ok(());
@@ -198,20 +198,19 @@ impl Connection {
     }
 
     /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one
-    /// round trip; returns each one's rows. Any error rolls all of them back, and ends the
-    /// transaction; where the session was lost, they may hold nevertheless.
+    /// round trip; returns each one's rows. An error rolls all of them back and ends the
+    /// transaction; if the session was lost, they may be committed.
     pub fn commit(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
-        self.send_and_end(Access::Write, statements)
+        self.send_and_end(TransactionMode::Write, statements)
     }
 
-    /// Runs `statements` in a transaction of their own that changes nothing.
+    /// Runs `statements` in a read-only transaction.
     pub fn read(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.rollback()?;
-        self.send_and_end(Access::Read, statements)
+        self.send_and_end(TransactionMode::Read, statements)
     }
 
-    /// Ends the open transaction, if any, and gives its locks back. Without a session there is
-    /// none.
+    /// Ends the open transaction, if any, and releases its locks.
     pub fn rollback(&mut self) -> Result<(), LedgerError> {
         if !self.in_transaction {
             return Ok(());
@@ -220,7 +219,7 @@ impl Connection {
         self.run(async |link| link.client.batch_execute("ROLLBACK").await)
     }
 
-    /// For the way out of a failure that matters more: the session is usable or gone.
+    /// After another failure: rolls back, or closes the session.
     pub fn rollback_or_lose(&mut self) {
         if self.rollback().is_err() {
             self.lose();
@@ -229,7 +228,7 @@ impl Connection {
 
     fn send_and_end(
         &mut self,
-        access: Access,
+        access: TransactionMode,
         statements: &[Statement<'_>],
     ) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.prepare(&statements.iter().collect::<Vec<_>>())?;
@@ -247,7 +246,7 @@ impl Connection {
         })?;
         let skip = answered.len().saturating_sub(statements.len() + 1);
         match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
-            // Each wanted statement had its answer, and so had COMMIT.
+            // All statements and COMMIT have their answers.
             Ok(rows) if skip == usize::from(begin.is_some()) => {
                 Ok(rows.into_iter().skip(skip).take(statements.len()).collect())
             }
@@ -256,20 +255,24 @@ impl Connection {
         }
     }
 
-    fn begin_sql(&self, access: Access) -> String {
+    fn begin_sql(&self, access: TransactionMode) -> String {
         let (statement_ms, idle_ms) = (self.patience_ms(), self.idle_ms());
         let limits = format!(
-            "SET LOCAL idle_in_transaction_session_timeout = {idle_ms}; SET LOCAL statement_timeout = {statement_ms};"
+            "SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
+             SET LOCAL statement_timeout = {statement_ms};"
         );
         match access {
-            // The level is spelled out because a server's default may be another, and then a row
-            // re-read under a lock would show the past. A commit that the server may forget must
-            // not let a copy be written.
-            Access::Write => format!(
-                "BEGIN ISOLATION LEVEL READ COMMITTED; {limits} SELECT set_config('synchronous_commit', 'on', true) \
+            // The level is explicit, because under another default a row re-read under a lock would
+            // be an old one. A copy must not be written after a commit that the server may lose.
+            TransactionMode::Write => format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; {limits}
+                 SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
             ),
-            Access::Read => format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}"),
+            TransactionMode::Read => format!(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                                              {limits}"
+            ),
         }
     }
 
@@ -294,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// What `error` means; drops the session where it means its end.
+    /// The meaning of `error`; closes the session if the error ends it.
     fn explain(&mut self, error: &Error) -> LedgerError {
         let meaning = meaning_of(error);
         let closed =
@@ -305,8 +308,7 @@ impl Connection {
         if !closed && answered.is_some_and(|db| !fatal(db)) {
             return meaning;
         }
-        // Without an answer of the server to this very statement the connection's own end may say
-        // more.
+        // If the server did not answer this statement, the connection's own error says more.
         let cause = match answered {
             None if closed => self.link.as_mut().and_then(Link::end_cause),
             _ => None,
@@ -323,8 +325,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Say goodbye (a pooler then keeps its server connection), but wait for nothing. In a
-        // transaction the closed connection is what rolls it back.
+        // Terminate, so that a pooler keeps its server connection, but wait for nothing. An open
+        // transaction is rolled back by closing the connection.
         if let Some(link) = self.link.take().filter(|_| !self.in_transaction) {
             link.say_goodbye();
         }
@@ -336,7 +338,7 @@ fn only(mut rows: Vec<Vec<Row>>) -> Result<Vec<Row>, LedgerError> {
     rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
 }
 
-/// What the schema's functions say in a transaction that is not READ COMMITTED.
+/// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
 const WRONG_ISOLATION: &str = "OD001";
 
 fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
@@ -352,10 +354,9 @@ fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + 'a>>;
 
-/// Waits for all of `requests`, which are sent in their order before the first answer is read:
-/// tokio-postgres queues a request when its future is first polled. After one that could not be
-/// sent the rest, and with it COMMIT, is not sent either: then the answers are fewer, and the last
-/// is that error.
+/// Sends all `requests` in order before it reads the first answer (tokio-postgres queues a request
+/// when its future is first polled), then waits for all answers. After a request that cannot be
+/// sent, the rest and with it COMMIT is not sent either; then that error is the last answer.
 async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<Vec<Row>, Error>> {
     let mut waiting: Vec<Sent<'a>> = Vec::new();
     let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();

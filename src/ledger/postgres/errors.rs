@@ -1,5 +1,5 @@
-//! What a failure means to the port's caller. A server's text is passed on as SQLSTATE and message,
-//! in one line; its details may quote a row, so they stay out.
+//! Converts failures to errors of the port. A server's error is passed on as SQLSTATE and message
+//! in one line, without its details, which may quote a row.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     if *code == SqlState::UNDEFINED_TABLE && db.message().contains("onedrop_schema") {
         return LedgerError::Version { found: 0 };
     }
-    // Deadlock, serialization failure, lock not available: another session is at it.
+    // Deadlock, serialization failure, lock not available: another session holds the rows.
     if matches!(code.code(), "40P01" | "40001" | "55P03") {
         return LedgerError::Contended;
     }
-    // What an administrator has to grant.
+    // Missing privileges.
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return LedgerError::Login(text_of(error));
     }
-    // Connection, resources, operator intervention, idle too long, a standby: another session may
-    // do better.
+    // Connection, resources, operator intervention, idle time-out, a standby: another session may
+    // succeed.
     let elsewhere = matches!(code.code().get(..2), Some("08" | "53" | "57" | "58"))
         || matches!(code.code(), "25P03" | "25006");
     if elsewhere { unavailable(error) } else { LedgerError::Refused(text_of(error)) }
@@ -38,18 +38,19 @@ pub(super) fn no_answer(after: Duration) -> LedgerError {
     LedgerError::Unavailable(no_answer_text(after))
 }
 
-/// Whether the server answered that it does not let us in: invalid authorization (28000, 28P01), or
-/// no such database (3D000).
+/// Whether the server refuses the login: invalid authorization (28000, 28P01) or no such database
+/// (3D000).
 pub(super) fn refuses_login(error: &Error) -> bool {
     error.as_db_error().is_some_and(|db| {
         db.code().code().starts_with("28") || *db.code() == SqlState::INVALID_CATALOG_NAME
     })
 }
 
-/// Whether the session was there and an answer did not come in time: ours to wait for it, or the
-/// server's by `statement_timeout`, which we set (57014, query_canceled).
+/// Whether an answer did not come in time: by our own clock, or by the `statement_timeout` that we
+/// set (57014, query_canceled).
 pub(super) fn is_late(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Unavailable(text) if text.starts_with("57014") || text.starts_with(NO_ANSWER))
+    let is_late = |text: &str| text.starts_with("57014") || text.starts_with(NO_ANSWER);
+    matches!(error, LedgerError::Unavailable(text) if is_late(text))
 }
 
 const NO_ANSWER: &str = "no answer within ";

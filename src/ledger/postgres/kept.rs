@@ -1,4 +1,4 @@
-//! What is kept of shared copies that could not be placed.
+//! The bytes of shared copies that could not be placed.
 
 use postgres::types::Type;
 
@@ -8,14 +8,14 @@ use super::connection::{Connection, Statement};
 use crate::ledger::LedgerError;
 use crate::text;
 
-/// The bytes travel once.
+/// Tried first, so that the bytes are sent only once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
 
-/// With the copy's row locked: a receipt that comes to be on record at the same moment finds what
-/// it has to take out.
+/// Locks the copy's row, so that a receipt recorded at the same moment deletes the kept bytes.
 const KEEP: &str = "
 WITH unplaced AS (
-    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL FOR UPDATE
+    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared
+    AND placed_at IS NULL FOR UPDATE
 )
 INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
 ON CONFLICT (message_id) DO UPDATE SET why = excluded.why

@@ -1,4 +1,4 @@
-//! One connection with the private runtime that drives it: it turns only while somebody waits.
+//! One connection with its private runtime, which runs only while a call waits.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,12 +16,12 @@ use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
 use crate::ledger::LedgerError;
 
-/// A connection and what drives it.
+/// A connection and its runtime.
 pub(super) struct Link {
     pub client: Client,
-    /// What the server may still send.
+    /// Bytes that the server may still send.
     pub budget: Budget,
-    /// Statements that the server keeps for this connection, by their text.
+    /// Statements prepared in this connection, by their text.
     pub prepared: HashMap<&'static str, tokio_postgres::Statement>,
     connection: JoinHandle<Result<(), Error>>,
     pub runtime: Background,
@@ -64,7 +64,7 @@ impl Link {
             }
         }
         let all = failures.join("; ");
-        // One that does not answer may be the one that would let us in.
+        // A host that does not answer might accept the login.
         Err(if refusals == failures.len() {
             LedgerError::Login(all)
         } else {
@@ -80,10 +80,9 @@ impl Link {
         ended.ok()?.ok()?.err()
     }
 
-    /// Whether the connection stands, as far as this end of it knows: what came in since the last
-    /// call is read first.
+    /// Whether the connection is open, as far as this end knows, after reading pending input.
     pub fn is_alive(&self) -> bool {
-        // Two turns: one sees what the socket has, the other handles it.
+        // Two turns: the first reads the socket, the second handles the message.
         self.runtime.block_on(async {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
@@ -105,7 +104,7 @@ impl Link {
     }
 }
 
-/// A runtime that can be dropped while a name look-up still hangs in a thread of its own.
+/// A runtime that can be dropped while a name look-up hangs in a thread.
 pub(super) struct Background(Option<Runtime>);
 
 impl Background {

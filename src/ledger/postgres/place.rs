@@ -1,7 +1,7 @@
-//! Placing one copy: the turn, the receipt, the lease given back. The turn, where one is taken, is
-//! a transaction that holds the copy's lock and no row lock, however long the store takes; the
-//! receipt and COMMIT end it in one round trip. Without a turn no transaction is open meanwhile,
-//! and the receipt has its own. A crash leaves the lease, and whatever the store has.
+//! Placing one copy: the turn, the receipt, the release of the lease. A turn is a transaction that
+//! holds the copy's lock and no row lock while the store works; the receipt and COMMIT end it in
+//! one round trip. Without a turn no transaction is open meanwhile, and the receipt has its own. A
+//! crash leaves the lease, and whatever is in the store.
 
 use postgres::Row;
 use postgres::types::Type;
@@ -13,16 +13,16 @@ use crate::lock_key::{Hash, advisory_key, name_hash};
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
 
-/// Those of `onedrop_confirm`: [`Connection::patience_ms`], the claim (3), the receipt (3), the facts
-/// (2), the end (5).
+/// The parameters of `onedrop_confirm`: [`Connection::patience_ms`], the claim (3), the receipt
+/// (3), the facts (2), the end (5).
 pub(super) const PARAMETERS: usize = 14;
 
-/// What `onedrop_confirm` says, among the columns of `onedrop_record`.
-pub(super) const AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, NULL::bigint, NULL::boolean, \
-     NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, \
-     f.file_name, NULL::bytea";
+/// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
+pub(super) const AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, \
+     NULL::bigint, NULL::boolean, NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, \
+     f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, f.file_name, NULL::bytea";
 
-/// The rows are locked in the order in which claims lock them.
+/// Locks rows in the same order as claims.
 const RELEASE: &str = r#"
 UPDATE onedrop_copy c SET leased_until = NULL, in_doubt = c.prior_doubt
 FROM (
@@ -76,7 +76,7 @@ fn no_copy(claim: &Claim) -> LedgerError {
     LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
-/// One receipt's parameters, but for the first.
+/// One receipt's parameters, except the first.
 pub(super) struct ConfirmColumns<'a> {
     of: &'a ToConfirm<'a>,
     value: &'a [u8],
@@ -118,7 +118,8 @@ impl<'a> ConfirmColumns<'a> {
     }
 }
 
-/// What `onedrop_confirm` says of one receipt, and what is left to do.
+/// Reads the result of `onedrop_confirm` for one receipt, and records the attempt's end if that is
+/// left to do.
 pub(super) fn confirmed(
     connection: &mut Connection,
     one: &ToConfirm<'_>,
@@ -132,7 +133,7 @@ pub(super) fn confirmed(
             _ => Err(no_copy(claim)),
         };
     }
-    // The receipt is there, by another's hand: the end still has to be.
+    // Another delivery has recorded the receipt; the attempt's end is not on record yet.
     let has_ended: bool = cell(row, 3)?;
     if let Some((attempt, end)) = one.end.filter(|_| !has_ended) {
         super::record::finish(connection, attempt, end)?;

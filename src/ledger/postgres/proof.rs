@@ -1,4 +1,4 @@
-//! What was proven of mail servers: see [`Ledger::is_proven`](crate::ledger::Ledger::is_proven).
+//! Proofs about mail servers; see [`Ledger::is_proven`](crate::ledger::Ledger::is_proven).
 
 use postgres::types::Type;
 
@@ -9,8 +9,10 @@ use crate::login::Way;
 
 const IS_PROVEN: &str =
     "SELECT count(*) FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
-const PUT: &str = "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ($1, $2, $3, $4)
-     ON CONFLICT (server, login_user, way) DO UPDATE SET proven_at = clock_timestamp(), host = excluded.host";
+const PUT: &str =
+    "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ($1, $2, $3, $4)
+     ON CONFLICT (server, login_user, way) DO UPDATE SET proven_at = clock_timestamp(),
+     host = excluded.host";
 const TAKE: &str = "DELETE FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
 
 fn of<'a>(sql: &'a str, way: &'a Way) -> Statement<'a> {

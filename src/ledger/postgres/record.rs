@@ -1,7 +1,7 @@
-//! The record of a delivery, in one round trip: the function `onedrop_record` does it all, from the
-//! message's lock to the claims (`together` calls it). A crash before its commit leaves nothing,
-//! one after it a message row and leases that run out. Without the lock (a fail-over lost it, say)
-//! the unique keys still hold: a second message row or copy row cannot come to be.
+//! The record of a delivery, in one round trip: the function `onedrop_record` does everything from
+//! the message's lock to the claims (`together` calls it). A crash before its commit leaves
+//! nothing, a crash after it a message row and leases that run out. If the lock is lost, for
+//! example in a fail-over, unique keys still prevent a second row of a message or copy.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,8 +20,8 @@ use crate::lock_key::advisory_key;
 use crate::message::Identity;
 use crate::text;
 
-/// Those of `onedrop_record`: [`Connection::patience_ms`], the version, the lock; the message (its two
-/// hashes and 19); the attempt (5); the claims (7).
+/// The parameters of `onedrop_record`: [`Connection::patience_ms`], the version, the lock; the
+/// message (its two hashes and 19); the attempt (5); the claims (7).
 pub(super) const PARAMETERS: usize = 36;
 
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -29,21 +29,23 @@ const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $
 const VERSION: i32 = SCHEMA_VERSION as i32;
 
 const FINISH: &str = "
-UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1 RETURNING id";
+UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1
+RETURNING id";
 
 const INSERT_ENDED_ATTEMPT: &str = "
-INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid, started_at, duration_ms,
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+                             started_at, duration_ms,
                              outcome, status, detail)
 VALUES ((SELECT id FROM onedrop_message WHERE id_hash = $1 AND digest = $2), $1, $3, $4, $5, $6, $7,
         clock_timestamp() - $8 * interval '1 millisecond', $8, $9, $10, $11)";
 
-/// What `onedrop_record` says of one message.
-pub(super) enum Answer {
+/// The result of `onedrop_record` for one message.
+pub(super) enum RecordResult {
     Recorded(Recorded),
     WantsRaw,
 }
 
-/// One record's parameters, but for the first.
+/// One record's parameters, except the first.
 pub(super) struct RecordColumns<'a> {
     identity: [&'a [u8]; 2],
     lock: i64,
@@ -68,7 +70,7 @@ impl<'a> RecordColumns<'a> {
         }
     }
 
-    /// `with_raw`: with the bytes, where they are to be kept.
+    /// `with_raw`: sends the bytes, if they are to be kept.
     pub fn bind<'s>(&'s self, statement: Statement<'s>, with_raw: bool) -> Statement<'s> {
         let statement = statement.with(&VERSION, Type::INT4);
         let [id_hash, digest] = &self.identity;
@@ -81,7 +83,7 @@ impl<'a> RecordColumns<'a> {
         self.claims.bind(self.who.bind(statement))
     }
 
-    pub fn answer(&self, rows: &[Row]) -> Result<Answer, LedgerError> {
+    pub fn answer(&self, rows: &[Row]) -> Result<RecordResult, LedgerError> {
         let row = rows
             .first()
             .ok_or_else(|| LedgerError::Broken("a record without an answer".to_owned()))?;
@@ -93,10 +95,10 @@ impl<'a> RecordColumns<'a> {
             return Err(LedgerError::Contended);
         }
         if cell::<Option<bool>>(row, 3)? == Some(true) {
-            return Ok(Answer::WantsRaw);
+            return Ok(RecordResult::WantsRaw);
         }
         let epoch_secs: i64 = cell(row, 5)?;
-        Ok(Answer::Recorded(Recorded {
+        Ok(RecordResult::Recorded(Recorded {
             message: cell(row, 4)?,
             recorded_at: SystemTime::UNIX_EPOCH
                 + Duration::from_secs(u64::try_from(epoch_secs).unwrap_or(0)),
@@ -168,8 +170,8 @@ pub(super) fn note_attempts(
 
 /// The claims of one call: seven columns.
 struct Claims<'a> {
-    /// For each row its destination's place. Always in the same order, so that two sessions cannot
-    /// lock rows crosswise.
+    /// The destination's index for each row, sorted so that all sessions lock rows in the same
+    /// order.
     order: Vec<usize>,
     accounts: Vec<&'a str>,
     mailboxes: Vec<&'a str>,
@@ -208,8 +210,8 @@ impl<'a> Claims<'a> {
             .with(&self.lease_ms, Type::INT8)
     }
 
-    /// Reads the answers, whose columns begin at `at`: the copy, whether it is claimed, epoch,
-    /// doubt; whether it is placed, the receipt; the row's value.
+    /// Reads the rows, whose columns from `at` on are: copy, claimed, epoch, doubt, placed,
+    /// receipt, random value.
     fn states(&self, rows: &[Row], at: usize) -> Result<Vec<CopyState>, LedgerError> {
         if rows.len() != self.order.len() {
             return Err(LedgerError::Broken(format!(
@@ -229,7 +231,7 @@ impl<'a> Claims<'a> {
                 }),
                 (false, Some(true)) => CopyState::Placed(receipt(row, at + 5)?),
                 (false, Some(false)) => CopyState::Busy,
-                // Taken out in this very moment.
+                // The row was deleted at this moment.
                 (false, None) => return Err(LedgerError::Contended),
             });
         }

@@ -1,7 +1,7 @@
-//! The schema and its migrations. Each migration is one transaction with its row in
-//! `onedrop_schema`, under a lock, so two programs that migrate at once apply it once, and a crash
-//! leaves the version before or after it. A migration that was applied and differs from the one in
-//! this program is an error, never applied again. By hand: refinery takes no lock.
+//! The schema and its migrations. Each migration and its row in `onedrop_schema` are one
+//! transaction under a lock, so two programs that migrate at once apply it once, and a crash leaves
+//! the version before or after it. If an applied migration differs from this program's, that is an
+//! error. By hand, because refinery takes no lock.
 
 use postgres::types::Type;
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ struct Migration {
     sql: &'static str,
 }
 
-/// In their order; the last one makes [`SCHEMA_VERSION`].
+/// In order; the last one creates [`SCHEMA_VERSION`].
 const MIGRATIONS: [Migration; 5] = [
     Migration {
         version: 1,
@@ -54,7 +54,8 @@ CREATE TABLE onedrop_schema (
     sha256     bytea NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE onedrop_schema IS 'migrations applied; the highest version is the one of the schema';";
+COMMENT ON TABLE onedrop_schema
+IS 'migrations applied; the highest version is the one of the schema';";
 
 /// [`Ledger::schema_version`](crate::ledger::Ledger::schema_version).
 pub(super) fn version(connection: &mut Connection) -> Result<i64, LedgerError> {
@@ -93,12 +94,12 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, Ledger
 
 /// Applies `migration` unless it is on record; returns whether it did.
 fn apply(connection: &mut Connection, migration: &Migration) -> Result<bool, LedgerError> {
-    // Each in a statement of its own: what follows the lock must see what its last holder
-    // committed. That needs a scan: to_regclass() may answer from what this session remembers of
-    // the time before.
+    // Separate statements: those after the lock must see what its last holder committed. They scan
+    // the catalogue, because to_regclass() may answer from this session's cache.
     let sets = connection.begin(
         &format!(
-            "SELECT pg_advisory_xact_lock({}); SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'onedrop_schema' \
+            "SELECT pg_advisory_xact_lock({}); SELECT EXISTS (SELECT FROM pg_class
+             WHERE relname = 'onedrop_schema' \
              AND pg_table_is_visible(oid)); SELECT current_setting('server_encoding');",
             advisory_key(&name_hash("onedrop migrate"))
         ),

@@ -195,7 +195,9 @@ mod tests {
     #[test]
     fn of_several_hosts_the_one_that_takes_writes_is_wanted() {
         let several = hosts("postgres://localhost:1,127.0.0.1:2/x");
-        assert!(several.iter().all(|host| host.config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite));
+        for host in &several {
+            assert_eq!(host.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        }
         assert_eq!(
             several.iter().map(|host| host.config.get_ports()[0]).collect::<Vec<_>>(),
             [1, 2]
@@ -217,7 +219,8 @@ mod tests {
         assert_eq!(times("postgres://db.example,db2.example/x"), ours);
         let secs = Duration::from_secs;
         let theirs = times(
-            "postgres://db.example/x?tcp_user_timeout=30&keepalives=0&keepalives_idle=40&keepalives_interval=50",
+            "postgres://db.example/x?tcp_user_timeout=30&keepalives=0&\
+             keepalives_idle=40&keepalives_interval=50",
         );
         assert_eq!(theirs, (Some(secs(30)), false, (secs(40), Some(secs(50)))));
         assert_eq!(times("postgres://db.example/x?tcp_user_timeout=0").0, None);

@@ -1,9 +1,9 @@
-//! What one or several deliveries put on record in one statement, and so in one transaction: one
-//! round trip, one commit. The functions are volatile: each call sees what was committed before it
-//! began, and what the calls before it did.
+//! Group commit: one statement, and so one round trip and one commit, for the records and receipts
+//! of one or several deliveries. The functions are volatile: each call sees what was committed
+//! before it began and what the calls before it did.
 //!
-//! Every row begins with the number of its call, from 0, and goes on with the columns of
-//! `onedrop_record`; those of `onedrop_confirm` stand in the columns of the same kind ([`place`]).
+//! Every row begins with the number of its call, from 0, then has the columns of `onedrop_record`;
+//! results of `onedrop_confirm` use the columns of the same kind ([`place`]).
 
 use std::sync::OnceLock;
 
@@ -13,14 +13,13 @@ use postgres::types::Type;
 use super::columns::cell;
 use super::connection::{Connection, Statement};
 use super::place::{self, ConfirmColumns};
-use super::record::{self, Answer, RecordColumns};
+use super::record::{self, RecordColumns, RecordResult};
 use super::schema;
 use crate::ledger::{Committed, LedgerError, MOST_TOGETHER, SCHEMA_VERSION, ToConfirm, ToRecord};
 
-/// In company nobody waits for longer than that for a lock of others, in milliseconds; alone one
-/// may. Longer than a commit takes on a slow disk: those that announce messages come one after the
-/// other (NOTIFY's lock). Two that wait for each other's rows are parted by `deadlock_timeout`, or
-/// by this.
+/// Milliseconds that a group waits for another session's lock; a single call may wait longer. It is
+/// longer than a commit on a slow disk, because commits with NOTIFY wait for each other. A deadlock
+/// of two groups is ended by `deadlock_timeout` or by this.
 const IN_COMPANY_MS: i64 = 2000;
 
 /// SQLSTATE undefined_function.
@@ -37,7 +36,7 @@ pub(super) fn commit(
     }
     let columns: Vec<RecordColumns<'_>> = records.iter().map(RecordColumns::of).collect();
     let all: Vec<&RecordColumns<'_>> = columns.iter().collect();
-    // The bytes of a message that is on record already need not travel again.
+    // The bytes of a message that is already on record are not sent again.
     let rows = match call(connection, &all, false, receipts) {
         Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
             // An older schema has no functions.
@@ -53,10 +52,12 @@ pub(super) fn commit(
     let answers = answers(&rows, all.len() + receipts.len())?;
     let (of_records, of_receipts) = answers.split_at(all.len());
     let recorded = columns.iter().zip(of_records).map(|(one, rows)| match one.answer(rows)? {
-        Answer::Recorded(recorded) => Ok(recorded),
-        Answer::WantsRaw => match one.answer(&call(connection, &[one], true, &[])?)? {
-            Answer::Recorded(recorded) => Ok(recorded),
-            Answer::WantsRaw => Err(LedgerError::Broken("bytes wanted that were given".to_owned())),
+        RecordResult::Recorded(recorded) => Ok(recorded),
+        RecordResult::WantsRaw => match one.answer(&call(connection, &[one], true, &[])?)? {
+            RecordResult::Recorded(recorded) => Ok(recorded),
+            RecordResult::WantsRaw => {
+                Err(LedgerError::Broken("bytes wanted that were given".to_owned()))
+            }
         },
     });
     let recorded = recorded.collect();
@@ -89,7 +90,7 @@ fn call(
     connection.commit_call(&statement)
 }
 
-/// The statement for so many records, and so many receipts behind them.
+/// The statement for this many records, then this many receipts.
 fn text(records: usize, receipts: usize) -> Result<&'static str, LedgerError> {
     static TEXTS: [[OnceLock<String>; MOST_TOGETHER + 1]; MOST_TOGETHER + 1] =
         [const { [const { OnceLock::new() }; MOST_TOGETHER + 1] }; MOST_TOGETHER + 1];
@@ -140,7 +141,7 @@ fn answers(rows: &[Row], count: usize) -> Result<Vec<&[Row]>, LedgerError> {
     Ok(answers)
 }
 
-/// What came of the only one.
+/// The result of the only call.
 pub(super) fn only<T>(all: Vec<Result<T, LedgerError>>) -> Result<T, LedgerError> {
     let missing = || Err(LedgerError::Broken("a call without an answer".to_owned()));
     all.into_iter().next().unwrap_or_else(missing)

@@ -1,5 +1,5 @@
-//! What is on record about a message, for people: two round trips, each in a transaction that sees
-//! one state.
+//! Reads what is on record about messages: two round trips, each in a transaction that sees one
+//! state.
 
 use std::collections::HashMap;
 use std::time::UNIX_EPOCH;
@@ -16,8 +16,7 @@ use crate::ledger::{
 };
 use crate::text;
 
-/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2); $3: at most so many of
-/// each.
+/// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2), at most $3 of each.
 const NAMED: &str = "
 WITH wanted AS (
     SELECT id FROM onedrop_message WHERE id_hash = ANY ($1)
@@ -25,18 +24,20 @@ WITH wanted AS (
     (SELECT message_id FROM onedrop_attempt WHERE queue_id = $2 AND message_id IS NOT NULL
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
     UNION
-    (SELECT message_id FROM onedrop_attempt WHERE lower(recipient) = lower($2) AND message_id IS NOT NULL
+    (SELECT message_id FROM onedrop_attempt WHERE lower(recipient) = lower($2)
+       AND message_id IS NOT NULL
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
     UNION
     (SELECT message_id FROM onedrop_copy WHERE account IN ($2, lower($2))
      GROUP BY message_id ORDER BY message_id DESC LIMIT $3)
 )";
 
-/// The newest $4 of them, or of all, since $5 (seconds since 1970) where the rest holds as well:
-/// sender ($6), subject ($7), that not all is done ($8). The index on `recorded_at` bounds what is
-/// read where there is no name.
+/// The newest $4 of them, or of all, since $5 (seconds since 1970), that match sender ($6), subject
+/// ($7) and "not everything is delivered" ($8). Without a name the index on `recorded_at` bounds
+/// the scan.
 const MESSAGES: &str = "
-SELECT m.id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date}, size_bytes, in_reply_to,
+SELECT m.id, id_hash, message_id_text, encode(digest, 'hex'), {recorded_at}, subject, {date},
+       size_bytes, in_reply_to,
        reference_ids,
        message_id IS NOT NULL AND EXISTS (
            SELECT FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
@@ -45,50 +46,58 @@ FROM {wanted}
 WHERE m.recorded_at >= to_timestamp($5)
   AND ($6::text IS NULL OR position(lower($6) IN lower(m.sender)) > 0 OR EXISTS (
        SELECT FROM onedrop_address a
-       WHERE a.message_id = m.id AND a.role = 'from' AND position(lower($6) IN lower(a.address)) > 0))
+       WHERE a.message_id = m.id AND a.role = 'from'
+         AND position(lower($6) IN lower(a.address)) > 0))
   AND ($7::text IS NULL OR position(lower($7) IN lower(m.subject)) > 0)
   AND (NOT $8
        OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL)
        OR EXISTS (SELECT FROM onedrop_attempt a
                   WHERE a.message_id = m.id AND a.outcome IS DISTINCT FROM 'delivered'
                     AND NOT EXISTS (SELECT FROM onedrop_attempt later
-                                    WHERE later.message_id = m.id AND lower(later.recipient) = lower(a.recipient)
+                                    WHERE later.message_id = m.id
+                                    AND lower(later.recipient) = lower(a.recipient)
                                       AND later.id > a.id AND later.outcome = 'delivered')))
 ORDER BY m.recorded_at DESC, m.id DESC LIMIT $4";
 
-/// With further conditions so many messages of a recipient or an account are looked at, the newest
-/// ones.
+/// With further conditions, this many of the newest messages of a recipient or account are read.
 const LOOKED_AT: i64 = 10_000;
 
 const ADDRESSES: &str = "
-SELECT message_id, role, name, address FROM onedrop_address WHERE message_id = ANY ($1) ORDER BY message_id, position";
+SELECT message_id, role, name, address FROM onedrop_address WHERE message_id = ANY ($1)
+ORDER BY message_id, position";
 
 const PARTS: &str = "
-SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part WHERE message_id = ANY ($1)";
+SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part
+WHERE message_id = ANY ($1)";
 
 const COPIES: &str = "
 SELECT message_id, account, mailbox,
-       CASE WHEN placed_at IS NOT NULL THEN 'placed' WHEN leased_until > clock_timestamp() THEN 'leased'
+       CASE WHEN placed_at IS NOT NULL THEN 'placed'
+            WHEN leased_until > clock_timestamp() THEN 'leased'
             WHEN in_doubt THEN 'in doubt' ELSE 'free' END,
-       placed_at IS NOT NULL, uid_validity, uid, file_name, {placed_at}, epoch, owner, {leased_until}, nul_replaced,
+       placed_at IS NOT NULL, uid_validity, uid, file_name, {placed_at}, epoch, owner,
+       {leased_until}, nul_replaced,
        found_by_look,
-       (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+       (SELECT why FROM onedrop_kept k WHERE k.message_id = c.message_id AND c.shared
+       AND c.placed_at IS NULL)
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
-/// Attempts of the messages ($1), and those that never got as far as a message row: of the same
-/// Message-IDs ($2), or asked for: by Message-ID ($3), queue id or recipient ($4), without a name
-/// all whose message is not on record; further conditions as above ($5 to $8; they have no
-/// subject).
+/// Attempts for the messages ($1), and attempts without a message row: with the same Message-IDs
+/// ($2), or by Message-ID ($3), queue id or recipient ($4); without a name, all of them. Further
+/// conditions as above ($5 to $8; attempts have no subject).
 const ATTEMPTS: &str = "
-SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms, outcome, status, detail
+SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
+       outcome, status, detail
 FROM onedrop_attempt WHERE message_id = ANY ($1)
 UNION ALL
-(SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms, outcome, status, detail
+(SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
+outcome, status, detail
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash = ANY ($2)
        OR CASE WHEN $4::text IS NULL THEN {unrecorded}
-               ELSE $4 <> '' AND (id_hash = ANY ($3) OR queue_id = $4 OR lower(recipient) = lower($4)) END
+               ELSE $4 <> '' AND (id_hash = ANY ($3) OR queue_id = $4
+                                  OR lower(recipient) = lower($4)) END
           AND started_at >= to_timestamp($5) AND $7::text IS NULL AND (NOT $8 OR {unrecorded})
           AND ($6::text IS NULL OR position(lower($6) IN lower(sender)) > 0))
  ORDER BY id DESC LIMIT 1000)
@@ -138,7 +147,7 @@ pub(super) fn trace(
         .with(&sender, Type::TEXT)
         .with(&subject, Type::TEXT)
         .with(&failed, Type::BOOL)])?;
-    let mut found = Found::default();
+    let mut found = TraceBuilder::default();
     for row in rows.iter().flatten() {
         found.message(row)?;
     }
@@ -160,9 +169,12 @@ pub(super) fn trace(
             .with(&subject, Type::TEXT)
             .with(&failed, Type::BOOL),
     ])?;
-    for (rows, add) in
-        answers.iter().zip([Found::address, Found::part, Found::copy, Found::attempt])
-    {
+    for (rows, add) in answers.iter().zip([
+        TraceBuilder::address,
+        TraceBuilder::part,
+        TraceBuilder::copy,
+        TraceBuilder::attempt,
+    ]) {
         rows.iter().try_for_each(|row| add(&mut found, row))?;
     }
     let mut traces = found.newest_first();
@@ -170,7 +182,7 @@ pub(super) fn trace(
     Ok(traces)
 }
 
-/// Puts each `{column}` that is a time as ISO 8601 text in UTC.
+/// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
 fn with_times(sql: &str) -> String {
     let mut sql = sql.to_owned();
     for (column, format) in
@@ -185,18 +197,18 @@ fn with_times(sql: &str) -> String {
     sql
 }
 
-/// Traces as they fill.
+/// Collects traces from rows.
 #[derive(Default)]
-struct Found {
+struct TraceBuilder {
     traces: Vec<Trace>,
-    /// Places in `traces`.
+    /// Indexes in `traces`.
     by_id: HashMap<i64, usize>,
     by_hash: HashMap<Vec<u8>, usize>,
     /// Attempts whose message is not on record, by the hash of its Message-ID.
     unrecorded: Vec<(Vec<u8>, Trace)>,
 }
 
-impl Found {
+impl TraceBuilder {
     fn message(&mut self, row: &Row) -> Result<(), LedgerError> {
         self.by_id.insert(cell(row, 0)?, self.traces.len());
         self.by_hash.entry(cell(row, 1)?).or_insert(self.traces.len());

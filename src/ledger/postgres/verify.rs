@@ -1,5 +1,5 @@
-//! What `onedrop verify` asks: a page of copies, in one transaction that sees one state, and the
-//! end of a second look; and the newest copies, for `onedrop check`.
+//! The queries of `onedrop verify`: a page of copies, in one transaction that sees one state, and
+//! the end of a second look; and the newest copies for `onedrop check`.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::receipt::Receipt;
 
-/// A page for each of four reasons, each by an index of its own; the page of all is within them.
+/// A page for each of four reasons, each with its own index; the result is the first page of all.
 const COPIES: &str = "
 WITH wanted AS (
     (SELECT c.account, c.id FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
@@ -25,7 +25,8 @@ WITH wanted AS (
      WHERE c.placed_at IS NULL AND c.leased_until >= to_timestamp($1) AND {page})
     UNION
     (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL AND {page})
+     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
+       AND c.settled_at IS NULL AND {page})
     UNION
     (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {page})
@@ -35,19 +36,22 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
        coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms, k.why
+       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
+       k.why
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
 ORDER BY c.account, c.id LIMIT $5";
 
-const PAGE: &str = "($2::text IS NULL OR c.account = $2) AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
+const PAGE: &str = "($2::text IS NULL OR c.account = $2)
+     AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
      ORDER BY c.account, c.id LIMIT $5";
 
 const LATEST: &str = "
-SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy WHERE placed_at IS NOT NULL
+SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy
+WHERE placed_at IS NOT NULL
 ORDER BY id DESC LIMIT $1";
 
-/// Where the row is as it was told.
+/// Only if the row is unchanged.
 const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
 WHERE id = $1 AND epoch = $2 AND value = $9 AND placed_at IS NOT NULL
@@ -68,7 +72,7 @@ pub(super) fn copies(
         (after.map(|last| last.destination.account.as_str()), after.map(|last| last.copy));
     let limit = i64::from(limit);
     if window.account.is_some_and(|account| account.contains('\0')) {
-        return Ok(Vec::new()); // no text in Postgres holds it
+        return Ok(Vec::new()); // text in Postgres cannot hold it
     }
     let statement = Statement::new(&sql)
         .with(&since, Type::FLOAT8)

@@ -1,4 +1,4 @@
-//! What is kept of shared copies that could not be placed.
+//! The bytes of shared copies that could not be placed.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -12,7 +12,7 @@ pub(super) fn keep(
     bytes: &[u8],
     why: &str,
 ) -> Result<bool, LedgerError> {
-    // Writing the row again takes as much as its bytes.
+    // Only if they are not kept: writing the row again would write all its bytes.
     if let Some(known) = kept(tx, message)? {
         if known != why {
             tx.execute(

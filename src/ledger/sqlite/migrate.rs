@@ -1,6 +1,6 @@
-//! Versioned migrations of the SQLite ledger, all in one transaction that holds the write lock from
-//! its start: of two that begin at once, one applies and the other finds nothing to do. A crash
-//! leaves the version that was there.
+//! Versioned migrations of the SQLite ledger, in one transaction that holds the write lock from its
+//! start: if two processes migrate at once, one applies them and the other has nothing to do. A
+//! crash leaves the version before.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ const MIGRATIONS: [(&str, &str); 5] = [
     ("0005_mended", include_str!("../migrations/sqlite/0005_mended.sql")),
 ];
 
-/// Applies what is missing; returns the names.
+/// Applies the missing migrations; returns their names.
 pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, LedgerError> {
     let version = schema_version(&tx)?;
     let known = MIGRATIONS.len() as i64;

@@ -1,5 +1,5 @@
-//! The rows of a delivery: the message with its facts, the claims, the receipt, the attempts. Each
-//! function works in the transaction it is given, or opens one of its own and commits it.
+//! The rows of a delivery: message and facts, claims, receipt, attempts. Each function works in the
+//! given transaction, or opens and commits one of its own.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -47,7 +47,7 @@ pub(super) fn record_locked(
     })
 }
 
-/// Row id, time of recording.
+/// Row id and time of recording.
 type MessageRow = (i64, i64);
 
 /// Whether another message with the same Message-ID and other content is on record.
@@ -84,7 +84,8 @@ fn insert_message(
         .as_deref()
         .map(|id| text::one_line(&String::from_utf8_lossy(id)).into_owned());
     tx.execute(
-        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
+         subject, date, in_reply_to,
              reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         params![
@@ -129,7 +130,7 @@ fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), Ledg
     Ok(())
 }
 
-/// Claims the copies in their order; a mailbox that is named twice is leased once.
+/// Claims the copies in order; a mailbox that is named twice is leased once.
 pub(super) fn claim_copies(
     tx: &Connection,
     now: f64,
@@ -154,8 +155,8 @@ pub(super) fn claim_copies(
     destinations.iter().enumerate().map(claim).collect()
 }
 
-/// Leases a copy to `owner` if it is free, joins a live lease where the terms say so, finds the
-/// attempt's own one (of a call whose answer was lost), or tells where the copy stands.
+/// Leases a copy to `owner` if it is free, joins a live lease if the terms allow it, or finds the
+/// attempt's own lease (of a call whose answer was lost); otherwise returns the copy's state.
 fn claim_copy(
     tx: &Connection,
     now: f64,
@@ -167,12 +168,15 @@ fn claim_copy(
 ) -> Result<CopyState, LedgerError> {
     let leased = tx
         .query_row(
-            &format!("INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-                                            leased_until, in_doubt, prior_doubt, value)
+            &format!(
+                "INSERT INTO onedrop_copy AS c
+                     (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
+                      leased_until, in_doubt, prior_doubt, value)
              VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, 1, 0, randomblob(16))
              ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
                  epoch = epoch + ({LIVE} IS NOT TRUE),
-                 prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt ELSE in_doubt END,
+                 prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt
+                                    ELSE in_doubt END,
                  in_doubt = 1, owner = ?5, lease_value = coalesce(?6, lease_value),
                  lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
                  leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
@@ -180,7 +184,8 @@ fn claim_copy(
              WHERE placed_at IS NULL
                AND (?10 OR lease_value = ?6
                     OR {LIVE} IS NOT TRUE)
-             RETURNING id, value, epoch, prior_doubt"),
+             RETURNING id, value, epoch, prior_doubt"
+            ),
             params![
                 message,
                 destination.account,
@@ -208,20 +213,21 @@ fn claim_copy(
     Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
 }
 
-/// At ?9, in seconds, the row's lease lives. One that ends later than twice its own length from
-/// then tells that the clock was set back.
+/// Whether the row's lease is live at ?9 (seconds). If it ends later than twice its length from
+/// then, the clock was set back, and it is not.
 const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
 
 pub(super) struct CopyRow {
     pub epoch: i64,
-    /// Of the claim that confirmed; 0: none has.
+    /// The epoch of the claim that confirmed, 0 if none has.
     placed_epoch: i64,
     pub prior_doubt: bool,
     /// If it is placed.
     pub receipt: Option<Receipt>,
 }
 
-const COPY_ROW: &str = "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid, file_name, placed_epoch FROM onedrop_copy";
+const COPY_ROW: &str = "SELECT epoch, prior_doubt, placed_at IS NOT NULL, uid_validity, uid,
+    file_name, placed_epoch FROM onedrop_copy";
 
 /// The row that the claim names.
 pub(super) fn copy_row(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerError> {
@@ -261,13 +267,13 @@ pub(super) fn confirm(
     let (tx, now) = ledger.begin()?;
     let CopyRow { placed_epoch, receipt: recorded, .. } = copy_row(&tx, &claim)?;
     match recorded {
-        // The first one wins, whatever its epoch.
+        // The first receipt wins, whatever its epoch.
         None => store_receipt(&tx, now, &claim, receipt, facts)?,
-        // Copies without a name are one only where no other than ours can have been placed.
+        // Receipts without a name are equal only if no other claim can have been placed.
         Some(by)
             if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch =>
         {
-            // A look that read the row before settles nothing.
+            // A look that has read the row before this must not settle it.
             tx.execute(
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
                 [claim.copy],
@@ -293,13 +299,24 @@ fn store_receipt(
 ) -> Result<(), LedgerError> {
     let (validity, uid, name) = receipt_columns::columns(receipt);
     tx.execute(
-        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4,
+        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0,
+         uid_validity = ?3, uid = ?4,
              file_name = ?5, nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
-        params![claim.copy, now, validity, uid, name, facts.nul_replaced, facts.found_by_look, claim.epoch],
+        params![
+            claim.copy,
+            now,
+            validity,
+            uid,
+            name,
+            facts.nul_replaced,
+            facts.found_by_look,
+            claim.epoch
+        ],
     )?;
     tx.execute(
-        "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy WHERE id = ?1 AND shared)",
+        "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy
+         WHERE id = ?1 AND shared)",
         [claim.copy],
     )?;
     Ok(())
@@ -313,7 +330,8 @@ pub(super) fn insert_attempt(
     attempt: &Attempt,
 ) -> Result<i64, LedgerError> {
     tx.execute(
-        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid, started_at)
+        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+         started_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         params![
             message,
@@ -335,7 +353,8 @@ pub(super) fn finish_attempt(
     end: &AttemptEnd,
 ) -> Result<(), LedgerError> {
     tx.execute(
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5 WHERE id = ?1",
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5
+         WHERE id = ?1",
         params![attempt, end.duration.as_millis() as i64, end.outcome, end.status, end.text],
     )?;
     Ok(())

@@ -140,7 +140,8 @@ impl TraceKey<'_> {
         };
         let sql = format!(
             "SELECT id, message_id_text, digest, strftime({TIME}, recorded_at, 'unixepoch'),
-                    subject, strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to, reference_ids,
+                    subject, strftime({TIME}, date, 'unixepoch'), size_bytes, in_reply_to,
+                    reference_ids,
                     message_id IS NOT NULL AND EXISTS (
                         SELECT 1 FROM onedrop_message o
                         WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
