@@ -108,8 +108,8 @@ pub fn append(
     if messages.len() > 1 && !take_together(session.capabilities(), messages) {
         return Err(AppendError::NotStored("not taken in one command".to_owned()));
     }
-    let begun = begin(session, mailbox, seen, messages, until(messages))?;
-    complete(session, &begun, messages)
+    let started = begin(session, mailbox, seen, messages, until(messages))?;
+    complete(session, &started, messages)
 }
 
 /// Until when the last bytes of all may be sent.
@@ -118,7 +118,7 @@ pub fn until(messages: &[AppendMessage<'_>]) -> Instant {
 }
 
 /// An APPEND up to the last bytes, which make it take effect.
-pub struct Begun {
+pub struct StartedAppend {
     tag: String,
 }
 
@@ -132,7 +132,7 @@ fn begin(
     seen: bool,
     messages: &[AppendMessage<'_>],
     until: Instant,
-) -> Result<Begun, AppendError> {
+) -> Result<StartedAppend, AppendError> {
     let [first, others @ ..] = messages else {
         return Err(AppendError::NotStored("nothing to append".to_owned()));
     };
@@ -155,7 +155,7 @@ fn begin(
             .map_err(|error| not_sent(session, &tag, &error))?;
         put_literal(session, &tag, message.copy)?;
     }
-    Ok(Begun { tag })
+    Ok(StartedAppend { tag })
 }
 
 /// Begins the append of one small message and sends what is not the last bytes, so that the server
@@ -169,13 +169,13 @@ pub fn begin_early(
     seen: bool,
     message: &AppendMessage<'_>,
     until: Instant,
-) -> Result<Begun, AppendError> {
+) -> Result<StartedAppend, AppendError> {
     if waits_for_plus(session.capabilities(), message.size) {
         return Err(AppendError::NotStored("the server is to be waited for".to_owned()));
     }
-    let begun = begin(session, mailbox, seen, std::slice::from_ref(message), until)?;
-    session.wire().send().map_err(|error| not_sent(session, &begun.tag, &error))?;
-    Ok(begun)
+    let started = begin(session, mailbox, seen, std::slice::from_ref(message), until)?;
+    session.wire().send().map_err(|error| not_sent(session, &started.tag, &error))?;
+    Ok(started)
 }
 
 /// Ends what was begun: looks at the clock, sends the last bytes and waits for the answer.
@@ -184,10 +184,10 @@ pub fn begin_early(
 /// As for [`append`].
 pub fn complete(
     session: &mut Session,
-    begun: &Begun,
+    started: &StartedAppend,
     messages: &[AppendMessage<'_>],
 ) -> Result<Vec<Receipt>, AppendError> {
-    let tag = &begun.tag;
+    let tag = &started.tag;
     session.wire().wait_until(until(messages));
     // What is small goes out in one piece, and until then nothing has.
     if session.wire().has_sent() {

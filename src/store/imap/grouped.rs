@@ -56,11 +56,11 @@ struct OwnedCopy {
 impl Appends {
     /// Notes that an append to `destination` begins early; others do not wait for it. `None` where
     /// other appends are under way: then it is better to go with them.
-    pub fn begin(&self, destination: &Destination) -> Option<EarlyAppend<'_>> {
+    pub fn begin(&self, destination: &Destination) -> Option<EarlyMark<'_>> {
         let entry = self.entry(destination);
         let is_first = !entry.mailbox.group.is_busy()
             && !entry.mailbox.has_begun.swap(true, Ordering::Relaxed);
-        is_first.then(|| EarlyAppend(entry))
+        is_first.then(|| EarlyMark(entry))
     }
 
     /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this one
@@ -151,9 +151,9 @@ impl Drop for Entry<'_> {
 }
 
 /// An append that has begun early; over when dropped.
-pub struct EarlyAppend<'a>(Entry<'a>);
+pub struct EarlyMark<'a>(Entry<'a>);
 
-impl Drop for EarlyAppend<'_> {
+impl Drop for EarlyMark<'_> {
     fn drop(&mut self) {
         self.0.mailbox.has_begun.store(false, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::append::{self, AppendError, AppendMessage};
-use super::grouped::{self, Appended, EarlyAppend};
+use super::grouped::{self, Appended, EarlyMark};
 use super::session::{CommandError, Refusal};
 use super::{ImapStore, Taken, mailbox, refused};
 use crate::deadline::Deadline;
@@ -26,15 +26,15 @@ pub struct ImapSlot<'a> {
     copy: Copy<'a>,
     deadline: &'a Deadline,
     session: Option<Taken>,
-    begun: Option<BegunAppend<'a>>,
+    early: Option<EarlyAppend<'a>>,
 }
 
 /// An append that has begun early.
-struct BegunAppend<'a> {
-    append: append::Begun,
+struct EarlyAppend<'a> {
+    append: append::StartedAppend,
     /// As for an idle session: what has waited for long may wait at a host that is gone.
     since: Instant,
-    _noted: EarlyAppend<'a>,
+    _mark: EarlyMark<'a>,
 }
 
 /// A slot to write, which takes what it needs when it does.
@@ -48,7 +48,7 @@ pub fn write<'a>(
     deadline: &'a Deadline,
 ) -> Result<ImapSlot<'a>, StoreError> {
     let mailbox = mailbox(destination)?;
-    Ok(ImapSlot { store, destination, mailbox, copy, deadline, session: None, begun: None })
+    Ok(ImapSlot { store, destination, mailbox, copy, deadline, session: None, early: None })
 }
 
 /// A slot to look, with a session.
@@ -78,7 +78,7 @@ pub fn begin<'a>(
         return None;
     }
     let slot = write(store, destination, copy, deadline).ok()?;
-    let noted = store.appends.begin(destination)?;
+    let mark = store.appends.begin(destination)?;
     // The append itself may have more time to wait for this server.
     let until = deadline.last_bytes().min(Instant::now() + SOON);
     let mut session = store.take_idle(&destination.account, until)?;
@@ -90,13 +90,13 @@ pub fn begin<'a>(
         &message,
         until,
     );
-    let begun = BegunAppend { append: append.ok()?, since: Instant::now(), _noted: noted };
-    Some(ImapSlot { session: Some(session), begun: Some(begun), ..slot })
+    let early = EarlyAppend { append: append.ok()?, since: Instant::now(), _mark: mark };
+    Some(ImapSlot { session: Some(session), early: Some(early), ..slot })
 }
 
 impl Slot for ImapSlot<'_> {
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError> {
-        self.give_up_begun(|_| true);
+        self.give_up_early(|_| true);
         let sought = self.copy.sought();
         let found = self.store.find_in(self.destination, &sought, &mut self.session, until)?;
         Ok(found.into_iter().next().map(|found| found.receipt))
@@ -105,9 +105,9 @@ impl Slot for ImapSlot<'_> {
     fn append(&mut self) -> Result<Receipt, StoreError> {
         let ImapSlot { store, destination, copy, deadline, .. } = *self;
         let idle = store.idle;
-        self.give_up_begun(|begun| begun.since.elapsed() >= idle);
+        self.give_up_early(|early| early.since.elapsed() >= idle);
         if self.session.is_none()
-            && self.begun.is_none()
+            && self.early.is_none()
             && grouped::is_small(&copy)
             && store.connector.has_multiappend()
         {
@@ -115,12 +115,12 @@ impl Slot for ImapSlot<'_> {
                 store.append_together(destination, &self.mailbox, copies)
             });
         }
-        let begun = self.begun.take();
+        let early = self.early.take();
         let mut session = self.session.take();
-        let begun = begun.as_ref().map(|begun| &begun.append);
+        let started = early.as_ref().map(|early| &early.append);
         let message = [AppendMessage::new(&copy, deadline)];
         store
-            .append_messages(destination, &self.mailbox, &message, &mut session, begun)
+            .append_messages(destination, &self.mailbox, &message, &mut session, started)
             .map(|receipts| receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
             .map_err(|error| not_appended(destination, error))
     }
@@ -128,8 +128,8 @@ impl Slot for ImapSlot<'_> {
 
 impl ImapSlot<'_> {
     /// Gives up the begun append, with its session, which waits for the end of the command.
-    fn give_up_begun(&mut self, is_over: impl FnOnce(&mut BegunAppend<'_>) -> bool) {
-        if self.begun.take_if(is_over).is_some() {
+    fn give_up_early(&mut self, is_over: impl FnOnce(&mut EarlyAppend<'_>) -> bool) {
+        if self.early.take_if(is_over).is_some() {
             self.session = None;
         }
     }
@@ -165,7 +165,7 @@ impl ImapStore {
         }
     }
 
-    /// Appends `messages` in one command, or ends the one that has `begun` in the session at hand;
+    /// Appends `messages` in one command, or ends the one that has `started` in the session at hand;
     /// creates the mailbox if it is missing.
     fn append_messages(
         &self,
@@ -173,13 +173,13 @@ impl ImapStore {
         mailbox: &str,
         messages: &[AppendMessage<'_>],
         session: &mut Option<Taken>,
-        mut begun: Option<&append::Begun>,
+        mut started: Option<&append::StartedAppend>,
     ) -> Result<Vec<Receipt>, AppendError> {
         let until = append::until(messages);
         let account = &destination.account;
         let mut append = |session: &mut Option<Taken>| {
-            self.run(account, session, until, |session| match begun.take() {
-                Some(begun) => append::complete(session, begun, messages),
+            self.run(account, session, until, |session| match started.take() {
+                Some(started) => append::complete(session, started, messages),
                 None => append::append(session, mailbox, destination.shared, messages),
             })
         };

@@ -11,12 +11,12 @@ use super::*;
 use crate::lock_key::Hash;
 use crate::message::Message;
 
-mod ahead;
+mod early;
+mod grouped;
 mod hostile;
 mod looks;
 mod proof;
 mod sessions;
-mod together;
 
 const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS UNSELECT";
 const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";

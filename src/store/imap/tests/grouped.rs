@@ -1,6 +1,7 @@
 //! Several messages for one mailbox in one APPEND (MULTIAPPEND, RFC 3502).
 
 use super::*;
+use crate::store::imap::grouped::Appends;
 
 const MULTI: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS MULTIAPPEND";
 
@@ -148,7 +149,7 @@ fn where_the_server_cannot_each_goes_alone_and_waits_for_none() {
 
 /// Appends a copy without a server, by `append`.
 fn append_by(
-    appends: &grouped::Appends,
+    appends: &Appends,
     deadline: &Deadline,
     append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Result<Receipt, StoreError>>,
 ) -> Result<Receipt, StoreError> {
@@ -157,8 +158,8 @@ fn append_by(
 }
 
 /// Runs `then` while an append is under way that ends when it is told to.
-fn while_one_appends(then: impl FnOnce(&grouped::Appends, &dyn Fn())) {
-    let appends = grouped::Appends::default();
+fn while_one_appends(then: impl FnOnce(&Appends, &dyn Fn())) {
+    let appends = Appends::default();
     let (go, gone) = channel::<()>();
     let (begun, beginning) = channel::<()>();
     thread::scope(|scope| {
