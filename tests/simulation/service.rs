@@ -45,7 +45,7 @@ pub fn deliver(
     plan: &Plan,
     message: &Message,
     envelope: &Envelope,
-    ledger: MemoryLedger,
+    ledger: Arc<MemoryLedger>,
     store: MemoryStore,
     deadline: &Deadline,
 ) -> Vec<Ending> {
@@ -53,7 +53,7 @@ pub fn deliver(
     let is_alone = envelope.recipients.len() == 1;
     let make = if is_alone { Service::for_one } else { Service::new };
     let mut service = make(loaded, ADAPTERS).expect("a service");
-    service.ledger = Arc::new(ledger);
+    service.ledger = ledger;
     service.store = Arc::new(store);
     service.policy.wait = plan.wait;
     service.policy.begins_early = plan.begins_early;

@@ -1,6 +1,7 @@
 //! Ledger and store as a delivery sees them: calls that came to nothing are made again, and one of
 //! its rules may be taken away.
 
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
@@ -22,7 +23,7 @@ use crate::plan::Without;
 pub struct DeliverysLedger {
     pub without: Option<Without>,
     pub calls_again: bool,
-    pub ledger: MemoryLedger,
+    pub ledger: Arc<MemoryLedger>,
     /// The same rows, of which no hook hears.
     pub all: MemoryLedger,
 }

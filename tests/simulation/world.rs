@@ -324,7 +324,7 @@ impl World {
             world.tell(|| format!("verify {process} begins, repair: {repair}"));
             let seat = Seat::new(&world, process);
             let (ledger, store) = seat.adapters();
-            let tally = world.verify(Some(process), repair, &ledger, &store);
+            let tally = world.verify(Some(process), repair, &*ledger, &store);
             world.tell(|| format!("verify {process}: {tally:?}"));
         });
     }
@@ -376,7 +376,7 @@ impl Drop for Ended {
 pub struct Seat {
     world: Arc<World>,
     process: usize,
-    ledger: OnceLock<MemoryLedger>,
+    ledger: OnceLock<Arc<MemoryLedger>>,
     /// How many of its threads are between their check of the clock and their last bytes.
     writing: AtomicUsize,
     /// Until when the ledger is out of its reach.
@@ -398,9 +398,10 @@ impl Seat {
     }
 
     /// Ledger and store as this process sees them.
-    fn adapters(self: &Arc<Self>) -> (MemoryLedger, MemoryStore) {
+    fn adapters(self: &Arc<Self>) -> (Arc<MemoryLedger>, MemoryStore) {
         let ledger = self.world.ledger.with_hook(Arc::clone(self) as Arc<dyn Hook<LedgerError>>);
-        let ledger = self.ledger.get_or_init(|| ledger).clone();
+        // A clone would be a session of its own.
+        let ledger = Arc::clone(self.ledger.get_or_init(|| Arc::new(ledger)));
         let store = self.world.store.with_hook(Arc::clone(self) as Arc<dyn Hook<StoreError>>);
         (ledger, store)
     }
@@ -607,18 +608,24 @@ impl Seat {
         };
         let began = scheduler.now();
         self.writing.fetch_add(1, Ordering::Relaxed);
-        match self.fault(call, &[Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession]) {
-            Some(Fault::Crash) => {
-                // Its last bytes may have gone out, and the server then goes on without it.
-                if !world.plan.maildir {
-                    self.send(call, slack, true);
+        let of = [Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession];
+        // A session may be lost, and its process frozen then.
+        while let Some(fault) = self.fault(call, &of) {
+            match fault {
+                Fault::Crash => {
+                    // Its last bytes may have gone out, and the server then goes on without it.
+                    if !world.plan.maildir {
+                        self.send(call, slack, true);
+                    }
+                    self.crash(call, "in the midst");
+                    return Fate::Fails;
                 }
-                self.crash(call, "in the midst");
-                return Fate::Fails;
+                Fault::LostSession => self.lose_session(call),
+                fault => {
+                    let left = slack.saturating_sub(scheduler.now() - began);
+                    self.freeze(call, fault, Some(left));
+                }
             }
-            Some(Fault::LostSession) => self.lose_session(call),
-            Some(fault) => self.freeze(call, fault, Some(slack)),
-            None => {}
         }
         self.writing.fetch_sub(1, Ordering::Relaxed);
         if world.plan.maildir {
