@@ -203,11 +203,13 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
     }
 }
 
-/// They matter for frozen processes only, and keep most of their late copies from standing until
-/// `verify` settles them.
+/// They matter for frozen processes only: the undo takes late copies out again, the copy's lock lets
+/// fewer be written, and the epoch stands in for the lock. Printed is what each saves.
 #[test]
 fn what_epoch_undo_and_lock_are_for() {
-    for without in [None, Some(Without::Epoch), Some(Without::Undo), Some(Without::CopyLock)] {
+    let rules =
+        [Without::Epoch, Without::Undo, Without::CopyLock, Without::EpochAndCopyLock].map(Some);
+    for without in [None].into_iter().chain(rules) {
         let ran = runs(Kind::Frozen, without, 10_000);
         if let Some(seed) = ran.wrong {
             panic!("{}", told(Kind::Frozen, without, seed));

@@ -71,6 +71,8 @@ pub enum Without {
     Epoch,
     Undo,
     CopyLock,
+    /// Each of which stands in for the other.
+    EpochAndCopyLock,
 }
 
 /// Which runs to make.

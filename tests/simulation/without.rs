@@ -43,7 +43,9 @@ impl DeliverysLedger {
         let rows = self.all.copies_to_verify(&window, None, u32::MAX, Instant::now());
         let row = rows.into_iter().flatten().find(|row| row.copy == claim.copy);
         match (self.without, row) {
-            (Some(Without::Epoch), Some(row)) => Claim { epoch: row.epoch, ..*claim },
+            (Some(Without::Epoch | Without::EpochAndCopyLock), Some(row)) => {
+                Claim { epoch: row.epoch, ..*claim }
+            }
             _ => *claim,
         }
     }
@@ -87,7 +89,10 @@ impl Ledger for DeliverysLedger {
         until: Instant,
     ) -> Result<Turn<'a>, LedgerError> {
         let nobodys = lock_key::name_hash(&format!("{:?}", RandomValue::default()));
-        let key = if self.without == Some(Without::CopyLock) { &nobodys } else { copy_key };
+        let key = match self.without {
+            Some(Without::CopyLock | Without::EpochAndCopyLock) => &nobodys,
+            _ => copy_key,
+        };
         self.ledger.take_turn(&self.renewed(claim), key, until)
     }
 
