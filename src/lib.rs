@@ -1,14 +1,23 @@
 //! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however
 //! often it is asked.
 //!
-//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `verify`, then the doors:
-//! `cli`, `lmtp`.
+//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `service`, then the doors:
+//! `cli`, `lmtp`. `docs/flow.md` follows one message through the files. From the bottom up:
 //!
-//! Dependency rule: values (`outcome`, `message`, `lock_key`, `directory`, `envelope`, `sender`,
-//! `text`, `net`, `clock`, `hook`) <- ports (`ledger`, `store`) <- `deliver`, `verify` <- doors
-//! (`cli`, `lmtp`; `routing` and `pool` serve them) <- `main`. An adapter knows its port and the
-//! values, nothing else. SQL lives under `ledger/`, IMAP bytes in `store/imap.rs`, exit numbers in
-//! `exit.rs`, temporary or permanent in `outcome.rs`.
+//! | layer         | modules                                                                   |
+//! |---------------|---------------------------------------------------------------------------|
+//! | values        | `message`, `directory`, `envelope`, `sender`, `outcome`, `receipt`, ...   |
+//! | tools         | `net`, `pool`, `group_commit`, `web`, `exit`, `hook` (tests), ...         |
+//! | ports         | `ledger`, `store`; each with its adapters below it                        |
+//! | configuration | `config`                                                                  |
+//! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
+//! | work          | `service`, `routing`, `way`, `check`, `verify`, `telemetry`, ...          |
+//! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
+//!
+//! A layer uses the ones above it in this table; the ports do not use each other nor `config`, and
+//! an adapter knows its port, values and tools alone. SQL lives under `ledger/`, IMAP under
+//! `store/imap/`, exit numbers in `exit.rs`; no circle among modules side by side.
+//! `tests/values/layering.rs` holds this against the sources.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
 //! nor, in doubt, without the copy's lock and a look, nor into a Maildir without its lock of the

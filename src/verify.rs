@@ -23,12 +23,12 @@ use crate::ledger::{
 use crate::lock_key::Hash;
 use crate::store::{AnyStore, Found, Proof, Receipt, Sought, StoreError};
 
+mod difference;
 mod doubt;
-mod finding;
 mod kept;
 mod since;
 
-pub use finding::{Finding, Level, News, Tally, Topic};
+pub use difference::{Difference, Level, News, Tally, Topic};
 pub use since::since;
 
 /// How long a call to the store may take.
@@ -118,20 +118,20 @@ struct Verification<'a, 'p> {
 }
 
 /// Why a copy was not verified to the end.
-enum Trouble {
+enum Unverified {
     Store(StoreError),
     Ledger(LedgerError),
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for Unverified {
     fn from(error: StoreError) -> Self {
-        Trouble::Store(error)
+        Unverified::Store(error)
     }
 }
 
-impl From<LedgerError> for Trouble {
+impl From<LedgerError> for Unverified {
     fn from(error: LedgerError) -> Self {
-        Trouble::Ledger(error)
+        Unverified::Ledger(error)
     }
 }
 
@@ -170,8 +170,8 @@ impl Verification<'_, '_> {
         };
         match outcome {
             Ok(()) => self.tally.copies += 1,
-            Err(Trouble::Ledger(error)) => return Err(error),
-            Err(Trouble::Store(why)) => {
+            Err(Unverified::Ledger(error)) => return Err(error),
+            Err(Unverified::Store(why)) => {
                 self.tally.failed += 1;
                 self.is_out_of_reach = true;
                 (self.tell)(News::Failed { destination: &copy.destination, why });
@@ -180,7 +180,7 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
-    fn compare(&mut self, copy: &CopyOnRecord) -> Result<(), Trouble> {
+    fn compare(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
         match &copy.standing {
             Standing::Placed { receipt, ago } => {
                 let found = self.find(copy, Some(receipt))?;
@@ -220,7 +220,7 @@ impl Verification<'_, '_> {
         on_record: &Receipt,
         ago: Duration,
         found: &[Found],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Unverified> {
         let is_foreign = |one: &Found| one.proof == Proof::Foreign;
         // What its owner has marked as deleted may be gone at any time: nothing else is removed for
         // it.
@@ -383,7 +383,7 @@ impl Verification<'_, '_> {
         }
         let message_id =
             copy.identity.message_id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
-        (self.tell)(News::Found(Finding {
+        (self.tell)(News::Found(Difference {
             level,
             topic,
             text,

@@ -15,7 +15,7 @@ use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
 use crate::envelope::Envelope;
 use crate::exit;
-use crate::lmtp::client::{Call, Trouble};
+use crate::lmtp::client::{Call, HandOverError};
 use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::{Adapters, Mail, Service, host_name};
@@ -182,8 +182,8 @@ impl DeliverCommand {
                 message_id: message.identity().message_id.clone(),
                 handed_over: true,
             }),
-            Err(Trouble::Failed(failure)) => Err(failure),
-            Err(Trouble::NotTaken(why)) => {
+            Err(HandOverError::Failed(failure)) => Err(failure),
+            Err(HandOverError::NotTaken(why)) => {
                 self.log_not_taken(&why);
                 self.deliver(&message, &self.prepare()?)
             }

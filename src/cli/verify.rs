@@ -15,7 +15,7 @@ use crate::ledger::{AnyLedger, Attempt, Window};
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
 use crate::text;
-use crate::verify::{self, Finding, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use crate::verify::{self, Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::WayProof;
 
 /// Between two progress lines.
@@ -134,7 +134,7 @@ impl Telling {
         }
     }
 
-    fn found(&mut self, finding: &Finding) {
+    fn found(&mut self, finding: &Difference) {
         self.clear_line();
         let mut out = io::stdout();
         let written = if self.json {
@@ -190,7 +190,7 @@ impl Telling {
     }
 }
 
-fn told(finding: &Finding) -> String {
+fn told(finding: &Difference) -> String {
     let level = match finding.level {
         Level::Info => "info",
         Level::Repaired => "repaired",

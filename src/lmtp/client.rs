@@ -3,10 +3,10 @@
 //!
 //! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server
 //! is busy, drains, goes away or does not understand, the process delivers by itself
-//! ([`NotTaken`](Trouble::NotTaken)). After the dot the server may be at it, whatever becomes of
-//! the connection: then a lost answer is a temporary failure, never a second delivery in the same
-//! run, and the next try finds by lease and look what this one left. Only that it is too large for
-//! the server is said before anything is done with it, and then this process' own limit decides.
+//! ([`NotTaken`](HandOverError::NotTaken)). After the dot the server may deliver, whatever becomes
+//! of the connection: then a lost answer is a temporary failure, never a second delivery in the
+//! same run, and the next try finds by lease and look what this one left. The server says before it
+//! does anything that a message is too large for it; then this process's own limit decides.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -36,7 +36,7 @@ const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMT
 
 /// Why the server did not deliver the message.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum HandOverError {
     /// Certainly nothing was handed over; why.
     NotTaken(String),
     /// The delivery has failed.
@@ -78,19 +78,19 @@ impl Call {
     /// recipients.
     ///
     /// # Errors
-    /// See [`Trouble`].
+    /// See [`HandOverError`].
     pub fn hand_over(
         self,
         message: &Message,
         envelope: &Envelope,
-    ) -> Result<Vec<Outcome>, Trouble> {
+    ) -> Result<Vec<Outcome>, HandOverError> {
         let Call(mut conversation) = self;
         conversation.greeted()?;
         let recipients: Vec<&str> = envelope.recipients.iter().map(String::as_str).collect();
         if recipients.is_empty() {
-            return Err(Trouble::NotTaken("no recipient".to_owned()));
+            return Err(HandOverError::NotTaken("no recipient".to_owned()));
         }
-        let cannot = || Trouble::NotTaken("LMTP cannot say it".to_owned());
+        let cannot = || HandOverError::NotTaken("LMTP cannot say it".to_owned());
         let pieces = message.to_hand_over().ok_or_else(cannot)?;
         let commands = write::commands(envelope, &recipients, &pieces).ok_or_else(cannot)?;
         conversation.hand_over(&commands, &recipients, &pieces)
@@ -125,7 +125,7 @@ struct Conversation {
 
 impl Conversation {
     /// The greeting, and what the server offers.
-    fn greeted(&mut self) -> Result<(), Trouble> {
+    fn greeted(&mut self) -> Result<(), HandOverError> {
         let whole = self.deadline.clone();
         self.deadline = Deadline::new(Duration::from_secs(CONNECT_SECS), Duration::ZERO);
         let greeting = self.reply().map_err(|broken| self.before_hello(broken))?;
@@ -140,9 +140,10 @@ impl Conversation {
         };
         match NEEDED.into_iter().find(|keyword| !offers(keyword)) {
             None => Ok(()),
-            Some(missing) => {
-                Err(Trouble::NotTaken(format!("{} is no server of ours: no {missing}", self.name)))
-            }
+            Some(missing) => Err(HandOverError::NotTaken(format!(
+                "{} is no server of ours: no {missing}",
+                self.name
+            ))),
         }
     }
 
@@ -151,7 +152,7 @@ impl Conversation {
         commands: &Commands,
         recipients: &[&str],
         pieces: &[&[u8]],
-    ) -> Result<Vec<Outcome>, Trouble> {
+    ) -> Result<Vec<Outcome>, HandOverError> {
         self.write_all(&commands.bytes).map_err(|error| self.before(error.into()))?;
         if commands.has_xforward {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
@@ -173,7 +174,7 @@ impl Conversation {
                 .iter()
                 .any(|outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _)))
             {
-                return Err(Trouble::NotTaken(format!("too large for {}", self.name)));
+                return Err(HandOverError::NotTaken(format!("too large for {}", self.name)));
             }
         }
         let mut replies = replies.into_iter();
@@ -182,7 +183,7 @@ impl Conversation {
 
     /// The replies to RCPT: how it ended for those that are refused, `None` for those that are
     /// accepted.
-    fn recipients(&mut self, recipients: &[&str]) -> Result<Vec<Option<Outcome>>, Trouble> {
+    fn recipients(&mut self, recipients: &[&str]) -> Result<Vec<Option<Outcome>>, HandOverError> {
         let mut refused = Vec::new();
         for _ in recipients {
             let reply = self.reply().map_err(|broken| self.before(broken))?;
@@ -231,21 +232,21 @@ impl Conversation {
     }
 
     /// What it means that the conversation broke before it began.
-    fn before_hello(&self, broken: Broken) -> Trouble {
+    fn before_hello(&self, broken: Broken) -> HandOverError {
         match broken {
             Broken::Late => {
-                Trouble::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name))
+                HandOverError::NotTaken(format!("{}: no word in {CONNECT_SECS} s", self.name))
             }
             broken => self.before(broken),
         }
     }
 
     /// What it means that the conversation broke before the final dot was sent.
-    fn before(&self, broken: Broken) -> Trouble {
+    fn before(&self, broken: Broken) -> HandOverError {
         match broken {
-            Broken::Lost(error) => Trouble::NotTaken(format!("{}: {error}", self.name)),
-            Broken::Late => Trouble::Failed(self.late()),
-            Broken::NotUnderstood(said) => Trouble::Failed(self.not_understood(&said)),
+            Broken::Lost(error) => HandOverError::NotTaken(format!("{}: {error}", self.name)),
+            Broken::Late => HandOverError::Failed(self.late()),
+            Broken::NotUnderstood(said) => HandOverError::Failed(self.not_understood(&said)),
         }
     }
 
@@ -257,16 +258,16 @@ impl Conversation {
         Failure::Server(format!("{} is not understood: {said:?}", self.name))
     }
 
-    fn expect(&self, reply: &Reply, code: u16) -> Result<(), Trouble> {
+    fn expect(&self, reply: &Reply, code: u16) -> Result<(), HandOverError> {
         if reply.code == code { Ok(()) } else { Err(self.refused(reply)) }
     }
 
     /// Before the final dot the server says no, or what makes no sense there.
-    fn refused(&self, reply: &Reply) -> Trouble {
+    fn refused(&self, reply: &Reply) -> HandOverError {
         let said = format!("{} {}", reply.code, reply.lines.join(" "));
         match reply.is_negative() {
-            true => Trouble::NotTaken(format!("{} says {said}", self.name)),
-            false => Trouble::Failed(self.not_understood(&said)),
+            true => HandOverError::NotTaken(format!("{} says {said}", self.name)),
+            false => HandOverError::Failed(self.not_understood(&said)),
         }
     }
 

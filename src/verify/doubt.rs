@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::finding::{Level, Topic};
-use super::{Trouble, Verification, copy_key};
+use super::difference::{Level, Topic};
+use super::{Unverified, Verification, copy_key};
 use crate::ledger::{
     Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, OpenTurn,
     ToConfirm, Turn,
@@ -16,7 +16,7 @@ impl<'a> Verification<'a, '_> {
         &mut self,
         copy: &CopyOnRecord,
         lease_left_over: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Unverified> {
         let topic = if lease_left_over { Topic::Lease } else { Topic::Doubt };
         let why = if lease_left_over {
             format!("in doubt since the lease of {} ran out", copy.owner)

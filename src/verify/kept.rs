@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::finding::{Level, Topic};
-use super::{Trouble, Verification};
+use super::difference::{Level, Topic};
+use super::{Unverified, Verification};
 use crate::deadline::Deadline;
 use crate::deliver::{self, DeliveryRequest, Failure, Means, Policy};
 use crate::envelope::Envelope;
@@ -16,7 +16,7 @@ use crate::store::Store;
 
 impl Verification<'_, '_> {
     /// A copy that is kept because of `why`, under no lease.
-    pub(super) fn kept(&mut self, copy: &CopyOnRecord, why: &str) -> Result<(), Trouble> {
+    pub(super) fn kept(&mut self, copy: &CopyOnRecord, why: &str) -> Result<(), Unverified> {
         if !self.plan.repair {
             let text = format!("not placed yet, its bytes are kept: {why}");
             self.found(copy, Level::Error, Topic::Kept, None, text);

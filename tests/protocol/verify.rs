@@ -23,7 +23,7 @@ use onedrop::store::{
     Access, AnyStore, Copy, Found, Mailboxes, Need, Proof, Receipt, Slot, Sought, Store,
     StoreError, Way, Whose,
 };
-use onedrop::verify::{self, Finding, Level, News, Plan, Tally, Topic};
+use onedrop::verify::{self, Difference, Level, News, Plan, Tally, Topic};
 
 use crate::ports::{LEASE, attempt, inbox, mail, mail_with_body, message, sent, soon};
 
@@ -37,7 +37,7 @@ struct Site {
 }
 
 struct Verified {
-    findings: Vec<Finding>,
+    findings: Vec<Difference>,
     failed: Vec<String>,
     tally: Tally,
 }

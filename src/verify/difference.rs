@@ -4,7 +4,7 @@ use crate::directory::Destination;
 use crate::ledger::CopyOnRecord;
 use crate::store::StoreError;
 
-/// What a finding means.
+/// What a difference means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -16,7 +16,7 @@ pub enum Level {
     Error,
 }
 
-/// What a finding is about.
+/// What a difference is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
@@ -40,7 +40,7 @@ pub enum Topic {
 
 /// One thing found about one copy.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
+pub struct Difference {
     pub level: Level,
     pub topic: Topic,
     pub text: String,
@@ -49,7 +49,7 @@ pub struct Finding {
     pub message_id: Option<String>,
     /// The message's row.
     pub message: i64,
-    /// Of the copy that the finding is about.
+    /// Of the copy that the difference is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
 }
@@ -71,7 +71,7 @@ pub struct Tally {
 /// What is told while it goes on.
 #[derive(Debug)]
 pub enum News<'a> {
-    Found(Finding),
+    Found(Difference),
     /// The mailboxes of an account cannot be used; its other copies are passed over.
     Failed {
         destination: &'a Destination,
