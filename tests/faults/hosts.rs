@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::host::{Host, free_net, servers};
+use crate::host::{Host, free_net, servers};
 use crate::support::site::Site;
 use crate::support::{TempRoot, onedrop_path, wait_until};
 

@@ -3,13 +3,16 @@
 
 mod disk;
 mod durability;
+mod host;
 mod hosts;
 mod kills;
 mod lmtp_load;
 mod lmtp_maildir;
 mod races;
 mod sample;
+mod start_line;
 mod strace;
 #[path = "../support/mod.rs"]
 mod support;
+mod vanished;
 mod zombies;

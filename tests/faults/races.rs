@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::process::Output;
 
+use crate::start_line::StartLine;
 use crate::support::maildir_copies;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::site::{Files, Site, delivered};
-use crate::support::start_line::StartLine;
 
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.

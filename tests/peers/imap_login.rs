@@ -4,9 +4,9 @@
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::courier::Courier;
+use crate::cyrus::Cyrus;
 use crate::support::TempRoot;
-use crate::support::courier::Courier;
-use crate::support::cyrus::Cyrus;
 use crate::support::dovecot::Dovecot;
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::courier::Courier;
+use crate::courier::Courier;
 use crate::support::dovecot::Dovecot;
 use crate::support::imap::Imap;
 use crate::support::lmtp::Launch;

@@ -2,6 +2,8 @@
 //! Onedrop writes through it.
 
 mod broken;
+mod courier;
+mod cyrus;
 #[path = "../lmtp/escapes.rs"]
 mod escapes;
 mod hostile;
@@ -11,4 +13,6 @@ mod imap_proof;
 mod ipv6;
 #[path = "../support/mod.rs"]
 mod support;
-mod vanished;
+
+/// Where `tests/run` unpacks packages that cannot be installed beside others.
+const UNPACKED: &str = "/var/cache/onedrop-tests";

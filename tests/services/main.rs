@@ -1,5 +1,6 @@
 //! What we ship for systemd and Postfix, the documentation, and the commands in it.
 
+mod machine;
 mod page;
 mod pages;
 mod postfix_stop;

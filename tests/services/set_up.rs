@@ -6,8 +6,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::machine::{Machine, provide};
 use crate::page::{PROJECT, Page};
-use crate::support::machine::{Machine, provide};
 use crate::support::onedrop_path;
 
 /// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.

@@ -151,10 +151,6 @@ impl Dovecot {
         self.ports[1]
     }
 
-    pub fn lmtp_port(&self) -> u16 {
-        self.ports[2]
-    }
-
     pub fn lmtp_socket(&self) -> PathBuf {
         self.root.join("run/lmtp")
     }

@@ -11,24 +11,19 @@
 // choose them.
 #![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
 
-pub mod courier;
-pub mod cyrus;
 pub mod disk;
 pub mod dovecot;
-pub mod host;
 pub mod imap;
 pub mod journal;
 pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
-pub mod machine;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;
 pub mod proxy;
 pub mod server;
 pub mod site;
-pub mod start_line;
 pub mod stream;
 pub mod trial;
 
@@ -40,9 +35,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-/// Where `tests/run` unpacks packages that cannot be installed beside others.
-pub const UNPACKED: &str = "/var/cache/onedrop-tests";
 
 /// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
 /// have 107 bytes) and every user may traverse it, whatever the umask.
@@ -70,21 +62,12 @@ impl TempRoot {
 
     /// Writes a world-readable file below and returns its path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        self.write_mode(name, content, 0o644)
-    }
-
-    /// Writes an executable script or program below and returns its path.
-    pub fn write_program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        self.write_mode(name, content, 0o755)
-    }
-
-    fn write_mode(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
         let path = self.0.path().join(name);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).expect("folder");
         }
         fs::write(&path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        set_mode(&path, mode);
+        set_mode(&path, 0o644);
         path
     }
 }

@@ -126,10 +126,6 @@ impl Postfix {
         server
     }
 
-    pub fn smtp_port(&self) -> u16 {
-        self.port
-    }
-
     pub fn queue_directory(&self) -> PathBuf {
         self.root.join("queue")
     }

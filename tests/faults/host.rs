@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 
-use super::dovecot::Dovecot;
-use super::postgres::Postgres;
-use super::server::{Server, guarded};
-use super::site::Site;
-use super::{TempRoot, run};
+use crate::support::dovecot::Dovecot;
+use crate::support::postgres::Postgres;
+use crate::support::server::{Server, guarded};
+use crate::support::site::Site;
+use crate::support::{TempRoot, run};
 
 /// A process that holds a host's namespaces; with its end they go, and the cable with them, also
 /// when we are killed.

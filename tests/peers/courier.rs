@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 
-use super::imap::{Imap, base64};
-use super::server::{Server, guarded};
-use super::{TempRoot, UNPACKED, chown_recursive, free_port, run};
+use crate::UNPACKED;
+use crate::support::imap::{Imap, base64};
+use crate::support::server::{Server, guarded};
+use crate::support::{TempRoot, chown_recursive, free_port, run};
 
 const PASSWORD: &str = "store-secret";
 
@@ -46,7 +47,7 @@ impl Courier {
         chown_recursive(&root.join("mail"), "nobody");
         fs::create_dir(root.join("etc")).expect("folder");
         fs::write(root.join("etc/userdb"), users).expect("users");
-        super::set_mode(&root.join("etc/userdb"), 0o600);
+        crate::support::set_mode(&root.join("etc/userdb"), 0o600);
         root.write("etc/authdaemonrc", AUTHDAEMONRC);
         root.write("etc/imapd", fs::read(unpacked.join("etc/courier/imapd")).expect("imapd"));
         let at = root.display().to_string();

@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 
-use super::imap::Imap;
-use super::server::{Server, guarded};
-use super::{TempRoot, UNPACKED, chown_recursive, free_port, run};
+use crate::UNPACKED;
+use crate::support::imap::Imap;
+use crate::support::server::{Server, guarded};
+use crate::support::{TempRoot, chown_recursive, free_port, run};
 
 const PASSWORD: &str = "store-secret";
 const ADMIN: &str = "cyrusadm";

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{onedrop, wait_until};
+use crate::support::{onedrop, wait_until};
 
 /// How long processes that start all at once may take to read what they are fed.
 const ALL_FED: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@
 use std::thread;
 use std::time::Duration;
 
+use crate::host::{Host, free_net, servers};
 use crate::support::TempRoot;
-use crate::support::host::{Host, free_net, servers};
 use crate::support::letters::{self, ANN, from_ann};
 use crate::support::lmtp::Launch;
 use crate::support::lmtp_client::Reply;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::server::{Server, guarded, tail};
-use super::{TempRoot, wait_until};
+use crate::support::server::{Server, guarded, tail};
+use crate::support::{TempRoot, wait_until};
 
 /// How long a boot or a command may take on a busy host.
 const LONG: Duration = Duration::from_secs(120);
@@ -44,7 +44,7 @@ impl Machine {
     /// Boots a machine whose files are the host's and, over them, what `prepare` puts under the
     /// folder that it gets.
     pub fn boot(prepare: impl FnOnce(&Path)) -> Machine {
-        assert!(super::is_root(), "a machine of its own needs root");
+        assert!(crate::support::is_root(), "a machine of its own needs root");
         let root = TempRoot::new();
         for folder in ["disk", "root", "files"] {
             fs::create_dir(root.join(folder)).expect("a folder");
