@@ -48,8 +48,9 @@ const TIME: Duration = Duration::from_secs(15);
 pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Finding> {
     let mut findings = Vec::new();
     if nix::unistd::geteuid().is_root() {
-        let text = "this check runs as root, and Postfix never runs a delivery agent as root: what root may read and \
-                    write says nothing about the transport's user; check as that user (runuser -u USER -- onedrop check)";
+        let text = "this check runs as root, and Postfix never runs a delivery agent as root: what \
+                    root may read and write says nothing about the transport's user; check as that \
+                    user (runuser -u USER -- onedrop check)";
         findings.push(Finding::new(Severity::Warning, "configuration", text));
     }
     let named = config.map(Path::to_owned);

@@ -1,6 +1,7 @@
-//! The protocol: record the message, then place each copy once, however many others try and wherever
-//! a process dies. The command and the server run it. It knows no engine: the ledger gives leases,
-//! turns and receipts, the store looks and appends. What a crash leaves stands at [`deliver`].
+//! The protocol: record the message, then place each copy once, however many others try and
+//! wherever a process dies. The command and the server run it. It knows no engine: the ledger gives
+//! leases, turns and receipts, the store looks and appends. What a crash leaves stands at
+//! [`deliver`].
 //!
 //! A copy without doubt is placed under its lease alone, so that no transaction of the ledger is
 //! open while a mail server takes its time. In doubt, and where leases are joined, it takes a turn.
@@ -200,11 +201,11 @@ pub struct Means<'a> {
 /// | `confirm`                        | one copy, placed               | sees `placed`             |
 ///
 /// A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
-/// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop verify
-/// --repair` places it. Where another delivery holds it, Postfix comes again.
+/// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop
+/// verify --repair` places it. Where another delivery holds it, Postfix comes again.
 ///
-/// A single copy may be reserved before the record: nothing of it is stored until its last bytes, so
-/// up to there a crash leaves what the record leaves. Where the store's append is idempotent
+/// A single copy may be reserved before the record: nothing of it is stored until its last bytes,
+/// so up to there a crash leaves what the record leaves. Where the store's append is idempotent
 /// (Maildir: the copy's key names the file) a live lease is joined instead of waited for; then the
 /// reserved copy is locked, from before its row is read until its receipt is on record. That lock
 /// ends with its process, not with the ledger's session.
@@ -262,8 +263,8 @@ fn begin_early<'a>(job: &'a DeliveryRequest<'a>, keys: &'a [Hash], means: Means<
     Some((at, slot.ok().flatten()?))
 }
 
-/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of the
-/// model.
+/// Records the message and claims its copies; from here a crash leaves a trace. Step `record` of
+/// the model.
 ///
 /// # Errors
 /// Nothing is on record; or the ledger was lost, and nobody knows.

@@ -1,7 +1,7 @@
 //! The ledger: the SQL record of messages, their copies and every attempt to deliver them, and the
 //! locks and leases that keep two deliveries from writing the same copy. Here stand the values that
-//! its [`port`] speaks in. Adapters: `postgres` and `sqlite`, each the sessions of one engine behind
-//! `pooled`, and `memory`; all run the ledger's contract suite.
+//! its [`port`] speaks in. Adapters: `postgres` and `sqlite`, each the sessions of one engine
+//! behind `pooled`, and `memory`; all run the ledger's contract suite.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -74,7 +74,8 @@ fn version_text(found: i64) -> String {
         )
     } else {
         format!(
-            "has schema version {found}, this program knows {SCHEMA_VERSION} only: install a newer onedrop"
+            "has schema version {found}, this program knows {SCHEMA_VERSION} only: install a newer \
+             onedrop"
         )
     }
 }

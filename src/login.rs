@@ -56,7 +56,8 @@ impl LoginForm {
         }
         if separator.is_empty() || separator.chars().any(char::is_alphanumeric) {
             return Err(format!(
-                "between {ACCOUNT} and {USER} there must be a separator, without letters and digits, such as *"
+                "between {ACCOUNT} and {USER} there must be a separator, without letters and \
+                 digits, such as *"
             ));
         }
         Ok(LoginForm::Template(Template { text: text.to_owned(), separator }))
@@ -91,7 +92,8 @@ impl Template {
         for (what, name) in [("account", account), ("store.user", user)] {
             if let Some(character) = name.chars().find(|c| self.separator.contains(*c)) {
                 return Err(format!(
-                    "{what} {name:?} has a {character:?}, which separates account and user in store.login = \"{}\"",
+                    "{what} {name:?} has a {character:?}, which separates account and user in \
+                     store.login = \"{}\"",
                     self.text
                 ));
             }

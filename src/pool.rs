@@ -1,7 +1,7 @@
 //! Sessions kept between deliveries: at most so many in use at a time, for one key and in all, and
 //! at most so many kept. What a user had trouble with is thrown away; what nobody used for a while
-//! is closed. Waiting is bounded, first come is not promised to be first served. By hand: r2d2 knows
-//! no keys, and has threads of its own.
+//! is closed. Waiting is bounded, first come is not promised to be first served. By hand: r2d2
+//! knows no keys, and has threads of its own.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};

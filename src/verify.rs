@@ -1,17 +1,14 @@
-//! Compares the ledger with the mailboxes, and mends what is ours to mend. Outside of what the
-//! protocol promises (a process frozen past its lease, a server that appends late, a ledger that
-//! forgot a commit) two copies of a message may stand; here each placed copy that was leased more
-//! than once gets its second look, after its last lease.
+//! Compares the ledger with the mailboxes and repairs what Onedrop wrote. Outside the protocol's
+//! promise (a process frozen past its lease, a late server, a ledger that lost a commit) a mailbox
+//! may have two copies; so each placed copy that was leased more than once gets a second look after
+//! its last lease.
 //!
-//! Relies on the ledger's rows alone. It writes no copy but the shared ones whose bytes the ledger
-//! keeps because their mailbox did not take them, and those by the delivery's own code
-//! (`deliver::place`). A doubt is settled as a delivery would settle it (a lease that nobody has,
-//! the ledger's lock of the copy, the look, the receipt), so that the two cannot meet. What is too
-//! many goes only if it is ours: another than the copy on record, equal by identity, not older than
-//! the day before the message was recorded, with exactly the date that our append sets, not marked
-//! as deleted, and while the copy that stays is in its mailbox, not marked as deleted either, which
-//! the store looks at again at the removal. Where the UID on record has become another message
-//! nothing goes. A crash leaves less to do for the next run.
+//! Relies on the ledger's rows. It writes only shared copies whose bytes the ledger keeps, by the
+//! delivery's own code. It settles a doubt as a delivery does: lease, the copy's lock, look,
+//! receipt. It removes a double only if Onedrop wrote it: not the copy on record, equal by
+//! identity, with the date that the append sets, not older than the day before the record, not
+//! marked as deleted, and only while the copy on record is in the mailbox and unmarked. If the UID
+//! on record is another message, it removes nothing. A crash leaves less to do for the next run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -162,7 +159,8 @@ impl Verification<'_, '_> {
                 self.kept(copy, copy.kept.as_deref().unwrap_or_default())
             }
             Standing::Free => {
-                let text = "not placed: the last attempt gave up before it wrote anything, Postfix has it or has returned it";
+                let text = "not placed: the last attempt gave up before it wrote anything, Postfix \
+                            has it or has returned it";
                 self.found(copy, Level::Info, Topic::Missing, None, text.to_owned());
                 Ok(())
             }

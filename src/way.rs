@@ -203,8 +203,8 @@ pub fn renew(
                 ledger.note_proof(&way, false, host, until)?;
                 let user = &way.login_user;
                 return Err(Unproven::Ignores(format!(
-                    "{way} lets {user} log in, but ignores for whom: mail would land in {user}'s own mailbox ({proof}); \
-                     see store.login"
+                    "{way} lets {user} log in, but ignores for whom: mail would land in {user}'s \
+                     own mailbox ({proof}); see store.login"
                 )));
             }
             // The first is about the recipient.

@@ -38,7 +38,8 @@ pub fn run() {
     bench.onedrop(&imap, "small", STRANGER)();
     bench.onedrop(&maildir, "maildir", STRANGER)();
     println!(
-        "| in the mailbox | delivery | median ms | bare store | median ms | ours alone, medians | ours alone, least |"
+        "| in the mailbox | delivery | median ms | bare store | median ms | ours alone, medians | \
+         ours alone, least |"
     );
     println!("|---:|---|---:|---|---:|---:|---:|");
     let mut filled = 0;
@@ -87,7 +88,8 @@ pub fn run() {
 fn fill_maildir(folder: &Path, from: u32, to: u32) {
     for number in from..to {
         let text = format!(
-            "From: {STRANGER}\nSubject: {number}\nMessage-ID: <fill.{number}@bench.example>\n\nsmall\n"
+            "From: {STRANGER}\nSubject: {number}\nMessage-ID: <fill.{number}@bench.example>\n\n\
+             small\n"
         );
         let (seconds, size, micros) =
             (1_700_000_000 + 37 * number, text.len(), scattered(number.into()) % 1_000_000);

@@ -35,7 +35,8 @@ pub fn run() {
     }
     let limit = 1.5 * SIZE_MB + 20.0;
     println!(
-        "| {SIZE_MB} MB, {ROUNDS} in turn | peak MB | of 1.5 sizes + 20 MB | target | median ms | least ms |"
+        "| {SIZE_MB} MB, {ROUNDS} in turn | peak MB | of 1.5 sizes + 20 MB | target | median ms | \
+         least ms |"
     );
     println!("|---|---:|---:|---|---:|---:|");
     for ((name, _, ours), seen) in contenders.iter().zip(seen) {

@@ -27,10 +27,13 @@ pub fn message(from: &str, size: usize) -> Vec<u8> {
     let count = COUNT.replace(COUNT.get() + 1);
     let unique = format!("{}.{count}", std::process::id());
     let mut text = format!(
-        "Return-Path: <{from}>\nX-Original-To: scuba@mail.axial.net\nDelivered-To: scuba@mail.axial.net\n\
-         Received: from client.example (client.example [192.0.2.7])\n\tby mail.axial.net (Postfix) with ESMTPS id {count:X}\n\
+        "Return-Path: <{from}>\nX-Original-To: scuba@mail.axial.net\nDelivered-To: \
+         scuba@mail.axial.net\n\
+         Received: from client.example (client.example [192.0.2.7])\n\tby mail.axial.net (Postfix) \
+         with ESMTPS id {count:X}\n\
          \tfor <scuba@mail.axial.net>; Fri, 21 Nov 2025 03:00:00 +0000 (UTC)\n\
-         Date: Fri, 21 Nov 2025 03:00:00 +0000\nFrom: Somebody <{from}>\nTo: Scuba <scuba@mail.axial.net>\n\
+         Date: Fri, 21 Nov 2025 03:00:00 +0000\nFrom: Somebody <{from}>\nTo: Scuba \
+         <scuba@mail.axial.net>\n\
          Subject: Measured {count}\nMessage-ID: <{unique}@bench.example>\nMIME-Version: 1.0\n\
          Content-Type: text/plain; charset=utf-8\n\n"
     );
@@ -101,7 +104,8 @@ impl Bench {
     pub fn imap_store(&self, dovecot: &Dovecot) -> String {
         let password = self.private("store.password", dovecot.password());
         format!(
-            "url = \"imap://127.0.0.1:{}\"\nstarttls = false\nuser = \"{}\"\npassword_file = \"{}\"",
+            "url = \"imap://127.0.0.1:{}\"\nstarttls = false\nuser = \"{}\"\npassword_file = \
+             \"{}\"",
             dovecot.imap_port(),
             dovecot.master_user(),
             password.display()

@@ -17,8 +17,9 @@ pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
 /// connections (one each, which is how it works), that serve one after the other without end, and
 /// that need not change their user for each message. Without plugins, and with the same syncs,
 /// which are set for all of Dovecot.
-pub const TUNED_LMTP: &str = "service lmtp {\n  user = nobody\n  service_count = 0\n  client_limit = 1\n  \
-     process_min_avail = 10\n}\nprotocol lmtp {\n  mail_plugins =\n}\n";
+pub const TUNED_LMTP: &str = "service lmtp {\n  user = nobody\n  service_count = 0\n  client_limit \
+                              = 1\n  process_min_avail = 10\n}\nprotocol lmtp {\n  mail_plugins =\n\
+                              }\n";
 
 /// How a load comes.
 #[derive(Clone, Copy, Debug)]

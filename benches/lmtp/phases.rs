@@ -39,7 +39,8 @@ pub fn run() {
 fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, dovecot: &Dovecot) {
     let target = Target::Many(peer.tag.to_lowercase());
     println!(
-        "\n| {store}, connections | messages/s | {} | commits a message | processor ms: ours | Postgres | Dovecot | idle |",
+        "\n| {store}, connections | messages/s | {} | commits a message | processor ms: ours | \
+         Postgres | Dovecot | idle |",
         PHASES.map(|name| format!("{name} ms")).join(" | ")
     );
     println!("|---:|---:|{}---:|---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
@@ -85,7 +86,8 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
 /// The same load on Dovecot's own server.
 fn dovecots_own(dovecot: &Dovecot) {
     println!(
-        "\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n|---:|---:|---:|"
+        "\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n\
+         |---:|---:|---:|"
     );
     let peer = Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" };
     let target = Target::Many(peer.tag.to_owned());

@@ -57,7 +57,8 @@ fn run(into: Into) {
     let rounds = if short() { 3 } else { 5 };
     let index = if into == Into::Maildirs { " | with the index | of Dovecot's" } else { "" };
     println!(
-        "| connections | mailboxes | medians of {rounds}, in turn | messages/s | of Dovecot's{index} |"
+        "| connections | mailboxes | medians of {rounds}, in turn | messages/s | of \
+         Dovecot's{index} |"
     );
     println!("|---|---:|---|---:|---:|{}", if into == Into::Maildirs { "---:|---:|" } else { "" });
     for kept in [true, false].into_iter().take(if short() { 1 } else { 2 }) {

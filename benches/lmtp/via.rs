@@ -61,7 +61,8 @@ pub fn run() {
     compare(&mut contenders, ROUNDS, &lines);
 
     println!(
-        "\nPostfix's own delivery agents, one message at a time (connection and transmission, as Postfix logs them):\n"
+        "\nPostfix's own delivery agents, one message at a time (connection and transmission, as \
+         Postfix logs them):\n"
     );
     let agents = Agents::start(&bench, &maildir, &dovecot, &maildir_server);
     let imap_agents = Agents::start(&bench, &imap, &dovecot, &imap_server);

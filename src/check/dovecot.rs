@@ -153,8 +153,8 @@ fn plugins(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     };
     if let Some(by) = ITS_OWN.into_iter().find(|protocol| has("sieve", protocol)) {
         remarks.warning(format!(
-            "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not run, \
-             because Onedrop {how}"
+            "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not \
+             run, because Onedrop {how}"
         ));
     }
     let counting = ITS_OWN.into_iter().find(|protocol| has("quota", protocol));

@@ -81,7 +81,8 @@ fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
         let store = loaded.config.store.kind();
         if let Err(error) = store_answers(&store) {
             tracing::error!(
-                "store: {store} cannot be reached: {error}; until that is mended all mail is deferred"
+                "store: {store} cannot be reached: {error}; until that is mended all mail is \
+                 deferred"
             );
         }
     };
@@ -158,7 +159,8 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
                         let name = &settings.socket_group;
                         let hint = "run as root or as a member of that group";
                         format!(
-                            "cannot listen on {place}: cannot give it to lmtp.socket_group \"{name}\": {error}; {hint}"
+                            "cannot listen on {place}: cannot give it to lmtp.socket_group \
+                             \"{name}\": {error}; {hint}"
                         )
                     })?;
                 }

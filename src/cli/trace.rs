@@ -320,8 +320,8 @@ mod tests {
             "size        12 bytes",
             "copy        account=scuba mailbox=INBOX: placed 2027-01-01 00:30:00 +01:00, uid=42",
             "copy        account=scuba mailbox=a: not delivered, tried 2 times",
-            "copy        account=scuba mailbox=b: in doubt, mx1:42 may have written it; the next try \
-             looks first, tried 3 times",
+            "copy        account=scuba mailbox=b: in doubt, mx1:42 may have written it; the next \
+             try looks first, tried 3 times",
             "copy        account=scuba mailbox=c: mx1:42 is delivering it until \
              2026-07-01 12:01:30 +02:00",
             "copy        account=scuba mailbox=Sent: sent copy kept for later: over quota",

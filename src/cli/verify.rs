@@ -53,7 +53,7 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
     {
         return Said::failed(failure.to_string());
     }
-    let mut telling = Telling::new(args.json);
+    let mut telling = VerifyPrinter::new(args.json);
     let outcome = verify::verify(&plan, &*ledger, &*store, &mut |news| {
         telling.tell(news);
     });
@@ -101,7 +101,7 @@ fn ended(tally: &Tally) -> Said {
 }
 
 /// Findings on standard output, failures and progress on standard error.
-struct Telling {
+struct VerifyPrinter {
     json: bool,
     findings: u64,
     progress: Option<Instant>,
@@ -110,10 +110,10 @@ struct Telling {
     written: io::Result<()>,
 }
 
-impl Telling {
-    fn new(json: bool) -> Telling {
+impl VerifyPrinter {
+    fn new(json: bool) -> VerifyPrinter {
         let progress = io::stderr().is_terminal().then(Instant::now);
-        Telling { json, findings: 0, progress, is_line_open: false, written: Ok(()) }
+        VerifyPrinter { json, findings: 0, progress, is_line_open: false, written: Ok(()) }
     }
 
     fn tell(&mut self, news: News<'_>) {

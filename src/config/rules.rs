@@ -87,22 +87,24 @@ fn times(config: &Config, findings: &mut Findings) {
     }
     if answer >= deadline {
         let text = format!(
-            "limits.answer_secs ({answer}) must be less than limits.deadline_secs ({deadline}), of which it is a part"
+            "limits.answer_secs ({answer}) must be less than limits.deadline_secs ({deadline}), of \
+             which it is a part"
         );
         broken(findings, &["limits.deadline_secs", "limits.answer_secs"], text);
     } else if wait >= deadline - answer {
         let left = deadline - answer;
         let text = format!(
-            "lock.wait_secs ({wait}) must be less than limits.deadline_secs without limits.answer_secs ({left}): \
-             nothing would be left for the delivery"
+            "lock.wait_secs ({wait}) must be less than limits.deadline_secs without \
+             limits.answer_secs ({left}): nothing would be left for the delivery"
         );
         broken(findings, &["lock.wait_secs", "limits.deadline_secs", "limits.answer_secs"], text);
     }
     let most = POSTFIX_LMTP_SECS - LMTP_MARGIN_SECS;
     if deadline + answer > most {
         let text = format!(
-            "limits.deadline_secs ({deadline}) + limits.answer_secs ({answer}) is more than {most}: \"onedrop lmtp\" may \
-             answer after Postfix has lost patience (lmtp_data_done_timeout, {POSTFIX_LMTP_SECS} s) and tries again"
+            "limits.deadline_secs ({deadline}) + limits.answer_secs ({answer}) is more than \
+             {most}: \"onedrop lmtp\" may answer after Postfix has lost patience \
+             (lmtp_data_done_timeout, {POSTFIX_LMTP_SECS} s) and tries again"
         );
         doubtful(findings, &["limits.deadline_secs", "limits.answer_secs"], text);
     }
@@ -194,8 +196,8 @@ fn shared_accounts(config: &Config, findings: &mut Findings) {
     let Some((one, other)) = pairs.into_iter().find(shares) else { return };
     let (one, other) = (shown_name(one), shown_name(other));
     let text = format!(
-        "directory.account: \"{template}\" may give one account to people in {one} and in {other}; set \
-         directory.account = \"{{address}}\""
+        "directory.account: \"{template}\" may give one account to people in {one} and in {other}; \
+         set directory.account = \"{{address}}\""
     );
     broken(findings, &["directory.domains", "directory.account", "directory.query"], text);
 }
@@ -211,8 +213,8 @@ fn accounts_without_folder(config: &Config, findings: &mut Findings) {
     if directory.query.is_none() && !directory.domains.is_empty() && !directory.account.is_address()
     {
         let text = format!(
-            "store.url has {{domain}} in it, and an account by directory.account = \"{}\" has none; set \
-             directory.account = \"{{address}}\"",
+            "store.url has {{domain}} in it, and an account by directory.account = \"{}\" has \
+             none; set directory.account = \"{{address}}\"",
             directory.account
         );
         broken(
@@ -225,7 +227,8 @@ fn accounts_without_folder(config: &Config, findings: &mut Findings) {
         directory.accounts.iter().find(|(_, account)| place.folder(account).is_none())
     {
         let text = format!(
-            "directory.accounts: {}: store.url has {{domain}} in it, and \"{}\" is not LOCAL@DOMAIN",
+            "directory.accounts: {}: store.url has {{domain}} in it, and \"{}\" is not \
+             LOCAL@DOMAIN",
             shown_name(address),
             shown_name(account)
         );

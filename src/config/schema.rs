@@ -190,7 +190,8 @@ impl Key {
             16 => "0x",
             _ => "",
         };
-        let number = u64::from_str_radix(digits, radix).unwrap_or(u64::MAX); // the only fault left: too many digits
+        // The only possible error is too many digits.
+        let number = u64::from_str_radix(digits, radix).unwrap_or(u64::MAX);
         if number > most {
             return Err(format!("{prefix}{} is too large (at most {most})", shown_name(digits)));
         }

@@ -160,7 +160,8 @@ fn local_path(scheme: &str, rest: &str) -> Result<PathBuf, UrlError> {
     let path = match rest.strip_prefix("//") {
         Some(path) if !path.starts_with('/') => {
             return Err(UrlError(format!(
-                "two slashes name a host (expected {scheme}:///PATH, or {scheme}:PATH relative to the working folder)"
+                "two slashes name a host (expected {scheme}:///PATH, or {scheme}:PATH relative to \
+                 the working folder)"
             )));
         }
         Some(path) => path,

@@ -219,9 +219,9 @@ impl<'a> Placing<'a> {
     }
 
     /// Step `take_turn` of the model: the lock, and the row re-read under it. A lease without doubt
-    /// is a turn already if no other delivery may join it, or if the store has reserved the copy for
-    /// us since before we had the lease: then no other gets as far as this one's append, and the
-    /// check of the clock before the last bytes is that of the lease. So no transaction of the
+    /// is a turn already if no other delivery may join it, or if the store has reserved the copy
+    /// for us since before we had the lease: then no other gets as far as this one's append, and
+    /// the check of the clock before the last bytes is that of the lease. So no transaction of the
     /// ledger is open while a store takes its time. What a turn needs of the store is reserved
     /// before it.
     fn turn<'t>(
@@ -406,9 +406,9 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of two
-    /// copies without a name nobody can tell whether they are one. The confirm has left a doubt,
-    /// which a second look settles, whatever comes of this. Step `undo` of the model.
+    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
+    /// two copies without a name nobody can tell whether they are one. The confirm has left a
+    /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
     fn undo(&self, placed: &Placed, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
         if self.terms.join {
@@ -460,7 +460,8 @@ impl<'a> Placing<'a> {
         }
         let wanted: Vec<Destination> =
             busy.iter().map(|one| self.job.destinations[one.copy].clone()).collect();
-        // Its leases are another call's than the record's: what that one left in doubt stays leased.
+        // Its leases are another call's than the record's: what that one left in doubt stays
+        // leased.
         let owner = Attempt { value: RandomValue::default(), ..self.attempt.clone() };
         let until = self.deadline.end();
         match self.ledger.claim(self.recorded.message, &wanted, &owner, self.terms, until) {

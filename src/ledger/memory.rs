@@ -92,7 +92,7 @@ impl MemoryLedger {
     }
 
     /// Takes a lock without waiting.
-    fn lock(&self, key: i64) -> Result<Held, LedgerError> {
+    fn lock(&self, key: i64) -> Result<HeldLock, LedgerError> {
         let mut rows = self.rows();
         if rows.locks.contains_key(&key) {
             return Err(LedgerError::Contended);
@@ -100,7 +100,7 @@ impl MemoryLedger {
         let holder = Holder { session: self.session, number: next(&mut rows) };
         rows.locks.insert(key, holder);
         drop(rows);
-        Ok(Held { rows: Arc::clone(&self.rows), key, holder })
+        Ok(HeldLock { rows: Arc::clone(&self.rows), key, holder })
     }
 
     /// One statement, with the hook around it.
@@ -119,7 +119,7 @@ impl MemoryLedger {
     }
 
     /// A copy's lock, and what its row says under it.
-    fn turn(&self, claim: &Claim, copy_key: &Hash) -> Result<(Held, Reread), LedgerError> {
+    fn turn(&self, claim: &Claim, copy_key: &Hash) -> Result<(HeldLock, Reread), LedgerError> {
         self.call("take_turn", || {
             let held = self.lock(lock_key::advisory_key(copy_key))?;
             let mut rows = self.rows();
@@ -143,13 +143,13 @@ enum Reread {
 }
 
 /// A lock that is held until this is dropped, or the session lost.
-struct Held {
+struct HeldLock {
     rows: Arc<Mutex<Rows>>,
     key: i64,
     holder: Holder,
 }
 
-impl Held {
+impl HeldLock {
     fn is_in(&self, rows: &Rows) -> bool {
         rows.locks.get(&self.key) == Some(&self.holder)
     }
@@ -164,7 +164,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut rows = locked(&self.rows);
         if self.is_in(&rows) {
@@ -280,7 +280,7 @@ impl Ledger for MemoryLedger {
 /// The turn at a copy, with its lock.
 struct MemoryTurn<'a> {
     ledger: &'a MemoryLedger,
-    held: Held,
+    held: HeldLock,
 }
 
 impl OpenTurn for MemoryTurn<'_> {

@@ -61,9 +61,9 @@ pub struct Shared {
 }
 
 /// A client's place among those that are there at a time; free when dropped.
-struct Seat(Arc<Shared>);
+struct ClientSlot(Arc<Shared>);
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         self.0.metrics.connections.fetch_sub(1, Ordering::SeqCst);
         self.0.wake();
@@ -73,9 +73,9 @@ impl Drop for Seat {
 /// The answers to a delivery: the connection's thread gives them, or the server when that hangs.
 /// Only one does.
 #[derive(Clone, Default)]
-pub struct Answers(Arc<AtomicBool>);
+pub struct ReplyClaim(Arc<AtomicBool>);
 
-impl Answers {
+impl ReplyClaim {
     /// They are the caller's to give from now on.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl Shared {
         self: &Arc<Self>,
         delivery: &Arc<MessageDelivery>,
         client: &Arc<Socket>,
-    ) -> (UnderWay, Answers) {
-        let answers = Answers::default();
+    ) -> (UnderWay, ReplyClaim) {
+        let answers = ReplyClaim::default();
         let (late, hanging, client) = (answers.clone(), Arc::clone(delivery), Arc::clone(client));
         let answer = move || {
             if late.take().is_ok() {
@@ -358,7 +358,7 @@ impl Server {
             return turn_away(&client, FULL);
         }
         shared.metrics.connections.fetch_add(1, Ordering::SeqCst);
-        let seat = Seat(Arc::clone(shared));
+        let seat = ClientSlot(Arc::clone(shared));
         // A thread that cannot be made takes with it what it was given.
         let (hand_over, handed_over) = sync_channel(1);
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {

@@ -12,6 +12,6 @@ pub use reply::reply;
 pub use xforward::Client;
 
 /// Bytes of a command line with its line end, at most: longer ones are refused. What Postfix reads
-/// as an address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where each
-/// is quoted; our own AUTH may be three times as long as what it says.
+/// as an address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where
+/// each is quoted; our own AUTH may be three times as long as what it says.
 pub const LONGEST_LINE: usize = 16 * 1024;

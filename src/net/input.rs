@@ -1,9 +1,9 @@
 //! What a peer sent and nobody has used yet: read in blocks, used as lines or as pieces.
 //!
 //! Promise: a line ends in LF or CRLF and is bounded; what is too long is dropped as it comes, so
-//! that an endless line fills no memory. Each byte is searched once for the end of its line, however
-//! small the pieces are in which it comes. By hand: `BufRead` can neither bound a line nor read on
-//! after a deadline has interrupted one.
+//! that an endless line fills no memory. Each byte is searched once for the end of its line,
+//! however small the pieces are in which it comes. By hand: `BufRead` can neither bound a line nor
+//! read on after a deadline has interrupted one.
 
 use std::io;
 

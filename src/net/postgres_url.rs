@@ -1,6 +1,6 @@
-//! The address of a Postgres server or several, as a URL: read once, by tokio-postgres, which libpq's
-//! `sslmode=verify-full` is said in other words. No error and no text shows the URL's login: that
-//! is where passwords end up by mistake.
+//! The address of a Postgres server or several, as a URL: read once, by tokio-postgres, which
+//! libpq's `sslmode=verify-full` is said in other words. No error and no text shows the URL's
+//! login: that is where passwords end up by mistake.
 
 use std::fmt;
 

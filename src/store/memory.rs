@@ -1,8 +1,8 @@
 //! A store in memory, for tests: it keeps every promise of the port and behaves like an IMAP server
 //! (each append is a copy, named by its UID, and may take effect after its sender gave up) or like
-//! Maildirs (a copy's file is named after its key, and reserved copies are locked). Clones share the
-//! mailboxes; each stands for another host or process. A [`Hook`] sees every call. Nothing outlives
-//! the process.
+//! Maildirs (a copy's file is named after its key, and reserved copies are locked). Clones share
+//! the mailboxes; each stands for another host or process. A [`Hook`] sees every call. Nothing
+//! outlives the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,8 +4,8 @@
 //!
 //! A store is a handle that threads share. How it keeps connections, opens them again, and writes
 //! what comes at the same time is its own affair; an append is never repeated once its last bytes
-//! may have gone out. Every call returns before the time it is given. What an adapter leaves after a
-//! crash, and what it cannot do, stands in its header. All run the store's contract suite.
+//! may have gone out. Every call returns before the time it is given. What an adapter leaves after
+//! a crash, and what it cannot do, stands in its header. All run the store's contract suite.
 
 use std::time::Instant;
 
@@ -27,8 +27,8 @@ pub trait Store: Send + Sync {
 
     /// Reserves what writing `copy` into `destination`, or looking for it, takes. Nothing is stored
     /// before [`Slot::append`]; a slot that is dropped gives up all it holds. `Ok(None)`: another
-    /// delivery has reserved this copy, or (for [`Need::Early`], which never fails) there is nothing
-    /// to gain.
+    /// delivery has reserved this copy, or (for [`Need::Early`], which never fails) there is
+    /// nothing to gain.
     ///
     /// # Errors
     /// What is needed cannot be had by the time that last bytes may go out, or this mailbox cannot
@@ -110,8 +110,8 @@ pub trait Mailboxes: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no
-    /// longer there by this name, or that its owner has marked it as deleted meanwhile: only another
-    /// look can tell what stands now.
+    /// longer there by this name, or that its owner has marked it as deleted meanwhile: only
+    /// another look can tell what stands now.
     fn remove_double(
         &self,
         destination: &Destination,

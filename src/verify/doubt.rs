@@ -26,7 +26,8 @@ impl<'a> Verification<'a, '_> {
         let found = self.find(copy, None)?;
         let Some(seen) = to_record(&found) else {
             let text = format!(
-                "{why}, no copy found: the next attempt to deliver it writes one, unless Postfix has returned it"
+                "{why}, no copy found: the next attempt to deliver it writes one, unless Postfix \
+                 has returned it"
             );
             self.found(copy, Level::Error, topic, None, text);
             return Ok(());
@@ -60,7 +61,8 @@ impl<'a> Verification<'a, '_> {
         let Some(seen) = to_record(&found) else {
             self.give_back(ours)?;
             let text = format!(
-                "{why}, a copy was there and is gone: the next attempt to deliver it writes one, unless Postfix has returned it"
+                "{why}, a copy was there and is gone: the next attempt to deliver it writes one, \
+                 unless Postfix has returned it"
             );
             self.found(copy, Level::Error, topic, None, text);
             return Ok(());

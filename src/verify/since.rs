@@ -23,7 +23,8 @@ mod tests {
 
     #[test]
     fn a_window_begins_a_duration_ago_or_at_a_date() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200); // 2026-11-21T00:00:00Z
+        // 2026-11-21T00:00:00Z
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200);
         let secs_back =
             |text: &str| since(text, now).map(|at| now.duration_since(at).unwrap().as_secs());
         assert_eq!(secs_back("24h"), Some(86_400));

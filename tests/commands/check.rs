@@ -161,7 +161,11 @@ fn another_schema_version_is_an_error_and_stays() {
     site.deliver_once();
     let ledger = rusqlite::Connection::open(site.folder().join("ledger.db")).expect("a database");
     ledger
-        .execute("INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (99, 'new', x'00', 0)", [])
+        .execute(
+            "INSERT INTO onedrop_schema (version, name, sha256, applied_at) VALUES (99, \
+                  'new', x'00', 0)",
+            [],
+        )
         .expect("a row");
     drop(ledger);
     let output = site.check(&[]);
@@ -177,7 +181,8 @@ fn a_broken_configuration_is_told_whole_and_postfix_is_still_checked() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("flag-d-several-recipients"));
     site.write(
         "onedrop.toml",
-        b"[ledgre]\nurl = 1\n[store]\nurl = \"imap://u:hunter2@host\"\n[limits]\ndeadline_secs = 5000\n",
+        b"[ledgre]\nurl = 1\n[store]\nurl = \"imap://u:hunter2@host\"\n[limits]\ndeadline_secs = \
+          5000\n",
     );
     let output = site.check(&["--json"]);
     assert_eq!(output.status.code(), Some(75));
@@ -266,7 +271,8 @@ fn a_server_that_deliver_cannot_reach_is_told() {
         ("lmtp.sock", "ok      lmtp: deliver.via: somebody listens at $DIR/lmtp.sock"),
         (
             "none.sock",
-            "warning lmtp: deliver.via: nobody can be reached at $DIR/none.sock (No such file or directory): ",
+            "warning lmtp: deliver.via: nobody can be reached at $DIR/none.sock (No such file or \
+             directory): ",
         ),
     ] {
         let via = site.path(socket);
@@ -293,8 +299,9 @@ fn domains_that_share_accounts_are_an_error() {
         let output = command.env("ONEDROP__DIRECTORY__ACCOUNT", account).output().expect("onedrop");
         site.told(&output.stdout)
     };
-    let expected = "error   configuration: ONEDROP__DIRECTORY__DOMAINS: directory.account: \"{local}\" may give one account \
-                    to people in a.example and in b.example; set directory.account = \"{address}\"";
+    let expected = "error   configuration: ONEDROP__DIRECTORY__DOMAINS: directory.account: \
+                    \"{local}\" may give one account to people in a.example and in b.example; set \
+                    directory.account = \"{address}\"";
     let told = checked("{local}");
     assert!(told.contains(expected), "{told}");
     assert!(!checked("{address}").contains("directory.account"));
@@ -306,7 +313,8 @@ fn a_ledger_whose_copies_were_written_another_way_is_told() {
     site.deliver_once();
     site.write("password", b"secret\n");
     fs::set_permissions(site.path("password"), fs::Permissions::from_mode(0o600)).expect("a mode");
-    let expected = "warning ledger: the copy account=lisa mailbox=INBOX was written into a Maildir, and store.url writes by IMAP: ";
+    let expected = "warning ledger: the copy account=lisa mailbox=INBOX was written into a \
+                    Maildir, and store.url writes by IMAP: ";
     let told = |store: &str| {
         let mut command = site.command();
         command
@@ -365,7 +373,8 @@ fn what_the_transports_user_may_not_is_an_error_that_names_it() {
                 )
                 .expect("chown");
             }),
-            "cannot read the configuration $DIR/onedrop.toml (its group may: user=nobody:postfix); ",
+            "cannot read the configuration $DIR/onedrop.toml (its group may: \
+             user=nobody:postfix); ",
         ),
     ];
     for (breaks, expected) in cases {
@@ -395,7 +404,8 @@ fn a_socket_that_postfix_may_not_use_is_an_error() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("lmtp-good"));
     fs::set_permissions(site.path("lmtp.sock"), fs::Permissions::from_mode(0o660)).expect("a mode");
     let findings = site.postfix_findings();
-    let expected = "postfix cannot write to the LMTP server's socket $DIR/lmtp.sock, and every message waits; ";
+    let expected = "postfix cannot write to the LMTP server's socket $DIR/lmtp.sock, and every \
+                    message waits; ";
     assert!(findings.contains(expected), "{findings}");
 }
 
@@ -517,7 +527,8 @@ fn the_dovecot_settings_we_ship_fit() {
 fn the_store_is_tested_by_an_account_on_record_or_the_check_says_that_nothing_was() {
     let site = Site::of_fixture(&Path::new(FIXTURES).join("good"));
     let checked = || {
-        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
+        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \
+                    \"maildir://$DIR/mail\"\n\
                     [directory]\ndomains = [\"gmail.com\"]\n";
         site.write("onedrop.toml", site.filled(text).as_bytes());
         let output = site.check(&[]);
@@ -554,7 +565,8 @@ impl Site {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
         let site = Site { folder, _listener: listener };
         fs::create_dir(site.folder().join("postfix")).expect("a folder");
-        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \"maildir://$DIR/mail\"\n\
+        let text = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n[store]\nurl = \
+                    \"maildir://$DIR/mail\"\n\
                     [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n\
                     [lmtp]\nlisten = [\"unix:$DIR/lmtp.sock\"]\n";
         site.write("onedrop.toml", site.filled(text).as_bytes());

@@ -449,7 +449,8 @@ fn the_journal_hears_of_each_end_at_its_priority() {
     ends(
         &told,
         6,
-        "4Log: to=<scuba@mail.axial.net> message-id=<log@x> delivered 2.0.0: stored account=scuba mailbox=INBOX ",
+        "4Log: to=<scuba@mail.axial.net> message-id=<log@x> delivered 2.0.0: stored account=scuba \
+         mailbox=INBOX ",
         "\nONEDROP_QUEUE_ID=4Log\nONEDROP_RECIPIENT=scuba@mail.axial.net\n",
     );
     ends(

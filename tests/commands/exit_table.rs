@@ -116,9 +116,12 @@ fn delivered_is_0_and_says_where() {
 
 #[test]
 fn the_recipient_comes_from_the_argument_the_environment_or_the_topmost_delivered_to() {
-    let with_fields =
-        [b"Return-Path: <lisa@gmail.com>\nDelivered-To: doug@mail.axial.net\nDelivered-To: forged@x\n", MESSAGE]
-            .concat();
+    let with_fields = [
+        b"Return-Path: <lisa@gmail.com>\nDelivered-To: doug@mail.axial.net\nDelivered-To: \
+           forged@x\n",
+        MESSAGE,
+    ]
+    .concat();
     let table = Table::new();
     table.deliver(&[], &with_fields).is(0, "stored account=doug ");
     let mut command = table.command(&["deliver"]);
@@ -158,7 +161,8 @@ fn several_recipients_are_told_of_one_by_one() {
     let end = table.deliver(&to, b"Subject: both\n\nbody\n");
     end.is(
         67,
-        "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <scuba@mail.axial.net>: stored ",
+        "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; \
+         <scuba@mail.axial.net>: stored ",
     );
     assert_eq!(table.mails(), 1);
     assert_eq!(
@@ -207,7 +211,11 @@ fn several_recipients_are_told_of_one_by_one() {
     assert_eq!(table.mails(), 3);
     // All the same: said once, as for one.
     let end = table.deliver(&["-d", "a@elsewhere.example", "-d", "b@elsewhere.example"], message);
-    end.is(67, "5.1.1 <a@elsewhere.example>: unknown recipient a@elsewhere.example; <b@elsewhere.example>: unknown ");
+    end.is(
+        67,
+        "5.1.1 <a@elsewhere.example>: unknown recipient a@elsewhere.example; \
+                <b@elsewhere.example>: unknown ",
+    );
 }
 
 #[test]

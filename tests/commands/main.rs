@@ -1,4 +1,5 @@
-//! The commands, the configuration and the exit statuses, as an administrator or Postfix meets them.
+//! The commands, the configuration and the exit statuses, as an administrator or Postfix meets
+//! them.
 
 mod check;
 mod command_line;

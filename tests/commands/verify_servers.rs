@@ -32,8 +32,11 @@ fn about(findings: &[serde_json::Value], name: &str) -> Vec<String> {
 }
 
 fn letter(name: &str) -> Vec<u8> {
-    format!("From: a@b\nTo: scuba@mail.axial.net\nSubject: {name}\nMessage-ID: <{name}@x>\n\nHello {name}\n")
-        .into_bytes()
+    format!(
+        "From: a@b\nTo: scuba@mail.axial.net\nSubject: {name}\nMessage-ID: <{name}@x>\n\nHello \
+             {name}\n"
+    )
+    .into_bytes()
 }
 
 const SCUBA: [&str; 4] = ["-d", "scuba@mail.axial.net", "-f", "a@b"];
@@ -68,8 +71,9 @@ fn postgres_and_dovecot_agree_again() {
     // What a zombie and an owner leave behind, by hand.
     let date_of = |name: &str, later_secs: u32| {
         psql(&format!(
-            "SELECT to_char((recorded_at + {later_secs} * interval '1 s') AT TIME ZONE 'UTC', 'DD-Mon-YYYY HH24:MI:SS') \
-             || ' +0000' FROM onedrop_message WHERE message_id_text = '<{name}@x>'"
+            "SELECT to_char((recorded_at + {later_secs} * interval '1 s') AT TIME ZONE 'UTC', \
+             'DD-Mon-YYYY HH24:MI:SS') || ' +0000' FROM onedrop_message WHERE message_id_text = \
+             '<{name}@x>'"
         ))
     };
     let mut scuba = site.dovecot.session("scuba");
@@ -223,7 +227,8 @@ fn sqlite_and_maildir_agree_again() {
     assert_eq!((code, findings.len()), (0, 0), "{said}");
     let ledger = site.sqlite();
     let name_of = |name: &str| -> String {
-        let sql = "SELECT file_name FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id WHERE m.message_id_text = ?1";
+        let sql = "SELECT file_name FROM onedrop_copy c JOIN onedrop_message m ON m.id = \
+                   c.message_id WHERE m.message_id_text = ?1";
         ledger.query_row(sql, [format!("<{name}@x>")], |row| row.get(0)).expect("a name")
     };
     let inbox = site.root.join("mail/scuba/Maildir");

@@ -130,9 +130,10 @@ const USERS: &str = "CREATE TABLE users (address text, login text); \
      INSERT INTO users VALUES ('info@a.example', 'info'), ('@a.example', 'rest')";
 
 /// Exact addresses first; `$2` sends one list's mail elsewhere.
-const CATCH_ALL: &str = "[directory]\nquery = \"\"\"SELECT CASE WHEN $2 = 'info+boss@a.example' THEN 'boss' ELSE login END \
-     FROM users WHERE address = $1 OR (address = '@a.example' AND $1 LIKE '%@a.example') \
-     ORDER BY length(address) DESC LIMIT 1\"\"\"\n";
+const CATCH_ALL: &str = "[directory]\nquery = \"\"\"SELECT CASE WHEN $2 = 'info+boss@a.example' \
+                         THEN 'boss' ELSE login END FROM users WHERE address = $1 OR (address = \
+                         '@a.example' AND $1 LIKE '%@a.example') ORDER BY length(address) DESC \
+                         LIMIT 1\"\"\"\n";
 
 const ASKED: [(&str, &str); 5] = [
     ("info@a.example", "info"),

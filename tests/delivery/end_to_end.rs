@@ -158,7 +158,8 @@ fn users_may_live_in_a_table_of_the_ledgers_database() {
     site.postgres.psql(
         "INSERT INTO users VALUES ('scuba@mail.axial.net', 'u17'), ('lisa@gmail.com', 'u18')",
     );
-    let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
+    let asked = "[directory]\nquery = \"SELECT login FROM users WHERE address = $1\"\n[sent]\n\
+                 trust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n";
     let postfix = Postfix::start(&spec(&site, asked));
     let queue_id =
         postfix.send(LISA, &["Scuba+x@mail.axial.net", "doug@mail.axial.net"], &from_lisa("table"));
@@ -220,7 +221,9 @@ fn a_forged_from_writes_into_nobodys_sent_and_a_login_into_its_own() {
     postfix.send_authenticated("doug", "doug@mail.axial.net", &["scuba@mail.axial.net"], own);
     let others = b"From: lisa@gmail.com\nSubject: others\nMessage-ID: <others@x>\n\nbody\n";
     postfix.send_authenticated("doug", "doug@mail.axial.net", &["scuba@mail.axial.net"], others);
-    let to_self = b"From: otto@mail.axial.net\nTo: otto@mail.axial.net\nSubject: self\nMessage-ID: <self@x>\n\nbody\n";
+    let to_self =
+        b"From: otto@mail.axial.net\nTo: otto@mail.axial.net\nSubject: self\nMessage-ID: \
+                    <self@x>\n\nbody\n";
     postfix.send_authenticated(
         "otto@mail.axial.net",
         "otto@mail.axial.net",
@@ -315,7 +318,8 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
         main.map_or(0, |main| main.len()) + wal.map_or(0, |wal| wal.len())
     };
     let in_postgres = || {
-        let sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'onedrop%' AND relkind = 'r'";
+        let sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE \
+                     'onedrop%' AND relkind = 'r'";
         site.postgres.psql(sizes).parse::<u64>().expect("a size")
     };
     let config = site.config("nul", STORY);

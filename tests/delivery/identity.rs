@@ -62,12 +62,29 @@ fn messages_that_are_one() {
         (
             "trace",
             &[
-                b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
-                b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\nX-Spam-Score: 5\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody\n",
+                b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 \
+                  10:00:00 +0000\n\nbody\n",
+                b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\n\
+                  X-Spam-Score: 5\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\n\
+                  body\n",
             ],
         ),
-        ("two-ids", &[b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n", b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n"]),
-        ("line-ends", &[b"Message-ID: <l@x>\n\none\ntwo\n", b"Message-ID: <l@x>\r\n\r\none\r\ntwo\r\n\r\n"]),
+        (
+            "two-ids",
+            &[
+                b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\n\
+                        body\n",
+                b"Message-ID: <first@x>\nMessage-ID: <second@x>\n\nbody\n",
+            ],
+        ),
+        (
+            "line-ends",
+            &[
+                b"Message-ID: <l@x>\n\none\n\
+                          two\n",
+                b"Message-ID: <l@x>\r\n\r\none\r\ntwo\r\n\r\n",
+            ],
+        ),
     ];
     for (account, messages) in cases {
         for message in messages {
@@ -216,7 +233,8 @@ fn each_alarm_arrives_though_it_reads_like_the_last_one() {
         let account = format!("alarm{n}");
         let came_in = |id: &str| {
             format!(
-                "Received: from ups by mx (Postfix)\n\tid {id}; Sun, 22 Nov 2026 10:00:05 +0000\n{constant}\non battery\n"
+                "Received: from ups by mx (Postfix)\n\tid {id}; Sun, 22 Nov 2026 10:00:05 +0000\n\
+                 {constant}\non battery\n"
             )
         };
         let [first, second] = ["A1", "B2"].map(came_in);

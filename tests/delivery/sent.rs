@@ -16,11 +16,13 @@ const LISA: &str = "lisa@gmail.com";
 const KEPT: &str = "no copy yet in account=lisa mailbox=Sent, kept for later: store: ";
 
 /// Access control lists; what a test says of a mailbox stands in its `dovecot-acl`.
-const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
-     plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
+const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = \
+                   $mail_plugins imap_acl\n}\n\
+                   plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
 /// Two messages an account.
-const QUOTA: &str = "mail_plugins = quota\nprotocol imap {\n  mail_plugins = quota imap_quota\n}\nplugin {\n  \
-     quota = count:User quota\n  quota_rule = *:messages=2\n  quota_vsizes = yes\n}\n";
+const QUOTA: &str = "mail_plugins = quota\nprotocol imap {\n  mail_plugins = quota imap_quota\n}\n\
+                     plugin {\n  quota = count:User quota\n  quota_rule = *:messages=2\n  \
+                     quota_vsizes = yes\n}\n";
 
 /// How the message comes in.
 #[derive(Debug, Clone, Copy)]

@@ -53,7 +53,8 @@ impl Via {
     /// A delivery whose ledger and store are nowhere: it can hand the message over, and nothing
     /// else.
     fn helpless(&self, more: &str) -> Delivery {
-        let nowhere = "ledger.url = \"sqlite:///proc/nowhere/ledger.db\"\nstore.url = \"maildir:///proc/nowhere/mail\"\n";
+        let nowhere = "ledger.url = \"sqlite:///proc/nowhere/ledger.db\"\nstore.url = \
+                       \"maildir:///proc/nowhere/mail\"\n";
         self.delivery("helpless", &format!("{nowhere}{more}"))
     }
 
@@ -108,8 +109,12 @@ fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
     let site = Via::new();
     let server = site.server("");
     // As pipe(8) with flags=DORX hands it over.
-    let piped = [&b"Return-Path: <lisa@gmail.com>\nX-Original-To: Scuba@mail.axial.net\nDelivered-To: scuba@mail.axial.net\n"[..], MESSAGE]
-        .concat();
+    let piped = [
+        &b"Return-Path: <lisa@gmail.com>\nX-Original-To: Scuba@mail.axial.net\n\
+                    Delivered-To: scuba@mail.axial.net\n"[..],
+        MESSAGE,
+    ]
+    .concat();
     let args = ["-d", SCUBA, "-f", "lisa@gmail.com", "--queue-id", "4Wx7Yz1Q2kz9"];
     site.helpless("")
         .of(&piped)
@@ -194,7 +199,8 @@ fn the_envelope_is_what_the_process_was_told() {
         .is(0, "stored account=scuba ")
         .says("account=doug mailbox=Sent");
     // From the fields that pipe(8) prepended; the environment; odd addresses.
-    let piped = b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nSubject: fields\n\nbody\n";
+    let piped = b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nSubject: \
+                  fields\n\nbody\n";
     let mut command = site.helpless("").command(&[]);
     command.env("RECIPIENT", "o_brien@mail.axial.net");
     site.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
@@ -230,7 +236,11 @@ fn each_recipient_has_its_reply_and_the_worst_counts() {
     // records it.
     let one = site.able("").of(message);
     one.run(&["-d", SCUBA, "-d", NOBODY, "-d", "a/b@mail.axial.net"])
-        .is(67, "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; <a/b@mail.axial.net>: ")
+        .is(
+            67,
+            "5.1.1 <nobody@elsewhere.example>: unknown recipient nobody@elsewhere.example; \
+                 <a/b@mail.axial.net>: ",
+        )
         .says("; <scuba@mail.axial.net>: stored account=scuba mailbox=INBOX ");
     site.inbox_has("scuba", [MESSAGE, &message[..]]);
     one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
@@ -306,7 +316,8 @@ fn a_server_that_cannot_take_it_leaves_it_to_the_process() {
         Script { greeting: "", ..Script::default() },
         Script { offer: "250 a.server.of.another.make\r\n", ..Script::default() },
         Script {
-            offer: "250-some\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n",
+            offer: "250-some\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250 \
+                    SMTPUTF8\r\n",
             ..Script::default()
         },
         Script { mail: "421 4.3.2 Shutting down, try again\r\n", ..Script::default() },
@@ -530,7 +541,8 @@ impl Default for Script {
     fn default() -> Script {
         Script {
             greeting: "220 fake LMTP\r\n",
-            offer: "250-fake\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-SIZE\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 XFORWARD IDENT\r\n",
+            offer: "250-fake\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-SIZE\r\n\
+                    250-8BITMIME\r\n250-SMTPUTF8\r\n250 XFORWARD IDENT\r\n",
             mail: "250 2.1.0 yes\r\n",
             rcpt: "250 2.1.5 yes\r\n",
             data: "354 go\r\n",

@@ -21,10 +21,13 @@ use crate::support::{TempRoot, onedrop_path, wait_until};
 /// What changes files and folders, and what goes to servers.
 const CALLS: &str = "trace=write,writev,pwrite64,pwritev,ftruncate,fallocate,utimensat,fsync,fdatasync,link,linkat,unlink,\
                      unlinkat,rename,renameat,renameat2,mkdir,mkdirat,openat,sendto,recvfrom,exit_group";
-const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
+const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \
+                    \"authenticated\"\n\
                     authserv_id = \"mail.axial.net\"\n";
-const MESSAGE: &[u8] = b"Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\n\
-    From: lisa@mail.axial.net\nTo: scuba@mail.axial.net\nSubject: kept\nMessage-ID: <kept@x>\n\nbody\n";
+const MESSAGE: &[u8] = b"Authentication-Results: mail.axial.net; dmarc=pass \
+                         header.from=mail.axial.net\n\
+                         From: lisa@mail.axial.net\nTo: scuba@mail.axial.net\nSubject: kept\n\
+                         Message-ID: <kept@x>\n\nbody\n";
 /// From elsewhere: one copy, which is written before its record and synced beside it.
 const FROM_ELSEWHERE: &[u8] =
     b"From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nMessage-ID: <elsewhere@x>\n\nbody\n";
@@ -136,7 +139,8 @@ impl Fresh {
     fn settings(root: &Path) -> String {
         let at = root.display();
         format!(
-            "ledger.url = \"sqlite://{at}/ledger/here/ledger.db\"\nstore.url = \"maildir://{at}/mail/here\"\n{HERE}"
+            "ledger.url = \"sqlite://{at}/ledger/here/ledger.db\"\nstore.url = \
+             \"maildir://{at}/mail/here\"\n{HERE}"
         )
     }
 
@@ -473,12 +477,12 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         let site = Site::embedded();
         let config = with_postgres(&postgres, &site, HERE);
         postgres.psql(
-            "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; \
-             CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             INSERT INTO public.seen VALUES (TG_TABLE_NAME || ' ' || TG_OP, current_setting('synchronous_commit')); \
-             RETURN NULL; END $$; \
-             CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_message FOR EACH ROW EXECUTE FUNCTION see(); \
-             CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_copy FOR EACH ROW EXECUTE FUNCTION see();",
+            "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; CREATE \
+             FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen \
+             VALUES (TG_TABLE_NAME || ' ' || TG_OP, current_setting('synchronous_commit')); RETURN \
+             NULL; END $$; CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_message FOR EACH \
+             ROW EXECUTE FUNCTION see(); CREATE TRIGGER see AFTER INSERT OR UPDATE ON onedrop_copy \
+             FOR EACH ROW EXECUTE FUNCTION see();",
         );
         let said = delivered(&config, &["-d", "scuba@mail.axial.net"], MESSAGE);
         assert!(said.starts_with("stored "), "{said}");
@@ -488,7 +492,8 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         assert_eq!(seen.lines().collect::<Vec<_>>(), wanted, "{isolation}");
         // What verify puts on record, in transactions of the program's own: a second look at a copy
         // that was leased twice.
-        let aside = "UPDATE onedrop_copy SET epoch = 2, placed_at = placed_at - interval '1 hour'; TRUNCATE seen";
+        let aside = "UPDATE onedrop_copy SET epoch = 2, placed_at = placed_at - interval '1 hour'; \
+                     TRUNCATE seen";
         postgres.psql(aside);
         let verified = run(&config, &["verify", "--repair", "--since", "2h"]);
         assert!(verified.status.success(), "{verified:?}");

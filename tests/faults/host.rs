@@ -30,8 +30,8 @@ impl Host {
     pub fn start(root: &TempRoot, n: usize, net: u8) -> Host {
         let folder = root.dir_for(&format!("host{n}"), "root", 0o755);
         let script = format!(
-            "set -e; echo mx{n} >/proc/sys/kernel/hostname; mkdir {0}/tmp; mount -t tmpfs tmpfs {0}/tmp; : >{0}/ready; \
-             exec sleep 1000",
+            "set -e; echo mx{n} >/proc/sys/kernel/hostname; mkdir {0}/tmp; mount -t tmpfs tmpfs \
+             {0}/tmp; : >{0}/ready; exec sleep 1000",
             folder.display()
         );
         let log = folder.join("log");

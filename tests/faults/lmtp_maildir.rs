@@ -90,8 +90,8 @@ impl MailHost {
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
         let messages: usize = expected.values().map(Vec::len).sum();
-        let ledger = "SELECT count(placed_at) || ' of ' || count(*) || ', in doubt: ' || count(*) FILTER (WHERE in_doubt) \
-                      FROM onedrop_copy";
+        let ledger = "SELECT count(placed_at) || ' of ' || count(*) || ', in doubt: ' || count(*) \
+                      FILTER (WHERE in_doubt) FROM onedrop_copy";
         assert_eq!(
             self.site.postgres.psql(ledger),
             format!("{messages} of {messages}, in doubt: 0")
@@ -216,7 +216,8 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     let deferred = postfix.log().matches(" status=deferred ").count();
     let found = host.site.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
     println!(
-        "{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by a reader"
+        "{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by \
+         a reader"
     );
     assert!(read > 0, "nobody has read anything");
     let mut expected: BTreeMap<String, Vec<usize>> = BTreeMap::new();

@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_are_told_apart() {
-        let trace = "7  openat(AT_FDCWD</x>, \"/x/tmp\", O_WRONLY|O_TMPFILE, 0600) = 8</x/tmp/#5>(deleted)\n\
+        let trace = "7  openat(AT_FDCWD</x>, \"/x/tmp\", O_WRONLY|O_TMPFILE, 0600) = \
+                     8</x/tmp/#5>(deleted)\n\
                      9  fsync(8</x/tmp/#5>(deleted) <unfinished ...>\n\
                      7  write(1</dev/null>, \"a) = b\", 6) = 6\n\
                      9  <... fsync resumed>)            = -1 EIO (Input/output error) (INJECTED)\n\

@@ -128,7 +128,8 @@ impl Freeze {
 fn message(id: &str) -> String {
     let body = "body\n".repeat(20_000);
     format!(
-        "Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\nFrom: from-{id}@mail.axial.net\n\
+        "Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\nFrom: \
+         from-{id}@mail.axial.net\n\
          To: to-{id}@mail.axial.net\nSubject: zombie\nMessage-ID: <{id}@x>\n\n{body}"
     )
 }
@@ -302,7 +303,8 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
     std::io::Read::read_to_string(zombie.strace.stdout.as_mut().expect("stdout"), &mut late)
         .expect("stdout");
     eprintln!(
-        "{name}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in {ended:.1?}: {late}"
+        "{name}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in \
+         {ended:.1?}: {late}"
     );
     let status = zombie.strace.wait().expect("end");
     // The second found the first's own copy: one copy, on record, which both may call delivered.

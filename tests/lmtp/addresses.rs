@@ -111,7 +111,8 @@ fn by_lmtp(client: &mut LmtpClient, sender: &[u8], recipient: &[u8], message: &[
 }
 
 fn letter(name: &str) -> Vec<u8> {
-    let fields = "From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n";
+    let fields = "From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 \
+                  12:00:00 +0000\n";
     format!("{fields}Subject: {name}\nMessage-ID: <{name}@x>\n\nthis is {name}\n").into_bytes()
 }
 

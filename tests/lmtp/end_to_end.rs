@@ -1,6 +1,6 @@
 //! A real Postfix hands mail to `onedrop lmtp`, by Unix socket and by TCP, which records it in a
-//! real Postgres and places it in a real Dovecot: the stories of `delivery/end_to_end.rs`, where pipe(8)
-//! starts a process for each recipient.
+//! real Postgres and places it in a real Dovecot: the stories of `delivery/end_to_end.rs`, where
+//! pipe(8) starts a process for each recipient.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::support::{onedrop_path, wait_until};
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 /// Fields to which Postfix adds none but Received.
-const ANNS: &str = "From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 12:00:00 +0000\n";
+const ANNS: &str = "From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nDate: Sun, 22 Nov 2026 \
+                    12:00:00 +0000\n";
 
 #[derive(Clone, Copy)]
 enum Way {

@@ -295,15 +295,21 @@ fn garbage_is_answered_or_hung_up_on() {
             seed ^= seed << 5;
             seed.to_be_bytes()[1]
         };
-        let mut pieces: Vec<Vec<u8>> = (0..50).map(|_| (0..20_000).map(|_| random()).collect()).collect();
+        let mut pieces: Vec<Vec<u8>> =
+            (0..50).map(|_| (0..20_000).map(|_| random()).collect()).collect();
         pieces.push(vec![0; 100_000]);
         pieces.push(b"\r\n".repeat(50_000));
         pieces.push(b"\n\n\r\r\n\r".repeat(10_000));
         pieces.push(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
         pieces.push(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec());
-        pieces.push("MAIL FROM:<\u{202e}\u{0}@\r\nRCPT TO:<<<>>>\r\nDATA\r\nBDAT 99999999999999999999 LAST\r\n".into());
         pieces.push(
-            b"LHLO \xff\xfe\r\nMAIL FROM:<a@b> SIZE=-1\r\nMAIL FROM:<a@b> SIZE=1e99 BODY=\r\nRCPT TO:\r\nDATA\r\n"
+            "MAIL FROM:<\u{202e}\u{0}@\r\nRCPT TO:<<<>>>\r\nDATA\r\nBDAT \
+                     99999999999999999999 LAST\r\n"
+                .into(),
+        );
+        pieces.push(
+            b"LHLO \xff\xfe\r\nMAIL FROM:<a@b> SIZE=-1\r\nMAIL FROM:<a@b> SIZE=1e99 BODY=\r\nRCPT \
+              TO:\r\nDATA\r\n"
                 .to_vec(),
         );
         for piece in pieces {
@@ -311,7 +317,8 @@ fn garbage_is_answered_or_hung_up_on() {
             let mut writer = stream.try_clone().expect("socket");
             // Whoever does not read the answers may not be read from: both at once.
             let writing = thread::spawn(move || {
-                let _ = writer.write_all(&piece).and_then(|()| writer.write_all(b"\r\n.\r\nQUIT\r\n"));
+                let _ =
+                    writer.write_all(&piece).and_then(|()| writer.write_all(b"\r\n.\r\nQUIT\r\n"));
                 let _ = writer.shutdown(Shutdown::Write);
             });
             let said = all_of(stream);

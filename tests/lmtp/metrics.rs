@@ -69,7 +69,10 @@ fn each_counter_is_exactly_what_happened() {
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     site.sqlite()
-        .execute_batch("UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = 1")
+        .execute_batch(
+            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, \
+                        leased_until = 1",
+        )
         .expect("SQL");
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     // Two recipients of one message; nobody's; one that cannot be stored; one too large.
@@ -262,7 +265,8 @@ fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
         let (head, body) = said.split_once("\r\n\r\n").expect("a head and a body");
         assert!(
             ["1.0", "1.1"].iter().any(|version| head.starts_with(&format!(
-                "HTTP/{version} 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                "HTTP/{version} 200 OK\r\nContent-Type: text/plain; version=0.0.4; \
+                 charset=utf-8\r\n"
             ))),
             "{head}"
         );

@@ -58,7 +58,8 @@ fn messages_for_one_and_for_several_share_small_pools() {
 fn shared_letter(number: usize) -> String {
     format!(
         "Authentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com\n\
-         From: lisa@gmail.com\nSubject: shared\nMessage-ID: <shared.{number}@x>\n\nthis is {number}\n"
+         From: lisa@gmail.com\nSubject: shared\nMessage-ID: <shared.{number}@x>\n\nthis is \
+         {number}\n"
     )
 }
 

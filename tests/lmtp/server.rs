@@ -109,7 +109,8 @@ impl Hanging {
             }
         });
         let settings = format!(
-            "[lmtp]\nconnections = {connections}\nmetrics = \"{metrics}\"\n[limits]\ndeadline_secs = 2\nanswer_secs = 1\n[lock]\n\
+            "[lmtp]\nconnections = {connections}\nmetrics = \"{metrics}\"\n[limits]\ndeadline_secs \
+             = 2\nanswer_secs = 1\n[lock]\n\
              wait_secs = 0\n"
         );
         let notify = site.root.join("notify").display().to_string();

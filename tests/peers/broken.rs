@@ -60,7 +60,8 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
         let end = deliver_while(&site, &letter, stage, || {
             // The login goes on beside the record: the session is ended between record and place.
             let recorded = format!(
-                "SELECT count(*) FROM onedrop_copy WHERE placed_at IS NULL AND epoch = {} AND account IN ('{}', '{}')",
+                "SELECT count(*) FROM onedrop_copy WHERE placed_at IS NULL AND epoch = {} AND \
+                 account IN ('{}', '{}')",
                 if in_doubt { 2 } else { 1 },
                 letter.recipient(),
                 letter.author()
@@ -70,7 +71,8 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
                 "not recorded"
             );
             let ended = site.postgres.psql(
-                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'onedrop'",
+                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE \
+                 application_name = 'onedrop'",
             );
             assert_ne!(ended, "0", "no session of the delivery's");
         });
@@ -304,8 +306,9 @@ fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
 
 #[test]
 fn a_mailbox_over_its_quota_defers_or_bounces_by_configuration() {
-    let quota = "mail_plugins = quota\nprotocol imap {\n  mail_plugins = quota imap_quota\n}\nplugin {\n  \
-                 quota = count:User quota\n  quota_rule = *:messages=1\n  quota_vsizes = yes\n}\n";
+    let quota = "mail_plugins = quota\nprotocol imap {\n  mail_plugins = quota imap_quota\n}\n\
+                 plugin {\n  quota = count:User quota\n  quota_rule = *:messages=1\n  quota_vsizes \
+                 = yes\n}\n";
     let site = Site::with(Dovecot::start_with(quota));
     let defer = site.config("defer", &terms());
     let bounce = format!("store.over_quota = \"bounce\"\n{}", terms());

@@ -102,8 +102,10 @@ fn session(port: u16, user: &str) -> std::io::Result<()> {
     if answer.is_ok() { Ok(()) } else { Err(std::io::Error::other(answer.tagged)) }
 }
 
-const AUTHDAEMONRC: &str = "authmodulelist=\"authuserdb\"\nauthmodulelistorig=\"authuserdb\"\ndaemons=2\n\
-     authdaemonvar=/run/courier/authdaemon\nDEBUG_LOGIN=0\nDEFAULTOPTIONS=\"\"\nLOGGEROPTS=\"\"\n";
+const AUTHDAEMONRC: &str = "authmodulelist=\"authuserdb\"\nauthmodulelistorig=\"authuserdb\"\n\
+                            daemons=2\n\
+                            authdaemonvar=/run/courier/authdaemon\nDEBUG_LOGIN=0\n\
+                            DEFAULTOPTIONS=\"\"\nLOGGEROPTS=\"\"\n";
 
 const SCRIPT: &str = r#"
 set -e

@@ -6,8 +6,9 @@
 //! - `tls: starttls`, `without: create_mailboxes`: how the store is set up.
 //! - `C: ` a command, without its tag; `c: ` another line from the client, or nothing but its CRLF.
 //! - `A: MAILBOX SIZE` an APPEND of the letter up to its literal; `L:` the letter itself.
-//! - `S: ` a line from the server, `$` in it being the last command's tag; `s: ` bytes from it, with
-//!   the escapes of `escapes.rs`; `M: UID ` a message that it fetches, with those; `X:` it hangs up; `Z:` the client says nothing more and goes away.
+//! - `S: ` a line from the server, `$` in it being the last command's tag; `s: ` bytes from it,
+//!   with the escapes of `escapes.rs`; `M: UID ` a message that it fetches, with those; `X:` it
+//!   hangs up; `Z:` the client says nothing more and goes away.
 //! - `? append [MAILBOX]`, `? look`, `? find [proven]` (with uid 4 on record), `? remove RECEIPT`,
 //!   `? double RECEIPT KEEPER`, `? check`: what the store is asked, and behind ` -> ` what comes of
 //!   it; of an error, its kind and a part of its text.

@@ -30,7 +30,8 @@ fn ledger_store_lmtp_and_metrics_speak_ipv6() {
     let site = Site::of(postgres, Dovecot::start_high_performance_on(&["::1"]), root);
     let (lmtp, metrics) = (free_port(), free_port());
     let more = format!(
-        "[ledger]\nurl = \"postgres://onedrop@[::1]:{}/onedrop\"\npassword_file = \"$DIR/ledger.password\"\n\
+        "[ledger]\nurl = \"postgres://onedrop@[::1]:{}/onedrop\"\npassword_file = \
+         \"$DIR/ledger.password\"\n\
          [store]\nurl = \"imap://[::1]:{}\"\n\
          [lmtp]\nlisten = [\"[::1]:{lmtp}\"]\nmetrics = \"[::1]:{metrics}\"\n",
         site.postgres.port(),

@@ -99,8 +99,11 @@ impl MailHost {
 }
 
 fn letter(id: &str, body: &str) -> Vec<u8> {
-    format!("From: Lisa <lisa@gmail.com>\nTo: scuba@mail.axial.net\nSubject: {id}\nMessage-ID: <{id}@x>\nDate: {DATE}\n\n{body}")
-        .into_bytes()
+    format!(
+        "From: Lisa <lisa@gmail.com>\nTo: scuba@mail.axial.net\nSubject: {id}\nMessage-ID: \
+             <{id}@x>\nDate: {DATE}\n\n{body}"
+    )
+    .into_bytes()
 }
 
 /// The daemon of Postfix's that runs this program below its master, if there is one.

@@ -80,8 +80,8 @@ fn bytes_are_right(world: &World, destination: &Destination) {
     }
 }
 
-/// The message, with the recipient's fields before it; the server adds a Received, and ends lines as
-/// Postfix does.
+/// The message, with the recipient's fields before it; the server adds a Received, and ends lines
+/// as Postfix does.
 fn is_own_copy(bytes: &[u8], recipient: usize) -> bool {
     let Some(fields) = bytes.strip_suffix(MAIL.together.shared_copy()) else { return false };
     let fields = String::from_utf8_lossy(fields).replace('\r', "");

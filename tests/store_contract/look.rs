@@ -4,10 +4,12 @@ use super::*;
 
 pub fn the_look_finds_a_copy_whatever_way_it_took(rig: &dyn Rig) {
     let store = rig.store();
-    let body = "Message-ID: <way@x>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nFrom: lisa@gmail.com\r\nSubject: way\r\n\r\nHello\r\n";
+    let body = "Message-ID: <way@x>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nFrom: \
+                lisa@gmail.com\r\nSubject: way\r\n\r\nHello\r\n";
     let first = message(format!("Delivered-To: a@x\r\nReceived: from a by b; now\r\n{body}"));
     let second = message(format!(
-        "Return-Path: <x@y>\r\nDelivered-To: bb@x\r\nReceived: from c by d;\r\n\tlater\r\nX-Spam-Flag: NO\r\n{body}\r\n\r\n"
+        "Return-Path: <x@y>\r\nDelivered-To: bb@x\r\nReceived: from c by d;\r\n\tlater\r\n\
+         X-Spam-Flag: NO\r\n{body}\r\n\r\n"
     ));
     let unix = message(body.replace("\r\n", "\n"));
     for destination in [inbox(), sent()] {

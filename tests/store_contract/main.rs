@@ -277,7 +277,10 @@ fn odd_messages() -> Vec<Vec<u8>> {
         with(b"nul \0 \0\0\r\n"),
         with(&all_bytes),
         with(b".\r\n..\r\n.hidden\r\n"),
-        with(b"From the start\r\n\r\nFrom lisa@gmail.com Sat Nov 21 10:00:00 2026\r\n>From quoted\r\n"),
+        with(
+            b"From the start\r\n\r\nFrom lisa@gmail.com Sat Nov 21 10:00:00 2026\r\n>From \
+               quoted\r\n",
+        ),
         with(b"a1 LOGOUT\r\n{5}\r\n)\r\n* BYE\r\n{99999999+}\r\n"),
         with(b""),
         b"Subject: only a header\r\nMessage-ID: <header@x>\r\n".to_vec(),
@@ -289,7 +292,13 @@ fn odd_messages() -> Vec<Vec<u8>> {
         b"\n\nLF\n".to_vec(),
         b"x".to_vec(),
         b"\0".to_vec(),
-        [&b"Subject: long\r\n "[..], &[b'h'; 100_000], b"\r\nMessage-ID: <long@x>\r\n\r\nbody\r\n"].concat(),
+        [
+            &b"Subject: long\r\n "[..],
+            &[b'h'; 100_000],
+            b"\r\nMessage-ID: <long@x>\r\n\r\n\
+                                                         body\r\n",
+        ]
+        .concat(),
         [&b"Message-ID: <"[..], &[b'i'; 4000], b"@x>\r\nSubject: id\r\n\r\n"].concat(),
         b"Message-ID: <q\"uo\\te)('*%{3}@x>\r\nSubject: id\r\n\r\n".to_vec(),
         b"Message-ID: <f\r\n old\x80\xff\0@x>\r\nSubject: id\r\n\r\n".to_vec(),

@@ -16,7 +16,8 @@ pub fn without_journal(program: impl AsRef<OsStr>) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("unshare");
-    let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; exec \"$@\"";
+    let hide = "if [ -e /run/systemd/journal ]; then mount -t tmpfs none /run/systemd/journal; fi; \
+                exec \"$@\"";
     command.args(["--mount", "sh", "-c", hide, "sh"]).arg(program);
     command
 }

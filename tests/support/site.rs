@@ -141,7 +141,8 @@ fn chown(path: &Path, user: u32) {
 impl Places for Servers {
     fn toml(&self, _root: &Path) -> String {
         format!(
-            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"imap://127.0.0.1:{}\"\nuser = \"{}\"\npassword_file = \"$DIR/password\"\n",
+            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"imap://127.0.0.1:{}\"\nuser = \"{}\"\n\
+             password_file = \"$DIR/password\"\n",
             self.postgres.url_socket(),
             self.dovecot.imap_port(),
             self.dovecot.master_user()
@@ -212,8 +213,9 @@ impl Servers {
         if let Some((_, server)) = store.split_once("://").filter(|(way, _)| way.contains("imap")) {
             let user = self.dovecot.master_user();
             self.postgres.psql(&format!(
-                "DO $$ BEGIN IF to_regclass('onedrop_proof') IS NOT NULL THEN INSERT INTO onedrop_proof (server, login_user, way, host) \
-                 VALUES ('{server}', '{user}', 'sasl', 'test') ON CONFLICT DO NOTHING; END IF; END $$"
+                "DO $$ BEGIN IF to_regclass('onedrop_proof') IS NOT NULL THEN INSERT INTO \
+                 onedrop_proof (server, login_user, way, host) VALUES ('{server}', '{user}', \
+                 'sasl', 'test') ON CONFLICT DO NOTHING; END IF; END $$"
             ));
         }
     }
@@ -222,8 +224,8 @@ impl Servers {
     /// copies in all.
     pub fn ledger_copies(&self, message_id: &str) -> String {
         self.postgres.psql(&format!(
-            "SELECT count(c.placed_at) || ' of ' || count(*) FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id \
-             WHERE m.message_id_text LIKE '%{message_id}%'"
+            "SELECT count(c.placed_at) || ' of ' || count(*) FROM onedrop_message m JOIN \
+             onedrop_copy c ON c.message_id = m.id WHERE m.message_id_text LIKE '%{message_id}%'"
         ))
     }
 
@@ -231,8 +233,9 @@ impl Servers {
     /// record, with the lease run out.
     pub fn forget_receipts(&self, which: &str) {
         self.postgres.psql(&format!(
-            "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true, \
-             leased_until = clock_timestamp() - interval '1 second' WHERE {which}; DELETE FROM onedrop_kept"
+            "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = \
+             true, leased_until = clock_timestamp() - interval '1 second' WHERE {which}; DELETE \
+             FROM onedrop_kept"
         ));
     }
 }

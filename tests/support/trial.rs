@@ -153,7 +153,8 @@ impl Letter {
 
     fn of(author: &str, recipient: &str, name: &str, subject: &str, body: &[u8]) -> Letter {
         let head = format!(
-            "From: {author}@mail.axial.net\nTo: {recipient}@mail.axial.net\nSubject: {subject}\nMessage-ID: <{name}@x>\n\n"
+            "From: {author}@mail.axial.net\nTo: {recipient}@mail.axial.net\nSubject: {subject}\n\
+             Message-ID: <{name}@x>\n\n"
         );
         Letter {
             name: name.to_owned(),
@@ -220,8 +221,9 @@ impl Letter {
             let uids = site.dovecot.uids(&account, mailbox);
             assert_eq!(uids.len(), 1, "copies in {account}/{mailbox}");
             let receipts = site.postgres.psql(&format!(
-                "SELECT uid FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id WHERE account = '{account}' \
-                 AND mailbox = '{mailbox}' AND placed_at IS NOT NULL AND message_id_text LIKE '%{}@x%'",
+                "SELECT uid FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id \
+                 WHERE account = '{account}' AND mailbox = '{mailbox}' AND placed_at IS NOT NULL \
+                 AND message_id_text LIKE '%{}@x%'",
                 self.name
             ));
             assert_eq!(

@@ -1,5 +1,6 @@
-//! Identity, hashes and parsers: pure functions, without servers.
+//! Identity, hashes and parsers: pure functions, without servers; and the form of the sources.
 
 mod fuzz;
 mod golden;
 mod layering;
+mod style;

@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn tables_and_localhost_are_passed_over() {
-        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, localhost c.example";
+        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, \
+                    localhost c.example";
         assert_eq!(written_out(list).collect::<Vec<_>>(), ["a.example", "c.example"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp". They read the facts and state
-//! the problem, its effect and the change to make.
+//! The rules for an lmtp(8) service that hands mail to "onedrop lmtp". They read the facts and
+//! state the problem, its effect and the change to make.
 //!
 //! Sources: lmtp(8), postconf(5).
 
@@ -73,8 +73,8 @@ fn socket(lmtp: &Lmtp, setup: &Setup, remarks: &mut Remarks) {
     let Some((path, why)) = lmtp.deaf.first() else { return };
     let mend = match lmtp.service.chroot.as_str() {
         "y" => format!(
-            "the column \"chroot\" of master.cf is y, so the socket is looked for inside {}; set it \
-             to n",
+            "the column \"chroot\" of master.cf is y, so the socket is looked for inside {}; set \
+             it to n",
             setup.value("queue_directory")
         ),
         _ => "start onedrop-lmtp.socket, or name the socket where it listens".to_owned(),

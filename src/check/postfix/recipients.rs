@@ -34,8 +34,8 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     }
     let directory = &config.directory;
     let then = if directory.query.is_some() || directory.domains.is_empty() {
-        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders who \
-         are often forged"
+        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders \
+         who are often forged"
     } else if matches!(config.store.kind(), StoreUrl::Maildir { .. }) {
         "whatever stands before the @ gets a Maildir of its own"
     } else {

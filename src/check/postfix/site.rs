@@ -16,7 +16,8 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     let maps = setup.value("mailbox_command_maps");
     if runs_onedrop(maps) {
         remarks.warning(format!(
-            "mailbox_command_maps = {maps} runs onedrop; what holds for mailbox_command holds for it"
+            "mailbox_command_maps = {maps} runs onedrop; what holds for mailbox_command holds for \
+             it"
         ));
     }
     for name in ["onedrop", "onedrop-lmtp"] {
@@ -35,7 +36,8 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     if runs_none && !runs_onedrop(maps) {
         remarks.warning(
             "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv \
-             does, no lmtp(8) service gets mail for its socket, and mailbox_command does not run it",
+             does, no lmtp(8) service gets mail for its socket, and mailbox_command does not run \
+             it",
         );
     }
     if setup.value("enable_long_queue_ids") == "no" {
@@ -44,7 +46,8 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     }
     if setup.value("soft_bounce") == "yes" {
         remarks.ok(
-            "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going back",
+            "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going \
+             back",
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The rules for a pipe(8) service that runs onedrop. They read the facts and state the problem, its
-//! effect and the change to make.
+//! The rules for a pipe(8) service that runs onedrop. They read the facts and state the problem,
+//! its effect and the change to make.
 
 use super::command::{Arguments, Understood};
 use super::{ExpectedPostfix, PipeTransport, Setup, UserRights, routes, time_limit};
@@ -135,7 +135,8 @@ fn arguments(transport: &PipeTransport, delivery: Option<&Arguments>, remarks: &
     let Some(delivery) = delivery else { return };
     if !delivery.has_sender && !flags.contains('R') {
         remarks.warning(
-            "argv lacks -f ${sender}: the sender would be read from the message; write -f ${sender}",
+            "argv lacks -f ${sender}: the sender would be read from the message; write -f \
+             ${sender}",
         );
     }
     if !delivery.has_size {

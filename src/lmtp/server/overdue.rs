@@ -98,7 +98,8 @@ impl OverdueWatch {
                 tracing::error!(
                     queue_id,
                     recipients,
-                    "{queue_id}: to=<{recipients}> a delivery hangs: it is overdue, and goes on holding its sessions"
+                    "{queue_id}: to=<{recipients}> a delivery hangs: it is overdue, and goes on \
+                     holding its sessions"
                 );
             }
         }

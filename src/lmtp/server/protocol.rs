@@ -52,13 +52,13 @@ pub trait Admit {
 pub enum Next {
     /// Reads the next command line.
     Command,
-    /// Reads a message to its end with a new [`DotReader`](crate::lmtp::wire::data::DotReader), then calls
-    /// [`Protocol::take`].
+    /// Reads a message to its end with a new [`DotReader`](crate::lmtp::wire::data::DotReader),
+    /// then calls [`Protocol::take`].
     Data,
-    /// Reads `bytes` bytes with the message's [`ChunkReader`](crate::lmtp::wire::data::ChunkReader); then, if
-    /// this is the last chunk, ends it and calls [`Protocol::take`], else [`Protocol::chunk_read`].
-    /// With the `first` chunk a message starts: what may be kept of one that was never completed
-    /// (RSET) is thrown away.
+    /// Reads `bytes` bytes with the message's
+    /// [`ChunkReader`](crate::lmtp::wire::data::ChunkReader); then, if this is the last chunk, ends
+    /// it and calls [`Protocol::take`], else [`Protocol::chunk_read`]. With the `first` chunk a
+    /// message starts: what may be kept of one that was never completed (RSET) is thrown away.
     Chunk { bytes: u64, first: bool, last: bool },
     /// Reads `bytes` bytes, throws them away, and calls [`Protocol::chunk_read`].
     Discard { bytes: u64 },

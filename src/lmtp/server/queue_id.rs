@@ -17,9 +17,10 @@ pub fn of(message: &Message) -> Option<String> {
 
 fn in_received(value: &str) -> Option<&str> {
     let tokens = tokens(value);
-    let by = tokens.windows(3).position(
-        |three| matches!(three, [Token::Word("by"), Token::Word(_), Token::Comment(by)] if by.starts_with("(Postfix")),
-    )?;
+    let by = tokens.windows(3).position(|three| match three {
+        [Token::Word("by"), Token::Word(_), Token::Comment(by)] => by.starts_with("(Postfix"),
+        _ => false,
+    })?;
     let id = tokens[by..].windows(2).find_map(|two| match two {
         [Token::Word("id"), Token::Word(id)] => Some(*id),
         _ => None,
@@ -74,16 +75,19 @@ mod tests {
     fn it_stands_where_postfix_writes_it_and_is_nothing_else() {
         let cases = [
             (
-                "by mx.axial.net (Postfix, from userid 1000)\n\tid 4dDgX61Kz9z1bC; Sat, 21 Nov 2026 12:00:00 +0000 (UTC)",
+                "by mx.axial.net (Postfix, from userid 1000)\n\tid 4dDgX61Kz9z1bC; Sat, 21 Nov \
+                 2026 12:00:00 +0000 (UTC)",
                 "4dDgX61Kz9z1bC",
             ),
             (
-                "from mail (host [192.0.2.1])\n\t(using TLSv1.3 with cipher X (256/256 bits))\n\t(No client certificate requested)\n\t\
-                 (Authenticated sender: a\\)b)\n\tby mx.axial.net (Postfix) with ESMTPSA id A1B2C3D4E5F\n\tfor <x@y>; today",
+                "from mail (host [192.0.2.1])\n\t(using TLSv1.3 with cipher X (256/256 bits))\n\
+                 \t(No client certificate requested)\n\t(Authenticated sender: a\\)b)\n\tby \
+                 mx.axial.net (Postfix) with ESMTPSA id A1B2C3D4E5F\n\tfor <x@y>; today",
                 "A1B2C3D4E5F",
             ),
             (
-                "from by (id EVIL (Postfix) id EVIL2) by mx (Postfix/Debian) with SMTP id 0123456789abcdefABCD;",
+                "from by (id EVIL (Postfix) id EVIL2) by mx (Postfix/Debian) with SMTP id \
+                 0123456789abcdefABCD;",
                 "0123456789abcdefABCD",
             ),
             ("by mx (Postfix) id 0123456789abcdefABCDE;", ""),

@@ -1,8 +1,8 @@
-//! From the bytes on the wire to the bytes of a message, and back. Reading, each CRLF becomes LF, as
-//! pipe(8) hands messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF `.`
-//! CRLF does (RFC 5321 section 4.1.1.4), so no other form of it can smuggle a second message in.
-//! Input may come in any pieces; what a reader remembers between them is at most two bytes. By hand:
-//! smtp-proto's reader takes a dot on the first line for text.
+//! From the bytes on the wire to the bytes of a message, and back. Reading, each CRLF becomes LF,
+//! as pipe(8) hands messages over; a CR or LF alone stays what it is, and ends nothing: only CRLF
+//! `.` CRLF does (RFC 5321 section 4.1.1.4), so no other form of it can smuggle a second message
+//! in. Input may come in any pieces; what a reader remembers between them is at most two bytes. By
+//! hand: smtp-proto's reader takes a dot on the first line for text.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ const BLOCK: usize = 64 * 1024;
 
 /// What was read last, and is not yet in the message because what follows decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum Undecided {
     /// Nothing, at the start of a line: at the start of the data, or after CRLF.
     LineStart,
     /// Nothing, within a line.
@@ -31,7 +31,7 @@ enum Held {
 /// Reads what follows DATA.
 #[derive(Debug)]
 pub struct DotReader {
-    held: Held,
+    held: Undecided,
 }
 
 impl Default for DotReader {
@@ -42,41 +42,41 @@ impl Default for DotReader {
 
 impl DotReader {
     pub fn new() -> DotReader {
-        DotReader { held: Held::LineStart }
+        DotReader { held: Undecided::LineStart }
     }
 
     /// Takes `input` and appends the message's bytes to `into`. `Some(n)` when the end of the data
     /// was seen: it took `n` bytes of `input`, and what follows them are commands. After the end
     /// nothing more is taken.
     pub fn feed(&mut self, input: &[u8], into: &mut Vec<u8>) -> Option<usize> {
-        if self.held == Held::End {
+        if self.held == Undecided::End {
             return Some(0);
         }
         let mut at = 0;
         while let Some(&byte) = input.get(at) {
             at += 1;
             self.held = match (self.held, byte) {
-                (Held::LineStart, b'.') => Held::Dot,
-                (Held::Dot, b'\r') => Held::DotCr,
-                (Held::Cr, b'\n') => {
+                (Undecided::LineStart, b'.') => Undecided::Dot,
+                (Undecided::Dot, b'\r') => Undecided::DotCr,
+                (Undecided::Cr, b'\n') => {
                     into.push(b'\n');
-                    Held::LineStart
+                    Undecided::LineStart
                 }
-                (Held::DotCr, b'\n') => {
-                    self.held = Held::End;
+                (Undecided::DotCr, b'\n') => {
+                    self.held = Undecided::End;
                     return Some(at);
                 }
                 // Text. A dot that starts a line and is not the end is no part of it (RFC 5321
                 // section 4.5.2).
                 (held, _) => {
-                    if matches!(held, Held::Cr | Held::DotCr) {
+                    if matches!(held, Undecided::Cr | Undecided::DotCr) {
                         into.push(b'\r');
                     }
                     let text = &input[at - 1..];
                     let end = memchr(b'\r', text).unwrap_or(text.len());
                     into.extend_from_slice(&text[..end]);
                     at += end;
-                    if end < text.len() { Held::Cr } else { Held::Text }
+                    if end < text.len() { Undecided::Cr } else { Undecided::Text }
                 }
             };
         }

@@ -77,7 +77,8 @@ mod tests {
         };
         let said = commands(&envelope, &["doug@b.org", "a b@c.org"], &[b"X: y\n", b"\n\xe9\n"])
             .expect("commands");
-        let expected = "XFORWARD IDENT=4Q+3D\r\nMAIL FROM:<lé+sa@gmail.com> SIZE=8 BODY=8BITMIME SMTPUTF8 AUTH=do+20ug+2Bx@b\r\n\
+        let expected = "XFORWARD IDENT=4Q+3D\r\nMAIL FROM:<lé+sa@gmail.com> SIZE=8 BODY=8BITMIME \
+                        SMTPUTF8 AUTH=do+20ug+2Bx@b\r\n\
                         RCPT TO:<doug@b.org>\r\nRCPT TO:<\"a b\"@c.org>\r\nDATA\r\n";
         assert_eq!(String::from_utf8_lossy(&said.bytes), expected);
         let bounce = commands(&Envelope::default(), &["doug@b.org"], &[b"\n"]).expect("commands");

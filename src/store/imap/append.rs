@@ -94,8 +94,8 @@ fn take_together(capabilities: &Capabilities, messages: &[AppendMessage<'_>]) ->
     capabilities.has("MULTIAPPEND") && messages.iter().all(small)
 }
 
-/// Appends `messages` (one, or such as [`take_together`]) to `mailbox` (as it is in a command), with
-/// `\Seen` if `seen`; returns a receipt for each.
+/// Appends `messages` (one, or such as [`take_together`]) to `mailbox` (as it is in a command),
+/// with `\Seen` if `seen`; returns a receipt for each.
 ///
 /// # Errors
 /// See [`AppendError`]; it is that of all. The session is closed wherever it may be out of step.

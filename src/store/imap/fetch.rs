@@ -184,7 +184,8 @@ mod tests {
         });
         assert_eq!(fetched("1 FETCH (UID 7 RFC822.SIZE 3 BODY[]<0> {3})", &["abc"]), whole);
         assert_eq!(fetched("1 fetch (BODY[]<0> \"abc\" rfc822.size 3 UID 7)", &[]), whole);
-        let odd = "1 FETCH (FLAGS (\\Seen \")\" {2} (x)) BODY[HEADER.FIELDS (A B)] {1} UID 7 RFC822.SIZE 3 BODY[] ~{3})";
+        let odd = "1 FETCH (FLAGS (\\Seen \")\" {2} (x)) BODY[HEADER.FIELDS (A B)] {1} UID 7 \
+                   RFC822.SIZE 3 BODY[] ~{3})";
         let flagged = whole.map(|whole| Fetched { is_deleted: Some(false), ..whole });
         assert_eq!(fetched(odd, &["((", "y", "abc"]), flagged);
         let empty = fetched("1 FETCH (UID 7 BODY[]<9> NIL)", &[]);

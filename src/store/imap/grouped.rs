@@ -63,8 +63,8 @@ impl Appends {
         is_first.then(|| EarlyMark(entry))
     }
 
-    /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this one
-    /// first and returns what came of each, in their order), or by another thread's.
+    /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this
+    /// one first and returns what came of each, in their order), or by another thread's.
     ///
     /// # Errors
     /// What came of it, or that its turn did not come while last bytes may go out.

@@ -63,7 +63,8 @@ pub enum NoLogin {
 impl NoLogin {
     /// Whether the server denies that this user may log in (RFC 5530), and says nothing else.
     pub fn denies_identity(&self) -> bool {
-        matches!(self, NoLogin::Refused(no) if ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"].contains(&no.code.as_str()))
+        const CODES: [&str; 2] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"];
+        matches!(self, NoLogin::Refused(no) if CODES.contains(&no.code.as_str()))
     }
 
     pub fn why(self) -> String {

@@ -33,8 +33,8 @@ pub fn remove(
 /// the other's mark.
 ///
 /// # Errors
-/// [`CommandError::Refused`] also when either is gone or marked as deleted by another, or the mailbox
-/// has another UIDVALIDITY.
+/// [`CommandError::Refused`] also when either is gone or marked as deleted by another, or the
+/// mailbox has another UIDVALIDITY.
 pub fn remove_double(
     session: &mut Session,
     mailbox: &str,

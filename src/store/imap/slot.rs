@@ -165,8 +165,8 @@ impl ImapStore {
         }
     }
 
-    /// Appends `messages` in one command, or ends the one that has `started` in the session at hand;
-    /// creates the mailbox if it is missing.
+    /// Appends `messages` in one command, or ends the one that has `started` in the session at
+    /// hand; creates the mailbox if it is missing.
     fn append_messages(
         &self,
         destination: &Destination,

@@ -1,6 +1,6 @@
-//! The IMAP store against a scripted server on loopback, where time, sessions or threads count; what
-//! is said and answered otherwise stands in `fixtures/imap`. A script panics when the store sends
-//! something else than it expects.
+//! The IMAP store against a scripted server on loopback, where time, sessions or threads count;
+//! what is said and answered otherwise stands in `fixtures/imap`. A script panics when the store
+//! sends something else than it expects.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

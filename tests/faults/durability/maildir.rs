@@ -157,7 +157,8 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     fs::rename(copy, cur.join(late)).expect("a reader");
     let ledger =
         rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
-    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = NULL";
+    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, \
+                  leased_until = NULL";
     assert_eq!(ledger.execute(forget, []).expect("update"), 1);
     drop(ledger);
     let frozen = Frozen::at(&site, &site.config, &cur, ("getdents64", 2), FROM_ELSEWHERE);
@@ -240,7 +241,8 @@ fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
         assert!(both(&site), "{call:?}: {:?}", site.inbox());
     }
     eprintln!(
-        "killed at {killed} calls without unnamed files, {left_under_tmp} files were left under tmp/"
+        "killed at {killed} calls without unnamed files, {left_under_tmp} files were left under \
+         tmp/"
     );
     assert!(killed >= 6 && left_under_tmp > 0, "{killed} killed, {left_under_tmp} left under tmp/");
 }

@@ -126,8 +126,9 @@ impl Setting for Repair<'_> {
             let date = self.0.value(
                 id,
                 &format!(
-                    "SELECT to_char(m.recorded_at AT TIME ZONE 'UTC', 'DD-Mon-YYYY HH24:MI:SS') || ' +0000' \
-                 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id WHERE c.account = '{account}'"
+                    "SELECT to_char(m.recorded_at AT TIME ZONE 'UTC', 'DD-Mon-YYYY HH24:MI:SS') || \
+                     ' +0000' FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id \
+                     WHERE c.account = '{account}'"
                 ),
             );
             let date = date.expect("a date");
@@ -235,11 +236,11 @@ impl Migration<'_> {
         };
         postgres.psql_in(
             id,
-            "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (\
-             SELECT concat_ws(' ', table_name, column_name, data_type, column_default, is_nullable) AS line \
-             FROM information_schema.columns WHERE table_schema = 'public' UNION ALL \
-             SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'public'::regnamespace UNION ALL \
-             SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' UNION ALL \
+            "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (SELECT concat_ws(' ', table_name, \
+             column_name, data_type, column_default, is_nullable) AS line FROM \
+             information_schema.columns WHERE table_schema = 'public' UNION ALL SELECT \
+             pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'public'::regnamespace \
+             UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' UNION ALL \
              SELECT version || encode(sha256, 'hex') FROM onedrop_schema) AS lines",
         )
     }

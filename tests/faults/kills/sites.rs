@@ -15,9 +15,11 @@ use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
 
 /// The lease outlives the deadline by more than Dovecot needs for an append. One copy after the
 /// other: calls of threads side by side cannot be told apart, and so not be killed one by one.
-const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n\
+const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\n\
+                     answer_secs = 2\n\
                      [lmtp]\nside_by_side = 1\n";
-const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
+const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \
+                    \"authenticated\"\n\
                     authserv_id = \"mail.axial.net\"\n";
 
 /// What is delivered, and what was before.
@@ -46,7 +48,10 @@ impl Kind {
         match self {
             Kind::Large => {
                 while text.len() < 1_200_000 {
-                    text.push_str("It takes more than one breath to say this, and a crash may come in between.\n");
+                    text.push_str(
+                        "It takes more than one breath to say this, and a crash may come \
+                                   in between.\n",
+                    );
                 }
             }
             Kind::Nul => text.push_str("Nothing: \0, and again: \0\0.\n"),
@@ -206,8 +211,8 @@ impl Combination {
         self.execute(
             id,
             &format!(
-                "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, file_name = NULL, \
-                 in_doubt = {truth}, leased_until = {past} WHERE {which}"
+                "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, \
+                 file_name = NULL, in_doubt = {truth}, leased_until = {past} WHERE {which}"
             ),
         );
         // A crash leaves nothing of a Sent that was refused.
@@ -252,8 +257,9 @@ impl Combination {
     fn receipt(&self, id: &str, account: &str, mailbox: &str) -> Option<String> {
         let column = if self.dovecot.is_some() { "uid" } else { "file_name" };
         let sql = format!(
-            "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND mailbox = '{mailbox}' \
-             AND placed_at IS NOT NULL AND NOT in_doubt AND leased_until IS NULL"
+            "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND \
+             mailbox = '{mailbox}' AND placed_at IS NOT NULL AND NOT in_doubt AND leased_until IS \
+             NULL"
         );
         self.value(id, &sql)
     }

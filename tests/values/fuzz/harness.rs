@@ -106,7 +106,8 @@ impl Run<'_> {
         let (input, said) = self.shrunk(input.to_vec(), said, watched);
         let path = keep(self.name, &input);
         panic!(
-            "fuzz {}: {said}\ninput, {} bytes: {}\nIt is kept as {} and runs first from now on: cargo nextest run --test values fuzz::{}\n\
+            "fuzz {}: {said}\ninput, {} bytes: {}\nIt is kept as {} and runs first from now on: \
+             cargo nextest run --test values fuzz::{}\n\
              The run as it was: ONEDROP_FUZZ_SEED={} cargo nextest run --test values fuzz::{}",
             self.name,
             input.len(),
@@ -158,7 +159,8 @@ fn watch(name: &str, watched: &Watched) {
             {
                 let path = keep(&name, input);
                 eprintln!(
-                    "fuzz {name}: an input takes more than {} s, it is kept as {} and runs first from now on",
+                    "fuzz {name}: an input takes more than {} s, it is kept as {} and runs first \
+                     from now on",
                     SLOWEST.as_secs(),
                     path.display()
                 );

@@ -8,7 +8,8 @@ use super::message::{DICTIONARY, crlf, folded, seeds, takes_fields_on_top, witho
 pub const TARGET: Target = Target { seeds, dictionary: DICTIONARY, check };
 
 const ADDED_ON_THE_WAY: &[u8] = b"Return-Path: <x@y>\nX-Original-To: a@b\r\nDelivered-To: a@b\n\
-    Received: from a by b (Onedrop)\n\twith LMTP id 1; Sun, 22 Nov 2026 12:00:00 +0000\nX-Spam-Flag: NO\nList-Id: <l>\nBcc: z\n";
+                                  Received: from a by b (Onedrop)\n\twith LMTP id 1; Sun, 22 Nov \
+                                  2026 12:00:00 +0000\nX-Spam-Flag: NO\nList-Id: <l>\nBcc: z\n";
 const RECEIVED: &[u8] = b"Received: by another (Postfix) id C3; Sun, 22 Nov 2026 12:00:00 +0000\n";
 
 pub fn check(input: &[u8]) {

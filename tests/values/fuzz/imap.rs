@@ -33,7 +33,8 @@ const DICTIONARY: &[&[u8]] = &[
     b"* OK [UIDVALIDITY 7] ",
     b"* SEARCH 1 2 3",
     b"* ESEARCH ",
-    b"* 1 FETCH (UID 1 FLAGS () INTERNALDATE \"21-Nov-2026 00:00:00 +0000\" RFC822.SIZE 37 BODY[]<0> {37}\r\n",
+    b"* 1 FETCH (UID 1 FLAGS () INTERNALDATE \"21-Nov-2026 00:00:00 +0000\" RFC822.SIZE 37 \
+      BODY[]<0> {37}\r\n",
     b"[APPENDUID 7 42]",
     b"[CAPABILITY IMAP4rev1 LITERAL+ UIDPLUS MULTIAPPEND APPENDLIMIT=30]",
     b"+ \r\n",
@@ -54,16 +55,22 @@ fn seeds() -> Vec<Vec<u8>> {
                  a1 OK [CAPABILITY IMAP4rev1 LITERAL+ UIDPLUS] in\r\n%\r\n";
     let sent = "Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\r\n";
     let look = format!(
-        "* FLAGS (\\Seen)\r\n* 1 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\na2 OK [READ-ONLY] done\r\n%\r\n\
+        "* FLAGS (\\Seen)\r\n* 1 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\na2 OK [READ-ONLY] done\r\n\
+         %\r\n\
          * SEARCH 1\r\na3 OK done\r\n%\r\n\
-         * 1 FETCH (UID 1 FLAGS (\\Seen) INTERNALDATE \"21-Nov-2026 00:00:00 +0000\" RFC822.SIZE {0} BODY[]<0> {{{0}}}\r\n\
+         * 1 FETCH (UID 1 FLAGS (\\Seen) INTERNALDATE \"21-Nov-2026 00:00:00 +0000\" RFC822.SIZE \
+         {0} BODY[]<0> {{{0}}}\r\n\
          {sent})\r\na4 OK done\r\n%\r\n",
         sent.len()
     );
     [
         format!("{login}a2 OK [APPENDUID 7 42] done\r\n%\r\n"),
-        format!("{login}a2 NO [TRYCREATE] none\r\n%\r\na3 OK done\r\n%\r\na4 OK done\r\n%\r\na5 OK [APPENDUID 7 1] x\r\n%\r\n"),
-        "* OK ready\r\n%\r\n+ \r\n%\r\na1 OK in\r\n%\r\n* CAPABILITY IMAP4rev1\r\na2 OK\r\n%\r\n+ go\r\n%\r\na3 OK done\r\n%\r\n"
+        format!(
+            "{login}a2 NO [TRYCREATE] none\r\n%\r\na3 OK done\r\n%\r\na4 OK done\r\n%\r\na5 OK \
+                 [APPENDUID 7 1] x\r\n%\r\n"
+        ),
+        "* OK ready\r\n%\r\n+ \r\n%\r\na1 OK in\r\n%\r\n* CAPABILITY IMAP4rev1\r\na2 OK\r\n%\r\n+ \
+         go\r\n%\r\na3 OK done\r\n%\r\n"
             .to_owned(),
         format!("{login}{look}"),
     ]
@@ -113,8 +120,8 @@ fn literal(line: &[u8], end: &[u8]) -> Option<u64> {
     std::str::from_utf8(&inside[open + 1..]).ok()?.parse().ok()
 }
 
-/// Runs `work` with a slot for the letter in a store whose server says `input`; it must have come to
-/// its end in time.
+/// Runs `work` with a slot for the letter in a store whose server says `input`; it must have come
+/// to its end in time.
 fn with<T>(
     input: &[u8],
     need: Need,

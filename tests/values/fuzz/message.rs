@@ -9,17 +9,25 @@ use onedrop::message::{Message, fields, split};
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![
         b"Return-Path: <lisa@gmail.com>\nX-Original-To: doug@x\nDelivered-To: doug@x\n\
-          Received: from mx by mda (Onedrop) with LMTP id 4Q\n\tfor <doug@x>; Sun, 22 Nov 2026 10:00:00 +0000\n\
+          Received: from mx by mda (Onedrop) with LMTP id 4Q\n\tfor <doug@x>; Sun, 22 Nov 2026 \
+          10:00:00 +0000\n\
           Received: from relay by mx (Postfix) id A1;\n\tSun, 22 Nov 2026 10:00:00 +0000 (UTC)\n\
-          Authentication-Results: mail.axial.net; spf=fail (a;b) smtp.mailfrom=x;\n\tdmarc=pass (p=none) header.from=gmail.com\n\
-          From: Lisa <lisa@gmail.com>\nTo: Doug <doug@x>, \"S, c\" <scuba@x>\nSubject: =?utf-8?q?one?=\n two\n\
+          Authentication-Results: mail.axial.net; spf=fail (a;b) smtp.mailfrom=x;\n\tdmarc=pass \
+          (p=none) header.from=gmail.com\n\
+          From: Lisa <lisa@gmail.com>\nTo: Doug <doug@x>, \"S, c\" <scuba@x>\nSubject: \
+          =?utf-8?q?one?=\n two\n\
           Date: Sun, 22 Nov 2026 09:59:59 +0000\nMessage-ID: <a@gmail.com>\n\nbody\n\n"
             .to_vec(),
-        b"From lisa@gmail.com  Sun Nov 22 10:00:00 2026\r\nReceived: by x; 22 Nov 26 10:00 EST\r\nDate: 1 Jan 1970 00:00:00 GMT\r\n\
-          From: lisa@gmail.com\r\nAutocrypt: addr=lisa@gmail.com; keydata=AA\r\nResent-To: a@b\r\nBcc: c@d\r\n\
-          Content-Type: multipart/mixed; boundary=\"b b\"\r\n\r\n--b b\r\n\r\none\r\n--b b\r\nContent-Type: text/html; name=x\r\n\r\n<p>\r\n--b b--\r\n"
+        b"From lisa@gmail.com  Sun Nov 22 10:00:00 2026\r\nReceived: by x; 22 Nov 26 10:00 EST\r\n\
+          Date: 1 Jan 1970 00:00:00 GMT\r\n\
+          From: lisa@gmail.com\r\nAutocrypt: addr=lisa@gmail.com; keydata=AA\r\nResent-To: a@b\r\n\
+          Bcc: c@d\r\n\
+          Content-Type: multipart/mixed; boundary=\"b b\"\r\n\r\n--b b\r\n\r\none\r\n--b b\r\n\
+          Content-Type: text/html; name=x\r\n\r\n<p>\r\n--b b--\r\n"
             .to_vec(),
-        b"Message-ID:\n <a\0b@x>\nReceived: from ups\nDate: now\nSubject: on\0battery\n\na\0\0b\r\0\n\0".to_vec(),
+        b"Message-ID:\n <a\0b@x>\nReceived: from ups\nDate: now\nSubject: on\0battery\n\n\
+          a\0\0b\r\0\n\0"
+            .to_vec(),
         b"Subject: on battery\n\nbody".to_vec(),
     ];
     for folder in ["fixtures/mail", "fixtures/identity"] {

@@ -1,0 +1,161 @@
+//! The form of the sources: width of lines, length of module headers, names of types.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const WIDTH: usize = 100;
+const HEADER_LINES: usize = 12;
+
+/// Words that named types once and say nothing to a newcomer.
+const UNCLEAR: [&str; 22] = [
+    "Answers",
+    "Blow",
+    "Calls",
+    "Door",
+    "Flight",
+    "Flights",
+    "Gate",
+    "Group",
+    "Held",
+    "Lead",
+    "LentLedger",
+    "LentStore",
+    "Made",
+    "Ours",
+    "Owned",
+    "OwnedReceipt",
+    "OwnedRecord",
+    "Parcel",
+    "Passage",
+    "Passed",
+    "Seat",
+    "Telling",
+];
+
+/// Words that may name one type only.
+const ONCE: [&str; 12] = [
+    "Answer",
+    "Begun",
+    "Delivery",
+    "Finding",
+    "Level",
+    "Mailboxes",
+    "Message",
+    "Report",
+    "Slot",
+    "Told",
+    "Trouble",
+    "Turn",
+];
+
+/// The files with these endings in `src` and `docs`, README and CHANGELOG.
+fn files(endings: &[&str]) -> Vec<(String, String)> {
+    fn walk(folder: &Path, endings: &[&str], found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(folder).expect("a folder of the tree") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') {
+                walk(&path, endings, found);
+            } else if endings.iter().any(|ending| name.ends_with(ending)) && path.is_file() {
+                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path);
+                let text = fs::read_to_string(&path).expect("UTF-8");
+                found.push((name.display().to_string(), text));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for folder in ["src", "docs"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        if folder.exists() {
+            walk(&folder, endings, &mut found);
+        }
+    }
+    for name in ["README.md", "CHANGELOG.md"] {
+        if endings.iter().any(|ending| name.ends_with(ending)) {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+            found.push((name.to_owned(), fs::read_to_string(path).expect(name)));
+        }
+    }
+    assert!(found.len() > 1, "{endings:?} found in {found:?}");
+    found
+}
+
+fn is_wide(line: &str) -> bool {
+    line.chars().count() > WIDTH
+}
+
+/// Numbers of the lines that are too wide, outside of tables and code blocks.
+fn wide_prose(text: &str) -> Vec<usize> {
+    let mut in_code = false;
+    let mut wide = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if is_wide(line) && !in_code && !line.trim_start().starts_with('|') {
+            wide.push(at + 1);
+        }
+    }
+    wide
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("pub").map_or(line, |rest| {
+        rest.strip_prefix('(').and_then(|rest| rest.split_once(") ")).map_or(rest, |(_, rest)| rest)
+    });
+    let (kind, rest) = line.trim_start().split_once(' ')?;
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    (["struct", "enum", "trait", "union"].contains(&kind) && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn lines_have_at_most_100_columns() {
+    let mut wide = Vec::new();
+    for (name, text) in files(&[".rs"]) {
+        // A table in a comment cannot be wrapped.
+        let is_table = |line: &str| line.trim_start().starts_with("/// |");
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line) && !is_table(line));
+        wide.extend(lines.map(|(at, _)| format!("{name}:{}", at + 1)));
+    }
+    for (name, text) in files(&[".md"]) {
+        wide.extend(wide_prose(&text).iter().map(|at| format!("{name}:{at}")));
+    }
+    assert!(wide.is_empty(), "{} lines are too wide:\n{}", wide.len(), wide.join("\n"));
+}
+
+#[test]
+fn module_headers_have_at_most_12_lines() {
+    let header = |text: &str| text.lines().take_while(|line| line.starts_with("//!")).count();
+    let long: Vec<_> = files(&[".rs"])
+        .into_iter()
+        .map(|(name, text)| (name, header(&text)))
+        .filter(|(name, lines)| *lines > HEADER_LINES && name != "src/lib.rs") // the map
+        .collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn a_types_name_is_clear_and_means_one_thing() {
+    assert_eq!(defined_type("    pub(super) struct Told<'a> {"), Some("Told"));
+    assert_eq!(defined_type("    /// The struct of it"), None);
+    let mut unclear = Vec::new();
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, text) in files(&[".rs"]) {
+        for defined in text.lines().filter_map(defined_type) {
+            if !name.starts_with("src/") || name.contains("/tests") {
+                continue;
+            }
+            if UNCLEAR.contains(&defined) {
+                unclear.push(format!("{name}: {defined}"));
+            }
+            if ONCE.contains(&defined) {
+                places.entry(defined.to_owned()).or_default().push(name.clone());
+            }
+        }
+    }
+    assert!(unclear.is_empty(), "{unclear:#?}");
+    places.retain(|_, places| places.len() > 1);
+    assert!(places.is_empty(), "names of several types: {places:#?}");
+}
