@@ -171,23 +171,23 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let said = match cli.command {
         Command::Deliver(_) => unreachable!("it has ended"),
         Command::Lmtp(args) => {
-            lmtp::run(&args, config, adapters).map(|()| Said::done(String::new()))
+            lmtp::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
-        Command::Migrate => {
-            load(config).and_then(|loaded| migrate::run(&loaded, adapters)).map(Said::done)
-        }
+        Command::Migrate => load(config)
+            .and_then(|loaded| migrate::run(&loaded, adapters))
+            .map(CommandOutcome::done),
         Command::Check(args) => Ok(check::run(args, config, adapters)),
         Command::Trace(args) => {
             load(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
         }
         Command::Verify(args) => load(config).map(|loaded| verify::run(&args, &loaded, adapters)),
     };
-    let Said { out, err, verdict } = said.unwrap_or_else(Said::failed);
+    let CommandOutcome { out, err, verdict } = said.unwrap_or_else(CommandOutcome::failed);
     exit::end_command(&out, &err, verdict)
 }
 
 /// What a command that delivers nothing has to say at its end.
-struct Said {
+struct CommandOutcome {
     /// For standard output.
     out: String,
     /// For standard error.
@@ -195,13 +195,13 @@ struct Said {
     verdict: Verdict,
 }
 
-impl Said {
-    fn done(out: String) -> Said {
-        Said { out, err: String::new(), verdict: Verdict::Done }
+impl CommandOutcome {
+    fn done(out: String) -> CommandOutcome {
+        CommandOutcome { out, err: String::new(), verdict: Verdict::Done }
     }
 
-    fn failed(err: String) -> Said {
-        Said { out: String::new(), err, verdict: Verdict::Failed }
+    fn failed(err: String) -> CommandOutcome {
+        CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }
     }
 }
 

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use clap::Parser as _;
 
-use super::{CheckArgs, Cli, Command, Said, counted, usage_problem};
+use super::{CheckArgs, Cli, Command, CommandOutcome, counted, usage_problem};
 use crate::check::{self, Arguments, Finding, Options, Severity, Understood};
 use crate::exit::Verdict;
 use crate::service::Adapters;
 
 /// Ends as failed with errors, as no where something was not tested.
-pub(super) fn run(args: CheckArgs, config: Option<&Path>, adapters: Adapters) -> Said {
+pub(super) fn run(args: CheckArgs, config: Option<&Path>, adapters: Adapters) -> CommandOutcome {
     let CheckArgs { json, account, dovecot, postfix } = args;
     let findings = check::run(&Options { account, dovecot, postfix, understand }, config, adapters);
     said(&findings, json)
@@ -31,7 +31,7 @@ pub fn understand(words: &[String]) -> Understood {
     }
 }
 
-fn said(findings: &[Finding], json: bool) -> Said {
+fn said(findings: &[Finding], json: bool) -> CommandOutcome {
     let lines = || findings.iter().map(Finding::line).collect::<Vec<_>>().join("\n");
     let out = match json {
         true => serde_json::to_string_pretty(findings).unwrap_or_else(|_| lines()),
@@ -44,9 +44,9 @@ fn said(findings: &[Finding], json: bool) -> Said {
     let counts: Vec<_> =
         counts.iter().filter(|(one, _)| *one > 0).map(|(one, what)| counted(*one, what)).collect();
     match (errors, gaps) {
-        (0, 0) => Said::done(out),
-        (0, _) => Said { out, err: counts.join(", "), verdict: Verdict::No },
-        _ => Said { out, err: counts.join(", "), verdict: Verdict::Failed },
+        (0, 0) => CommandOutcome::done(out),
+        (0, _) => CommandOutcome { out, err: counts.join(", "), verdict: Verdict::No },
+        _ => CommandOutcome { out, err: counts.join(", "), verdict: Verdict::Failed },
     }
 }
 

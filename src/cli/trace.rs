@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{Said, TraceArgs};
+use super::{CommandOutcome, TraceArgs};
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
@@ -25,7 +25,11 @@ const WIDTH: usize = 100;
 /// Columns of the name at the start of a line.
 const NAME: usize = 12;
 
-pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Result<Said, String> {
+pub(super) fn run(
+    args: &TraceArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
     let from = back.map(|text| {
         let from = since(text, SystemTime::now());
@@ -68,12 +72,12 @@ pub(super) fn run(args: &TraceArgs, loaded: &Loaded, adapters: Adapters) -> Resu
         }
     };
     match traces.is_empty() {
-        true => Ok(Said {
+        true => Ok(CommandOutcome {
             out,
             err: format!("nothing on record{}", asked(args, back)),
             verdict: Verdict::No,
         }),
-        false => Ok(Said::done(out)),
+        false => Ok(CommandOutcome::done(out)),
     }
 }
 

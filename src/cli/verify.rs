@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Said, VerifyArgs, counted};
+use super::{CommandOutcome, VerifyArgs, counted};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
 use crate::deliver::Failure;
@@ -21,13 +21,13 @@ use crate::way::WayProof;
 /// Between two progress lines.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Said {
+pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> CommandOutcome {
     let Some(since) = verify::since(&args.since, SystemTime::now()) else {
         let text = format!(
             "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
             text::one_line(&args.since)
         );
-        return Said::failed(text);
+        return CommandOutcome::failed(text);
     };
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
     let limits = &loaded.config.limits;
@@ -42,16 +42,16 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
     };
     let (ledger, store) = match (adapters.ledger)(loaded, ONE) {
         Ok(ledger) => (ledger, (adapters.store)(loaded, ONE)),
-        Err(error) => return Said::failed(format!("ledger: {error}")),
+        Err(error) => return CommandOutcome::failed(format!("ledger: {error}")),
     };
     let store = match store {
         Ok(store) => store,
-        Err(error) => return Said::failed(error.to_string()),
+        Err(error) => return CommandOutcome::failed(error.to_string()),
     };
     if args.repair
         && let Err(failure) = pass_the_gate(&*ledger, &*store)
     {
-        return Said::failed(failure.to_string());
+        return CommandOutcome::failed(failure.to_string());
     }
     let mut telling = VerifyPrinter::new(args.json);
     let outcome = verify::verify(&plan, &*ledger, &*store, &mut |news| {
@@ -61,9 +61,9 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Sai
     match (outcome, written) {
         (Ok(tally), Ok(())) => ended(&tally),
         (Ok(tally), Err(error)) => {
-            Said::failed(format!("{}, standard output: {error}", ended(&tally).err))
+            CommandOutcome::failed(format!("{}, standard output: {error}", ended(&tally).err))
         }
-        (Err(error), _) => Said::failed(format!("ledger: {error}")),
+        (Err(error), _) => CommandOutcome::failed(format!("ledger: {error}")),
     }
 }
 
@@ -79,7 +79,7 @@ fn pass_the_gate(ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), Fai
 }
 
 /// How it ended, in the order of weight.
-fn ended(tally: &Tally) -> Said {
+fn ended(tally: &Tally) -> CommandOutcome {
     let copies = if tally.copies == 1 { "copy" } else { "copies" };
     let mut text = format!("{} {copies} compared", tally.copies);
     let counts =
@@ -94,10 +94,10 @@ fn ended(tally: &Tally) -> Said {
         ));
     }
     if tally.failed > 0 {
-        return Said::failed(format!("{text}, {} not compared", tally.failed));
+        return CommandOutcome::failed(format!("{text}, {} not compared", tally.failed));
     }
     let verdict = if tally.errors > 0 { Verdict::No } else { Verdict::Done };
-    Said { out: String::new(), err: text, verdict }
+    CommandOutcome { out: String::new(), err: text, verdict }
 }
 
 /// Findings on standard output, failures and progress on standard error.

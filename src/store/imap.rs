@@ -27,7 +27,7 @@ use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
 
 pub use login::Connector;
-use session::{CommandError, NoSession, Refusal, Session, SessionError};
+use session::{CommandError, ConnectError, Refusal, Session, SessionError};
 
 mod append;
 mod fetch;
@@ -100,7 +100,7 @@ pub struct ImapStore {
 
 /// A login in the background; its session goes into the pool.
 struct BackgroundLogin {
-    ended: Receiver<Result<(), NoSession>>,
+    ended: Receiver<Result<(), ConnectError>>,
     until: Instant,
 }
 
@@ -125,12 +125,12 @@ impl ImapStore {
     }
 
     /// A session for `account`: the one that is being opened, a kept one, or a new one.
-    fn take(&self, account: &str, until: Instant) -> Result<Taken, NoSession> {
+    fn take(&self, account: &str, until: Instant) -> Result<Taken, ConnectError> {
         self.wait_for_login(account, until)?;
         let right = self.sessions.take(account, until).map_err(|_| {
             let most = self.most_per_account;
             let all = format!("all {most} sessions of account={account} (pool.per_account)");
-            NoSession::Failed(format!("in use by other deliveries: {all}"))
+            ConnectError::Failed(format!("in use by other deliveries: {all}"))
         })?;
         let was_kept = right.is_at_hand();
         let session = right.or_make(|| self.connector.open(account, until))?;
@@ -161,12 +161,12 @@ impl ImapStore {
     ) -> Result<T, E> {
         let mut taken = match at_hand.take() {
             Some(taken) => taken,
-            None => self.take(account, until).map_err(CommandError::NoSession)?,
+            None => self.take(account, until).map_err(CommandError::ConnectError)?,
         };
         let mut result = work(&mut taken.session);
         let is_lost = matches!(&result, Err(error) if error.is_lost_session());
         if is_lost && taken.was_kept && !taken.session.is_open() && Instant::now() < until {
-            taken.replace(self.connector.open(account, until).map_err(CommandError::NoSession)?);
+            taken.replace(self.connector.open(account, until).map_err(CommandError::ConnectError)?);
             result = work(&mut taken.session);
         }
         *at_hand = taken.session.is_sound().then_some(taken);
@@ -174,7 +174,7 @@ impl ImapStore {
     }
 
     /// Waits for the login in the background, if there is one. Its error is reported once.
-    fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), NoSession> {
+    fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), ConnectError> {
         let Some(login) = self.logins().remove(account) else { return Ok(()) };
         let now = Instant::now();
         if login.until + TO_SAY_WHY < now {
@@ -186,7 +186,7 @@ impl ImapStore {
             Err(RecvTimeoutError::Timeout) => {
                 self.logins().insert(account.to_owned(), login);
                 let ImapSettings { host, port, .. } = &self.connector.settings;
-                Err(NoSession::Failed(format!("{host}:{port}: not logged in in time")))
+                Err(ConnectError::Failed(format!("{host}:{port}: not logged in in time")))
             }
             // Without it the session is opened here.
             Err(RecvTimeoutError::Disconnected) => Ok(()),
@@ -385,12 +385,12 @@ impl Drop for Taken {
     }
 }
 
-impl From<NoSession> for StoreError {
-    fn from(no: NoSession) -> Self {
+impl From<ConnectError> for StoreError {
+    fn from(no: ConnectError) -> Self {
         match no {
-            NoSession::NoAccount(why) => StoreError::NoAccount(why),
-            NoSession::Setup(why) => StoreError::Setup(why),
-            NoSession::Failed(why) => StoreError::NotStored(why),
+            ConnectError::NoAccount(why) => StoreError::NoAccount(why),
+            ConnectError::Setup(why) => StoreError::Setup(why),
+            ConnectError::Failed(why) => StoreError::NotStored(why),
         }
     }
 }
@@ -403,7 +403,7 @@ fn mailbox(destination: &Destination) -> Result<String, StoreError> {
 
 fn failed(doing: &str, error: CommandError) -> StoreError {
     match error {
-        CommandError::NoSession(no) => no.into(),
+        CommandError::ConnectError(no) => no.into(),
         CommandError::Refused(Refusal { text: why, .. }) | CommandError::Lost(why) => {
             StoreError::NotStored(format!("{doing}: {why}"))
         }

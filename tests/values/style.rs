@@ -8,8 +8,11 @@ const WIDTH: usize = 100;
 const HEADER_LINES: usize = 12;
 
 /// Words that named types once and say nothing to a newcomer.
-const UNCLEAR: [&str; 22] = [
+const UNCLEAR: [&str; 25] = [
     "Answers",
+    "Asking",
+    "NoLogin",
+    "Said",
     "Blow",
     "Calls",
     "Door",

@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::store::{Copy, Receipt};
 
 use super::session::{
-    Answer, Capabilities, CommandError, Event, NoSession, Refusal, Session, SessionError,
+    Capabilities, CommandError, CommandOutput, ConnectError, Event, Refusal, Session, SessionError,
 };
 use super::syntax;
 
@@ -33,7 +33,7 @@ pub enum AppendError {
     /// Certainly not stored: too little time is left for the answer.
     TooLate(String),
     /// Certainly not stored: there is no session for the account.
-    NoSession(NoSession),
+    ConnectError(ConnectError),
     /// Certainly not stored: the mailbox is not there, and is not to be made or cannot be.
     NoMailbox(String),
     /// Certainly not stored: larger than this limit.
@@ -47,7 +47,7 @@ impl From<CommandError> for AppendError {
         match error {
             CommandError::Refused(refusal) => AppendError::Refused(refusal),
             CommandError::Lost(why) => AppendError::NotStored(why),
-            CommandError::NoSession(no) => AppendError::NoSession(no),
+            CommandError::ConnectError(no) => AppendError::ConnectError(no),
         }
     }
 }
@@ -301,11 +301,11 @@ fn finish(
 
 /// APPENDUID (RFC 4315, section 3) where it names as many messages as there are, in their order;
 /// servers were seen that leave it out or get it wrong.
-fn receipts(answer: &Answer, count: usize) -> Vec<Receipt> {
+fn receipts(answer: &CommandOutput, count: usize) -> Vec<Receipt> {
     named(answer, count).unwrap_or_else(|| vec![Receipt::Unnamed; count])
 }
 
-fn named(answer: &Answer, count: usize) -> Option<Vec<Receipt>> {
+fn named(answer: &CommandOutput, count: usize) -> Option<Vec<Receipt>> {
     let (name, arguments) = answer.code.as_ref()?;
     let (validity, set) = arguments.split_once(' ')?;
     let validity = validity.parse::<u32>().ok().filter(|validity| *validity > 0)?;
@@ -335,7 +335,10 @@ mod tests {
 
     fn told(name: &str, arguments: &str, count: usize) -> Vec<Receipt> {
         receipts(
-            &Answer { code: Some((name.to_owned(), arguments.to_owned())), responses: Vec::new() },
+            &CommandOutput {
+                code: Some((name.to_owned(), arguments.to_owned())),
+                responses: Vec::new(),
+            },
             count,
         )
     }
@@ -360,7 +363,7 @@ mod tests {
             assert_eq!(told("APPENDUID", odd, 1), [Receipt::Unnamed], "{odd}");
         }
         assert_eq!(told("COPYUID", "7 42", 1), [Receipt::Unnamed]);
-        assert_eq!(receipts(&Answer::default(), 2), [Receipt::Unnamed, Receipt::Unnamed]);
+        assert_eq!(receipts(&CommandOutput::default(), 2), [Receipt::Unnamed, Receipt::Unnamed]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 
-use super::session::{Capabilities, CommandError, NoSession, Refusal, Session, guarded};
+use super::session::{Capabilities, CommandError, ConnectError, Refusal, Session, guarded};
 use super::syntax;
 use super::wire::Wire;
 use super::witness::{Span, Verdict, Witnesses};
@@ -38,56 +38,56 @@ pub struct Connector {
 
 /// Whose mailboxes a login is for.
 #[derive(Clone, Copy)]
-enum Who<'a> {
+enum LoginAs<'a> {
     Account(&'a str),
     /// The user that logs in.
     Itself,
 }
 
-impl std::fmt::Display for Who<'_> {
+impl std::fmt::Display for LoginAs<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Who::Account(account) => write!(f, " for {account}"),
-            Who::Itself => f.write_str(" for itself"),
+            LoginAs::Account(account) => write!(f, " for {account}"),
+            LoginAs::Itself => f.write_str(" for itself"),
         }
     }
 }
 
 /// Why one login came to nothing.
-pub enum NoLogin {
+pub enum LoginError {
     /// The server said NO or BAD.
     Refused(Refusal),
-    Failed(NoSession),
+    Failed(ConnectError),
 }
 
-impl NoLogin {
+impl LoginError {
     /// Whether the server denies that this user may log in (RFC 5530), and says nothing else.
     pub fn denies_identity(&self) -> bool {
         const CODES: [&str; 2] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"];
-        matches!(self, NoLogin::Refused(no) if CODES.contains(&no.code.as_str()))
+        matches!(self, LoginError::Refused(no) if CODES.contains(&no.code.as_str()))
     }
 
     pub fn why(self) -> String {
         match self {
-            NoLogin::Refused(no) => no.text,
-            NoLogin::Failed(no) => no.why(),
+            LoginError::Refused(no) => no.text,
+            LoginError::Failed(no) => no.why(),
         }
     }
 }
 
-impl From<String> for NoLogin {
+impl From<String> for LoginError {
     fn from(why: String) -> Self {
-        NoLogin::Failed(NoSession::Failed(why))
+        LoginError::Failed(ConnectError::Failed(why))
     }
 }
 
-impl NoLogin {
-    fn map(self, say: impl FnOnce(String) -> String) -> NoLogin {
+impl LoginError {
+    fn map(self, say: impl FnOnce(String) -> String) -> LoginError {
         match self {
-            NoLogin::Refused(Refusal { code, text }) => {
-                NoLogin::Refused(Refusal { code, text: say(text) })
+            LoginError::Refused(Refusal { code, text }) => {
+                LoginError::Refused(Refusal { code, text: say(text) })
             }
-            NoLogin::Failed(no) => NoLogin::Failed(no.map(say)),
+            LoginError::Failed(no) => LoginError::Failed(no.map(say)),
         }
     }
 }
@@ -117,41 +117,43 @@ impl Connector {
     ///
     /// # Errors
     /// What stood in the way, with host, user and account, without the password.
-    pub fn open(&self, account: &str, until: Instant) -> Result<Session, NoSession> {
+    pub fn open(&self, account: &str, until: Instant) -> Result<Session, ConnectError> {
         let (mut session, mut at) = self.log_in(account, until);
         for _ in 0..2 {
             let why = match session {
                 Ok(session) => return Ok(session),
-                Err(NoLogin::Failed(no)) => return Err(no),
-                Err(NoLogin::Refused(no)) if !CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
-                    return Err(NoSession::Failed(no.text));
+                Err(LoginError::Failed(no)) => return Err(no),
+                Err(LoginError::Refused(no)) if !CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
+                    return Err(ConnectError::Failed(no.text));
                 }
                 // Whose fault it is shows only beside other logins.
-                Err(NoLogin::Refused(no)) => no.text,
+                Err(LoginError::Refused(no)) => no.text,
             };
             match self.judge(account, at, until) {
                 Verdict::Accounts(witness) => {
-                    return Err(NoSession::NoAccount(format!("{why}; but {witness} can log in")));
+                    return Err(ConnectError::NoAccount(format!(
+                        "{why}; but {witness} can log in"
+                    )));
                 }
                 Verdict::Ours(proof) => {
                     let text =
                         format!("{why}; perhaps store.user or its password is wrong: {proof}");
-                    return Err(NoSession::Setup(text));
+                    return Err(ConnectError::Setup(text));
                 }
                 Verdict::Unknown(doubt) => {
                     let text =
                         format!("{why}; perhaps store.user or its password is wrong: {doubt}");
-                    return Err(NoSession::Failed(text));
+                    return Err(ConnectError::Failed(text));
                 }
                 // Perhaps it was our password that was wrong until a moment ago.
                 Verdict::OnlyAfter(_) => (session, at) = self.log_in(account, until),
             }
         }
         session.map_err(|no| match no {
-            NoLogin::Refused(no) => {
-                NoSession::Failed(format!("{}; others can log in now", no.text))
+            LoginError::Refused(no) => {
+                ConnectError::Failed(format!("{}; others can log in now", no.text))
             }
-            NoLogin::Failed(no) => no,
+            LoginError::Failed(no) => no,
         })
     }
 
@@ -161,22 +163,22 @@ impl Connector {
     }
 
     /// A session of the user's own, for none of the accounts.
-    pub fn open_own(&self, until: Instant) -> Result<Session, NoLogin> {
-        self.connect_and_log_in(Who::Itself, until)
+    pub fn open_own(&self, until: Instant) -> Result<Session, LoginError> {
+        self.connect_and_log_in(LoginAs::Itself, until)
     }
 
     /// What others' logins say about a refusal of `account`.
     fn judge(&self, account: &str, refused: Span, until: Instant) -> Verdict {
         self.witnesses.judge(account, refused, until, |witness| {
             let (session, span) = self.log_in(witness, until);
-            session.map(|_| span).map_err(NoLogin::why)
+            session.map(|_| span).map_err(LoginError::why)
         })
     }
 
     /// Logs in once.
-    fn log_in(&self, account: &str, until: Instant) -> (Result<Session, NoLogin>, Span) {
+    fn log_in(&self, account: &str, until: Instant) -> (Result<Session, LoginError>, Span) {
         let began = Instant::now();
-        let session = self.connect_and_log_in(Who::Account(account), until);
+        let session = self.connect_and_log_in(LoginAs::Account(account), until);
         let span = Span { began, ended: Instant::now() };
         if let Ok(session) = &session {
             self.witnesses.logged_in(account, span);
@@ -186,13 +188,13 @@ impl Connector {
         (session, span)
     }
 
-    fn connect_and_log_in(&self, who: Who<'_>, until: Instant) -> Result<Session, NoLogin> {
+    fn connect_and_log_in(&self, who: LoginAs<'_>, until: Instant) -> Result<Session, LoginError> {
         let ImapSettings { host, port, user, .. } = &self.settings;
         let wire = Wire::connect(host, *port, until)
             .map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
         wire.begin(until, LOGIN_BYTES);
         self.greet(&wire)
-            .map_err(|why| NoLogin::from(format!("{host}:{port}: {why}")))
+            .map_err(|why| LoginError::from(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
                 self.authenticate(&wire, &capabilities, who, until).map_err(|no| {
                     no.map(|why| format!("cannot log in to {host}:{port} as {user}{who}: {why}"))
@@ -246,19 +248,19 @@ impl Connector {
         &self,
         wire: &Wire,
         capabilities: &Capabilities,
-        who: Who<'_>,
+        who: LoginAs<'_>,
         until: Instant,
-    ) -> Result<Session, NoLogin> {
+    ) -> Result<Session, LoginError> {
         let ImapSettings { user, password, login, .. } = &self.settings;
         let password = password.expose_secret();
-        let no_account = |why: String| NoLogin::Failed(NoSession::NoAccount(why));
+        let no_account = |why: String| LoginError::Failed(ConnectError::NoAccount(why));
         let (identity, name) = match (login, who) {
-            (LoginForm::Sasl, Who::Account(account)) => (account, user.clone()),
-            (LoginForm::Sasl, Who::Itself) => (user.as_str(), user.clone()),
-            (LoginForm::Template(template), Who::Account(account)) => {
+            (LoginForm::Sasl, LoginAs::Account(account)) => (account, user.clone()),
+            (LoginForm::Sasl, LoginAs::Itself) => (user.as_str(), user.clone()),
+            (LoginForm::Template(template), LoginAs::Account(account)) => {
                 ("", template.name(account, user).map_err(no_account)?)
             }
-            (LoginForm::Template(_), Who::Itself) => ("", user.clone()),
+            (LoginForm::Template(_), LoginAs::Itself) => ("", user.clone()),
         };
         if [identity, &name, password].iter().any(|part| part.contains('\0')) {
             return Err(no_account("account, user and password cannot hold NUL".to_owned()));
@@ -277,13 +279,13 @@ impl Connector {
                 let capabilities = capabilities_at_login(wire);
                 Session::new(session, wire.clone(), capabilities, until).map_err(
                     |error| match error {
-                        CommandError::NoSession(no) => NoLogin::Failed(no),
+                        CommandError::ConnectError(no) => LoginError::Failed(no),
                         CommandError::Refused(Refusal { text: why, .. })
-                        | CommandError::Lost(why) => NoLogin::from(why),
+                        | CommandError::Lost(why) => LoginError::from(why),
                     },
                 )
             }
-            Err(imap::Error::Io(error)) => Err(NoLogin::from(error.to_string())),
+            Err(imap::Error::Io(error)) => Err(LoginError::from(error.to_string())),
             Err(error) => {
                 let said = what_was_said(wire, &error, &[&encoded, password]);
                 Err(refused(said))
@@ -297,9 +299,12 @@ impl Connector {
 const CODES_OF_REFUSAL: [&str; 5] =
     ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
 
-fn refused(said: String) -> NoLogin {
+fn refused(said: String) -> LoginError {
     let code = said.split_once(' ').and_then(|(_, text)| syntax::response_code(text));
-    NoLogin::Refused(Refusal { code: code.map(|(name, _)| name).unwrap_or_default(), text: said })
+    LoginError::Refused(Refusal {
+        code: code.map(|(name, _)| name).unwrap_or_default(),
+        text: said,
+    })
 }
 
 /// STARTTLS by hand: the crate would keep what it has read ahead.

@@ -12,7 +12,7 @@ use crate::message::{DedupBy, Identity};
 use crate::store::{Found, Proof, Receipt, Sought};
 
 use super::fetch::{self, Fetched};
-use super::session::{Answer, CommandError, Refusal, Session};
+use super::session::{CommandError, CommandOutput, Refusal, Session};
 use super::syntax;
 
 /// A candidate is fetched in pieces of this size.
@@ -198,7 +198,7 @@ fn searchable_id<'a>(sought: &Sought<'a>) -> Option<&'a str> {
     (plain && !sought.has_several_ids).then_some(id)
 }
 
-fn hits(answer: &Answer) -> Result<Vec<u32>, String> {
+fn hits(answer: &CommandOutput) -> Result<Vec<u32>, String> {
     let mut hits = Vec::new();
     for list in answer.responses.iter().filter_map(|response| response.after("SEARCH")) {
         // A server with CONDSTORE may add (MODSEQ n).

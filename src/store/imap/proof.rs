@@ -13,7 +13,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Instant;
 
-use super::login::{Connector, NoLogin};
+use super::login::{Connector, LoginError};
 use super::session::{CommandError, Refusal, Session};
 use super::{failed, look, syntax};
 use crate::store::{StoreError, Whose};
@@ -55,12 +55,12 @@ pub fn whose_mailboxes(
 fn refused_itself(
     connector: &Connector,
     account: &str,
-    no: NoLogin,
+    no: LoginError,
     until: Instant,
 ) -> Result<Whose, StoreError> {
     match no {
         no if no.denies_identity() => drop(connector.open(account, until)?),
-        NoLogin::Refused(Refusal { code, text }) if !is_temporary(&code) => {
+        LoginError::Refused(Refusal { code, text }) if !is_temporary(&code) => {
             return Err(cannot(format!(
                 "{text}; an account of its own for this user on the mail server would tell"
             )));

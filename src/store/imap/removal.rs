@@ -108,7 +108,7 @@ fn unmark(session: &mut Session, uid: u32, why: String, until: Instant) -> Comma
         Err(CommandError::Refused(refusal)) => {
             refused(format!("{why}; uid {uid} stays marked as deleted: {}", refusal.text))
         }
-        Err(no @ CommandError::NoSession(_)) => no,
+        Err(no @ CommandError::ConnectError(_)) => no,
         Err(CommandError::Lost(broken)) => {
             CommandError::Lost(format!("{why}; uid {uid} may stay marked as deleted: {broken}"))
         }

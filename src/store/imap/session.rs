@@ -21,7 +21,7 @@ const GOODBYE: Duration = Duration::from_millis(50);
 
 /// Why there is no session, in words.
 #[derive(Debug)]
-pub enum NoSession {
+pub enum ConnectError {
     /// The server does not let us act for this account, while it does for others.
     NoAccount(String),
     /// The server does not let us in as we are set up.
@@ -33,7 +33,7 @@ pub enum NoSession {
 /// Why a command brought nothing.
 #[derive(Debug)]
 pub enum CommandError {
-    NoSession(NoSession),
+    ConnectError(ConnectError),
     /// The server answered NO or BAD; the session goes on.
     Refused(Refusal),
     /// The session is closed, for this reason.
@@ -52,17 +52,18 @@ impl SessionError for CommandError {
     }
 }
 
-impl NoSession {
+impl ConnectError {
     pub fn why(self) -> String {
-        let (NoSession::NoAccount(why) | NoSession::Setup(why) | NoSession::Failed(why)) = self;
+        let (ConnectError::NoAccount(why) | ConnectError::Setup(why) | ConnectError::Failed(why)) =
+            self;
         why
     }
 
-    pub fn map(self, say: impl FnOnce(String) -> String) -> NoSession {
+    pub fn map(self, say: impl FnOnce(String) -> String) -> ConnectError {
         match self {
-            NoSession::NoAccount(why) => NoSession::NoAccount(say(why)),
-            NoSession::Setup(why) => NoSession::Setup(say(why)),
-            NoSession::Failed(why) => NoSession::Failed(say(why)),
+            ConnectError::NoAccount(why) => ConnectError::NoAccount(say(why)),
+            ConnectError::Setup(why) => ConnectError::Setup(say(why)),
+            ConnectError::Failed(why) => ConnectError::Failed(say(why)),
         }
     }
 }
@@ -78,7 +79,7 @@ pub struct Refusal {
 
 /// A tagged OK and what came before it.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct CommandOutput {
     /// Name and arguments of the response code.
     pub code: Option<(String, String)>,
     pub responses: Vec<Response>,
@@ -97,7 +98,7 @@ pub struct Response {
 pub enum Event {
     /// `+`: it waits for the literal.
     GoOn,
-    Done(Answer),
+    Done(CommandOutput),
     Refused(Refusal),
 }
 
@@ -210,7 +211,7 @@ impl Session {
     ///
     /// # Errors
     /// [`CommandError::Refused`] or [`CommandError::Lost`].
-    pub fn run(&mut self, command: &str, until: Instant) -> Result<Answer, CommandError> {
+    pub fn run(&mut self, command: &str, until: Instant) -> Result<CommandOutput, CommandError> {
         let tag = self.queue(command, until)?;
         self.complete(&tag)
     }
@@ -219,13 +220,17 @@ impl Session {
     ///
     /// # Errors
     /// As for [`run`](Session::run).
-    pub fn run_large(&mut self, command: &str, until: Instant) -> Result<Answer, CommandError> {
+    pub fn run_large(
+        &mut self,
+        command: &str,
+        until: Instant,
+    ) -> Result<CommandOutput, CommandError> {
         let tag = self.queue(command, until)?;
         self.wire.begin(until, LARGE_ANSWER_BYTES);
         self.complete(&tag)
     }
 
-    fn complete(&mut self, tag: &str) -> Result<Answer, CommandError> {
+    fn complete(&mut self, tag: &str) -> Result<CommandOutput, CommandError> {
         let event =
             self.wire.send().map_err(|error| error.to_string()).and_then(|()| self.next(tag));
         match event {
@@ -381,7 +386,7 @@ fn tagged(line: &[u8], tag: &str, responses: Vec<Response>) -> Result<Event, Str
     let (status, text) = rest.split_once(' ').unwrap_or((&rest, ""));
     let code = syntax::response_code(text);
     match status.to_ascii_uppercase().as_str() {
-        "OK" => Ok(Event::Done(Answer { code, responses })),
+        "OK" => Ok(Event::Done(CommandOutput { code, responses })),
         "NO" | "BAD" => Ok(Event::Refused(Refusal {
             code: code.map(|(name, _)| name).unwrap_or_default(),
             text: syntax::clean(rest.as_bytes()),

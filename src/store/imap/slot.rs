@@ -215,7 +215,7 @@ impl ImapStore {
                     AppendError::Refused(Refusal { code, text: format!("{doing}: {text}") })
                 }
                 CommandError::Lost(why) => AppendError::NotStored(format!("{doing}: {why}")),
-                no @ CommandError::NoSession(_) => no.into(),
+                no @ CommandError::ConnectError(_) => no.into(),
             };
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Err(CommandError::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
@@ -237,7 +237,7 @@ pub fn not_appended(destination: &Destination, error: AppendError) -> StoreError
             StoreError::NotStored(format!("{doing}: {why}"))
         }
         AppendError::NoMailbox(why) => StoreError::Refused(format!("{doing}: {why}")),
-        AppendError::NoSession(no) => no.map(|why| format!("{doing}: {why}")).into(),
+        AppendError::ConnectError(no) => no.map(|why| format!("{doing}: {why}")).into(),
         AppendError::TooBig { size, limit } => StoreError::TooBig(format!(
             "{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"
         )),

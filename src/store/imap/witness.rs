@@ -105,7 +105,7 @@ impl Witnesses {
         log_in: impl FnOnce(&str) -> Result<Span, String>,
     ) -> Verdict {
         // Given back also should the login panic.
-        let _asking = Asking(self);
+        let _asking = LoginGuard(self);
         match log_in(witness) {
             Ok(span) => {
                 self.logged_in(witness, span);
@@ -129,9 +129,9 @@ impl Witnesses {
     }
 }
 
-struct Asking<'a>(&'a Witnesses);
+struct LoginGuard<'a>(&'a Witnesses);
 
-impl Drop for Asking<'_> {
+impl Drop for LoginGuard<'_> {
     fn drop(&mut self) {
         self.0.state().is_asking = false;
         self.0.asked.notify_all();

@@ -38,12 +38,12 @@ struct Mailboxes {
 }
 
 /// What [`whose`] found, and the server's end.
-struct Told {
+struct ProofTest {
     whose: Result<Whose, StoreError>,
     mailboxes: Mailboxes,
 }
 
-fn whose(ways: Ways) -> Told {
+fn whose(ways: Ways) -> ProofTest {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mailboxes = Arc::new(Mutex::new(Mailboxes::default()));
@@ -57,7 +57,7 @@ fn whose(ways: Ways) -> Told {
     });
     let whose = ImapStore::new(settings(port), LIMITS).whose_mailboxes("doug", soon());
     let mailboxes = std::mem::take(&mut *mailboxes.lock().unwrap());
-    Told { whose, mailboxes }
+    ProofTest { whose, mailboxes }
 }
 
 fn serve(peer: &mut Peer, ways: Ways, mailboxes: &Mutex<Mailboxes>) {
