@@ -607,6 +607,8 @@ impl Seat {
             false => world.plan.slack,
         };
         let began = scheduler.now();
+        // Of those that are on their way, the one that was sent just now; later there may be others.
+        let Some(number) = world.store.under_way().last().copied() else { return Fate::GoesOn };
         self.writing.fetch_add(1, Ordering::Relaxed);
         let of = [Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession];
         // A session may be lost, and its process frozen then.
@@ -615,7 +617,7 @@ impl Seat {
                 Fault::Crash => {
                     // Its last bytes may have gone out, and the server then goes on without it.
                     if !world.plan.maildir {
-                        self.send(call, slack, true);
+                        self.send(call, number, slack, true);
                     }
                     self.crash(call, "in the midst");
                     return Fate::Fails;
@@ -633,7 +635,8 @@ impl Seat {
         }
         let frozen = scheduler.now() - began;
         let fault = self.fault(call, &[Fault::LateAppend]);
-        let Some(lag) = self.send(call, slack.saturating_sub(frozen), fault.is_some()) else {
+        let Some(lag) = self.send(call, number, slack.saturating_sub(frozen), fault.is_some())
+        else {
             // The connection is gone with the append.
             self.tell(call, "the server is gone");
             return Fate::Fails;
@@ -652,8 +655,13 @@ impl Seat {
     }
 
     /// The server has the append, and executes it some time, or never.
-    fn send(&self, call: &Call<'_>, most: Duration, is_late: bool) -> Option<Duration> {
-        let number = *self.world.store.under_way().last()?;
+    fn send(
+        &self,
+        call: &Call<'_>,
+        number: u64,
+        most: Duration,
+        is_late: bool,
+    ) -> Option<Duration> {
         let (lag, never) = {
             let mut chance = self.world.scheduler.chance();
             let is_listed = self.world.plan.is_listed;
