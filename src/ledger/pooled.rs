@@ -37,6 +37,10 @@ pub struct Traits {
     pub opens_slowly: bool,
     /// Several records and receipts in one transaction cost less than each in its own.
     pub commits_together: bool,
+    /// A session is a file, no connection that may die: after an error it goes on, and no call in it
+    /// is made a second time. Were it closed, the next one to open the file would take a commit
+    /// that could not be synced for one that is on the disk.
+    pub is_a_file: bool,
 }
 
 /// See the module.
@@ -47,6 +51,7 @@ pub struct PooledLedger<S: Session> {
     /// A session that is being opened ([`Ledger::prepare`](Ledger::prepare)).
     opening: Mutex<Option<Receiver<Result<S, LedgerError>>>>,
     opens_slowly: bool,
+    is_a_file: bool,
     commits: Option<Commits>,
     /// By how many seconds the ledger's clock is ahead of ours, by its last word.
     ahead: AtomicI64,
@@ -60,6 +65,7 @@ impl<S: Session + 'static> PooledLedger<S> {
             sessions: Arc::new(Pool::new(limits)),
             opening: Mutex::default(),
             opens_slowly: traits.opens_slowly,
+            is_a_file: traits.is_a_file,
             commits: traits.commits_together.then(Commits::default),
             ahead: AtomicI64::new(0),
         }
@@ -112,14 +118,14 @@ impl<S: Session + 'static> PooledLedger<S> {
         let (mut session, was_kept) = self.session(until)?;
         let mut result = work(&mut session);
         let is_lost = matches!(result, Err(LedgerError::Unavailable(_)));
-        if was_kept && is_lost && Instant::now() < until {
+        if was_kept && is_lost && !self.is_a_file && Instant::now() < until {
             result = session.reopen(until).and_then(|()| work(&mut session));
         }
         match result {
             Ok(value) => Ok((value, session)),
             Err(error) => {
                 if !matches!(error, LedgerError::Contended) {
-                    session.throw_away();
+                    give_up(&mut session, self.is_a_file, until);
                 }
                 Err(error)
             }
@@ -192,9 +198,10 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         let mut work = |session: &mut S| session.take_turn(claim, copy_key);
         let (turn, session) = self.call_and_hold(until, &mut work)?;
         Ok(match turn {
-            SessionTurn::Ours { in_doubt } => {
-                Turn::Ours { in_doubt, turn: Box::new(PooledTurn { session }) }
-            }
+            SessionTurn::Ours { in_doubt } => Turn::Ours {
+                in_doubt,
+                turn: Box::new(PooledTurn { session, is_a_file: self.is_a_file }),
+            },
             SessionTurn::Placed(receipt) => Turn::Placed(receipt),
             SessionTurn::EpochGone => Turn::EpochGone,
         })
@@ -254,9 +261,17 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 }
 
+/// Nobody uses a session after an error; a file is opened anew before it is closed.
+fn give_up<S: Session>(session: &mut InUse<S>, is_a_file: bool, until: Instant) {
+    if !is_a_file || session.reopen(until).is_err() {
+        session.throw_away();
+    }
+}
+
 /// A turn, in the session that holds its lock.
 struct PooledTurn<S: Session> {
     session: InUse<S>,
+    is_a_file: bool,
 }
 
 impl<S: Session> OpenTurn for PooledTurn<S> {
@@ -269,7 +284,7 @@ impl<S: Session> OpenTurn for PooledTurn<S> {
         session
             .renew(until)
             .and_then(|()| session.confirm(receipt))
-            .inspect_err(|_| self.session.throw_away())
+            .inspect_err(|_| give_up(&mut self.session, self.is_a_file, until))
     }
 }
 

@@ -60,7 +60,7 @@ impl PostgresLedger {
     pub fn new(settings: PostgresSettings, limits: Limits) -> Result<PostgresLedger, LedgerError> {
         let target = Arc::new(Target::new(settings)?);
         let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
-        let traits = Traits { opens_slowly: true, commits_together: true };
+        let traits = Traits { opens_slowly: true, commits_together: true, is_a_file: false };
         Ok(PooledLedger::over(open, traits, limits))
     }
 }

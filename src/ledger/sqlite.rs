@@ -65,7 +65,7 @@ impl SqliteLedger {
     /// The same, by another clock.
     pub fn by(path: PathBuf, clock: Clock, limits: Limits) -> SqliteLedger {
         let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clock));
-        let traits = Traits { opens_slowly: false, commits_together: false };
+        let traits = Traits { opens_slowly: false, commits_together: false, is_a_file: true };
         PooledLedger::over(Arc::new(open), traits, limits)
     }
 }

@@ -173,7 +173,7 @@ fn over(
     PooledLedger::over(Arc::new(open), traits, limits)
 }
 
-const ALONE: Traits = Traits { opens_slowly: false, commits_together: false };
+const ALONE: Traits = Traits { opens_slowly: false, commits_together: false, is_a_file: false };
 
 fn on(server: Server) -> PooledLedger<FakeSession> {
     let server = Arc::new(server);
