@@ -195,7 +195,7 @@ impl<'a> Placing<'a> {
             }
             Ok(TurnResult::EpochGone) => return Step::Busy,
             Err(Failure::Ledger(LedgerError::Contended)) => return Step::Claimed(*claim),
-            Err(failure) => return self.failed(destination, claim, failure),
+            Err(failure) => return self.failed(index, claim, failure),
         };
         let began = self.deadline.now();
         let written = self.write(slot.as_mut(), in_doubt);
@@ -209,7 +209,7 @@ impl<'a> Placing<'a> {
             }
             Err(error) => {
                 drop(turn);
-                self.failed(destination, claim, error.into())
+                self.failed(index, claim, error.into())
             }
         };
         // Others may have it, now that the receipt is on record or the lease given back.
@@ -274,17 +274,22 @@ impl<'a> Placing<'a> {
     }
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
-    fn failed(&self, destination: &Destination, claim: &Claim, failure: Failure) -> Step {
+    fn failed(&self, index: usize, claim: &Claim, failure: Failure) -> Step {
+        let destination = &self.job.destinations[index];
         let is_in_doubt =
             matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
             Failure::Store(error) if destination.shared => {
                 match self.keep(destination, &error) {
                     Some(failure) => failure,
-                    // Another delivery has placed it: the next claim tells where.
+                    // Another delivery has placed it: a claim tells where.
                     None => {
                         self.release(claim);
-                        return Step::Busy;
+                        let (step, phases) = (Step::Busy, Phases::default());
+                        let mut one = [Waiting { copy: index, step, phases }];
+                        self.claim_busy(&mut one);
+                        let [one] = one;
+                        return one.step;
                     }
                 }
             }
@@ -463,7 +468,7 @@ impl<'a> Placing<'a> {
         // Its leases are another call's than the record's: what that one left in doubt stays
         // leased.
         let owner = Attempt { value: RandomValue::default(), ..self.attempt.clone() };
-        let until = self.deadline.end();
+        let until = self.insist_until();
         match self.ledger.claim(self.recorded.message, &wanted, &owner, self.terms, until) {
             Ok(states) => {
                 for (one, state) in busy.into_iter().zip(states) {
