@@ -191,14 +191,14 @@ pub struct Means<'a> {
 /// recipient. Returns the endings in the envelope's order; for a recipient it is "delivered" if and
 /// only if every copy that concerns it is placed, or kept for later.
 ///
-/// | crash after                      | left behind                    | next attempt              |
-/// |----------------------------------|--------------------------------|---------------------------|
-/// | reading the message              | nothing                        | from the start            |
-/// | `record`                         | message, leased copies         | lease ends: looks, appends |
-/// | `append`: before its last bytes  | as above                       | as above                  |
-/// | `append`: last bytes sent, no OK | a copy, or none                | looks: confirms, or appends |
-/// | `append`: OK seen                | one copy, no receipt on record | looks: confirms           |
-/// | `confirm`                        | one copy, placed               | sees `placed`             |
+/// | crash after                 | left behind            | next attempt               |
+/// |-----------------------------|------------------------|----------------------------|
+/// | reading the message         | nothing                | from the start             |
+/// | `record`                    | message, leased copies | lease ends: looks, appends |
+/// | `append`: before last bytes | as above               | as above                   |
+/// | `append`: sent, no OK seen  | a copy, or none        | looks: confirms or appends |
+/// | `append`: OK seen           | a copy, no receipt     | looks: confirms            |
+/// | `confirm`                   | a copy, placed         | sees `placed`              |
 ///
 /// A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
 /// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop

@@ -2,9 +2,10 @@
 //! commits together what deliveries put on record at the same time ([`commits`]).
 //!
 //! A session is taken for each call and goes back after it, so that a delivery holds none while it
-//! does something else; only a turn keeps its own. A session that had trouble is closed. A kept one
-//! may have died unseen: the first call in it is made once more, in a new one. Should the dead one
-//! have done it, and only the answer be lost, the second call finds what the first one did.
+//! does something else; only a turn keeps its own. A session that had trouble is closed. A kept
+//! connection may have died unseen: the first call in it is made once more, in a new one. Should
+//! the dead one have done it, and only the answer be lost, the second call finds what the first one
+//! did. A file does not die ([`Traits::is_a_file`]).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -37,9 +38,9 @@ pub struct Traits {
     pub opens_slowly: bool,
     /// Several records and receipts in one transaction cost less than each in its own.
     pub commits_together: bool,
-    /// A session is a file, no connection that may die: after an error it goes on, and no call in it
-    /// is made a second time. Were it closed, the next one to open the file would take a commit
-    /// that could not be synced for one that is on the disk.
+    /// A session is a file, no connection that may die: no call in it is made a second time, and
+    /// after an error it is opened anew before it is closed. Were it closed first, the next one to
+    /// open the file would take a commit that could not be synced for one that is on the disk.
     pub is_a_file: bool,
 }
 

@@ -243,6 +243,19 @@ fn a_call_in_a_kept_session_that_is_lost_is_made_once_more() {
     assert_eq!(server.ends.lock().unwrap().len(), 1, "two calls in a kept one, and no more");
 }
 
+/// A commit whose sync failed must not be taken for durable by whoever opens the file next.
+#[test]
+fn a_file_goes_on_after_an_error_and_no_call_in_it_is_made_twice() {
+    let gone = || LedgerError::Unavailable("disk I/O error".to_owned());
+    let server = Arc::new(Server::default());
+    let other = Arc::clone(&server);
+    let ledger = over(move || Arc::clone(&other), Traits { is_a_file: true, ..ALONE });
+    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    *server.ends.lock().unwrap() = vec![gone()];
+    assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
+    assert_eq!(ledger.count(), (0, 1), "it is still open");
+}
+
 #[test]
 fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
     let claim = Claim { copy: 1, value: Default::default(), epoch: 1, in_doubt: false };
