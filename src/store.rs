@@ -38,7 +38,7 @@ pub struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     /// The copy as a [look](Slot::look) seeks it.
-    pub fn sought(&self) -> Sought<'a> {
+    pub fn sought(&self) -> CopySearch<'a> {
         let least = with_crlf(self.bytes);
         // An earlier try may have had other fields before the same message, if we prepend them:
         // another time, another host.
@@ -49,7 +49,7 @@ impl<'a> Copy<'a> {
         };
         let (header, _) = message::split(self.bytes);
         let ids = message::fields(header).filter(|field| field.is(b"message-id")).count();
-        Sought {
+        CopySearch {
             key: self.key,
             identity: self.identity,
             recorded_at: self.recorded_at,
@@ -75,7 +75,7 @@ fn with_crlf(bytes: &[u8]) -> u64 {
 
 /// What is known of a copy that may be in a mailbox.
 #[derive(Debug, Clone)]
-pub struct Sought<'a> {
+pub struct CopySearch<'a> {
     /// As in [`Copy`].
     pub key: &'a Hash,
     /// As in [`Copy`].
@@ -100,7 +100,7 @@ pub struct Sought<'a> {
 
 /// A copy that stands in a mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundCopy {
     pub receipt: Receipt,
     /// Its date is `recorded_at`, as an append of ours sets it.
     pub has_our_date: bool,
@@ -184,7 +184,7 @@ impl StoreError {
 
 /// Whose mailboxes a session shows that was opened for an account; with what proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum MailboxOwner {
     /// The account's.
     Accounts(String),
     /// Those of the user that logged in: the server ignores for whom.

@@ -18,7 +18,7 @@ use crate::ledger::{
     AnyLedger, Attempt, CopyOnRecord, LedgerError, SCHEMA_VERSION, Standing, Window,
 };
 use crate::lock_key::Hash;
-use crate::store::{AnyStore, Found, Proof, Receipt, Sought, StoreError};
+use crate::store::{AnyStore, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
 mod difference;
 mod doubt;
@@ -194,8 +194,8 @@ impl Verification<'_, '_> {
         &mut self,
         copy: &CopyOnRecord,
         on_record: Option<&Receipt>,
-    ) -> Result<Vec<Found>, StoreError> {
-        let sought = Sought {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
+        let sought = CopySearch {
             key: &copy_key(copy),
             identity: &copy.identity,
             recorded_at: copy.recorded_at,
@@ -217,12 +217,12 @@ impl Verification<'_, '_> {
         copy: &CopyOnRecord,
         on_record: &Receipt,
         ago: Duration,
-        found: &[Found],
+        found: &[FoundCopy],
     ) -> Result<(), Unverified> {
-        let is_foreign = |one: &Found| one.proof == Proof::Foreign;
+        let is_foreign = |one: &FoundCopy| one.proof == Proof::Foreign;
         // What its owner has marked as deleted may be gone at any time: nothing else is removed for
         // it.
-        let standing: Vec<&Found> =
+        let standing: Vec<&FoundCopy> =
             found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
         let named = standing.iter().find(|one| one.receipt == *on_record && on_record.is_lasting());
         let ours =
@@ -277,7 +277,7 @@ impl Verification<'_, '_> {
     }
 
     /// Whether there can be no copy of ours beside those found; tells why not.
-    fn is_all(&mut self, copy: &CopyOnRecord, found: &[Found]) -> bool {
+    fn is_all(&mut self, copy: &CopyOnRecord, found: &[FoundCopy]) -> bool {
         let text = if found.len() >= MOST_COPIES && copy.may_be_double {
             format!("there may be more than these {} copies: verify it again", found.len())
         } else if let Some(hidden) =
@@ -300,8 +300,8 @@ impl Verification<'_, '_> {
     fn is_seen(
         &mut self,
         copy: &CopyOnRecord,
-        keeper: Option<&Found>,
-        found: &[Found],
+        keeper: Option<&FoundCopy>,
+        found: &[FoundCopy],
         ago: Duration,
     ) -> bool {
         let mut is_seen = keeper.is_some();
@@ -322,8 +322,8 @@ impl Verification<'_, '_> {
         &mut self,
         copy: &CopyOnRecord,
         on_record: &Receipt,
-        found: &[Found],
-        keeper: Option<&Found>,
+        found: &[FoundCopy],
+        keeper: Option<&FoundCopy>,
     ) {
         let text = match keeper {
             _ if found.iter().any(|one| one.proof == Proof::Foreign) => {
@@ -342,7 +342,7 @@ impl Verification<'_, '_> {
     }
 
     /// A copy of ours that is too many.
-    fn double(&mut self, copy: &CopyOnRecord, one: &Found, keeper: &Found) {
+    fn double(&mut self, copy: &CopyOnRecord, one: &FoundCopy, keeper: &FoundCopy) {
         let receipt = &one.receipt;
         let until = self.plan.store_until();
         let removed = self.plan.repair.then(|| match receipt {

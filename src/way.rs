@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::deliver::Failure;
 use crate::ledger::{LedgerError, Proofs};
-use crate::store::{Access, StoreError, Whose};
+use crate::store::{Access, MailboxOwner, StoreError};
 
 /// A server that was seen to ignore the account is not asked again for this long.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -195,11 +195,11 @@ pub fn renew(
     let mut failure = None;
     for account in accounts_to_ask(accounts, ledger, until)? {
         match store.whose_mailboxes(&account, until) {
-            Ok(Whose::Accounts(proof)) => {
+            Ok(MailboxOwner::Accounts(proof)) => {
                 ledger.note_proof(&way, true, host, until)?;
                 return Ok(Some(format!("{way} heeds for whom we log in: {proof}")));
             }
-            Ok(Whose::Users(proof)) => {
+            Ok(MailboxOwner::Users(proof)) => {
                 ledger.note_proof(&way, false, host, until)?;
                 let user = &way.login_user;
                 return Err(Unproven::Ignores(format!(

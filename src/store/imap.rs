@@ -24,7 +24,7 @@ use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, Mailboxes, Need, Slot, Store};
-use crate::store::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
+use crate::store::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 
 pub use login::Connector;
 use session::{CommandError, ConnectError, Refusal, Session, SessionError};
@@ -202,10 +202,10 @@ impl ImapStore {
     fn find_in(
         &self,
         destination: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         at_hand: &mut Option<Taken>,
         until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         let mailbox = mailbox(destination)?;
         let by = self.connector.settings.dedup_by;
         let found = self.run(&destination.account, at_hand, until, |session| {
@@ -295,9 +295,9 @@ impl Mailboxes for ImapStore {
     fn find(
         &self,
         destination: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         self.find_in(destination, sought, &mut None, until)
     }
 
@@ -329,7 +329,7 @@ impl Access for ImapStore {
         Some(self.connector.settings.way())
     }
 
-    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<Whose, StoreError> {
+    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {
         proof::whose_mailboxes(&self.connector, account, until)
     }
 

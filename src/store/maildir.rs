@@ -19,7 +19,7 @@ use nix::errno::Errno;
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
-use super::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
+use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, TemplateError};
 use crate::durable::{sync_folder, sync_way_to};
@@ -266,9 +266,9 @@ impl Mailboxes for MaildirStore {
     fn find(
         &self,
         destination: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         _until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         let name = file_name(sought.key, sought.recorded_at);
         copies::find(&self.folder(destination)?, &name, sought)
     }
@@ -294,8 +294,8 @@ impl Access for MaildirStore {
         None
     }
 
-    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<Whose, StoreError> {
-        Ok(Whose::Accounts("no server stands between".to_owned()))
+    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
+        Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
     }
 
     fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
-use super::{Copy, Found, Proof, Receipt, Sought, StoreError, Way, Whose};
+use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Proof, Receipt, StoreError, Way};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
@@ -226,8 +226,8 @@ impl MemoryStore {
         &self,
         name: &'static str,
         destination: &Destination,
-        sought: &Sought<'_>,
-    ) -> Result<Vec<Found>, StoreError> {
+        sought: &CopySearch<'_>,
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         self.call(name, Some(destination), |shared| {
             let stored = shared.mailboxes.get(&place(destination)).into_iter().flatten();
             Ok(match self.idempotent {
@@ -240,8 +240,8 @@ impl MemoryStore {
 
 fn found_by_identity<'a>(
     newest_first: impl Iterator<Item = &'a Stored>,
-    sought: &Sought<'_>,
-) -> Vec<Found> {
+    sought: &CopySearch<'_>,
+) -> Vec<FoundCopy> {
     let day_before = sought.recorded_at.checked_sub(DAY);
     let mut left = sought.at_most;
     let is_sought = |stored: &&Stored| {
@@ -251,7 +251,7 @@ fn found_by_identity<'a>(
         left -= usize::from(is_equal && !is_on_record);
         is_on_record || is_equal
     };
-    let found = |stored: &Stored| Found {
+    let found = |stored: &Stored| FoundCopy {
         receipt: receipt(stored.uid),
         has_our_date: stored.date == sought.recorded_at,
         marked_deleted: stored.marked_deleted,
@@ -261,11 +261,14 @@ fn found_by_identity<'a>(
 }
 
 /// The files of the copy's name, and last the one that goes by that name.
-fn found_by_name<'a>(stored: impl Iterator<Item = &'a Stored>, sought: &Sought<'_>) -> Vec<Found> {
+fn found_by_name<'a>(
+    stored: impl Iterator<Item = &'a Stored>,
+    sought: &CopySearch<'_>,
+) -> Vec<FoundCopy> {
     let name = file_name(sought.key, sought.recorded_at);
-    let mut found: Vec<Found> = stored
+    let mut found: Vec<FoundCopy> = stored
         .filter(|stored| stored.name() == name)
-        .map(|stored| Found {
+        .map(|stored| FoundCopy {
             receipt: Receipt::Name(stored.file()),
             has_our_date: true,
             marked_deleted: stored.marked_deleted,
@@ -409,9 +412,9 @@ impl Mailboxes for MemoryStore {
     fn find(
         &self,
         destination: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         _until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         self.seek("find", destination, sought)
     }
 
@@ -455,7 +458,7 @@ impl Access for MemoryStore {
         self.server.map(|_| way())
     }
 
-    fn whose_mailboxes(&self, account: &str, _until: Instant) -> Result<Whose, StoreError> {
+    fn whose_mailboxes(&self, account: &str, _until: Instant) -> Result<MailboxOwner, StoreError> {
         self.call("whose_mailboxes", None, |shared| {
             shared.asked_whose.push(account.to_owned());
             match self.server {
@@ -465,9 +468,11 @@ impl Access for MemoryStore {
                 Some(Server::TellsNothing) => {
                     Err(StoreError::Setup("told to tell nothing".to_owned()))
                 }
-                Some(Server::IgnoresAccounts) => Ok(Whose::Users(format!("asked for {account}"))),
+                Some(Server::IgnoresAccounts) => {
+                    Ok(MailboxOwner::Users(format!("asked for {account}")))
+                }
                 Some(Server::HeedsAccounts) | None => {
-                    Ok(Whose::Accounts(format!("asked for {account}")))
+                    Ok(MailboxOwner::Accounts(format!("asked for {account}")))
                 }
             }
         })

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use super::{Copy, Found, Receipt, Sought, StoreError, Way, Whose};
+use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::pool::Connections;
@@ -100,9 +100,9 @@ pub trait Mailboxes: Send + Sync {
     fn find(
         &self,
         destination: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         until: Instant,
-    ) -> Result<Vec<Found>, StoreError>;
+    ) -> Result<Vec<FoundCopy>, StoreError>;
 
     /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as
     /// deleted. That is looked at again when `double` is out of the way already; it is put back if
@@ -133,7 +133,7 @@ pub trait Access: Send + Sync {
     ///
     /// # Errors
     /// It cannot be found out, at least not by this account.
-    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<Whose, StoreError>;
+    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message;
     /// returns what is worth telling an administrator, a line per fact.

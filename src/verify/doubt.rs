@@ -8,7 +8,7 @@ use crate::ledger::{
     Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, OpenTurn,
     ToConfirm, Turn,
 };
-use crate::store::Found;
+use crate::store::FoundCopy;
 
 impl<'a> Verification<'a, '_> {
     /// A copy that may stand in its mailbox, under no lease.
@@ -121,8 +121,8 @@ type Ours<'a> = (Claim, Box<dyn OpenTurn + 'a>);
 
 /// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's
 /// look would take: the newest, and where several share a name the one that goes by it.
-fn to_record(found: &[Found]) -> Option<&Found> {
-    let ours = |one: &&Found| one.has_our_date && !one.marked_deleted;
+fn to_record(found: &[FoundCopy]) -> Option<&FoundCopy> {
+    let ours = |one: &&FoundCopy| one.has_our_date && !one.marked_deleted;
     let lasting = || found.iter().filter(|one| one.receipt.is_lasting());
     lasting().rev().find(ours).or_else(|| lasting().next())
 }

@@ -29,7 +29,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Access, Mailboxes, Need, Store};
-use onedrop::store::{Copy, Found, Receipt, Sought, StoreError};
+use onedrop::store::{Copy, CopySearch, FoundCopy, Receipt, StoreError};
 
 const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
 /// `LETTER` as it travels.
@@ -234,8 +234,8 @@ fn ask(store: &ImapStore, asked: &str) -> Result<String, StoreError> {
             let receipt = Receipt::Uid { validity: 7, uid: 4 };
             let needs_proof = how == ["proven"];
             let on_record = Some(&receipt);
-            let sought = Sought { needs_proof, on_record, at_most: 3, ..copy.sought() };
-            let found = |one: &Found| format!("{} {:?}", named(&one.receipt), one.proof);
+            let sought = CopySearch { needs_proof, on_record, at_most: 3, ..copy.sought() };
+            let found = |one: &FoundCopy| format!("{} {:?}", named(&one.receipt), one.proof);
             let all: Vec<String> = store.find(&inbox, &sought, until)?.iter().map(found).collect();
             Ok(all.join(", "))
         }

@@ -15,7 +15,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Access, Need, Store};
-use onedrop::store::{Copy, Receipt, StoreError, Whose};
+use onedrop::store::{Copy, MailboxOwner, Receipt, StoreError};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {
     ImapSettings {
@@ -189,15 +189,15 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
 
 /// Whose mailboxes a session for `account` shows, and that finding out leaves no trace in the
 /// account, nor a mailbox.
-fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> Whose {
+fn whose(dovecot: &Dovecot, settings: ImapSettings, account: &str) -> MailboxOwner {
     let whose = store_with(settings).whose_mailboxes(account, soon()).expect("it can be told");
     let left = dovecot.doveadm(&["mailbox", "list", "-u", account, "onedrop*"]);
     assert!(left.is_empty(), "{left}");
     whose
 }
 
-fn counts(whose: &Whose, how: &str) {
-    assert!(matches!(whose, Whose::Accounts(why) if why.contains(how)), "{whose:?}");
+fn counts(whose: &MailboxOwner, how: &str) {
+    assert!(matches!(whose, MailboxOwner::Accounts(why) if why.contains(how)), "{whose:?}");
 }
 
 const NOT_FOR_ITSELF: &str = "not for itself";
@@ -326,7 +326,7 @@ fn the_account_does_not_count_with_courier() {
     let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
     let told = store_with(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
     assert!(
-        matches!(&told, Whose::Users(why) if why.contains("lisa has the very mailbox that mda")),
+        matches!(&told, MailboxOwner::Users(why) if why.contains("lisa has the very mailbox that mda")),
         "{told:?}"
     );
     assert_eq!(

@@ -20,8 +20,8 @@ use onedrop::pool::Connections;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{
-    Access, AnyStore, Copy, Found, Mailboxes, Need, Proof, Receipt, Slot, Sought, Store,
-    StoreError, Way, Whose,
+    Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes, Need, Proof, Receipt,
+    Slot, Store, StoreError, Way,
 };
 use onedrop::verify::{self, Difference, Level, News, Plan, Tally, Topic};
 
@@ -499,9 +499,12 @@ struct Meddled<F> {
 }
 
 /// What a verification is given of a mailbox by a [`Meddled`] store.
-trait After: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send {}
+trait After: FnMut(u32, &CopySearch<'_>, &mut Vec<FoundCopy>) -> Result<(), StoreError> + Send {}
 
-impl<F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send> After for F {}
+impl<F: FnMut(u32, &CopySearch<'_>, &mut Vec<FoundCopy>) -> Result<(), StoreError> + Send> After
+    for F
+{
+}
 
 impl<F: After> Store for Meddled<F> {
     fn append_is_idempotent(&self) -> bool {
@@ -529,9 +532,9 @@ impl<F: After> Mailboxes for Meddled<F> {
     fn find(
         &self,
         at: &Destination,
-        sought: &Sought<'_>,
+        sought: &CopySearch<'_>,
         until: Instant,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundCopy>, StoreError> {
         let (looks, after) = &mut *self.after.lock().expect("no panic");
         *looks += 1;
         let mut found = self.inner.find(at, sought, until)?;
@@ -554,7 +557,7 @@ impl<F: After> Access for Meddled<F> {
         None
     }
 
-    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<Whose, StoreError> {
+    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
         panic!("no server stands between")
     }
 
@@ -575,7 +578,7 @@ impl<F: After> Connections for Meddled<F> {
 
 fn meddled<F>(store: &MemoryStore, after: F) -> Meddled<F>
 where
-    F: FnMut(u32, &Sought<'_>, &mut Vec<Found>) -> Result<(), StoreError> + Send,
+    F: FnMut(u32, &CopySearch<'_>, &mut Vec<FoundCopy>) -> Result<(), StoreError> + Send,
 {
     Meddled { inner: store.clone(), after: Mutex::new((0, after)) }
 }
@@ -586,7 +589,7 @@ fn a_look_that_fails_under_our_lease_gives_it_back() {
     let (_, date) = site.claim(&mail("doubt"), &inbox());
     site.append(&mail("doubt"), &inbox(), date);
     site.ledger.advance(2 * LEASE.lease);
-    let fails_second = |look: u32, _: &Sought<'_>, _: &mut Vec<Found>| match look {
+    let fails_second = |look: u32, _: &CopySearch<'_>, _: &mut Vec<FoundCopy>| match look {
         2 => Err(StoreError::NotStored("told to fail".to_owned())),
         _ => Ok(()),
     };
@@ -662,7 +665,7 @@ fn a_search_that_hides_what_is_on_record_settles_nothing() {
     let site = Site::new();
     site.placed(&mail("blind"), &inbox(), 2);
     site.ledger.advance(2 * LEASE.lease);
-    let blind = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+    let blind = |_: u32, _: &CopySearch<'_>, found: &mut Vec<FoundCopy>| {
         found[0].proof = Proof::Hidden;
         Ok(())
     };
@@ -720,7 +723,7 @@ fn a_double_by_the_name_that_it_shares_stays() {
     let site = Site::new();
     two_copies(&site, "shared");
     // A store that breaks its promise must not cost a copy.
-    let by_name = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+    let by_name = |_: u32, _: &CopySearch<'_>, found: &mut Vec<FoundCopy>| {
         let names = ["name", "other"];
         found
             .iter_mut()
@@ -743,7 +746,7 @@ fn a_double_by_the_name_that_it_shares_stays() {
 
 #[test]
 fn a_name_that_a_reader_will_change_is_not_put_on_record() {
-    let named = |_: u32, _: &Sought<'_>, found: &mut Vec<Found>| {
+    let named = |_: u32, _: &CopySearch<'_>, found: &mut Vec<FoundCopy>| {
         found.iter_mut().for_each(|one| one.receipt = Receipt::Name("cur/name:2,S".to_owned()));
         Ok(())
     };

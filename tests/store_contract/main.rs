@@ -24,7 +24,7 @@ use onedrop::directory::Destination;
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, Need, Slot};
-use onedrop::store::{Copy, Found, Proof, Receipt, Sought, StoreError};
+use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
 use rigs::{ImapRig, MaildirRig, MemoryRig};
@@ -220,7 +220,7 @@ fn find(
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
-) -> Vec<Found> {
+) -> Vec<FoundCopy> {
     find_as(store, destination, mail, on_record, false)
 }
 
@@ -230,9 +230,9 @@ fn find_as(
     mail: &Message,
     on_record: Option<&Receipt>,
     needs_proof: bool,
-) -> Vec<Found> {
+) -> Vec<FoundCopy> {
     let size_bytes = mail.own_copy().len() as u64;
-    let sought = Sought {
+    let sought = CopySearch {
         key: &mail.identity().copy_key(&destination.account, &destination.mailbox),
         identity: mail.identity(),
         recorded_at: recorded_at(),

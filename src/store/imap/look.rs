@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::message::{DedupBy, Identity};
-use crate::store::{Found, Proof, Receipt, Sought};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
 
 use super::fetch::{self, Fetched};
 use super::session::{CommandError, CommandOutput, Refusal, Session};
@@ -31,10 +31,10 @@ const LONGEST_SEARCHED_ID: usize = 500;
 pub fn find(
     session: &mut Session,
     mailbox: &str,
-    sought: &Sought<'_>,
+    sought: &CopySearch<'_>,
     by: DedupBy,
     until: Instant,
-) -> Result<Vec<Found>, CommandError> {
+) -> Result<Vec<FoundCopy>, CommandError> {
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else { return Ok(Vec::new()) };
     let on_record = match sought.on_record {
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
@@ -61,7 +61,7 @@ pub fn find(
     }
     let mut found = look.found;
     found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
-    let copy = |(uid, seen, proof): (u32, Fetched, Proof)| Found {
+    let copy = |(uid, seen, proof): (u32, Fetched, Proof)| FoundCopy {
         receipt: Receipt::Uid { validity, uid },
         has_our_date: seen.date == Some(sought.recorded_at),
         marked_deleted: seen.is_deleted == Some(true),
@@ -73,7 +73,7 @@ pub fn find(
 /// One look at an open mailbox.
 struct Look<'a> {
     session: &'a mut Session,
-    sought: &'a Sought<'a>,
+    sought: &'a CopySearch<'a>,
     by: DedupBy,
     until: Instant,
     /// UID of the copy on record, which is found apart from what the search shows.
@@ -168,7 +168,7 @@ pub fn refused(text: String) -> CommandError {
 }
 
 /// What to search for: a Message-ID, or without one messages of about the sought size.
-fn criteria(sought: &Sought<'_>, by: DedupBy, id: Option<&str>) -> String {
+fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
     let since = syntax::day_before(sought.recorded_at);
     if let Some(id) = id {
         return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
@@ -190,7 +190,7 @@ fn criteria(sought: &Sought<'_>, by: DedupBy, id: Option<&str>) -> String {
 /// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII,
 /// nothing that a server would decode first (RFC 2047), and from the only such field, as servers
 /// differ in which of several they see.
-fn searchable_id<'a>(sought: &Sought<'a>) -> Option<&'a str> {
+fn searchable_id<'a>(sought: &CopySearch<'a>) -> Option<&'a str> {
     let id = std::str::from_utf8(sought.identity.message_id.as_deref()?).ok()?;
     let plain = id.len() <= LONGEST_SEARCHED_ID
         && id.bytes().all(|byte| byte.is_ascii_graphic())
@@ -221,7 +221,7 @@ fn hits(answer: &CommandOutput) -> Result<Vec<u32>, String> {
 fn candidate(
     session: &mut Session,
     uid: u32,
-    sought: &Sought<'_>,
+    sought: &CopySearch<'_>,
     by: DedupBy,
     until: Instant,
 ) -> Result<Option<Fetched>, CommandError> {

@@ -16,14 +16,14 @@ use std::time::Instant;
 use super::login::{Connector, LoginError};
 use super::session::{CommandError, Refusal, Session};
 use super::{failed, look, syntax};
-use crate::store::{StoreError, Whose};
+use crate::store::{MailboxOwner, StoreError};
 
 /// See [`Store::whose_mailboxes`](crate::store::Store::whose_mailboxes).
 pub fn whose_mailboxes(
     connector: &Connector,
     account: &str,
     until: Instant,
-) -> Result<Whose, StoreError> {
+) -> Result<MailboxOwner, StoreError> {
     let user = &connector.settings.user;
     if is_same_person(account, user) {
         return Err(cannot(format!(
@@ -43,7 +43,7 @@ pub fn whose_mailboxes(
         let uidvalidity =
             |inbox: Option<u32>| inbox.map_or("none".to_owned(), |validity| validity.to_string());
         let (ours, theirs) = (uidvalidity(before), uidvalidity(theirs));
-        return Ok(Whose::Accounts(format!(
+        return Ok(MailboxOwner::Accounts(format!(
             "INBOX of {account} has uidvalidity {ours}, that of {user} {theirs}"
         )));
     }
@@ -57,7 +57,7 @@ fn refused_itself(
     account: &str,
     no: LoginError,
     until: Instant,
-) -> Result<Whose, StoreError> {
+) -> Result<MailboxOwner, StoreError> {
     match no {
         no if no.denies_identity() => drop(connector.open(account, until)?),
         LoginError::Refused(Refusal { code, text }) if !is_temporary(&code) => {
@@ -67,7 +67,7 @@ fn refused_itself(
         }
         no => return Err(StoreError::NotStored(no.why())),
     }
-    Ok(Whose::Accounts(format!(
+    Ok(MailboxOwner::Accounts(format!(
         "{} may log in for {account} and not for itself",
         connector.settings.user
     )))
@@ -78,7 +78,7 @@ fn by_a_mailbox(
     own: &mut Session,
     account: &str,
     until: Instant,
-) -> Result<Whose, StoreError> {
+) -> Result<MailboxOwner, StoreError> {
     let user = &connector.settings.user;
     let name = format!("{}onedrop-{:016x}", prefix(own, until)?, random());
     let mailbox = syntax::quote(&name);
@@ -97,8 +97,12 @@ fn by_a_mailbox(
         tracing::warn!("the mailbox {name} of {user}, made for a test, is left behind: {error}");
     }
     Ok(match seen? {
-        true => Whose::Users(format!("{account} has the very mailbox that {user} has just made")),
-        false => Whose::Accounts(format!("a mailbox that {user} made did not show for {account}")),
+        true => {
+            MailboxOwner::Users(format!("{account} has the very mailbox that {user} has just made"))
+        }
+        false => {
+            MailboxOwner::Accounts(format!("a mailbox that {user} made did not show for {account}"))
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::at;
 use crate::durable::sync_folder;
-use crate::store::{Found, Proof, Receipt, Sought, StoreError};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
 /// A change of a folder older than that is on the disk.
 const WRITTEN_BACK: Duration = Duration::from_secs(3600);
@@ -24,7 +24,11 @@ const LISTINGS: usize = 5;
 ///
 /// # Errors
 /// A folder cannot be read, or files are being renamed all the time.
-pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>, StoreError> {
+pub fn find(
+    folder: &Path,
+    name: &str,
+    sought: &CopySearch<'_>,
+) -> Result<Vec<FoundCopy>, StoreError> {
     // A reader moves files from new/ to cur/ and never back. One that changes flags renames in
     // cur/, and a listing may then miss both names, or show one file twice; what is gone when all
     // have been listed is there under another name.
@@ -37,7 +41,7 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
                 newly_named.insert(sub);
             }
             match modified(&folder.join(sub).join(&entry))? {
-                Some(date) => standing.push(Found {
+                Some(date) => standing.push(FoundCopy {
                     has_our_date: date == sought.recorded_at,
                     marked_deleted: is_trashed(&entry),
                     receipt: Receipt::Name(format!("{sub}/{entry}")),
@@ -47,11 +51,11 @@ pub fn find(folder: &Path, name: &str, sought: &Sought<'_>) -> Result<Vec<Found>
             }
         }
         if is_settled {
-            let worth = |one: &Found| (!one.marked_deleted, one.has_our_date);
+            let worth = |one: &FoundCopy| (!one.marked_deleted, one.has_our_date);
             // The last of several that are worth the same.
             if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
                 let keeper = standing.remove(at);
-                standing.push(Found { receipt: Receipt::Name(name.to_owned()), ..keeper });
+                standing.push(FoundCopy { receipt: Receipt::Name(name.to_owned()), ..keeper });
             }
             // The caller may put the copy on record, and the process that linked it may have died
             // before it synced its name.

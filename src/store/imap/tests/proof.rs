@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::store::Whose;
+use crate::store::MailboxOwner;
 
 /// How the server behaves.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ struct Mailboxes {
 
 /// What [`whose`] found, and the server's end.
 struct ProofTest {
-    whose: Result<Whose, StoreError>,
+    whose: Result<MailboxOwner, StoreError>,
     mailboxes: Mailboxes,
 }
 
@@ -123,7 +123,7 @@ fn serve(peer: &mut Peer, ways: Ways, mailboxes: &Mutex<Mailboxes>) {
 fn counts(ways: Ways, by: &str) -> Mailboxes {
     let told = whose(ways);
     assert!(
-        matches!(&told.whose, Ok(Whose::Accounts(why)) if why.contains(by)),
+        matches!(&told.whose, Ok(MailboxOwner::Accounts(why)) if why.contains(by)),
         "{by}: {:?}",
         told.whose
     );
@@ -179,7 +179,7 @@ fn numbers_that_are_made_up_for_each_session_prove_nothing() {
         counts(ways, "did not show");
         let told = whose(Ways { ignores: true, ..ways });
         assert!(
-            matches!(&told.whose, Ok(Whose::Users(why)) if why.contains("very mailbox")),
+            matches!(&told.whose, Ok(MailboxOwner::Users(why)) if why.contains("very mailbox")),
             "{:?}",
             told.whose
         );
@@ -207,6 +207,6 @@ fn what_proves_nothing_is_an_error() {
 #[test]
 fn a_mailbox_that_cannot_be_deleted_changes_nothing() {
     let told = whose(Ways { delete: "NO no", ..PLAIN });
-    assert!(matches!(told.whose, Ok(Whose::Accounts(_))), "{:?}", told.whose);
+    assert!(matches!(told.whose, Ok(MailboxOwner::Accounts(_))), "{:?}", told.whose);
     assert_eq!(told.mailboxes.made.len(), 1);
 }
