@@ -277,7 +277,7 @@ fn record(
 ) -> Result<Recorded, Failure> {
     let Means { policy, ledger, deadline, .. } = means;
     let terms = means.terms();
-    let nul_runs = job.message.nul_runs().map(|runs| runs.encode());
+    let nul_runs = job.message.nul_runs();
     let entry = Entry {
         identity: job.message.identity(),
         facts: job.facts,

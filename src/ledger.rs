@@ -89,7 +89,8 @@ pub struct Entry<'a> {
     pub size_bytes: u64,
     /// The bytes as received, when they are to be kept.
     pub raw: Option<&'a [u8]>,
-    /// Where NUL bytes stand in the message ([`NulRuns::encode`](crate::message::NulRuns::encode)).
+    /// Where NUL bytes are in the message, as
+    /// [`Message::nul_runs`](crate::message::Message::nul_runs) gives it.
     pub nul_runs: Option<&'a [u8]>,
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a
     /// new message where the ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].

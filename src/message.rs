@@ -21,10 +21,10 @@ mod parts;
 
 pub use bytes::Bytes;
 pub use facts::{AddressFact, Facts, from_addresses};
-pub use fields::{Field, fields, split, unfold};
+pub use fields::{Field, fields, split};
 pub use head::{ReceivedClauses, trace_head};
 pub use identity::{DedupBy, Identity};
-pub use nul::{Mismatch, NulRun, NulRuns, NulRunsError};
+pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
@@ -73,7 +73,7 @@ impl Message {
         let bytes = bytes.into();
         let start = mbox_line(&bytes);
         let identity = Identity::of(&bytes[start..], by);
-        let shared_start = start + per_recipient_fields(&bytes[start..]);
+        let shared_start = start + leading(&bytes[start..], is_per_recipient);
         Message { bytes, by, identity, start, shared_start }
     }
 
@@ -120,10 +120,10 @@ impl Message {
         memchr::memchr(0, self.own_copy()).is_some()
     }
 
-    /// The positions of the NUL bytes, `None` if there are none. Scans the message and takes at
-    /// most about 500 KB.
-    pub fn nul_runs(&self) -> Option<NulRuns> {
-        NulRuns::of(self.own_copy())
+    /// The positions of the NUL bytes for [`restore_nul`], in at most 64 KiB; `None` if there are
+    /// none.
+    pub fn nul_runs(&self) -> Option<Vec<u8>> {
+        nul::runs(self.own_copy())
     }
 
     /// The header block's fields, top to bottom.
@@ -157,92 +157,11 @@ fn mbox_line(bytes: &[u8]) -> usize {
     if memchr::memchr(b'\r', line).is_some() || end + 1 == bytes.len() { 0 } else { end + 1 }
 }
 
-/// Length of the leading run of per-recipient fields.
-fn per_recipient_fields(bytes: &[u8]) -> usize {
-    let (header, _) = split(bytes);
-    let mut end = 0;
-    for field in fields(header) {
-        if !PER_RECIPIENT.iter().any(|name| field.is(name)) {
-            break;
-        }
-        end += field.raw.len();
-    }
-    end
+/// Length of the leading run of fields that `belongs` takes.
+fn leading(bytes: &[u8], belongs: impl FnMut(&Field<'_>) -> bool) -> usize {
+    fields(split(bytes).0).take_while(belongs).map(|field| field.raw.len()).sum()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shared_copy_names_no_recipient_and_an_mbox_line_is_skipped() {
-        let bytes = b"From lisa@gmail.com Sat Nov 21 10:00:00 2026\nReturn-Path: <l@g>\n\
-            X-Original-To: doug\n\t(folded)\nDelivered-To: doug@x\nReceived: by x\n\
-            Delivered-To: forged@x\nSubject: s\n\nbody";
-        let message = Message::new(bytes.to_vec(), DedupBy::Content);
-        assert!(message.own_copy().starts_with(b"Return-Path:"));
-        assert!(message.shared_copy().starts_with(b"Received: by x\nDelivered-To: forged"));
-        assert_eq!(message.first("delivered-to").as_deref(), Some(&b"doug@x"[..]));
-        assert_eq!(message.received(), bytes);
-    }
-
-    #[test]
-    fn a_message_handed_over_lacks_the_fields_that_the_server_prepends_and_stays_the_same() {
-        let bytes = b"From x\nReturn-Path: <l@g>\nX-Original-To: doug\nDelivered-To: doug@x\n\
-            Received: by x\nDelivered-To: forged@x\n\nbody\n";
-        let message = Message::new(bytes.to_vec(), DedupBy::Content);
-        let pieces = message.to_hand_over().expect("pieces").concat();
-        assert_eq!(
-            pieces,
-            b"X-Original-To: doug\nReceived: by x\nDelivered-To: forged@x\n\nbody\n"
-        );
-        let there = Message::new(pieces.clone(), DedupBy::Content);
-        assert_eq!(
-            (there.identity(), there.shared_copy()),
-            (message.identity(), message.shared_copy())
-        );
-        // A server would read an mbox line, continue its own field, or add a line end.
-        for odd in [
-            &b"Return-Path: <>\nFrom here on\nx\n"[..],
-            b" A: 1\n\nbody\n",
-            b"\tA: 1\n\nbody\n",
-            b"A: 1\n\nbody",
-            b"",
-        ] {
-            assert_eq!(Message::new(odd.to_vec(), DedupBy::Content).to_hand_over(), None);
-        }
-    }
-
-    #[test]
-    fn a_from_field_in_obsolete_syntax_is_no_mbox_line() {
-        assert_eq!(mbox_line(b"From : lisa@gmail.com\n\n"), 0);
-        assert_eq!(mbox_line(b"From lisa\n\n"), 10);
-    }
-
-    #[test]
-    fn a_from_line_that_local_never_writes_belongs_to_the_message() {
-        assert_eq!(mbox_line(b"From lisa\r\nA: 1\r\n"), 11);
-        for own in [
-            &b"From lisa"[..],
-            b"From lisa\n",
-            b"From lisa\r\n",
-            b"From lisa\rA: 1\r\rbody\r",
-            b"From lisa\rA: 1\r\rbody\nmore\n",
-            b"from lisa\n\n",
-            b"From",
-            b"",
-        ] {
-            let message = Message::new(own.to_vec(), DedupBy::Content);
-            assert_eq!((message.own_copy(), message.shared_copy()), (own, own));
-        }
-    }
-
-    #[test]
-    fn a_message_over_the_limit_is_read_to_its_end_and_refused() {
-        let mut input = &b"0123456789"[..];
-        let error = Message::read(&mut input, 5, DedupBy::Content).unwrap_err();
-        assert!(matches!(error, ReadError::TooLarge { limit: 5 }));
-        assert!(input.is_empty());
-        assert!(Message::read(&b"01234"[..], 5, DedupBy::Content).is_ok());
-    }
+fn is_per_recipient(field: &Field<'_>) -> bool {
+    PER_RECIPIENT.iter().any(|name| field.is(name))
 }

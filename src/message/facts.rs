@@ -131,10 +131,7 @@ fn add_addresses(into: &mut Vec<AddressFact>, role: &'static str, address: &Addr
 }
 
 fn set_ids(into: &mut Option<String>, value: &HeaderValue<'_>) {
-    let ids: Vec<String> = match value {
-        HeaderValue::Text(id) => vec![format!("<{id}>")],
-        HeaderValue::TextList(ids) => ids.iter().map(|id| format!("<{id}>")).collect(),
-        _ => return,
-    };
+    let Some(ids) = value.as_text_list() else { return };
+    let ids: Vec<String> = ids.iter().map(|id| format!("<{id}>")).collect();
     into.get_or_insert_with(|| clean(&ids.join(" ")));
 }

@@ -23,9 +23,16 @@ impl Field<'_> {
         self.name.to_ascii_lowercase()
     }
 
-    /// The value without line ends and without leading and trailing blanks.
+    /// The value without line ends (LF, CRLF) and without leading and trailing blanks.
     pub fn unfolded(&self) -> Vec<u8> {
-        unfold(self.value)
+        let mut out = Vec::with_capacity(self.value.len());
+        for line in self.value.split_inclusive(|byte| *byte == b'\n') {
+            let end = line.strip_suffix(b"\n");
+            out.extend_from_slice(
+                end.map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line)),
+            );
+        }
+        out.trim_ascii().to_vec()
     }
 
     /// The unfolded value with each run of blanks as one space (RFC 6376 section 3.4.2).
@@ -45,17 +52,6 @@ impl Field<'_> {
         }
         out
     }
-}
-
-/// Removes line ends (LF, CRLF) and trims blanks.
-pub fn unfold(value: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(value.len());
-    for line in value.split_inclusive(|byte| *byte == b'\n') {
-        let line =
-            line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
-        out.extend_from_slice(line);
-    }
-    out.trim_ascii().to_vec()
 }
 
 /// Splits a message into its header block and its body, without the empty line between them.
@@ -106,40 +102,4 @@ fn colon(line: &[u8]) -> Option<usize> {
     let colon = memchr::memchr(b':', line)?;
     let name = line[..colon].trim_ascii_end();
     (!name.is_empty() && name.iter().all(u8::is_ascii_graphic)).then_some(colon)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_header_block_ends_at_an_empty_line_or_before_a_line_that_is_no_field() {
-        assert_eq!(split(b"A: 1\nB: 2\n\nbody"), (&b"A: 1\nB: 2\n"[..], &b"body"[..]));
-        assert_eq!(split(b"A: 1\r\n\r\nbody"), (&b"A: 1\r\n"[..], &b"body"[..]));
-        assert_eq!(
-            split(b"A: 1\nno field here\n\nbody"),
-            (&b"A: 1\n"[..], &b"no field here\n\nbody"[..])
-        );
-        assert_eq!(split(b"\nbody"), (&b""[..], &b"body"[..]));
-        assert_eq!(split(b" A: 1\n\n"), (&b""[..], &b" A: 1\n\n"[..]));
-        assert_eq!(split(b""), (&b""[..], &b""[..]));
-        assert_eq!(split(b"A: 1"), (&b"A: 1"[..], &b""[..]));
-        assert_eq!(split(b"A: 1\n\r"), (&b"A: 1\n"[..], &b""[..]));
-    }
-
-    #[test]
-    fn fields_keep_their_bytes_and_fold() {
-        let all: Vec<_> = fields(b"A : x\r\n y\r\nB:\n")
-            .map(|f| (f.name_lower(), f.unfolded(), f.relaxed()))
-            .collect();
-        assert_eq!(all[0], (b"a".to_vec(), b"x y".to_vec(), b"x y".to_vec()));
-        assert_eq!(all[1], (b"b".to_vec(), vec![], vec![]));
-        assert_eq!(all.len(), 2);
-    }
-
-    #[test]
-    fn a_bare_cr_is_an_ordinary_byte() {
-        let all: Vec<_> = fields(b"A: x\ry\n").collect();
-        assert_eq!(all[0].unfolded(), b"x\ry");
-    }
 }

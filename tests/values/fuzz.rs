@@ -1,27 +1,13 @@
 //! What others write and we read, spoilt at random: nothing panics, nothing hangs, and what each
-//! target asserts holds. Every run tries other inputs. On stable Rust, without servers.
-//!
-//! ```sh
-//! cargo nextest run --test values fuzz::   # two seconds for each target; 60 in all where CI=true
-//! # ten minutes, shared by all targets
-//! ONEDROP_FUZZ_SECS=600 cargo nextest run --test values fuzz::identity
-//! # the same inputs in the same order
-//! ONEDROP_FUZZ_SEED=7 cargo nextest run --test values fuzz::identity
-//! ```
-//!
-//! A failing input is made small and kept as `fixtures/fuzz/TARGET/found-...`. All that is kept
-//! there runs first.
+//! target asserts holds. Every run tries other inputs, for two seconds a target, or 60 in all where
+//! CI=true; with `ONEDROP_FUZZ_SECS=600` the targets share ten minutes, `ONEDROP_FUZZ_SEED=7`
+//! gives the same inputs in the same order. A failing input is made small and kept as
+//! `fixtures/fuzz/TARGET/found-...`. All that is kept there runs first.
 //!
 //! A new target is a file `tests/values/fuzz/NAME.rs` with a `pub const TARGET: Target` (see
 //! `fuzz/harness.rs`), and its name in the two lists below. With a fuzzer that sees what the code
-//! does with its input (libFuzzer by cargo-fuzz, which needs a nightly compiler) the same checks
-//! run by a file in `fuzz/fuzz_targets`:
-//!
-//! ```sh
-//! cargo install cargo-fuzz
-//! mkdir -p fuzz/corpus/identity
-//! cargo +nightly fuzz run identity fuzz/corpus/identity fixtures/mail
-//! ```
+//! does with its input (cargo-fuzz, which needs a nightly compiler) the same checks run by a file
+//! in `fuzz/fuzz_targets`: `cargo +nightly fuzz run identity fuzz/corpus/identity fixtures/mail`.
 
 pub mod author;
 pub mod dovecot;

@@ -1,4 +1,4 @@
-//! Who a message is, byte for byte: the messages in `fixtures/identity` have the hashes in
+//! What identifies a message, byte for byte: the messages in `fixtures/identity` have the hashes in
 //! `hashes.tsv` there, and a second implementation (`identity_reference.py`) comes to the same, on
 //! these, on the corpus of odd messages and on messages spoilt at random.
 //!

@@ -1,6 +1,8 @@
-//! Identity, hashes and parsers: pure functions, without servers; and the form of the sources.
+//! Identity, hashes, parsers, addresses and configured texts: pure functions, without servers; and
+//! the form of the sources.
 
 mod fuzz;
 mod golden;
 mod layering;
+mod message;
 mod style;

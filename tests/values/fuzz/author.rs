@@ -14,13 +14,13 @@ const OURS: &str = "mail.axial.net";
 pub fn check(input: &[u8]) {
     let message = Message::new(input.to_vec(), DedupBy::Content);
     let own = message.own_copy();
-    let by_results = who(own, "", Trust::Authenticated);
-    assert_eq!(who(&crlf(own), "", Trust::Authenticated), by_results, "with CRLF");
-    assert_eq!(who(&folded(own), "", Trust::Authenticated), by_results, "folded");
-    assert_eq!(who(own, "doug", Trust::Never), None);
+    let by_results = author_of(own, "", Trust::Authenticated);
+    assert_eq!(author_of(&crlf(own), "", Trust::Authenticated), by_results, "with CRLF");
+    assert_eq!(author_of(&folded(own), "", Trust::Authenticated), by_results, "folded");
+    assert_eq!(author_of(own, "doug", Trust::Never), None);
 
-    let anyone = who(own, "", Trust::Header);
-    let by_login = who(own, "doug", Trust::Authenticated);
+    let anyone = author_of(own, "", Trust::Header);
+    let by_login = author_of(own, "doug", Trust::Authenticated);
     if let Some(author) = &anyone {
         let address = &author.address;
         assert!(
@@ -45,12 +45,12 @@ pub fn check(input: &[u8]) {
         .iter()
         .map(|byte| if byte.eq_ignore_ascii_case(&b'x') { b'y' } else { *byte })
         .collect();
-    assert_eq!(who(&others, "", Trust::Authenticated), None, "nobody's results");
+    assert_eq!(author_of(&others, "", Trust::Authenticated), None, "nobody's results");
 
     if takes_fields_on_top(&message) {
         let with = |results: &str| {
             let field = format!("Authentication-Results: {OURS}; {results}\n");
-            who(&[field.as_bytes(), own].concat(), "", Trust::Authenticated)
+            author_of(&[field.as_bytes(), own].concat(), "", Trust::Authenticated)
         };
         assert_eq!(with("dmarc=fail header.from=gmail.com"), None, "the top-most says fail");
         assert_eq!(
@@ -75,7 +75,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-fn who(bytes: &[u8], login: &str, trust: Trust) -> Option<Author> {
+fn author_of(bytes: &[u8], login: &str, trust: Trust) -> Option<Author> {
     let message = Message::new(bytes.to_vec(), DedupBy::Content);
     let envelope = Envelope { sasl_username: login.to_owned(), ..Envelope::default() };
     author(&message, &envelope, trust, OURS)
