@@ -104,7 +104,7 @@ fn of_configuration(
     let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
     let mut findings = vec![Finding::new(Severity::Ok, "configuration", files.join(", "))];
     findings.extend(
-        loaded.warnings.iter().map(|warning| Finding::of_problem(Severity::Warning, &warning.0)),
+        loaded.warnings.iter().map(|warning| Finding::of_problem(Severity::Warning, warning)),
     );
     findings.extend(server::findings(&loaded));
     findings.extend(ledger::findings(&loaded, adapters, time));

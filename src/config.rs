@@ -7,9 +7,8 @@
 //! and line or its variable: a [`Loaded`] configuration has passed every check, so its URLs,
 //! numbers and passwords do not fail later. No password is ever part of [`Config`].
 //!
-//! Defaults live here and nowhere else; `conf/onedrop.toml` states them and a test compares the
-//! two. The keys with their types are in `config/schema.rs`, rules between keys in
-//! `config/rules.rs`, the order of layers in `config/load.rs`.
+//! Each key has its default and its check in `config/schema.rs`, and its type and meaning here.
+//! Rules between keys are in `config/rules.rs`, the order of layers in `config/load.rs`.
 
 mod layer;
 mod listen;
@@ -23,56 +22,49 @@ mod unknown;
 mod url;
 mod variables;
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error};
 
-pub use listen::{Listen, ListenError, SocketMode};
+use crate::directory::Directory;
+use crate::login::LoginForm;
+use crate::message::DedupBy;
+use crate::net::tls::Tls;
+use crate::outcome::OverQuota;
+use crate::sender::Trust;
+
+pub use listen::{Listen, SocketMode};
 pub use load::{DEFAULT_FILE, Loaded};
-pub use problem::{ConfigErrors, Origin, Problem, Warning};
+pub use problem::{ConfigErrors, Origin, Problem};
 pub use schema::known_keys;
-pub use url::{LedgerUrl, StoreUrl, Tls, UrlError};
-
-pub use crate::directory::AccountTemplate;
-pub use crate::login::LoginForm;
-pub use crate::message::DedupBy;
-pub use crate::outcome::OverQuota;
-pub use crate::sender::Trust;
+pub use url::{LedgerUrl, StoreUrl};
 
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been
-/// checked.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+/// checked; the default has what holds when nothing is set.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
 pub struct Config {
-    /// `[ledger]`: the SQL record.
     pub ledger: LedgerSettings,
-    /// `[store]`: where mailboxes live.
     pub store: StoreSettings,
-    /// `[directory]`: which address belongs to which account.
-    pub directory: DirectorySettings,
-    /// `[sent]`: the copy in a local sender's Sent mailbox.
+    pub directory: Directory,
     pub sent: SentSettings,
-    /// `[dedup]`: what makes two messages the same.
     pub dedup: DedupSettings,
-    /// `[lock]`: waiting for and holding a copy.
     pub lock: LockSettings,
-    /// `[limits]`: time and size.
     pub limits: LimitSettings,
-    /// `[deliver]`: one message on stdin.
     pub deliver: DeliverSettings,
-    /// `[lmtp]`: the server.
     pub lmtp: LmtpSettings,
-    /// `[pool]`: the connections that the server keeps.
     pub pool: PoolSettings,
 }
 
-/// `[ledger]`
+/// `[ledger]`: the SQL record.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct LedgerSettings {
-    /// Engine and place; see [`LedgerSettings::engine`].
+    /// Engine and place.
+    #[serde(deserialize_with = "parsed")]
     pub url: LedgerUrl,
     /// File that holds the password, already read by [`Loaded::ledger_password`].
     pub password_file: Option<PathBuf>,
@@ -84,11 +76,12 @@ pub struct LedgerSettings {
     pub keep_raw: bool,
 }
 
-/// `[store]`
+/// `[store]`: where mailboxes live.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct StoreSettings {
     /// Kind and place as written; [`StoreSettings::kind`] also heeds `starttls`.
+    #[serde(deserialize_with = "parsed")]
     pub url: StoreUrl,
     /// `imap://` only: demand STARTTLS before logging in.
     pub starttls: bool,
@@ -106,26 +99,9 @@ pub struct StoreSettings {
     pub over_quota: OverQuota,
 }
 
-/// `[directory]`
+/// `[sent]`: the copy in a local sender's Sent mailbox.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
-pub struct DirectorySettings {
-    /// Domains, in lower case, whose addresses are accounts.
-    pub domains: Vec<String>,
-    /// Names the account of an address in one of them.
-    pub account: AccountTemplate,
-    /// Each character of it ends the account's part of an address, as in Postfix; empty: none does.
-    pub recipient_delimiter: String,
-    /// Address in lower case to account; asked before `domains`.
-    pub accounts: BTreeMap<String, String>,
-    /// SQL that finds the account of the address `$1` (`$2`: with its detail) in the ledger's
-    /// database.
-    pub query: Option<String>,
-}
-
-/// `[sent]`
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct SentSettings {
     /// When a From address is believed.
     pub trust: Trust,
@@ -137,15 +113,15 @@ pub struct SentSettings {
 
 /// `[dedup]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct DedupSettings {
     /// What makes two messages the same.
     pub by: DedupBy,
 }
 
-/// `[lock]`
+/// `[lock]`: waiting for and holding a copy.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct LockSettings {
     /// Seconds to wait for another process before a temporary failure; 0: try once.
     pub wait_secs: u64,
@@ -153,9 +129,9 @@ pub struct LockSettings {
     pub lease_secs: u64,
 }
 
-/// `[limits]`
+/// `[limits]`: time and size.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct LimitSettings {
     /// Seconds a delivery may take; shorter than the lease.
     pub deadline_secs: u64,
@@ -165,22 +141,23 @@ pub struct LimitSettings {
     pub message_bytes: u64,
 }
 
-/// `[deliver]`
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+/// `[deliver]`: one message on stdin.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
 pub struct DeliverSettings {
     /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`,
     /// the process delivers by itself.
     pub via: Option<PathBuf>,
 }
 
-/// `[lmtp]`
+/// `[lmtp]`: the server.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct LmtpSettings {
     /// Where to listen, without systemd's sockets and `--listen`; no place twice.
     pub listen: Vec<Listen>,
-    /// Who may connect to a Unix socket that is made for it.
+    /// The permission bits of a Unix socket that is made for it.
+    #[serde(deserialize_with = "parsed")]
     pub socket_mode: SocketMode,
     /// The group that such a socket gets, by its name; empty: the process' own, or that of a
     /// set-group-ID folder.
@@ -207,15 +184,15 @@ pub struct LmtpSettings {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenFull {
-    /// It is told 421 4.3.2, and closed.
+    /// It gets 421 4.3.2, and is closed.
     Refuse,
     /// It stays in the listen queue until another one leaves.
     Wait,
 }
 
-/// `[pool]`
+/// `[pool]`: the connections that the server keeps.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct PoolSettings {
     /// Ledger sessions at a time; each placing needs one.
     pub ledger: usize,
@@ -227,99 +204,9 @@ pub struct PoolSettings {
     pub idle_secs: u64,
 }
 
-impl Default for LedgerSettings {
+impl Default for Config {
     fn default() -> Self {
-        let path = PathBuf::from("/var/lib/onedrop/ledger.db");
-        Self {
-            url: LedgerUrl::Sqlite { path },
-            password_file: None,
-            ca_file: None,
-            prepare: false,
-            keep_raw: false,
-        }
-    }
-}
-
-impl Default for StoreSettings {
-    fn default() -> Self {
-        let root = PathBuf::from("/var/lib/onedrop/mail");
-        Self {
-            url: StoreUrl::Maildir { root },
-            starttls: true,
-            user: "mda".to_owned(),
-            login: LoginForm::Sasl,
-            password_file: None,
-            ca_file: None,
-            create_mailboxes: true,
-            over_quota: OverQuota::Defer,
-        }
-    }
-}
-
-impl Default for DirectorySettings {
-    fn default() -> Self {
-        Self {
-            domains: Vec::new(),
-            account: AccountTemplate::default(),
-            recipient_delimiter: "+".to_owned(),
-            accounts: BTreeMap::new(),
-            query: None,
-        }
-    }
-}
-
-impl Default for SentSettings {
-    fn default() -> Self {
-        Self { trust: Trust::Never, authserv_id: String::new(), mailbox: "Sent".to_owned() }
-    }
-}
-
-impl Default for DedupSettings {
-    fn default() -> Self {
-        Self { by: DedupBy::Content }
-    }
-}
-
-impl Default for LockSettings {
-    fn default() -> Self {
-        Self { wait_secs: 5, lease_secs: 90 }
-    }
-}
-
-impl Default for LimitSettings {
-    fn default() -> Self {
-        Self { deadline_secs: 60, answer_secs: 20, message_bytes: 0 }
-    }
-}
-
-impl Default for LmtpSettings {
-    fn default() -> Self {
-        Self {
-            listen: Vec::new(),
-            socket_mode: SocketMode(0o660),
-            socket_group: String::new(),
-            connections: 100,
-            when_full: WhenFull::Refuse,
-            recipients: 1000,
-            side_by_side: 10,
-            idle_secs: 300,
-            spool_bytes: 1 << 20,
-            spool_dir: PathBuf::from("/var/tmp"),
-            metrics: None,
-        }
-    }
-}
-
-impl Default for PoolSettings {
-    fn default() -> Self {
-        Self { ledger: 10, store: 256, per_account: 4, idle_secs: 60 }
-    }
-}
-
-impl LedgerSettings {
-    /// The engine to use and where it is.
-    pub fn engine(&self) -> LedgerUrl {
-        self.url.clone()
+        load::merge(Vec::new()).expect("the schema's defaults fit their keys")
     }
 }
 
@@ -336,12 +223,10 @@ impl StoreSettings {
     }
 }
 
-impl DirectorySettings {
-    /// Whether no address can have an account, because nothing here names one.
-    ///
-    /// Whoever decides about a recipient should treat this as a broken configuration (temporary),
-    /// not as an unknown recipient: an emptied file must not send all mail back.
-    pub fn knows_nobody(&self) -> bool {
-        self.domains.is_empty() && self.accounts.is_empty() && self.query.is_none()
-    }
+/// Reads a string by `FromStr`.
+fn parsed<'de, D: Deserializer<'de>, T>(from: D) -> Result<T, D::Error>
+where
+    T: FromStr<Err: Display>,
+{
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
 }

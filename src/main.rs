@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use onedrop::cli;
-use onedrop::config::{self, LedgerUrl, Loaded, StoreUrl};
+use onedrop::config::{LedgerUrl, Loaded, StoreUrl};
 use onedrop::exit;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, LedgerError};
 use onedrop::pool::Limits;
 use onedrop::service::Adapters;
-use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
+use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
@@ -22,7 +22,7 @@ fn main() {
 }
 
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
-    match loaded.config.ledger.engine() {
+    match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::new(path, limits))),
         LedgerUrl::Postgres { url } => {
             let password = loaded.ledger_password().cloned();
@@ -43,11 +43,6 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
             let password = loaded.store_password().cloned().ok_or_else(|| {
                 StoreError::NotStored("no password for the IMAP server".to_owned())
             })?;
-            let tls = match tls {
-                config::Tls::Implicit => Tls::Implicit,
-                config::Tls::StartTls => Tls::StartTls,
-                config::Tls::None => Tls::None,
-            };
             let settings = ImapSettings {
                 host,
                 port,

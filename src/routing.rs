@@ -15,25 +15,12 @@ use crate::sender;
 #[derive(Debug, Clone)]
 pub struct Routing {
     directory: Directory,
-    query: String,
     sent: SentSettings,
 }
 
 impl Routing {
     pub fn new(config: &Config) -> Routing {
-        let settings = &config.directory;
-        let directory = Directory {
-            domains: settings.domains.clone(),
-            account: settings.account.clone(),
-            recipient_delimiter: settings.recipient_delimiter.clone(),
-            accounts: settings.accounts.clone(),
-            asks: settings.query.is_some(),
-        };
-        Routing {
-            directory,
-            query: settings.query.clone().unwrap_or_default(),
-            sent: config.sent.clone(),
-        }
+        Routing { directory: config.directory.clone(), sent: config.sent.clone() }
     }
 
     /// Where `address` leads without asking anybody.
@@ -56,7 +43,8 @@ impl Routing {
             Known::Nobody => return Ok(None),
             Known::Ask(asked) => asked,
         };
-        match ledger.account_by_query(&self.query, &asked, until)? {
+        let query = self.directory.query.as_deref().unwrap_or_default();
+        match ledger.account_by_query(query, &asked, until)? {
             Some(account) if !is_account_name(&account) => {
                 let text = format!(
                     "directory.query: {account:?} for {} cannot be an account",

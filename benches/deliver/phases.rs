@@ -109,8 +109,8 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let message = Message::new(bytes, DedupBy::Content);
     let facts = message.facts();
     watch.passed("message: identity, digest, facts", ());
-    let is_sqlite = matches!(loaded.config.ledger.engine(), LedgerUrl::Sqlite { .. });
-    let ledger: Arc<dyn AnyLedger> = match loaded.config.ledger.engine() {
+    let is_sqlite = matches!(loaded.config.ledger.url, LedgerUrl::Sqlite { .. });
+    let ledger: Arc<dyn AnyLedger> = match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::new(path, ONE)),
         LedgerUrl::Postgres { .. } => {
             let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
@@ -194,7 +194,7 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         port: dovecot.imap_port(),
         tls: Tls::None,
         ca_file: None,
-        login: onedrop::config::LoginForm::Sasl,
+        login: onedrop::login::LoginForm::Sasl,
         user: dovecot.master_user().to_owned(),
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,

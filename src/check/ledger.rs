@@ -36,7 +36,7 @@ struct Ends {
 
 /// Findings about the ledger.
 pub(super) fn findings(loaded: &Arc<Loaded>, adapters: Adapters, time: Duration) -> Vec<Finding> {
-    let url = loaded.config.ledger.engine();
+    let url = loaded.config.ledger.url.clone();
     let place = url.to_string();
     if let LedgerUrl::Sqlite { path } = url {
         match bounded(time, move || not_to_be_opened(&path)) {
@@ -60,7 +60,7 @@ pub(super) fn account_on_record(
     adapters: Adapters,
     time: Duration,
 ) -> Option<String> {
-    if let LedgerUrl::Sqlite { path } = loaded.config.ledger.engine()
+    if let LedgerUrl::Sqlite { path } = loaded.config.ledger.url.clone()
         && bounded(time, move || not_to_be_opened(&path)) != Ok(None)
     {
         return None;

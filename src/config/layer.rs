@@ -4,7 +4,8 @@
 //! The parser goes on after a syntax error, so a file shows all of its faults at once. Values on a
 //! line with a syntax error are guesses of the parser and are not judged.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,31 +14,48 @@ use ::config::{ConfigError, Map, Source, Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Origin, Problem, Warning, shown_name};
+use super::problem::{Origin, Problem, shown_name};
 use super::schema::{self, Key, Kind};
 use super::unknown;
 use crate::directory::is_account_name;
 
-/// Values that passed the schema, as a source for the `config` crate.
+/// Values that passed the schema, by their keys' full names, as a source for the `config` crate.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Layer {
-    values: Map<String, Value>,
+pub(super) struct Layer(Map<String, Value>);
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        Ok(self.0.clone())
+    }
 }
 
-/// What was learned while reading all layers.
+/// What reading the layers has given so far.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct Reading {
+    pub layers: Vec<Layer>,
     pub problems: Vec<Problem>,
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Problem>,
     /// Keys whose value is not known, because one was refused somewhere.
     pub refused: Vec<&'static str>,
     /// Some text could not be read or parsed: which keys it sets is not known.
     pub incomplete: bool,
-    /// Who set a key last.
-    pub origins: Vec<(&'static str, Origin)>,
+    /// Where a key was set last.
+    origins: BTreeMap<&'static str, Origin>,
 }
 
-impl Findings {
+impl Reading {
+    /// Takes a value into the newest layer.
+    pub(super) fn set(&mut self, key: &'static Key, value: ValueKind, origin: Origin) {
+        if let Some(Layer(values)) = self.layers.last_mut() {
+            values.insert(key.full.to_owned(), Value::new(None, value));
+        }
+        self.origins.insert(key.full, origin);
+    }
+
     pub(super) fn problem(&mut self, origin: Origin, text: String) {
         self.problems.push(Problem { origin, text });
     }
@@ -48,67 +66,36 @@ impl Findings {
         self.problem(origin, format!("{}: {why}", key.full));
     }
 
+    /// A problem with a text, so that the keys in it are unknown.
+    pub(super) fn unreadable(&mut self, origin: Origin, text: String) {
+        self.incomplete = true;
+        self.problem(origin, text);
+    }
+
     pub(super) fn warning(&mut self, origin: Origin, text: String) {
-        self.warnings.push(Warning(Problem { origin, text }));
+        self.warnings.push(Problem { origin, text });
     }
 
     /// Where the value that holds comes from.
     pub(super) fn origin(&self, key: &str) -> Origin {
-        let last = self.origins.iter().rev().find(|(set, _)| *set == key);
-        last.map_or(Origin::Default, |(_, origin)| origin.clone())
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
     }
 }
 
-impl Layer {
-    pub(super) fn set(
-        &mut self,
-        key: &'static Key,
-        value: ValueKind,
-        origin: Origin,
-        findings: &mut Findings,
-    ) {
-        let section = self
-            .values
-            .entry(key.section().to_owned())
-            .or_insert_with(|| Map::<String, Value>::new().into());
-        if let ValueKind::Table(section) = &mut section.kind {
-            section.insert(key.name().to_owned(), Value::new(None, value));
-        }
-        findings.origins.push((key.full, origin));
-    }
-}
-
-impl Source for Layer {
-    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
-        Ok(self.values.clone())
-    }
-}
-
-/// Reads the text of a file, the `order`th of the configuration.
-pub(super) fn read(text: &str, order: usize, path: &Arc<Path>, findings: &mut Findings) -> Layer {
+/// Reads the text of a file, the `order`th of the configuration, as a layer.
+pub(super) fn read(text: &str, order: usize, path: &Arc<Path>, reading: &mut Reading) {
+    reading.layers.push(Layer::default());
     let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut file = FileReader {
-        text,
-        order,
-        path,
-        line_starts,
-        broken_lines: BTreeSet::new(),
-        findings,
-        layer: Layer::default(),
-    };
+    let broken_lines = BTreeSet::new();
+    let mut file = FileReader { text, order, path, line_starts, broken_lines, reading };
     for error in errors {
         file.syntax_error(&error);
     }
     for (section, keys) in table.get_ref() {
         file.section(section, keys);
     }
-    file.layer
 }
 
 struct FileReader<'a> {
@@ -117,13 +104,11 @@ struct FileReader<'a> {
     path: &'a Arc<Path>,
     line_starts: Vec<usize>,
     broken_lines: BTreeSet<usize>,
-    findings: &'a mut Findings,
-    layer: Layer,
+    reading: &'a mut Reading,
 }
 
 impl FileReader<'_> {
     fn syntax_error(&mut self, error: &toml::de::Error) {
-        self.findings.incomplete = true;
         let span = error.span().unwrap_or_default();
         let (line, _) = self.place(span.start);
         if !self.broken_lines.insert(line) {
@@ -131,42 +116,37 @@ impl FileReader<'_> {
         }
         let what = match error.message() {
             "duplicate key" => {
-                format!(
-                    "{} is set a second time",
-                    shown_name(self.text.get(span.clone()).unwrap_or_default())
-                )
+                let name = self.text.get(span.clone()).unwrap_or_default();
+                format!("{} is set a second time", shown_name(name))
             }
             message => format!("syntax error: {message}"),
         };
-        self.findings.problem(self.origin(&span), what);
+        self.reading.unreadable(self.origin(&span), what);
     }
 
-    fn section(&mut self, name: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) {
-        if self.is_broken(&name.span()) {
+    fn section(&mut self, name: &Spanned<Cow<'_, str>>, value: &Spanned<DeValue<'_>>) {
+        let (at, section) = (name.span(), name.get_ref().as_ref());
+        if self.is_broken(&at) {
             return;
         }
-        let section = name.get_ref().as_ref();
         if !schema::sections().any(|known| known == section) {
-            self.findings.problem(self.origin(&name.span()), unknown::section(section));
-            return;
+            return self.reading.problem(self.origin(&at), unknown::section(section));
         }
         let Some(keys) = value.get_ref().as_table() else {
             let found = described(value.get_ref(), false);
-            self.findings.problem(
-                self.origin(&name.span()),
-                format!("{section}: expected a section, found {found}"),
-            );
-            return;
+            let text = format!("{section}: expected a section, found {found}");
+            return self.reading.problem(self.origin(&at), text);
         };
         for (name, value) in keys {
-            if self.is_broken(&name.span()) || self.is_broken(&value.span()) {
+            let at = name.span();
+            if self.is_broken(&at) || self.is_broken(&value.span()) {
                 continue;
             }
             match schema::find(section, name.get_ref()) {
-                Some(key) => self.key(key, &name.span(), value),
+                Some(key) => self.key(key, &at, value),
                 None => {
                     let text = unknown::key(section, name.get_ref());
-                    self.findings.problem(self.origin(&name.span()), text);
+                    self.reading.problem(self.origin(&at), text);
                 }
             }
         }
@@ -176,30 +156,29 @@ impl FileReader<'_> {
         let judged = match (value.get_ref(), &key.kind) {
             (DeValue::Boolean(flag), Kind::Flag) => Ok((*flag).into()),
             (DeValue::String(text), _) => key.text_value(text),
-            (DeValue::Integer(number), Kind::Count { .. }) => {
+            (DeValue::Integer(number), Kind::Count(_)) => {
                 key.number_value(number.as_str(), number.radix())
             }
-            (DeValue::Array(list), Kind::List(keeps)) => return self.list(key, at, list, *keeps),
-            (DeValue::Table(table), Kind::Accounts) => return self.accounts(key, at, table),
-            (other, _) => Err(format!(
-                "expected {}, found {}",
-                key.expects(),
-                described(other, key.may_be_quoted())
-            )),
+            (DeValue::Array(list), Kind::List(keeps)) => Ok(self.list(key, list, *keeps)),
+            (DeValue::Table(table), Kind::Accounts) => Ok(self.accounts(key, table)),
+            (other, _) => {
+                let found = described(other, key.may_be_quoted());
+                Err(format!("expected {}, found {found}", key.expects()))
+            }
         };
         match judged {
-            Ok(value) => self.layer.set(key, value, self.origin(at), self.findings),
-            Err(why) => self.findings.refuse(key, self.origin(&value.span()), &why),
+            Ok(value) => self.reading.set(key, value, self.origin(at)),
+            Err(why) => self.refuse(key, value, &why),
         }
     }
 
+    /// The items that fit; a problem for each of the others.
     fn list(
         &mut self,
         key: &'static Key,
-        at: &Range<usize>,
         list: &[Spanned<DeValue<'_>>],
         keeps: fn(&str) -> Result<String, String>,
-    ) {
+    ) -> ValueKind {
         let mut kept = Vec::new();
         for item in list {
             if self.is_broken(&item.span()) {
@@ -207,27 +186,26 @@ impl FileReader<'_> {
             }
             let judged = match item.get_ref() {
                 DeValue::String(text) => keeps(text),
-                other => Err(format!(
-                    "expected {}, found {} in it",
-                    key.expects(),
-                    described(other, false)
-                )),
+                other => {
+                    let found = described(other, false);
+                    Err(format!("expected {}, found {found} in it", key.expects()))
+                }
             };
             match judged {
                 Ok(item) => kept.push(item),
-                Err(why) => self.findings.refuse(key, self.origin(&item.span()), &why),
+                Err(why) => self.refuse(key, item, &why),
             }
         }
-        self.layer.set(key, kept.into(), self.origin(at), self.findings);
+        kept.into()
     }
 
-    fn accounts(&mut self, key: &'static Key, at: &Range<usize>, table: &DeTable<'_>) {
+    /// The accounts that fit, by addresses in lower case; a problem for each of the others.
+    fn accounts(&mut self, key: &'static Key, table: &DeTable<'_>) -> ValueKind {
         let mut accounts: Map<String, Value> = Map::new();
         for (address, account) in table {
             if self.is_broken(&address.span()) {
                 continue;
             }
-            let shown = shown_name(address.get_ref());
             let folded = address.get_ref().to_lowercase();
             let judged = match account.get_ref() {
                 // An unquoted address is a dotted key, which makes tables.
@@ -244,14 +222,17 @@ impl FileReader<'_> {
             };
             match judged {
                 Ok(account) => drop(accounts.insert(folded, account.into())),
-                Err(why) => self.findings.refuse(
-                    key,
-                    self.origin(&address.span()),
-                    &format!("{shown}: {why}"),
-                ),
+                Err(why) => {
+                    let why = format!("{}: {why}", shown_name(address.get_ref()));
+                    self.refuse(key, address, &why);
+                }
             }
         }
-        self.layer.set(key, accounts.into(), self.origin(at), self.findings);
+        accounts.into()
+    }
+
+    fn refuse<T>(&mut self, key: &'static Key, part: &Spanned<T>, why: &str) {
+        self.reading.refuse(key, self.origin(&part.span()), why);
     }
 
     fn is_broken(&self, span: &Range<usize>) -> bool {

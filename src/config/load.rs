@@ -11,14 +11,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::config::ConfigError;
 use secrecy::SecretString;
 
-use super::Config;
-use super::layer::{self, Findings, Layer};
+use super::layer::{self, Layer, Reading};
 use super::password::open_regular;
-use super::problem::{ConfigErrors, Origin, Warning, shown_io};
+use super::problem::{ConfigErrors, Origin, Problem, shown_io};
 use super::rules::{self, Passwords};
-use super::variables::Environment;
+use super::{Config, schema, variables};
 
 /// The configuration file, unless `--config` or `$ONEDROP_CONFIG` names another.
 pub const DEFAULT_FILE: &str = "/etc/onedrop/onedrop.toml";
@@ -31,7 +31,7 @@ const LARGEST: u64 = 1 << 20;
 pub struct Loaded {
     pub config: Config,
     /// What works but is probably not meant, in the order of its origin.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Problem>,
     /// The files it was read from, in order.
     pub files: Vec<PathBuf>,
     passwords: Passwords,
@@ -68,94 +68,82 @@ impl Config {
         explicit: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
-        let environment = Environment::gather(environment);
-        let mut findings = Findings::default();
-        let (main, chosen_by) = match (explicit, &environment.config_file) {
+        let environment: Vec<_> = environment.collect();
+        let path_in = |name: &str| {
+            let set = environment.iter().rfind(|(known, _)| known == name);
+            set.filter(|(_, path)| !path.is_empty()).map(|(_, path)| PathBuf::from(path))
+        };
+        let mut reading = Reading::default();
+        let (main, chosen_by) = match (explicit, path_in("ONEDROP_CONFIG")) {
             (Some(path), _) => (path.to_owned(), "named by --config"),
-            (None, Some(path)) => (path.clone(), "named by ONEDROP_CONFIG"),
+            (None, Some(path)) => (path, "named by ONEDROP_CONFIG"),
             (None, None) => {
                 (DEFAULT_FILE.into(), "the default; --config or ONEDROP_CONFIG names another")
             }
         };
-        let beside = conf_d(&main, &mut findings);
+        let beside = conf_d(&main, &mut reading);
         let files: Vec<PathBuf> = std::iter::once(main).chain(beside).collect();
-        let mut layers = Vec::new();
         for (order, file) in files.iter().enumerate() {
             let path: Arc<Path> = Arc::from(file.as_path());
-            let whole = |line| Origin::File {
-                order,
-                path: Arc::clone(&path),
-                line,
-                column: usize::from(line > 0),
-            };
             match read(file) {
-                Ok(text) => layers.push(layer::read(&text, order, &path, &mut findings)),
-                Err(unreadable) => {
-                    findings.incomplete = true;
-                    let how = if order == 0 && unreadable.line == 0 {
-                        format!(" ({chosen_by})")
-                    } else {
-                        String::new()
-                    };
-                    findings.problem(whole(unreadable.line), format!("{}{how}", unreadable.why));
+                Ok(text) => layer::read(&text, order, &path, &mut reading),
+                Err((line, why)) => {
+                    let is_main = order == 0 && line == 0;
+                    let how = if is_main { format!(" ({chosen_by})") } else { String::new() };
+                    let origin = Origin::File { order, path, line, column: line.min(1) };
+                    reading.unreadable(origin, why + &how);
                 }
             }
         }
-        layers.push(environment.layer(&mut findings));
-        let config = merge(layers, &mut findings);
-        let passwords =
-            rules::check(&config, environment.credentials_directory.as_deref(), &mut findings);
-        if !findings.problems.is_empty() {
-            return Err(ConfigErrors::new(findings.problems));
+        variables::read(&environment, &mut reading);
+        let config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
+            // The schema has accepted each value, so this is our own mistake; it must not pass for
+            // a default.
+            let text = format!("the layers do not fit together: {error}");
+            reading.unreadable(Origin::Default, text);
+            Config::default()
+        });
+        // systemd.exec(5), "Credentials"
+        let credentials = path_in("CREDENTIALS_DIRECTORY");
+        let passwords = rules::check(&config, credentials.as_deref(), &mut reading);
+        if !reading.problems.is_empty() {
+            return Err(ConfigErrors::new(reading.problems));
         }
-        findings.warnings.sort();
-        Ok(Loaded { config, warnings: findings.warnings, files, passwords })
+        reading.warnings.sort();
+        Ok(Loaded { config, warnings: reading.warnings, files, passwords })
     }
 }
 
-/// Why a file could not be read; line 0: as a whole.
-struct Unreadable {
-    line: usize,
-    why: String,
-}
-
-fn read(path: &Path) -> Result<String, Unreadable> {
-    let whole = |why| Unreadable { line: 0, why };
+/// The text of a file, or the line that keeps it from being read (0: the file as a whole) and why.
+fn read(path: &Path) -> Result<String, (usize, String)> {
+    let whole = |why| (0, why);
     let file = open_regular(path).map_err(whole)?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| whole(shown_io(&error)))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(whole(
-            "larger than 1 MiB, and every delivery reads it (many accounts: directory.query)"
-                .to_owned(),
-        ));
+        let why = "larger than 1 MiB, and every delivery reads it (many accounts: directory.query)";
+        return Err(whole(why.to_owned()));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Unreadable { line, why: "this line is not UTF-8".to_owned() }
+        (line, "this line is not UTF-8".to_owned())
     })
 }
 
 /// `conf.d/*.toml` beside the file, in name order; as in a shell, `*` finds no hidden files.
-fn conf_d(main: &Path, findings: &mut Findings) -> Vec<PathBuf> {
+fn conf_d(main: &Path, reading: &mut Reading) -> Vec<PathBuf> {
     let folder = main.parent().unwrap_or(Path::new("")).join("conf.d");
-    let listed = fs::read_dir(&folder).and_then(|entries| {
-        let names: Result<Vec<_>, io::Error> =
-            entries.map(|entry| Ok(entry?.file_name())).collect();
-        names
-    });
-    let mut names = match listed {
-        Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => {
-            findings.incomplete = true;
-            let origin =
-                Origin::File { order: 1, path: Arc::from(folder.as_path()), line: 0, column: 0 };
-            findings.problem(origin, shown_io(&error));
-            Vec::new()
+    let listed = fs::read_dir(&folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    let mut names: Vec<OsString> = listed.unwrap_or_else(|error: io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            let path = Arc::from(folder.as_path());
+            let origin = Origin::File { order: 1, path, line: 0, column: 0 };
+            reading.unreadable(origin, shown_io(&error));
         }
-    };
+        Vec::new()
+    });
     names.retain(|name| {
         let name = name.as_encoded_bytes();
         name.ends_with(b".toml") && !name.starts_with(b".")
@@ -164,18 +152,12 @@ fn conf_d(main: &Path, findings: &mut Findings) -> Vec<PathBuf> {
     names.into_iter().map(|name| folder.join(name)).collect()
 }
 
-fn merge(layers: Vec<Layer>, findings: &mut Findings) -> Config {
-    let sources = layers
-        .into_iter()
-        .fold(::config::Config::builder(), |builder, layer| builder.add_source(layer));
-    match sources.build().and_then(::config::Config::try_deserialize) {
-        Ok(config) => config,
-        Err(error) => {
-            // The schema has accepted each value, so this is our own mistake; it must not pass for
-            // a default.
-            findings.incomplete = true;
-            findings.problem(Origin::Default, format!("the layers do not fit together: {error}"));
-            Config::default()
-        }
+/// The defaults, and the layers over them.
+pub(super) fn merge(layers: Vec<Layer>) -> Result<Config, ConfigError> {
+    let mut builder = ::config::Config::builder();
+    for key in schema::KEYS {
+        let value = key.default_value().map_err(ConfigError::Message)?;
+        builder = builder.set_default(key.full, value)?;
     }
+    builder.add_source(layers).build()?.try_deserialize()
 }

@@ -27,12 +27,9 @@ pub(super) fn read(
     credentials_directory: Option<&Path>,
 ) -> Result<SecretString, String> {
     let shown = shown_path(path);
+    let failed = |error: io::Error| format!("{shown}: {}", shown_io(&error));
     let file = open_regular(path).map_err(|why| format!("{shown}: {why}"))?;
-    let mode = file
-        .metadata()
-        .map_err(|error| format!("{shown}: {}", shown_io(&error)))?
-        .permissions()
-        .mode();
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
     // systemd guards its credentials by the folder and by ACLs, which show up as permissions of the
     // group.
     if mode & 0o077 != 0 && !credentials_directory.is_some_and(|folder| is_under(path, folder)) {
@@ -42,9 +39,7 @@ pub(super) fn read(
         ));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST as usize + 1));
-    file.take(LONGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("{shown}: {}", shown_io(&error)))?;
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match str::from_utf8(line) {

@@ -26,8 +26,9 @@ pub enum Origin {
     Default,
 }
 
-/// One thing that is wrong.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+/// One thing that is wrong, or that works but is probably not meant (a warning).
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
+#[error("{origin}: {text}")]
 pub struct Problem {
     /// Where.
     pub origin: Origin,
@@ -35,39 +36,37 @@ pub struct Problem {
     pub text: String,
 }
 
-/// Something that works but is probably not meant; `onedrop check` prints these, `onedrop lmtp`
-/// logs them.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Warning(pub Problem);
-
-/// Every problem of a configuration, at least one, in the order of [`Origin`].
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ConfigErrors {
-    problems: Vec<Problem>,
-}
+/// Every problem of a configuration, at least one, in the order of [`Origin`]; one a line.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort();
         problems.dedup();
-        Self { problems }
+        Self(problems)
     }
 
     /// The problems, in order.
     pub fn problems(&self) -> &[Problem] {
-        &self.problems
+        &self.0
     }
 
     /// One line under 200 bytes for Postfix's log: the first problem and how many more there are.
     pub fn first_line(&self) -> String {
-        let first = self.problems.first().map(Problem::to_string).unwrap_or_default();
-        let suffix = match self.problems.len() {
+        let first = self.0.first().map(Problem::to_string).unwrap_or_default();
+        let suffix = match self.0.len() {
             0 | 1 => String::new(),
             count => format!(" (and {} more; run: onedrop check)", count - 1),
         };
         let line = format!("configuration: {first}");
         text::shortened(&line, FIRST_LINE - suffix.len()).into_owned() + &suffix
     }
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
 impl fmt::Display for Origin {
@@ -83,31 +82,14 @@ impl fmt::Display for Origin {
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.origin, self.text)
-    }
+/// Refuses a value where `holds` is not so.
+pub(super) fn ensure(holds: bool, why: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why.to_owned()) }
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+pub(super) fn no_control_characters(text: &str) -> Result<(), String> {
+    ensure(!text.contains(char::is_control), "must not hold control characters")
 }
-
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.problems.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            problem.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigErrors {}
 
 /// A path on one line.
 pub(super) fn shown_path(path: &Path) -> String {

@@ -4,18 +4,18 @@
 //! A rule is skipped where one of its keys has already been refused: its default is not what was
 //! meant. A problem is reported where the last of the keys in question was set.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 
-use super::layer::Findings;
+use super::layer::Reading;
 use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
-use super::url::{LedgerUrl, StoreUrl, Tls};
+use super::url::{LedgerUrl, StoreUrl};
 use super::{Config, password};
 use crate::directory::FolderTemplate;
 use crate::login::LoginForm;
-use crate::net::is_loopback;
+use crate::net::{is_loopback, tls::Tls};
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;
@@ -31,44 +31,47 @@ pub(super) struct Passwords {
     pub store: Option<SecretString>,
 }
 
-/// Applies every rule, and reads the passwords while at it.
+/// Applies every rule, and reads the passwords.
 pub(super) fn check(
     config: &Config,
     credentials_directory: Option<&Path>,
-    findings: &mut Findings,
+    reading: &mut Reading,
 ) -> Passwords {
-    if findings.incomplete {
+    if reading.incomplete {
         return Passwords::default();
     }
-    times(config, findings);
-    store(config, findings);
-    server(config, findings);
-    shared_accounts(config, findings);
-    accounts_without_folder(config, findings);
-    relative_paths(config, findings);
+    times(config, reading);
+    store(config, reading);
+    server(config, reading);
+    shared_accounts(config, reading);
+    accounts_without_folder(config, reading);
+    relative_paths(config, reading);
     if config.directory.knows_nobody()
-        && knows(findings, &["directory.domains", "directory.accounts", "directory.query"])
+        && reading.knows(&["directory.domains", "directory.accounts", "directory.query"])
     {
         let text = "directory: no domains, no accounts and no query: nobody can get mail";
-        findings.warning(findings.origin("directory.domains"), text.to_owned());
+        reading.warning(reading.origin("directory.domains"), text.to_owned());
     }
-    let ledger = &config.ledger;
-    certificate("ledger.ca_file", ledger.ca_file.as_deref(), findings);
-    certificate("store.ca_file", config.store.ca_file.as_deref(), findings);
-    let mut read = |key, path: Option<&Path>| match password::read(path?, credentials_directory) {
-        Ok(password) => Some(password),
-        Err(why) => {
-            findings.problem(findings.origin(key), format!("{key}: {why}"));
-            None
+    let (ledger, store) = (&config.ledger, &config.store);
+    for (key, path) in [("ledger.ca_file", &ledger.ca_file), ("store.ca_file", &store.ca_file)] {
+        if let Some(path) = path
+            && let Err(why) = password::open_regular(path)
+        {
+            let text = format!("{key}: {}: {why}", shown_path(path));
+            reading.problem(reading.origin(key), text);
         }
+    }
+    let mut read = |key, path: &Option<PathBuf>| {
+        let password = password::read(path.as_deref()?, credentials_directory);
+        password.map_err(|why| reading.problem(reading.origin(key), format!("{key}: {why}"))).ok()
     };
     Passwords {
-        ledger: read("ledger.password_file", ledger.password_file.as_deref()),
-        store: read("store.password_file", config.store.password_file.as_deref()),
+        ledger: read("ledger.password_file", &ledger.password_file),
+        store: read("store.password_file", &store.password_file),
     }
 }
 
-fn times(config: &Config, findings: &mut Findings) {
+fn times(config: &Config, reading: &mut Reading) {
     let (deadline, answer) = (config.limits.deadline_secs, config.limits.answer_secs);
     let (wait, lease) = (config.lock.wait_secs, config.lock.lease_secs);
     if deadline >= lease {
@@ -76,28 +79,28 @@ fn times(config: &Config, findings: &mut Findings) {
             "limits.deadline_secs ({deadline}) must be less than lock.lease_secs ({lease}): \
              whoever writes must have given up before another may"
         );
-        broken(findings, &["limits.deadline_secs", "lock.lease_secs"], text);
+        reading.broken(&["limits.deadline_secs", "lock.lease_secs"], text);
     }
     if deadline >= POSTFIX_LIMIT_SECS {
         let text = format!(
             "limits.deadline_secs ({deadline}) must be less than {POSTFIX_LIMIT_SECS}: \
              at Postfix's command_time_limit the mail goes back to its sender"
         );
-        broken(findings, &["limits.deadline_secs"], text);
+        reading.broken(&["limits.deadline_secs"], text);
     }
     if answer >= deadline {
         let text = format!(
             "limits.answer_secs ({answer}) must be less than limits.deadline_secs ({deadline}), of \
              which it is a part"
         );
-        broken(findings, &["limits.deadline_secs", "limits.answer_secs"], text);
+        reading.broken(&["limits.deadline_secs", "limits.answer_secs"], text);
     } else if wait >= deadline - answer {
         let left = deadline - answer;
         let text = format!(
             "lock.wait_secs ({wait}) must be less than limits.deadline_secs without \
              limits.answer_secs ({left}): nothing would be left for the delivery"
         );
-        broken(findings, &["lock.wait_secs", "limits.deadline_secs", "limits.answer_secs"], text);
+        reading.broken(&["lock.wait_secs", "limits.deadline_secs", "limits.answer_secs"], text);
     }
     let most = POSTFIX_LMTP_SECS - LMTP_MARGIN_SECS;
     if deadline + answer > most {
@@ -106,48 +109,42 @@ fn times(config: &Config, findings: &mut Findings) {
              {most}: \"onedrop lmtp\" may answer after Postfix has lost patience \
              (lmtp_data_done_timeout, {POSTFIX_LMTP_SECS} s) and tries again"
         );
-        doubtful(findings, &["limits.deadline_secs", "limits.answer_secs"], text);
+        reading.doubtful(&["limits.deadline_secs", "limits.answer_secs"], text);
     }
 }
 
-fn store(config: &Config, findings: &mut Findings) {
-    if !knows(findings, &["store.url", "store.starttls"]) {
+fn store(config: &Config, reading: &mut Reading) {
+    let store = &config.store;
+    let StoreUrl::Imap { host, tls, .. } = store.kind() else { return };
+    if !reading.knows(&["store.url", "store.starttls"]) {
         return;
     }
-    let StoreUrl::Imap { host, tls, .. } = config.store.kind() else { return };
-    if config.store.user.is_empty() {
-        broken(
-            findings,
-            &["store.url", "store.user"],
-            "store.user: an IMAP store needs a user to log in as".to_owned(),
-        );
+    if store.user.is_empty() {
+        let text = "store.user: an IMAP store needs a user to log in as".to_owned();
+        reading.broken(&["store.url", "store.user"], text);
     }
-    if let LoginForm::Template(template) = &config.store.login
-        && knows(findings, &["store.user", "store.login"])
-        && let Err(why) = template.name("account", &config.store.user)
+    if let LoginForm::Template(template) = &store.login
+        && let Err(why) = template.name("account", &store.user)
     {
-        broken(findings, &["store.user", "store.login"], why);
+        reading.broken(&["store.user", "store.login"], why);
     }
-    if config.store.password_file.is_none() {
+    if store.password_file.is_none() {
         let text = "store.password_file: an IMAP store needs the password of store.user".to_owned();
-        broken(findings, &["store.url", "store.password_file"], text);
+        reading.broken(&["store.url", "store.password_file"], text);
     }
     if tls == Tls::None && !is_loopback(&host) {
         let text =
             format!("store.starttls: false sends the password and all mail to {host} unprotected");
-        findings.warning(last_origin(findings, &["store.starttls"]), text);
+        reading.doubtful(&["store.starttls"], text);
     }
 }
 
-fn server(config: &Config, findings: &mut Findings) {
-    let lmtp = &config.lmtp;
+fn server(config: &Config, reading: &mut Reading) {
+    let (lmtp, pool) = (&config.lmtp, &config.pool);
     for (at, place) in lmtp.listen.iter().enumerate() {
-        if lmtp.listen.iter().take(at).any(|before| before == place) {
-            broken(
-                findings,
-                &["lmtp.listen"],
-                format!("lmtp.listen: {} is there twice", shown_name(&place.to_string())),
-            );
+        if lmtp.listen[..at].contains(place) {
+            let text = format!("lmtp.listen: {} is there twice", shown_name(&place.to_string()));
+            reading.broken(&["lmtp.listen"], text);
         }
         if let (Listen::Tcp(address), Some(metrics)) = (place, lmtp.metrics)
             && *address == metrics
@@ -156,135 +153,124 @@ fn server(config: &Config, findings: &mut Findings) {
             let text = format!(
                 "lmtp.metrics: {metrics} is also in lmtp.listen; give it a port of its own"
             );
-            broken(findings, &["lmtp.listen", "lmtp.metrics"], text);
+            reading.broken(&["lmtp.listen", "lmtp.metrics"], text);
         }
     }
-    let (side_by_side, sessions, per_account) =
-        (lmtp.side_by_side, config.pool.ledger, config.pool.per_account);
+    let (side_by_side, per_account, sessions) = (lmtp.side_by_side, pool.per_account, pool.ledger);
     if side_by_side > sessions {
         let text = format!(
             "lmtp.side_by_side ({side_by_side}) is more than pool.ledger ({sessions}): \
              the recipients beyond that may wait for a ledger session"
         );
-        doubtful(findings, &["lmtp.side_by_side", "pool.ledger"], text);
+        reading.doubtful(&["lmtp.side_by_side", "pool.ledger"], text);
     }
     if per_account >= sessions {
         let text = format!(
             "pool.per_account ({per_account}) is not less than pool.ledger ({sessions}): \
              one mailbox that hangs holds every ledger session, and all mail waits"
         );
-        doubtful(findings, &["pool.per_account", "pool.ledger"], text);
+        reading.doubtful(&["pool.per_account", "pool.ledger"], text);
     }
 }
 
 /// No two people share an account because their addresses differ in the domain only.
-fn shared_accounts(config: &Config, findings: &mut Findings) {
-    let directory = &config.directory;
-    if directory.query.is_some() {
-        return; // it says whose account it is
-    }
-    let template = &directory.account;
-    if template.is_address() {
+fn shared_accounts(config: &Config, reading: &mut Reading) {
+    let (template, domains) = (&config.directory.account, &config.directory.domains);
+    // A query finds the accounts of all addresses.
+    if config.directory.query.is_some() || template.is_address() {
         return;
     }
-    let domains = &directory.domains;
-    let pairs = domains
+    let mut pairs = domains
         .iter()
         .enumerate()
         .flat_map(|(at, one)| domains[..at].iter().map(move |other| (other, one)));
     let shares = |(one, other): &(&String, &String)| one != other && template.may_share(one, other);
-    let Some((one, other)) = pairs.into_iter().find(shares) else { return };
+    let Some((one, other)) = pairs.find(shares) else { return };
     let (one, other) = (shown_name(one), shown_name(other));
     let text = format!(
         "directory.account: \"{template}\" may give one account to people in {one} and in {other}; \
          set directory.account = \"{{address}}\""
     );
-    broken(findings, &["directory.domains", "directory.account", "directory.query"], text);
+    reading.broken(&["directory.domains", "directory.account", "directory.query"], text);
 }
 
 /// Where the Maildir's path has the domain, every account must have one.
-fn accounts_without_folder(config: &Config, findings: &mut Findings) {
-    let StoreUrl::Maildir { root } = config.store.kind() else { return };
-    let Ok(place) = FolderTemplate::parse(&root) else { return };
+fn accounts_without_folder(config: &Config, reading: &mut Reading) {
+    let StoreUrl::Maildir { root } = &config.store.url else { return };
+    let Ok(place) = FolderTemplate::parse(root) else { return };
     if !place.needs_domain() {
         return;
     }
     let directory = &config.directory;
-    if directory.query.is_none() && !directory.domains.is_empty() && !directory.account.is_address()
-    {
+    let template = &directory.account;
+    if directory.query.is_none() && !directory.domains.is_empty() && !template.is_address() {
         let text = format!(
-            "store.url has {{domain}} in it, and an account by directory.account = \"{}\" has \
-             none; set directory.account = \"{{address}}\"",
-            directory.account
+            "store.url has {{domain}} in it, and an account by directory.account = \"{template}\" \
+             has none; set directory.account = \"{{address}}\""
         );
-        broken(
-            findings,
-            &["store.url", "directory.account", "directory.domains", "directory.query"],
-            text,
-        );
+        let keys = ["store.url", "directory.account", "directory.domains", "directory.query"];
+        reading.broken(&keys, text);
     }
-    if let Some((address, account)) =
-        directory.accounts.iter().find(|(_, account)| place.folder(account).is_none())
-    {
+    let mut accounts = directory.accounts.iter();
+    if let Some((address, account)) = accounts.find(|(_, name)| place.folder(name).is_none()) {
+        let (address, account) = (shown_name(address), shown_name(account));
         let text = format!(
-            "directory.accounts: {}: store.url has {{domain}} in it, and \"{}\" is not \
-             LOCAL@DOMAIN",
-            shown_name(address),
-            shown_name(account)
+            "directory.accounts: {address}: store.url has {{domain}} in it, and \"{account}\" is \
+             not LOCAL@DOMAIN"
         );
-        broken(findings, &["store.url", "directory.accounts"], text);
+        reading.broken(&["store.url", "directory.accounts"], text);
     }
 }
 
 /// Postfix runs a pipe(8) command in its own queue folder, so relative paths are for trials.
-fn relative_paths(config: &Config, findings: &mut Findings) {
-    let mut paths = vec![
-        ("ledger.password_file", config.ledger.password_file.clone()),
-        ("ledger.ca_file", config.ledger.ca_file.clone()),
-        ("store.password_file", config.store.password_file.clone()),
-        ("store.ca_file", config.store.ca_file.clone()),
-    ];
-    if let LedgerUrl::Sqlite { path } = config.ledger.engine() {
-        paths.push(("ledger.url", Some(path)));
-    }
-    if let StoreUrl::Maildir { root } = config.store.kind() {
-        paths.push(("store.url", Some(root)));
-    }
-    for (key, path) in paths {
+fn relative_paths(config: &Config, reading: &mut Reading) {
+    let (ledger, store) = (&config.ledger, &config.store);
+    let database = match &ledger.url {
+        LedgerUrl::Sqlite { path } => Some(path),
+        LedgerUrl::Postgres { .. } => None,
+    };
+    let root = match &store.url {
+        StoreUrl::Maildir { root } => Some(root),
+        StoreUrl::Imap { .. } => None,
+    };
+    for (key, path) in [
+        ("ledger.url", database),
+        ("ledger.password_file", ledger.password_file.as_ref()),
+        ("ledger.ca_file", ledger.ca_file.as_ref()),
+        ("store.url", root),
+        ("store.password_file", store.password_file.as_ref()),
+        ("store.ca_file", store.ca_file.as_ref()),
+    ] {
         let Some(path) = path.filter(|path| path.is_relative()) else { continue };
-        let shown = shown_path(&path);
+        let shown = shown_path(path);
         let text = format!(
             "{key}: {shown} is relative to the working folder, under Postfix its queue directory"
         );
-        findings.warning(findings.origin(key), text);
+        reading.warning(reading.origin(key), text);
     }
 }
 
-fn certificate(key: &'static str, path: Option<&Path>, findings: &mut Findings) {
-    let Some(path) = path else { return };
-    if let Err(why) = password::open_regular(path) {
-        findings.problem(findings.origin(key), format!("{key}: {}: {why}", shown_path(path)));
+impl Reading {
+    /// A problem between these keys.
+    fn broken(&mut self, keys: &[&str], text: String) {
+        if self.knows(keys) {
+            self.problem(self.last_origin(keys), text);
+        }
     }
-}
 
-fn broken(findings: &mut Findings, keys: &[&str], text: String) {
-    if knows(findings, keys) {
-        findings.problem(last_origin(findings, keys), text);
+    /// A warning about these keys.
+    fn doubtful(&mut self, keys: &[&str], text: String) {
+        if self.knows(keys) {
+            self.warning(self.last_origin(keys), text);
+        }
     }
-}
 
-fn doubtful(findings: &mut Findings, keys: &[&str], text: String) {
-    if knows(findings, keys) {
-        findings.warning(last_origin(findings, keys), text);
+    fn knows(&self, keys: &[&str]) -> bool {
+        !self.refused.iter().any(|refused| keys.contains(refused))
     }
-}
 
-fn knows(findings: &Findings, keys: &[&str]) -> bool {
-    !findings.refused.iter().any(|refused| keys.contains(refused))
-}
-
-fn last_origin(findings: &Findings, keys: &[&str]) -> Origin {
-    let origins =
-        keys.iter().map(|key| findings.origin(key)).filter(|origin| *origin != Origin::Default);
-    origins.max().unwrap_or(Origin::Default)
+    fn last_origin(&self, keys: &[&str]) -> Origin {
+        let origins = keys.iter().map(|key| self.origin(key));
+        origins.filter(|origin| *origin != Origin::Default).max().unwrap_or(Origin::Default)
+    }
 }

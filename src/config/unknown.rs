@@ -6,77 +6,42 @@ use super::suggest::closest;
 
 /// What to say about a key that `section` does not have.
 pub(super) fn key(section: &str, name: &str) -> String {
-    let shown = format!("{section}.{}", shown_name(name));
-    let elsewhere: Vec<_> =
-        schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
-    if !elsewhere.is_empty() {
-        return format!("unknown key {shown} (did you mean {}?)", elsewhere.join(" or "));
-    }
-    let own: Vec<_> = schema::KEYS.iter().filter(|key| key.section() == section).collect();
-    let near = closest(name, own.iter().map(|key| key.name()))
-        .or_else(|| own.iter().map(|key| key.name()).find(|known| is_part(name, known)))
-        .map(|known| format!("{section}.{known}"))
-        .or_else(|| elsewhere_by_distance(name));
-    match near {
-        Some(known) => format!("unknown key {shown} (did you mean {known}?)"),
-        None => {
-            let names: Vec<_> = own.iter().map(|key| key.name()).collect();
-            format!("unknown key {shown} (known keys: {})", names.join(", "))
-        }
-    }
+    let own: Vec<_> =
+        schema::KEYS.iter().filter(|key| key.section() == section).map(Key::name).collect();
+    let near = homes(name).or_else(|| {
+        let near = closest(name, own.iter().copied());
+        let near = near.or_else(|| own.iter().copied().find(|known| is_part(name, known)));
+        let elsewhere = || closest(name, schema::KEYS.iter().map(Key::name)).and_then(homes);
+        near.map(|known| format!("{section}.{known}")).or_else(elsewhere)
+    });
+    let hint = match near {
+        Some(known) => format!("did you mean {known}?"),
+        None => format!("known keys: {}", own.join(", ")),
+    };
+    format!("unknown key {section}.{} ({hint})", shown_name(name))
 }
 
 /// What to say about a name at the top level that is no section.
 pub(super) fn section(name: &str) -> String {
     let shown = shown_name(name);
-    let homes: Vec<_> =
-        schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
-    if !homes.is_empty() {
-        return format!("{shown} belongs to a section (did you mean {}?)", homes.join(" or "));
+    if let Some(homes) = homes(name) {
+        return format!("{shown} belongs to a section (did you mean {homes}?)");
     }
-    match closest(name, schema::sections()) {
-        Some(known) => format!("unknown section {shown} (did you mean {known}?)"),
-        None => {
-            let known: Vec<_> = schema::sections().collect();
-            format!("unknown section {shown} (known sections: {})", known.join(", "))
-        }
-    }
+    let hint = match closest(name, schema::sections()) {
+        Some(known) => format!("did you mean {known}?"),
+        None => format!("known sections: {}", schema::sections().collect::<Vec<_>>().join(", ")),
+    };
+    format!("unknown section {shown} ({hint})")
 }
 
-fn elsewhere_by_distance(name: &str) -> Option<String> {
-    let known = closest(name, schema::KEYS.iter().map(Key::name))?;
+/// The keys with this name, in whichever section.
+fn homes(name: &str) -> Option<String> {
     let homes: Vec<_> =
-        schema::KEYS.iter().filter(|key| key.name() == known).map(|key| key.full).collect();
-    Some(homes.join(" or "))
+        schema::KEYS.iter().filter(|key| key.name() == name).map(|key| key.full).collect();
+    (!homes.is_empty()).then(|| homes.join(" or "))
 }
 
 /// `password` for `password_file`, `deadline` for `deadline_secs`.
 fn is_part(name: &str, known: &str) -> bool {
     !name.is_empty() && known.split('_').any(|part| part.eq_ignore_ascii_case(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_of_another_section_is_named_with_it() {
-        assert_eq!(key("ledger", "user"), "unknown key ledger.user (did you mean store.user?)");
-        assert_eq!(
-            key("sent", "url"),
-            "unknown key sent.url (did you mean ledger.url or store.url?)"
-        );
-        assert_eq!(
-            key("sent", "lease_sec"),
-            "unknown key sent.lease_sec (did you mean lock.lease_secs?)"
-        );
-    }
-
-    #[test]
-    fn a_part_of_a_name_finds_the_whole() {
-        assert_eq!(
-            key("ledger", "password"),
-            "unknown key ledger.password (did you mean ledger.password_file?)"
-        );
-    }
 }

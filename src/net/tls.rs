@@ -13,6 +13,17 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::socket::Timed;
 
+/// How a connection to an IMAP server is protected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tls {
+    /// From the first byte (`imaps://`).
+    Implicit,
+    /// By STARTTLS, before anything else is said; a server without it is refused.
+    StartTls,
+    /// Not at all (`starttls = false`): for loopback and trusted networks.
+    None,
+}
+
 /// What a connection with TLS needs; the authorities are those in `ca_file` (PEM), or the system's.
 /// Of several certificates those that cannot be used are left out.
 ///

@@ -26,6 +26,7 @@ use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 
+pub use crate::net::tls::Tls;
 pub use login::Connector;
 use session::{CommandError, ConnectError, Refusal, Session, SessionError};
 
@@ -43,17 +44,6 @@ mod syntax;
 mod tests;
 mod wire;
 mod witness;
-
-/// How the connection is protected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tls {
-    /// From the first byte (imaps).
-    Implicit,
-    /// After STARTTLS; never goes on without.
-    StartTls,
-    /// Not at all: for loopback and trusted networks.
-    None,
-}
 
 /// Where the mail server is and how to use it (`[store]`).
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
 use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 use crate::deadline::Deadline;
-use crate::directory::{Destination, FolderTemplate, TemplateError};
+use crate::directory::{Destination, FolderTemplate};
 use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
 use crate::pool::Connections;
@@ -42,7 +42,7 @@ const FOLDER_MARK: &str = "maildirfolder";
 /// Maildirs under one root.
 #[derive(Debug)]
 pub struct MaildirStore {
-    place: Result<FolderTemplate, TemplateError>,
+    place: Result<FolderTemplate, String>,
     create_mailboxes: bool,
 }
 

@@ -18,8 +18,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onedrop::config::{Config, LedgerUrl, Loaded, StoreUrl, Tls, known_keys};
+use onedrop::config::{Config, LedgerUrl, Loaded, StoreUrl, known_keys};
 use onedrop::ledger::postgres::PostgresUrl;
+use onedrop::store::imap::Tls;
 use secrecy::ExposeSecret;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/config");
@@ -124,7 +125,7 @@ fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {
 fn the_demo_needs_no_server() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/demo.toml");
     let config = Config::load_from(Some(&path), std::iter::empty()).expect("the demo").config;
-    assert_eq!(config.ledger.engine(), LedgerUrl::Sqlite { path: "demo/ledger.db".into() });
+    assert_eq!(config.ledger.url, LedgerUrl::Sqlite { path: "demo/ledger.db".into() });
     assert_eq!(config.store.kind(), StoreUrl::Maildir { root: "demo/mail".into() });
     assert_eq!(config.directory.domains, ["mail.axial.net"]);
     assert_eq!(

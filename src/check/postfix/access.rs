@@ -228,7 +228,7 @@ fn named_by(config: &Config) -> Vec<RequiredPath> {
             need: PathAccess::Read,
         }));
     }
-    if let LedgerUrl::Sqlite { path } = config.ledger.engine() {
+    if let LedgerUrl::Sqlite { path } = &config.ledger.url {
         // SQLite creates files beside it.
         let folder = path.parent().map(Path::to_owned).unwrap_or_default();
         wanted.push(RequiredPath {
@@ -238,7 +238,7 @@ fn named_by(config: &Config) -> Vec<RequiredPath> {
         });
         wanted.push(RequiredPath {
             what: "the ledger",
-            path: resolved(&path),
+            path: resolved(path),
             need: PathAccess::Write,
         });
     }

@@ -3,7 +3,7 @@
 
 use super::{ExpectedPostfix, Setup, routes};
 use crate::check::finding::Remarks;
-use crate::config::DirectorySettings;
+use crate::directory::Directory;
 
 /// The domains of a route.
 const LISTS: [(&str, &str); 3] = [
@@ -45,7 +45,7 @@ fn written_out(list: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| *word != "localhost" && !word.starts_with("localhost."))
 }
 
-fn knows(directory: &DirectorySettings, domain: &str) -> bool {
+fn knows(directory: &Directory, domain: &str) -> bool {
     let is_domain = |other: &str| other.eq_ignore_ascii_case(domain);
     let by_domain = directory.domains.iter().any(|ours| is_domain(ours));
     let by_account = directory
@@ -62,10 +62,8 @@ mod tests {
 
     #[test]
     fn a_domain_is_known_by_the_list_an_account_or_a_query() {
-        let mut directory = DirectorySettings {
-            domains: vec!["a.example".to_owned()],
-            ..DirectorySettings::default()
-        };
+        let mut directory = crate::config::Config::default().directory;
+        directory.domains.push("a.example".to_owned());
         directory.accounts.insert("lisa@b.example".to_owned(), "lisa".to_owned());
         assert!(
             knows(&directory, "A.example")

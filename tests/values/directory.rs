@@ -1,0 +1,210 @@
+//! Addresses to accounts, and accounts to folders.
+
+use std::path::Path;
+
+use onedrop::directory::{AccountTemplate, Asked, Directory, FolderTemplate, Known};
+
+fn directory() -> Directory {
+    Directory {
+        domains: vec!["mail.axial.net".into()],
+        account: "{local}".parse().expect("a template"),
+        recipient_delimiter: "+-".into(),
+        accounts: [("lisa@gmail.com".to_owned(), "lisa".to_owned())].into(),
+        query: None,
+    }
+}
+
+#[test]
+fn addresses_lead_to_accounts() {
+    let cases = [
+        ("scuba@mail.axial.net", Known::Account("scuba".into())),
+        ("Scuba+Detail@MAIL.axial.net", Known::Account("scuba".into())),
+        ("scuba-lists@mail.axial.net", Known::Account("scuba".into())),
+        ("+x@mail.axial.net", Known::Account("+x".into())),
+        ("<lisa+a@gmail.com>", Known::Account("lisa".into())),
+        ("doug", Known::Account("doug".into())),
+        ("doug@elsewhere.example", Known::Nobody),
+        ("../etc@mail.axial.net", Known::Nobody),
+        ("a/b@mail.axial.net", Known::Nobody),
+        ("@mail.axial.net", Known::Nobody),
+        ("", Known::Nobody),
+    ];
+    for (address, known) in cases {
+        assert_eq!(directory().known(address), known, "{address}");
+    }
+}
+
+#[test]
+fn with_a_query_the_users_of_a_domain_come_from_the_query_alone() {
+    let directory = Directory { query: Some("SELECT $1".to_owned()), ..directory() };
+    let asked = Asked {
+        address: "scuba@mail.axial.net".to_owned(),
+        given: "scuba+x@mail.axial.net".to_owned(),
+    };
+    assert_eq!(directory.known("Scuba+x@mail.axial.net"), Known::Ask(asked));
+    assert_eq!(directory.known("lisa@gmail.com"), Known::Account("lisa".into()));
+    assert_eq!(directory.known("x@elsewhere.example"), Known::Nobody);
+}
+
+#[test]
+fn with_a_template_of_addresses_every_domain_has_accounts_of_its_own() {
+    let domains = vec!["a.example".to_owned(), "b.example".to_owned()];
+    let account = "{address}".parse().expect("a template");
+    let directory = Directory { domains, account, ..directory() };
+    let long = format!("{}@a.example", "x".repeat(245));
+    for (address, known) in [
+        ("info@a.example", Known::Account("info@a.example".into())),
+        ("Info+x@B.example", Known::Account("info@b.example".into())),
+        ("lisa+a@gmail.com", Known::Account("lisa".into())),
+        ("doug", Known::Account("doug@a.example".into())),
+        (&long, Known::Account(long.clone())),
+        (&format!("x{long}"), Known::Nobody),
+        ("info@c.example", Known::Nobody),
+        ("../etc@a.example", Known::Nobody),
+        (".ssh@a.example", Known::Nobody),
+        ("@a.example", Known::Nobody),
+    ] {
+        assert_eq!(directory.known(address), known, "{address}");
+    }
+}
+
+#[test]
+fn an_account_is_looked_up_with_its_detail_first() {
+    let accounts =
+        ["lisa+boss@gmail.com", "lisa@gmail.com"].map(|key| (key.to_owned(), key[4..5].to_owned()));
+    let directory = Directory {
+        accounts: accounts.into(),
+        query: Some("SELECT $1".to_owned()),
+        domains: vec![],
+        ..directory()
+    };
+    assert_eq!(directory.known("lisa+boss@gmail.com"), Known::Account("+".into()));
+    assert_eq!(directory.known("lisa+x@gmail.com"), Known::Account("@".into()));
+}
+
+fn account(template: &str) -> Result<AccountTemplate, String> {
+    template.parse()
+}
+
+fn folder(path: &str, account: &str) -> Option<String> {
+    let template = FolderTemplate::parse(Path::new(path)).expect(path);
+    template.folder(account).map(|folder| folder.display().to_string())
+}
+
+#[test]
+fn an_account_follows_its_template() {
+    for (template, expected) in [
+        ("{local}", "scuba"),
+        ("{address}", "scuba@a.example"),
+        ("{local}@{domain}", "scuba@a.example"),
+        ("{domain}.{local}", "a.example.scuba"),
+        ("u-{local}", "u-scuba"),
+    ] {
+        let read = account(template).expect(template);
+        assert_eq!(read.account("scuba", "a.example"), expected);
+        assert_eq!(read.to_string(), template);
+    }
+}
+
+#[test]
+fn a_template_for_one_account_or_with_slashes_is_refused() {
+    for (template, why) in [
+        ("", "needs {local}"),
+        ("vmail", "needs {local}"),
+        ("{domain}", "needs {local}"),
+        ("{user}", "unknown placeholder (known: {local}, {domain}, {address})"),
+        ("{account}", "unknown placeholder"),
+        ("{local", "brace"),
+        ("local}", "brace"),
+        ("{{local}}", "unknown placeholder"),
+        ("{domain}/{local}", "slashes"),
+        ("{local}\n", "control"),
+    ] {
+        let error = account(template).expect_err(template);
+        assert!(error.contains(why), "{template}: {error}");
+    }
+}
+
+#[test]
+fn templates_that_let_two_users_share_an_account_are_recognized() {
+    for (template, one, other, shares) in [
+        ("{local}", "a.example", "b.example", true),
+        ("u-{local}", "a.example", "b.example", true),
+        ("{address}", "a.example", "b.example", false),
+        // x.a@example and x@a.example
+        ("{local}.{domain}", "example", "a.example", true),
+        ("{local}.{domain}", "a.example", "b.example", false),
+        ("{local}@{domain}", "example", "a.example", false),
+        // org.x@a.example and x@a.example.org
+        ("{domain}.{local}", "a.example", "a.example.org", true),
+        ("{domain}.{local}", "a.example", "b.example", false),
+        ("{domain}@{local}", "a.example", "a.example.org", false),
+        ("{domain}.{local}.{domain}", "a.example", "b.example", false),
+    ] {
+        let read = account(template).expect(template);
+        assert_eq!(read.may_share(one, other), shares, "{template} {one} {other}");
+        assert_eq!(read.may_share(other, one), shares, "{template} {other} {one}");
+    }
+    let read = account("{local}.{domain}").expect("a template");
+    assert_eq!(read.account("x.a", "example"), read.account("x", "a.example"));
+}
+
+#[test]
+fn only_a_whole_address_is_an_address() {
+    for (template, is_address) in [
+        ("{address}", true),
+        ("{local}@{domain}", true),
+        ("{local}", false),
+        ("{domain}@{local}", false),
+    ] {
+        assert_eq!(account(template).expect(template).is_address(), is_address, "{template}");
+    }
+}
+
+#[test]
+fn an_account_has_one_folder() {
+    for (path, name, expected) in [
+        ("/srv/mail", "scuba", Some("/srv/mail/scuba/Maildir")),
+        ("/srv/mail", "scuba@a.example", Some("/srv/mail/scuba@a.example/Maildir")),
+        ("demo/mail", "scuba", Some("demo/mail/scuba/Maildir")),
+        ("/srv/{account}", "scuba", Some("/srv/scuba")),
+        ("/srv/mail/{domain}/{local}", "scuba@a.example", Some("/srv/mail/a.example/scuba")),
+        (
+            "/srv/{domain}/u-{local}/Maildir",
+            "scuba@a.example",
+            Some("/srv/a.example/u-scuba/Maildir"),
+        ),
+        // The last @ separates: a domain cannot hold one.
+        ("/srv/mail/{domain}/{local}", "\"a@b\"@c", Some("/srv/mail/c/\"a@b\"")),
+        ("/srv/mail/{domain}/{local}", "scuba", None),
+        ("/srv/mail/{domain}/{local}", "@a.example", None),
+        ("/srv/mail/{domain}/{local}", "scuba@", None),
+        ("/srv/mail/{domain}/{local}", "scuba@..", None),
+        ("/srv/mail/{domain}/{local}", "scuba@.a", None),
+        ("/srv/mail/{domain}/{local}", "../x@a.example", None),
+        ("/srv/mail/{domain}/{local}", "..@a.example", None),
+        ("/srv/mail/{domain}/{local}", "a/../b@a.example", None),
+        ("/srv/mail", "..", None),
+        ("/srv/mail", ".ssh", None),
+        ("/srv/mail", "a/b", None),
+    ] {
+        assert_eq!(folder(path, name).as_deref(), expected, "{path} {name}");
+    }
+}
+
+#[test]
+fn a_path_that_lets_two_accounts_share_a_folder_is_refused() {
+    for (path, why) in [
+        ("/srv/{domain}", "needs {account}, or {domain} and {local}"),
+        ("/srv/{local}", "needs {account}, or {domain} and {local}"),
+        ("/srv/{local}.{domain}", "two placeholders in one folder's name"),
+        ("/srv/{account}{account}", "two placeholders in one folder's name"),
+        ("/srv/{address}", "unknown placeholder (known: {local}, {domain}, {account})"),
+        ("/srv/{user}", "unknown placeholder"),
+        ("/srv/{account}/../x", "\"..\" after a placeholder"),
+        ("/srv/{account", "brace"),
+    ] {
+        let error = FolderTemplate::parse(Path::new(path)).expect_err(path);
+        assert!(error.contains(why), "{path}: {error}");
+    }
+}

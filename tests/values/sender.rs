@@ -1,0 +1,77 @@
+//! Whose Sent mailbox gets a copy: what a From field and Authentication-Results must say.
+
+use onedrop::envelope::Envelope;
+use onedrop::message::{DedupBy, Message};
+use onedrop::sender::{Author, Trust, author};
+
+const OURS: &str = "mail.axial.net";
+
+fn find(header: &str, sasl: &str, trust: Trust) -> Option<Author> {
+    let message = Message::new(format!("{header}\n\nbody\n").into_bytes(), DedupBy::Content);
+    let envelope = Envelope { sasl_username: sasl.to_owned(), ..Envelope::default() };
+    author(&message, &envelope, trust, OURS)
+}
+
+#[test]
+fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
+    let pass = "mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
+    for (results, counts) in [
+        (&[pass][..], true),
+        (&["mail.axial.net; dkim=pass header.d=gmail.com", pass], true),
+        (
+            &["MAIL.axial.net 1;\n\tspf=pass smtp.mailfrom=x@y; dmarc/1 = pass\n \
+               header.from=gmail.com"],
+            true,
+        ),
+        (&[], false),
+        (&["evil.example; dmarc=pass header.from=gmail.com"], false),
+        (&["mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"], false),
+        (&["mail.axial.net; dmarc=fail header.from=gmail.com", pass], false),
+        (&["mail.axial.net; dmarc=pass header.from=evil.example"], false),
+        (&["mail.axial.net; dmarc=pass"], false),
+        (&["mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"], false),
+        (&["mail.axial.net; spf=fail reason=\"; dmarc=pass header.from=gmail.com\""], false),
+    ] {
+        let header: String =
+            results.iter().map(|one| format!("Authentication-Results: {one}\n")).collect();
+        let author = find(&format!("{header}From: L <L@Gmail.com>"), "", Trust::Authenticated);
+        assert_eq!(author.is_some(), counts, "{results:?}");
+    }
+    let body = format!("From: l@gmail.com\n\nAuthentication-Results: {pass}");
+    assert_eq!(find(&body, "", Trust::Authenticated), None);
+}
+
+#[test]
+fn a_login_counts_for_its_own_account_only() {
+    let author = find("From: doug@mail.axial.net", "doug", Trust::Authenticated);
+    let expected = Author {
+        address: "doug@mail.axial.net".to_owned(),
+        if_same_account_as: Some("doug".to_owned()),
+    };
+    assert_eq!(author, Some(expected));
+}
+
+#[test]
+fn from_must_hold_exactly_one_address() {
+    for header in [
+        "From: a@x, b@x",
+        "From: a@x\nFrom: b@x",
+        "Subject: none",
+        "From: nobody",
+        "From: undisclosed:;",
+    ] {
+        assert_eq!(find(header, "a", Trust::Header), None, "{header}");
+    }
+    assert!(find("From: a@x", "", Trust::Header).is_some());
+    assert!(find("From: =?utf-8?q?A?=\n\t <a.b+c@x>", "", Trust::Header).is_some());
+    for odd in [
+        "From: <a@gma\til.com>",
+        "From: <@x>",
+        "From: <a@>",
+        "From: a b@gma il.com",
+        "From: <=?utf-8?q?a=40x?=>",
+    ] {
+        assert_eq!(find(odd, "", Trust::Header), None, "{odd}");
+    }
+    assert_eq!(find("From: a@x", "a", Trust::Never), None);
+}
