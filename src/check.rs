@@ -5,47 +5,65 @@
 //! message, no file. Whether a mail server heeds for whom we log in goes on record; to find out it
 //! may make an empty mailbox of `store.user`'s own, and takes it away again.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::config::{Config, ConfigErrors, DEFAULT_FILE, Loaded};
+use crate::command_line::CheckArgs;
+use crate::config::{Config, DEFAULT_FILE, Loaded};
 use crate::service::Adapters;
+use crate::text;
 
-mod bounded;
 mod dovecot;
 mod finding;
 mod ledger;
 mod postfix;
 mod program;
-mod server;
 mod store;
-#[cfg(test)]
-mod tests;
 
-use bounded::bounded;
 pub use dovecot::of_output as of_doveconf;
 pub use finding::{Finding, Severity};
-pub use postfix::{Arguments, Understand, Understood, of_output as of_postconf};
+pub use postfix::of_output as of_postconf;
 
-/// What to look at beside the configuration.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The account to log in for; one of the directory's or of the ledger's where there is none.
-    pub account: Option<String>,
-    /// Dovecot's configuration file, for doveconf.
-    pub dovecot: Option<PathBuf>,
-    /// Postfix's configuration directory.
-    pub postfix: Option<PathBuf>,
-    /// The parser of our own command line.
-    pub understand: Understand,
+/// Calls and programs end by themselves in time; after this much more a step is given up.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Connecting takes no time unless the queue of the listener is full.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// The configuration, and how to open its ledger and store.
+#[derive(Clone)]
+struct CheckContext {
+    loaded: Arc<Loaded>,
+    adapters: Adapters,
+    time: Duration,
 }
 
-/// How long a step may take.
-const TIME: Duration = Duration::from_secs(15);
+impl CheckContext {
+    /// What `f` returns, which is told by when to return.
+    ///
+    /// # Errors
+    /// As for [`bounded`].
+    fn ask<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&CheckContext, Instant) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let (check, until) = (self.clone(), Instant::now() + self.time);
+        bounded(self.time + SLACK, move || f(&check, until))
+    }
+}
 
-/// Checks everything; `config` is the file that was named.
-pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Finding> {
+/// Checks everything; `config` is the file that was named, and no step takes longer than `time`.
+pub fn run(
+    args: &CheckArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+    time: Duration,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     if nix::unistd::geteuid().is_root() {
         let text = "this check runs as root, and Postfix never runs a delivery agent as root: what \
@@ -54,66 +72,110 @@ pub fn run(args: &Options, config: Option<&Path>, adapters: Adapters) -> Vec<Fin
         findings.push(Finding::new(Severity::Warning, "configuration", text));
     }
     let named = config.map(Path::to_owned);
-    let loaded = bounded(TIME, move || Config::load(named.as_deref()));
-    let ours = postfix::ExpectedPostfix::new(
-        loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()),
-        &named_file(config),
-        args.understand,
-    );
-    let config_of_store =
-        loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().ok()).map(|one| one.config.clone());
-    match loaded {
-        Ok(loaded) => {
-            findings.extend(of_configuration(loaded, args.account.as_deref(), adapters, TIME))
+    let loaded = match bounded(time, move || Config::load(named.as_deref())) {
+        Ok(Ok(loaded)) => Some(Arc::new(loaded)),
+        Ok(Err(errors)) => {
+            let problems = errors.problems().iter();
+            findings.extend(problems.map(|one| Finding::of_problem(Severity::Error, one)));
+            let text = "neither ledger nor store tested: both need a configuration without errors";
+            findings.push(Finding::new(Severity::Warning, "ledger", text));
+            None
         }
-        Err(why) => findings.push(Finding::new(Severity::Error, "configuration", why)),
+        Err(why) => {
+            findings.push(Finding::new(Severity::Error, "configuration", why));
+            None
+        }
+    };
+    if let Some(loaded) = &loaded {
+        let check = CheckContext { loaded: loaded.clone(), adapters, time };
+        let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
+        findings.push(Finding::new(Severity::Ok, "configuration", files.join(", ")));
+        let warnings = loaded.warnings.iter();
+        findings.extend(warnings.map(|one| Finding::of_problem(Severity::Warning, one)));
+        findings.extend(of_server(loaded));
+        findings.extend(ledger::findings(&check));
+        findings.extend(store::findings(&check, args.account.as_deref()));
+        let (loaded, file) = (loaded.clone(), args.dovecot.clone());
+        findings.extend(step("dovecot", time, move || {
+            dovecot::findings(file.as_deref(), &loaded.config, time)
+        }));
     }
-    if let Some(config) = config_of_store {
-        let file = args.dovecot.clone();
-        findings.extend(
-            bounded(TIME, move || dovecot::findings(file.as_deref(), &config, TIME))
-                .unwrap_or_else(|why| vec![Finding::new(Severity::Error, "dovecot", why)]),
-        );
-    }
+    let expected = postfix::ExpectedPostfix::new(loaded.as_deref(), &named_file(config));
     let folder = args.postfix.clone();
-    findings.extend(
-        bounded(TIME, move || postfix::findings(folder.as_deref(), &ours, TIME))
-            .unwrap_or_else(|why| vec![Finding::new(Severity::Error, "postfix", why)]),
-    );
+    findings.extend(step("postfix", time, move || {
+        postfix::findings(folder.as_deref(), &expected, time)
+    }));
     findings
 }
 
-/// The configuration and, if it can be used, both ends.
-fn of_configuration(
-    loaded: Result<Loaded, ConfigErrors>,
-    account: Option<&str>,
-    adapters: Adapters,
+/// The findings of `f`, or that it hangs.
+fn step(
+    topic: &'static str,
     time: Duration,
+    f: impl FnOnce() -> Vec<Finding> + Send + 'static,
 ) -> Vec<Finding> {
-    let loaded = match loaded {
-        Ok(loaded) => Arc::new(loaded),
-        Err(errors) => {
-            let problems = errors.problems().iter();
-            let mut findings: Vec<_> =
-                problems.map(|problem| Finding::of_problem(Severity::Error, problem)).collect();
-            let text = "neither ledger nor store tested: both need a configuration without errors";
-            findings.push(Finding::new(Severity::Warning, "ledger", text));
-            return findings;
+    bounded(time + SLACK, f).unwrap_or_else(|why| vec![Finding::new(Severity::Error, topic, why)])
+}
+
+/// Whether "onedrop lmtp" listens where `deliver.via` sends messages.
+fn of_server(loaded: &Loaded) -> Option<Finding> {
+    let via = loaded.config.deliver.via.as_deref()?;
+    let place = via.display();
+    let (severity, text) = match reach(via) {
+        Ok(()) => (Severity::Ok, format!("somebody listens at {place}")),
+        Err(error) => {
+            let text = format!(
+                "nobody can be reached at {place} ({}): each delivery opens connections of its \
+                 own; start onedrop-lmtp.socket, or leave the key out",
+                shown(&error)
+            );
+            (Severity::Warning, text)
         }
     };
-    let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
-    let mut findings = vec![Finding::new(Severity::Ok, "configuration", files.join(", "))];
-    findings.extend(
-        loaded.warnings.iter().map(|warning| Finding::of_problem(Severity::Warning, warning)),
-    );
-    findings.extend(server::findings(&loaded));
-    findings.extend(ledger::findings(&loaded, adapters, time));
-    findings.extend(store::findings(&loaded, account, adapters, time));
-    findings
+    Some(Finding::new(severity, "lmtp", format!("deliver.via: {text}")))
 }
 
 /// The file that is read: as [`Config::load`] chooses it.
 fn named_file(config: Option<&Path>) -> PathBuf {
     let by_variable = || std::env::var_os("ONEDROP_CONFIG").map(PathBuf::from);
     config.map(Path::to_owned).or_else(by_variable).unwrap_or_else(|| DEFAULT_FILE.into())
+}
+
+/// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with
+/// the process.
+///
+/// # Errors
+/// `f` took too long or panicked, in words for an administrator.
+fn bounded<T: Send + 'static>(
+    time: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let step = thread::Builder::new()
+        .name("check".to_owned())
+        .spawn(move || drop(sender.send(f()))) // fails after the time-out
+        .map_err(|error| format!("no thread to test it on: {error}"))?;
+    receiver.recv_timeout(time).map_err(|error| match error {
+        RecvTimeoutError::Timeout => format!("no answer within {} s", time.as_secs_f64().ceil()),
+        RecvTimeoutError::Disconnected => {
+            let text = step.join().err().map(text::of_panic).unwrap_or_default();
+            format!("internal error: {text}")
+        }
+    })
+}
+
+/// An error of the system in words, without its number.
+fn shown(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// Whether a server listens at a Unix socket.
+///
+/// # Errors
+/// Why not, as connect(2) says it; [`io::ErrorKind::TimedOut`] where the listener takes no more
+/// clients.
+fn reach(path: &Path) -> io::Result<()> {
+    let path = path.to_owned();
+    let connected = bounded(CONNECT, move || UnixStream::connect(path).map(drop));
+    connected.unwrap_or_else(|why| Err(io::Error::new(io::ErrorKind::TimedOut, why)))
 }

@@ -5,17 +5,20 @@
 //! it never reads standard input.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
+use std::time::SystemTime;
 
+use clap::Parser as _;
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
 use nix::sys::stat::{SFlag, fstat};
 
-use crate::config::{Config, ConfigErrors, Listen, Loaded};
+use crate::command_line::{Cli, CliCommand, usage_problem};
+use crate::config::{Config, Loaded};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::Adapters;
+use crate::text::one_line;
 
 mod check;
 mod deliver;
@@ -25,168 +28,41 @@ mod migrate;
 mod trace;
 mod verify;
 
-pub use check::understand;
-/// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
-/// to.
-#[derive(Debug, Parser)]
-#[command(name = "onedrop", version, arg_required_else_help = true)]
-struct Cli {
-    /// Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Deliver the message on standard input
-    Deliver(DeliverArgs),
-    /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
-    Lmtp(LmtpArgs),
-    /// Bring the ledger's schema to this program's version
-    Migrate,
-    /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
-    /// finding
-    Check(CheckArgs),
-    /// Show what is on record: messages, their copies, every attempt; exits 1 if nothing is found
-    Trace(TraceArgs),
-    /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
-    /// (something is) or 75 (failed)
-    Verify(VerifyArgs),
-}
-
-/// What Postfix says about the message.
-#[derive(Debug, Args)]
-struct DeliverArgs {
-    /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
-    /// field]
-    #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true)]
-    recipients: Vec<OsString>,
-    /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
-    /// field]
-    #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true)]
-    sender: Option<OsString>,
-    /// Size of the message as Postfix states it (${size}); a much shorter message is refused as cut
-    #[arg(long, value_name = "BYTES")]
-    size: Option<u64>,
-    /// Postfix queue id (${queue_id}), for the record
-    #[arg(long, value_name = "ID", allow_hyphen_values = true, default_value = "")]
-    queue_id: OsString,
-    /// Login of the client that submitted the message (${sasl_username}), empty for none
-    #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, default_value = "")]
-    sasl_username: OsString,
-}
-
-#[derive(Debug, Clone, Args)]
-struct LmtpArgs {
-    /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets,
-    /// else lmtp.listen]
-    #[arg(long, value_name = "PLACE")]
-    listen: Vec<Listen>,
-    /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics: Option<std::net::SocketAddr>,
-}
-
-#[derive(Debug, Args)]
-struct CheckArgs {
-    /// Print findings as JSON
-    #[arg(long)]
-    json: bool,
-    /// Account to log in for [default: one of the directory's, else of the latest copy on record]
-    #[arg(long)]
-    account: Option<String>,
-    /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on
-    /// this host]
-    #[arg(long, value_name = "FILE")]
-    dovecot: Option<PathBuf>,
-    /// Postfix configuration directory [default: the system's]
-    #[arg(long, value_name = "DIR")]
-    postfix: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-struct TraceArgs {
-    /// Message-ID, queue id, recipient or account; optional if another condition is given
-    #[arg(
-        value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
-        required_unless_present_any = ["since", "sender", "subject", "failed"]
-    )]
-    wanted: Option<String>,
-    /// Recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: 7d if no name is
-    /// given]
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// Part of the envelope sender or of an address in From
-    #[arg(long, value_name = "TEXT")]
-    sender: Option<String>,
-    /// Part of the subject
-    #[arg(long, value_name = "TEXT")]
-    subject: Option<String>,
-    /// Messages with a copy that is not placed, or a recipient whose last attempt failed
-    #[arg(long)]
-    failed: bool,
-    /// Show at most this many messages, the newest first
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
-    /// Print times in UTC instead of this host's time zone
-    #[arg(long)]
-    utc: bool,
-    /// Print as JSON, with times in UTC
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-struct VerifyArgs {
-    /// Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01)
-    #[arg(long, value_name = "TIME", default_value = "24h")]
-    since: String,
-    /// This account's mailboxes only
-    #[arg(long)]
-    account: Option<String>,
-    /// Record what is found for copies in doubt, place Sent copies that were kept for later, and
-    /// remove surplus copies that Onedrop wrote
-    #[arg(long)]
-    repair: bool,
-    /// Print findings as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let argv: Vec<OsString> = argv.into_iter().collect();
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
-    if let Command::Deliver(args) = cli.command {
+    if let CliCommand::Deliver(args) = cli.command {
         exit::end(&deliver::run(args, config, adapters));
     }
     // Before the command runs: it may take long, and its exit status could return the mail.
     if is_fed_by_postfix() {
         exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
     }
-    let said = match cli.command {
-        Command::Deliver(_) => unreachable!("it has ended"),
-        Command::Lmtp(args) => {
+    let outcome = match cli.command {
+        CliCommand::Deliver(_) => unreachable!("it has ended"),
+        CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
-        Command::Migrate => load(config)
+        CliCommand::Migrate => load(config)
             .and_then(|loaded| migrate::run(&loaded, adapters))
             .map(CommandOutcome::done),
-        Command::Check(args) => Ok(check::run(args, config, adapters)),
-        Command::Trace(args) => {
+        CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
+        CliCommand::Trace(args) => {
             load(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
         }
-        Command::Verify(args) => load(config).map(|loaded| verify::run(&args, &loaded, adapters)),
+        CliCommand::Verify(args) => {
+            load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
+        }
     };
-    let CommandOutcome { out, err, verdict } = said.unwrap_or_else(CommandOutcome::failed);
+    let failed = |err| CommandOutcome { out: String::new(), err, verdict: Verdict::Failed };
+    let CommandOutcome { out, err, verdict } = outcome.unwrap_or_else(failed);
     exit::end_command(&out, &err, verdict)
 }
 
-/// What a command that delivers nothing has to say at its end.
+/// How a command that delivers nothing ends.
 struct CommandOutcome {
     /// For standard output.
     out: String,
@@ -199,19 +75,23 @@ impl CommandOutcome {
     fn done(out: String) -> CommandOutcome {
         CommandOutcome { out, err: String::new(), verdict: Verdict::Done }
     }
-
-    fn failed(err: String) -> CommandOutcome {
-        CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }
-    }
 }
 
 /// `3 errors`, `1 error`.
-fn counted(count: usize, what: &str) -> String {
+fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn load(config: Option<&std::path::Path>) -> Result<Loaded, String> {
-    Config::load(config).map_err(|errors: ConfigErrors| errors.to_string())
+fn load(config: Option<&Path>) -> Result<Loaded, String> {
+    Config::load(config).map_err(|errors| errors.to_string())
+}
+
+/// The time that `--since` names.
+fn since(text: &str) -> Result<SystemTime, String> {
+    crate::verify::since(text, SystemTime::now()).ok_or_else(|| {
+        let text = one_line(text);
+        format!("--since {text}: neither a duration (24h, 7d) nor a date (2026-11-01)")
+    })
 }
 
 /// For a transport that calls another command than `deliver`.
@@ -244,17 +124,6 @@ fn setup_failure(text: String) -> Outcome {
     Failure::Setup(text).outcome(OverQuota::Defer)
 }
 
-/// clap's error and tips in one line, without the usage.
-fn usage_problem(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let what = text.split("\n\nUsage:").next().unwrap_or_default();
-    let what = what.split("\n\nFor more information").next().unwrap_or_default();
-    let parts = what.trim_start_matches("error: ").split("\n\n");
-    let parts: Vec<String> =
-        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    format!("{}; see onedrop --help", parts.join("; "))
-}
-
 /// Whether Postfix started this process and standard input is a pipe: then the pipe holds a
 /// message.
 fn is_fed_by_postfix() -> bool {
@@ -262,30 +131,4 @@ fn is_fed_by_postfix() -> bool {
         fstat(std::io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
     std::env::var_os("MAIL_CONFIG").is_some()
         && matches!(kind, Ok(SFlag::S_IFIFO | SFlag::S_IFSOCK))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_usage_error_is_one_line_with_a_suggestion() {
-        for (argv, expected) in [
-            (
-                &["onedrop", "trace", "--jsno", "x"][..],
-                "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'",
-            ),
-            (
-                &["onedrop", "delivr"],
-                "unrecognized subcommand 'delivr'; tip: a similar subcommand exists: 'deliver'",
-            ),
-            (
-                &["onedrop", "deliver", "-d"],
-                "a value is required for '-d <RECIPIENT>' but none was supplied",
-            ),
-        ] {
-            let error = Cli::try_parse_from(argv).expect_err("an error");
-            assert_eq!(usage_problem(&error), format!("{expected}; see onedrop --help"));
-        }
-    }
 }

@@ -9,7 +9,7 @@
 //! | values        | `message`, `directory`, `envelope`, `sender`, `outcome`, `receipt`, ...   |
 //! | tools         | `net`, `pool`, `group_commit`, `web`, `exit`, `hook` (tests), ...         |
 //! | ports         | `ledger`, `store`; each with its adapters below it                        |
-//! | configuration | `config`                                                                  |
+//! | configuration | `config`, `command_line` (what clap reads)                                |
 //! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
 //! | work          | `service`, `routing`, `way`, `check`, `verify`, `telemetry`, ...          |
 //! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
@@ -27,6 +27,7 @@ mod byte_lock;
 pub mod check;
 pub mod cli;
 pub mod clock;
+pub mod command_line;
 pub mod config;
 pub mod deadline;
 pub mod deliver;

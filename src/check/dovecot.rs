@@ -42,7 +42,7 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
         },
     };
     let finding = |level, text: &str| vec![Finding::new(level, "dovecot", text)];
-    let Some(doveconf) = program::find("doveconf", std::env::var_os("PATH").as_deref()) else {
+    let Some(doveconf) = program::find("doveconf") else {
         return match file {
             None => Vec::new(),
             Some(_) => finding(Severity::Error, "no program doveconf in PATH or /usr/bin"),
@@ -53,7 +53,7 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
         command.arg("-c").arg(file);
     }
     command.arg("-n").env("LC_ALL", "C");
-    match program::output(command, Instant::now() + time) {
+    match program::output(&mut command, Instant::now() + time) {
         Ok(output) => judged(&Conf::read(&output), &ExpectedDovecot { config, client }),
         // Often only root may read its files; a named file must be readable.
         Err(why) if file.is_some() => finding(Severity::Error, &why),
@@ -83,9 +83,7 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
         }
     }
     plugins(conf, ours, &mut remarks);
-    if remarks.are_none() {
-        remarks.ok("its settings fit");
-    }
+    remarks.summarize(|| "its settings fit".to_owned());
     remarks.findings("dovecot", "").collect()
 }
 
@@ -205,36 +203,4 @@ fn holds(network: &str, address: IpAddr) -> bool {
     };
     let below = width - bits;
     bits == 0 || base >> below == address >> below
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_holds_its_addresses() {
-        let holds = |network, address: &str| holds(network, address.parse().expect("an address"));
-        for (network, address) in [
-            ("127.0.0.1", "127.0.0.1"),
-            ("10.0.0.0/8", "10.1.2.3"),
-            ("0.0.0.0/0", "10.1.2.3"),
-            ("::1", "::1"),
-            ("2001:db8::/32", "2001:db8:1::5"),
-            ("::/0", "2001:db8:1::5"),
-            ("192.0.2.128/25", "::ffff:192.0.2.200"),
-        ] {
-            assert!(holds(network, address), "{network} {address}");
-        }
-        for (network, address) in [
-            ("127.0.0.1", "127.0.0.2"),
-            ("10.0.0.0/8", "11.1.2.3"),
-            ("10.0.0.0/33", "10.0.0.0"),
-            ("10.0.0.0/", "10.0.0.0"),
-            ("::1", "127.0.0.1"),
-            ("", "127.0.0.1"),
-            ("localhost", "127.0.0.1"),
-        ] {
-            assert!(!holds(network, address), "{network} {address}");
-        }
-    }
 }

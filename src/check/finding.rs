@@ -1,6 +1,9 @@
 //! A finding of `onedrop check`: one line, with its meaning for mail.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
+
+use serde::Serialize;
 
 use crate::config::{Origin, Problem};
 use crate::text;
@@ -9,7 +12,7 @@ use crate::text;
 const LONGEST: usize = 4000;
 
 /// What a finding means for mail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Correct, or worth knowing.
@@ -22,19 +25,14 @@ pub enum Severity {
     Error,
 }
 
-impl Severity {
-    fn name(self) -> &'static str {
-        match self {
-            Severity::Ok => "ok",
-            Severity::Warning => "warning",
-            Severity::Untested => "untested",
-            Severity::Error => "error",
-        }
+impl Display for Severity {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
 /// One line: the fact, its place, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     #[serde(rename = "level")]
     pub severity: Severity,
@@ -48,14 +46,13 @@ pub struct Finding {
 
 impl Finding {
     /// A finding on one line, with `text` cleaned.
-    pub fn new(severity: Severity, topic: &'static str, text: impl AsRef<str>) -> Finding {
+    pub(super) fn new(severity: Severity, topic: &'static str, text: impl AsRef<str>) -> Finding {
         let text = text::shortened(text.as_ref().trim(), LONGEST).into_owned();
         Finding { severity, topic, text, file: None, line: None }
     }
 
-    pub fn in_file(mut self, file: &Path) -> Finding {
-        self.file = Some(file.to_string_lossy().into_owned());
-        self
+    pub(super) fn in_file(self, file: &Path) -> Finding {
+        Finding { file: Some(file.to_string_lossy().into_owned()), ..self }
     }
 
     pub(super) fn of_problem(severity: Severity, problem: &Problem) -> Finding {
@@ -66,7 +63,7 @@ impl Finding {
 
     /// As an administrator reads it.
     pub fn line(&self) -> String {
-        format!("{:<7} {}: {}", self.severity.name(), self.topic, self.text)
+        format!("{:<7} {}: {}", self.severity, self.topic, self.text)
     }
 }
 
@@ -91,18 +88,11 @@ impl Remarks {
         self.add(Severity::Error, text);
     }
 
-    /// A remark that all is well, before all others.
-    pub fn put_first(&mut self, text: String) {
-        self.0.insert(0, (Severity::Ok, text));
-    }
-
-    /// Nothing is there to mend.
-    pub fn are_all_ok(&self) -> bool {
-        self.0.iter().all(|(severity, _)| *severity == Severity::Ok)
-    }
-
-    pub fn are_none(&self) -> bool {
-        self.0.is_empty()
+    /// Puts `text` before all other remarks if nothing is there to mend.
+    pub fn summarize(&mut self, text: impl FnOnce() -> String) {
+        if self.0.iter().all(|(severity, _)| *severity == Severity::Ok) {
+            self.0.insert(0, (Severity::Ok, text()));
+        }
     }
 
     /// Findings about `topic`, each with `start` in front.

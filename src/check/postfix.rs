@@ -1,35 +1,47 @@
 //! The local Postfix in `onedrop check`: which services and parameters run onedrop, and whether
-//! they lose, return or change messages. `facts.rs` gathers facts from `postconf` and the user
-//! database; rules without I/O judge them (`transport.rs` for pipe(8), `lmtp.rs` for
-//! lmtp(8), `site.rs`, `domains.rs`, `recipients.rs`). Nothing is changed.
+//! they lose, return or change messages. First the facts are gathered from `postconf`, the user
+//! database and the file system; then rules without I/O judge them (`transport.rs` for pipe(8),
+//! `lmtp.rs` for lmtp(8), `site.rs`, `domains.rs`). Nothing is changed.
 //!
 //! Sources: pipe(8), lmtp(8), local(8), master(5), postconf(5); Postfix's src/pipe/pipe.c,
 //! src/util/exec_command.c.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::finding::{Finding, Remarks, Severity};
+use super::program;
 use crate::config::{Config, Listen, Loaded};
 
 mod access;
-mod ask;
 mod command;
 mod domains;
-mod facts;
 mod lmtp;
 mod master;
-mod recipients;
+mod postconf;
 mod routes;
 mod site;
 mod transport;
 
-use command::OnedropCommand;
-pub use command::{Arguments, Understand, Understood};
+use lmtp::LmtpTransport;
+use master::MasterService;
+use postconf::{Parameters, Postconf};
+use site::MailboxCommand;
+use transport::PipeTransport;
 
 /// The socket of systemd/onedrop-lmtp.socket.
 const SOCKET: &str = "/run/onedrop/lmtp.sock";
+
+/// Further parameters of main.cf.
+const MAIN: [&str; 7] = [
+    "config_directory",
+    "enable_long_queue_ids",
+    "export_environment",
+    "mail_owner",
+    "message_size_limit",
+    "queue_directory",
+    "soft_bounce",
+];
 
 /// What Postfix is compared with.
 #[derive(Debug, Clone)]
@@ -40,21 +52,15 @@ pub(super) struct ExpectedPostfix {
     config_file: PathBuf,
     /// `ONEDROP...` variables that are set for this check.
     variables: Vec<String>,
-    understand: Understand,
 }
 
 impl ExpectedPostfix {
-    pub(super) fn new(
-        loaded: Option<&Loaded>,
-        config_file: &Path,
-        understand: Understand,
-    ) -> ExpectedPostfix {
+    pub(super) fn new(loaded: Option<&Loaded>, config_file: &Path) -> ExpectedPostfix {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         ExpectedPostfix {
             config: loaded.map(|loaded| loaded.config.clone()),
-            config_file: facts::canonical(config_file),
+            config_file: access::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
-            understand,
         }
     }
 
@@ -73,105 +79,58 @@ impl ExpectedPostfix {
 /// The relevant part of a Postfix configuration.
 #[derive(Debug, Default)]
 struct Setup {
-    folder: PathBuf,
     /// main.cf and Postfix's defaults, with `$name` expanded.
-    main: BTreeMap<String, String>,
+    main: Parameters,
     /// Every service of master.cf.
-    services: Vec<master::MasterService>,
+    services: Vec<MasterService>,
     /// The pipe(8) services that run onedrop.
     transports: Vec<PipeTransport>,
     /// The lmtp(8) services that hand mail to our server.
-    lmtp: Vec<Lmtp>,
+    lmtp: Vec<LmtpTransport>,
     /// The `mailbox_command`s that run onedrop.
     mailbox_commands: Vec<MailboxCommand>,
 }
 
 impl Setup {
+    /// # Errors
+    /// Postfix's configuration cannot be read.
+    fn gather(postconf: &Postconf, ours: &ExpectedPostfix) -> Result<Setup, String> {
+        let names = [&MAIN[..], &routes::PARAMETERS, &routes::MAPS].concat();
+        let mut main = postconf.values(&[], names.into_iter().chain(domains::parameters()))?;
+        // This one is not expanded: its $names are for a shell.
+        main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);
+        let services = master::services(&postconf.services()?);
+        let mut setup = Setup { main, services, ..Setup::default() };
+        setup.mailbox_commands = site::mailbox_commands(&setup, postconf)?;
+        let mut pipes = setup.pipes();
+        for transport in &mut pipes {
+            transport.add_facts(postconf, &setup, ours)?;
+        }
+        setup.transports = pipes;
+        setup.lmtp = lmtp::transports(&setup, postconf, &ours.places())?;
+        Ok(setup)
+    }
+
     /// A parameter's value; empty if Postfix does not know it.
     fn value(&self, name: &str) -> &str {
         self.main.get(name).map_or("", String::as_str)
     }
-}
 
-/// A pipe(8) service that runs onedrop.
-#[derive(Debug)]
-struct PipeTransport {
-    service: master::MasterService,
-    attributes: master::Attributes,
-    command: OnedropCommand,
-    /// `NAME_destination_recipient_limit` as the queue manager sees it.
-    recipient_limit: String,
-    /// `NAME_time_limit` as pipe(8) sees it.
-    time_limit: String,
-    rights: UserRights,
-    /// The configuration file that its deliveries read.
-    config_file: PathBuf,
-    /// Why the program cannot be run, if so.
-    cannot_run: Option<String>,
-    /// Accesses that a delivery needs and the transport's user does not have, each in words.
-    lacks: Vec<String>,
-}
-
-impl PipeTransport {
-    /// Reads the service of master.cf; `None` if it does not run onedrop. Facts about the host are
-    /// added later.
-    fn read(service: &master::MasterService, understand: Understand) -> Option<PipeTransport> {
-        let attributes = master::Attributes::read(&service.arguments);
-        let command = OnedropCommand::find(&attributes.argv, understand)?;
-        Some(PipeTransport {
-            service: service.clone(),
-            recipient_limit: String::new(),
-            time_limit: String::new(),
-            rights: UserRights::Fine,
-            config_file: command.delivery().and_then(|one| one.config.clone()).unwrap_or_default(),
-            cannot_run: None,
-            lacks: Vec::new(),
-            attributes,
-            command,
-        })
+    /// The services of this daemon.
+    fn services_of(&self, daemon: &str) -> impl Iterator<Item = &MasterService> {
+        self.services.iter().filter(move |service| service.command == daemon)
     }
-}
 
-/// An lmtp(8) service that hands mail to our server.
-#[derive(Debug)]
-struct Lmtp {
-    service: master::MasterService,
-    /// The last `flags=` of the service.
-    flags: String,
-    /// Parameters as the service sees them.
-    values: BTreeMap<String, String>,
-    /// `NAME_destination_recipient_limit` and `NAME_destination_concurrency_limit` as the queue
-    /// manager sees them.
-    recipient_limit: String,
-    concurrency_limit: String,
-    /// The settings that route mail to it, as written.
-    routes: Vec<String>,
-    /// The sockets without a listener, and the error of connecting.
-    deaf: Vec<(PathBuf, String)>,
-    /// The sockets that Postfix's own user may not connect to, in words.
-    lacks: Vec<String>,
-}
+    /// The pipe(8) services that run onedrop, without facts about the host.
+    fn pipes(&self) -> Vec<PipeTransport> {
+        self.services_of("pipe").filter_map(PipeTransport::read).collect()
+    }
 
-/// Whether pipe(8) accepts a `user=`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UserRights {
-    Fine,
-    NotSet,
-    Unknown,
-    Root,
-    MailOwner,
-}
-
-/// A `mailbox_command` that runs onedrop.
-#[derive(Debug)]
-struct MailboxCommand {
-    /// `main.cf`, or the service that overrides it.
-    place: String,
-    text: String,
-    command: OnedropCommand,
-    /// `local_command_shell`; if empty, a shell runs only if the text needs one.
-    shell: String,
-    time_limit: String,
+    /// The `-o` settings of the queue manager, which sees no other service's.
+    fn queue_manager(&self) -> &[(String, String)] {
+        let is_one = |service: &&MasterService| matches!(&*service.command, "qmgr" | "oqmgr");
+        self.services.iter().find(is_one).map_or(&[], |service| &service.overrides)
+    }
 }
 
 /// Findings about the Postfix whose configuration is in `folder`, or this host's. No program runs
@@ -181,40 +140,35 @@ pub(super) fn findings(
     ours: &ExpectedPostfix,
     time: Duration,
 ) -> Vec<Finding> {
-    let Some(postconf) = ask::find_postconf(std::env::var_os("PATH").as_deref()) else {
-        return match folder {
-            None => vec![Finding::new(Severity::Ok, "postfix", "none on this host")],
-            Some(_) => vec![Finding::new(
-                Severity::Error,
-                "postfix",
-                "no program postconf in PATH or /usr/sbin",
-            )],
-        };
+    // A host may have the package and not use it; a named folder must be readable.
+    let (no_program, unreadable) = match folder {
+        None => (Severity::Ok, Severity::Warning),
+        Some(_) => (Severity::Error, Severity::Error),
     };
-    let postconf = ask::Postconf::new(postconf, folder, Instant::now() + time);
-    match facts::gather(&postconf, ours) {
+    let Some(program) = program::find("postconf") else {
+        let text = match folder {
+            None => "none on this host",
+            Some(_) => "no program postconf in PATH or /usr/sbin",
+        };
+        return vec![Finding::new(no_program, "postfix", text)];
+    };
+    let folder = folder.map(Path::to_owned);
+    let postconf = Postconf { program, folder, until: Instant::now() + time };
+    match Setup::gather(&postconf, ours) {
         Ok(setup) => judged(&setup, ours),
-        // A host may have the package and not use it; a named folder must be readable.
-        Err(why) => {
-            let level = if folder.is_some() { Severity::Error } else { Severity::Warning };
-            vec![Finding::new(level, "postfix", why)]
-        }
+        Err(why) => vec![Finding::new(unreadable, "postfix", why)],
     }
 }
 
 /// The findings about `setup`; no I/O.
 fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Finding> {
-    let pipes = setup
-        .transports
-        .iter()
-        .map(|pipe| (&pipe.service.name, transport::judged(pipe, setup, ours)));
-    let servers =
-        setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp::judged(lmtp, setup, ours)));
+    let pipes = setup.transports.iter().map(|pipe| (&pipe.service.name, pipe.judged(setup, ours)));
+    let servers = setup.lmtp.iter().map(|lmtp| (&lmtp.service.name, lmtp.judged(setup, ours)));
     let mut site = Remarks::default();
     site::judged(setup, ours, &mut site);
     domains::judged(setup, ours, &mut site);
-    recipients::judged(setup, ours, &mut site);
-    let (master, main) = (setup.folder.join("master.cf"), setup.folder.join("main.cf"));
+    let folder = Path::new(setup.value("config_directory"));
+    let (master, main) = (folder.join("master.cf"), folder.join("main.cf"));
     let of_services = pipes.chain(servers).flat_map(|(name, remarks)| {
         remarks.findings("postfix", &format!("transport {name}: ")).collect::<Vec<_>>()
     });
@@ -225,11 +179,10 @@ fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Finding> {
 }
 
 /// The findings for these outputs of postconf (main.cf, master.cf), without I/O.
-pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Finding> {
-    let mut setup =
-        Setup { main: ask::pairs(main), services: master::services(master), ..Setup::default() };
-    let pipes = setup.services.iter().filter(|service| service.command == "pipe");
-    setup.transports = pipes.filter_map(|pipe| PipeTransport::read(pipe, understand)).collect();
+pub fn of_output(main: &str, master: &str) -> Vec<Finding> {
+    let (main, services) = (postconf::pairs(main), master::services(master));
+    let mut setup = Setup { main, services, ..Setup::default() };
+    setup.transports = setup.pipes();
     for route in routes::all(&setup) {
         for is_chrooted in [false, true] {
             let place =
@@ -242,26 +195,21 @@ pub fn of_output(main: &str, master: &str, understand: Understand) -> Vec<Findin
         config: Some(Config::default()),
         config_file: PathBuf::from("/etc/onedrop/onedrop.toml"),
         variables: Vec::new(),
-        understand,
     };
     judged(&setup, &ours)
 }
 
 /// Seconds of a Postfix time such as `1000s` or `2h`; without a unit they are seconds.
 fn seconds(time: &str) -> Option<u64> {
-    let (number, unit) = match time.trim().char_indices().last()? {
-        (_, '0'..='9') => (time.trim(), 1),
-        (at, unit) => {
-            let seconds = match unit.to_ascii_lowercase() {
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86_400,
-                'w' => 604_800,
-                _ => return None,
-            };
-            (&time.trim()[..at], seconds)
-        }
+    let time = time.trim();
+    let (number, unit) = time.split_at(time.trim_end_matches(char::is_alphabetic).len());
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
@@ -283,27 +231,5 @@ fn time_limit(parameter: &str, limit: &str, ours: &ExpectedPostfix, remarks: &mu
              {deadline}), and then Postfix returns the mail to its sender; set it to {least}s or \
              more, or lower limits.deadline_secs"
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        let cases = [
-            ("1000s", Some(1000)),
-            ("5", Some(5)),
-            ("2M", Some(120)),
-            ("1h", Some(3600)),
-            ("1d", Some(86_400)),
-        ];
-        for (time, expected) in cases {
-            assert_eq!(seconds(time), expected, "{time}");
-        }
-        for time in ["", "s", "-1s", "1.5h", "1y", "99999999999999999w", "1é"] {
-            assert_eq!(seconds(time), None, "{time}");
-        }
     }
 }

@@ -2,13 +2,12 @@
 //! on this host or by itself. Connections are opened while the message is still being read; the
 //! watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{DeliverArgs, input};
+use super::input;
+use crate::command_line::DeliverArgs;
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::{Ending, Failure};
@@ -20,8 +19,8 @@ use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::{Adapters, Mail, Service, host_name};
 
-/// What the command line said.
-pub(super) struct Request {
+/// What the command line and the environment say of the message.
+struct Request {
     envelope: Envelope,
     stated_size: Option<u64>,
     sender_known: bool,
@@ -29,13 +28,13 @@ pub(super) struct Request {
     by_environment: bool,
 }
 
-impl From<DeliverArgs> for Request {
-    fn from(args: DeliverArgs) -> Request {
+impl Request {
+    fn of(args: DeliverArgs) -> Request {
+        let variable =
+            |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let mut recipients: Vec<String> = Vec::new();
-        for recipient in
-            args.recipients.into_iter().map(text).filter(|recipient| !recipient.is_empty())
-        {
-            if !recipients.contains(&recipient) {
+        for recipient in args.recipients {
+            if !recipient.is_empty() && !recipients.contains(&recipient) {
                 recipients.push(recipient);
             }
         }
@@ -43,28 +42,19 @@ impl From<DeliverArgs> for Request {
         if by_environment {
             recipients.extend(variable("RECIPIENT").filter(|recipient| !recipient.is_empty()));
         }
-        let sender = args.sender.map(text).or_else(|| variable("SENDER"));
+        let sender = args.sender.or_else(|| variable("SENDER"));
         Request {
             sender_known: sender.is_some(),
             by_environment,
             envelope: Envelope {
                 sender: sender.unwrap_or_default(),
                 recipients,
-                queue_id: text(args.queue_id),
-                sasl_username: text(args.sasl_username),
+                queue_id: args.queue_id.unwrap_or_default(),
+                sasl_username: args.sasl_username.unwrap_or_default(),
             },
             stated_size: args.size,
         }
     }
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var_os(name).map(text)
-}
-
-/// What is not UTF-8 (an envelope may hold any bytes) is no reason to let mail wait.
-fn text(value: OsString) -> String {
-    String::from_utf8_lossy(&value.into_vec()).into_owned()
 }
 
 /// What local(8) makes of an address in the environment: characters that a shell may care about
@@ -94,29 +84,25 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         }
     };
     crate::telemetry::start();
-    let request = Request::from(args);
-    let loaded = match Config::load(config) {
-        Ok(loaded) => loaded,
-        Err(errors) => {
-            let failure = Failure::Setup(errors.first_line());
-            let outcome = failure.outcome(OverQuota::Defer);
-            return DeliveryResult::all(&request.envelope, &outcome)
-                .log(&request.envelope, started);
+    let mut request = Request::of(args);
+    let result = match Config::load(config) {
+        Ok(loaded) => {
+            let limits = &loaded.config.limits;
+            let deadline = Deadline::new(
+                Duration::from_secs(limits.deadline_secs),
+                Duration::from_secs(limits.answer_secs),
+            );
+            watchdog.watch(&deadline, limits.deadline_secs);
+            let over_quota = loaded.config.store.over_quota;
+            let request = &mut request;
+            DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started }
+                .run(&writer)
+                .map_err(|failure| failure.outcome(over_quota))
         }
+        Err(errors) => Err(Failure::Setup(errors.first_line()).outcome(OverQuota::Defer)),
     };
-    let over_quota = loaded.config.store.over_quota;
-    let limits = &loaded.config.limits;
-    let deadline = Deadline::new(
-        Duration::from_secs(limits.deadline_secs),
-        Duration::from_secs(limits.answer_secs),
-    );
-    watchdog.watch(&deadline, limits.deadline_secs);
-    let mut command =
-        DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started };
-    let ends = command.run(&writer);
-    let envelope = &command.request.envelope;
-    ends.unwrap_or_else(|failure| DeliveryResult::all(envelope, &failure.outcome(over_quota)))
-        .log(envelope, started)
+    let envelope = &request.envelope;
+    result.unwrap_or_else(|outcome| DeliveryResult::all(envelope, &outcome)).log(envelope, started)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
@@ -140,7 +126,7 @@ impl DeliveryResult {
     fn log(self, envelope: &Envelope, started: Instant) -> Outcome {
         let recipient = |at| envelope.recipients.get(at).map_or("", String::as_str);
         for (at, end) in self.each.iter().enumerate() {
-            let ended = DeliveryLogRecord {
+            let record = DeliveryLogRecord {
                 queue_id: &envelope.queue_id,
                 sender: &envelope.sender,
                 recipient: recipient(at),
@@ -152,22 +138,22 @@ impl DeliveryResult {
                 phases: (!self.handed_over).then_some(&end.phases),
                 by: if self.handed_over { "handed over: " } else { "" },
             };
-            ended.log(&end.outcome);
+            record.log(&end.outcome);
         }
         let ends = self.each.into_iter().enumerate().map(|(at, end)| (recipient(at), end.outcome));
         Outcome::of_all(&ends.collect::<Vec<_>>())
     }
 }
 
-struct DeliverCommand {
-    request: Request,
+struct DeliverCommand<'a> {
+    request: &'a mut Request,
     loaded: Arc<Loaded>,
     adapters: Adapters,
     deadline: Deadline,
     started: Instant,
 }
 
-impl DeliverCommand {
+impl DeliverCommand<'_> {
     fn run(&mut self, writer: &input::StdinWriter) -> Result<DeliveryResult, Failure> {
         let Some(call) = self.call() else {
             // It is opened while the message is still being read.
@@ -227,22 +213,15 @@ impl DeliverCommand {
 
     fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {
         let config = &self.loaded.config;
-        let message = input::read(
-            writer,
-            self.request.stated_size,
-            config.limits.message_bytes,
-            config.dedup.by,
-        )?;
+        let (limit, by) = (config.limits.message_bytes, config.dedup.by);
+        let message = input::read(writer, self.request.stated_size, limit, by)?;
         let first = |name: &str| {
             message.first(name).map(|value| String::from_utf8_lossy(&value).into_owned())
         };
         let envelope = &mut self.request.envelope;
         if self.request.by_environment
             && let Some(exact) = first("delivered-to").filter(|recipient| !recipient.is_empty())
-            && envelope
-                .recipients
-                .first()
-                .is_none_or(|recipient| as_local_exports(&exact) == *recipient)
+            && envelope.recipients.iter().all(|recipient| as_local_exports(&exact) == *recipient)
         {
             envelope.recipients = vec![exact];
         }

@@ -91,14 +91,13 @@ pub(super) fn read(
     if !writer.lives() {
         return Err(Failure::Cut("the process that wrote it has ended".to_owned()));
     }
-    let received = message.received();
     if message.own_copy().is_empty() {
         return Err(Failure::Cut("there is no message on standard input".to_owned()));
     }
     if let Some(stated) = stated_size
         && is_cut(&message, stated)
     {
-        let got = received.len();
+        let got = message.received().len();
         return Err(Failure::Cut(format!(
             "{got} bytes were read, Postfix stated {stated} with its own overhead"
         )));
@@ -136,36 +135,4 @@ fn queue_file_size(message: &[u8]) -> u64 {
             + record(length % LONGEST_RECORD);
     }
     size
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_parent_of_a_test_lives() {
-        let writer = StdinWriter::find();
-        assert!(writer.lives());
-        assert!(
-            !StdinWriter { chain: vec![Pid::from_raw(1), Pid::from_raw(2)] }.lives()
-                || getppid() == Pid::from_raw(1)
-        );
-    }
-
-    #[test]
-    fn the_size_is_what_postfix_states() {
-        // The records that a real Postfix writes, line by line.
-        let message =
-            [&b"A: b\n\n"[..], &[b'x'; 127], b"\n", &[b'x'; 128], b"\n", &[b'x'; 4096], b"\n"]
-                .concat();
-        assert_eq!(queue_file_size(&message), 6 + 2 + 129 + 131 + 2 * 2051 + 2);
-        assert_eq!(queue_file_size(b"no line end"), 13);
-    }
-
-    #[test]
-    fn proc_shows_whether_a_process_is_exiting() {
-        let stat = Stat::of(nix::unistd::getpid()).expect("/proc is there in tests");
-        assert!(!stat.exiting);
-        assert_eq!(stat.parent, getppid());
-    }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use nix::unistd::{AccessFlags, Gid, Group, access};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::LmtpArgs;
-use crate::config::{Config, Listen, LmtpSettings, Loaded, StoreUrl};
+use crate::command_line::LmtpArgs;
+use crate::config::{Listen, LmtpSettings, Loaded, StoreUrl};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lmtp::{self, Control};
 use crate::net::listener::{Listener, SocketFile};
@@ -75,15 +75,13 @@ fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, S
 /// in Postfix' queue.
 fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
     let look = move || {
+        const UNTIL: &str = "until that is mended all mail is deferred";
         if let Err(error) = ledger_answers(&loaded, adapters) {
-            tracing::error!("ledger: {error}; until that is mended all mail is deferred");
+            tracing::error!("ledger: {error}; {UNTIL}");
         }
         let store = loaded.config.store.kind();
         if let Err(error) = store_answers(&store) {
-            tracing::error!(
-                "store: {store} cannot be reached: {error}; until that is mended all mail is \
-                 deferred"
-            );
+            tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
         }
     };
     if let Err(error) = thread::Builder::new().name("first look".to_owned()).spawn(look) {
@@ -99,12 +97,12 @@ fn ledger_answers(loaded: &Loaded, adapters: Adapters) -> Result<(), LedgerError
 }
 
 /// Whether somebody listens there, or the folder may be written: no login, no mailbox.
-fn store_answers(store: &StoreUrl) -> std::io::Result<()> {
+fn store_answers(store: &StoreUrl) -> io::Result<()> {
     match store {
         StoreUrl::Maildir { root } => {
             let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
             if !there.is_dir() {
-                return Err(std::io::ErrorKind::NotADirectory.into());
+                return Err(io::ErrorKind::NotADirectory.into());
             }
             Ok(access(there, AccessFlags::W_OK | AccessFlags::X_OK)?)
         }
@@ -116,7 +114,7 @@ fn store_answers(store: &StoreUrl) -> std::io::Result<()> {
 
 /// The configuration, with what systemd and the command line say in its place.
 fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<Loaded, String> {
-    let mut loaded = Config::load(config).map_err(|errors| errors.to_string())?;
+    let mut loaded = super::load(config)?;
     let lmtp = &mut loaded.config.lmtp;
     if has_listeners {
         lmtp.listen.clear();
@@ -130,23 +128,25 @@ fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<L
 }
 
 fn systemds_listeners() -> Result<Vec<Listener>, String> {
-    let mut listeners = Vec::new();
     let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
-    for fd in passed {
+    let listener = |fd| {
         // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and
         // nobody else in it takes it: this is the only call, before any thread is started.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        listeners
-            .push(Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))?);
-    }
-    Ok(listeners)
+        Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))
+    };
+    passed.map(listener).collect()
 }
 
 fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
     let group = group(&settings.socket_group)?;
-    let mut listeners = Vec::new();
-    for place in &settings.listen {
-        let at = |error: std::io::Error| format!("cannot listen on {place}: {error}");
+    if settings.listen.is_empty() {
+        let text =
+            "nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket";
+        return Err(text.to_owned());
+    }
+    let listener = |place: &Listen| {
+        let at = |error: io::Error| format!("cannot listen on {place}: {error}");
         let listener = match place {
             Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
             Listen::Unix(path) => {
@@ -156,28 +156,21 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
                 // open to another one.
                 if let Some(group) = group {
                     lchown(path, None, Some(group.as_raw())).map_err(|error| {
-                        let name = &settings.socket_group;
-                        let hint = "run as root or as a member of that group";
                         format!(
                             "cannot listen on {place}: cannot give it to lmtp.socket_group \
-                             \"{name}\": {error}; {hint}"
+                             \"{}\": {error}; run as root or as a member of that group",
+                            settings.socket_group
                         )
                     })?;
                 }
-                std::fs::set_permissions(path, Permissions::from_mode(settings.socket_mode.0))
-                    .map_err(at)?;
+                let mode = Permissions::from_mode(settings.socket_mode.0);
+                std::fs::set_permissions(path, mode).map_err(at)?;
                 Listener::Unix(listener, Some(made))
             }
         };
-        listeners.push(listener.prepared().map_err(at)?);
-    }
-    match listeners.is_empty() {
-        false => Ok(listeners),
-        true => Err(
-            "nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket"
-                .to_owned(),
-        ),
-    }
+        listener.prepared().map_err(at)
+    };
+    settings.listen.iter().map(listener).collect()
 }
 
 /// The group of that name; none for an empty one.
@@ -185,21 +178,20 @@ fn group(name: &str) -> Result<Option<Gid>, String> {
     if name.is_empty() {
         return Ok(None);
     }
-    match Group::from_name(name) {
-        Ok(Some(group)) => Ok(Some(group.gid)),
-        Ok(None) => Err(format!("lmtp.socket_group: this host has no group \"{name}\"")),
-        Err(error) => {
-            Err(format!("lmtp.socket_group: the group \"{name}\" cannot be looked up: {error}"))
-        }
-    }
+    let why = match Group::from_name(name) {
+        Ok(Some(group)) => return Ok(Some(group.gid)),
+        Ok(None) => format!("this host has no group \"{name}\""),
+        Err(error) => format!("the group \"{name}\" cannot be looked up: {error}"),
+    };
+    Err(format!("lmtp.socket_group: {why}"))
 }
 
 /// A Unix socket at `path`. One that a dead server left behind is replaced.
-fn bind(path: &Path) -> std::io::Result<UnixListener> {
+fn bind(path: &Path) -> io::Result<UnixListener> {
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
     if is_socket
         && UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     {
         std::fs::remove_file(path)?;
     }

@@ -11,10 +11,9 @@ use crate::service::{Adapters, ONE};
 const TIME: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(loaded: &Loaded, adapters: Adapters) -> Result<String, String> {
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(|error| format!("ledger: {error}"))?;
-    let applied =
-        ledger.migrate(Instant::now() + TIME).map_err(|error| format!("ledger: {error}"))?;
-    let mut said: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
-    said.push_str(&format!("the ledger has schema version {SCHEMA_VERSION}"));
-    Ok(said)
+    let applied = (adapters.ledger)(loaded, ONE)
+        .and_then(|ledger| ledger.migrate(Instant::now() + TIME))
+        .map_err(|error| format!("ledger: {error}"))?;
+    let applied: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
+    Ok(format!("{applied}the ledger has schema version {SCHEMA_VERSION}"))
 }

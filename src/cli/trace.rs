@@ -3,11 +3,12 @@
 //! values.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{CommandOutcome, TraceArgs};
+use super::{CommandOutcome, since};
+use crate::command_line::TraceArgs;
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
@@ -15,7 +16,6 @@ use crate::ledger::{LedgerError, Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::routing::Routing;
 use crate::service::{Adapters, ONE};
 use crate::text::one_line;
-use crate::verify::since;
 
 const TIME: Duration = Duration::from_secs(60);
 /// The default of `--since` if no name is given.
@@ -31,18 +31,9 @@ pub(super) fn run(
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
-    let from = back.map(|text| {
-        let from = since(text, SystemTime::now());
-        from.ok_or_else(|| {
-            format!(
-                "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
-                one_line(text)
-            )
-        })
-    });
     let filter = TraceFilter {
         name: args.wanted.as_deref(),
-        since: from.transpose()?,
+        since: back.map(since).transpose()?,
         sender: args.sender.as_deref(),
         subject: args.subject.as_deref(),
         failed: args.failed,
@@ -64,40 +55,29 @@ pub(super) fn run(
         false => {
             let zone = if args.utc { TimeZone::UTC } else { TimeZone::system() };
             let width = if std::io::stdout().is_terminal() { WIDTH } else { usize::MAX };
-            traces
-                .iter()
-                .map(|trace| TraceText::of(trace, &zone, width))
-                .collect::<Vec<_>>()
-                .join("\n")
+            let texts: Vec<_> =
+                traces.iter().map(|trace| TraceText::of(trace, &zone, width)).collect();
+            texts.join("\n")
         }
     };
-    match traces.is_empty() {
-        true => Ok(CommandOutcome {
-            out,
-            err: format!("nothing on record{}", asked(args, back)),
-            verdict: Verdict::No,
-        }),
-        false => Ok(CommandOutcome::done(out)),
-    }
+    let (err, verdict) = match traces.is_empty() {
+        true => (format!("nothing on record{}", asked(args, back)), Verdict::No),
+        false => (String::new(), Verdict::Done),
+    };
+    Ok(CommandOutcome { out, err, verdict })
 }
 
 /// The conditions, in words.
 fn asked(args: &TraceArgs, since: Option<&str>) -> String {
-    let mut asked = String::new();
     let words = [
-        (" for", args.wanted.as_deref()),
-        (" since", since),
-        (" by", args.sender.as_deref()),
-        (" about", args.subject.as_deref()),
-        (" that failed", args.failed.then_some("")),
+        ("for", args.wanted.as_deref()),
+        ("since", since),
+        ("by", args.sender.as_deref()),
+        ("about", args.subject.as_deref()),
     ];
-    for (word, value) in words {
-        if let Some(value) = value {
-            let space = if value.is_empty() { "" } else { " " };
-            asked.push_str(&format!("{word}{space}{}", one_line(value)));
-        }
-    }
-    asked
+    let asked = words.into_iter().filter_map(|(word, value)| Some(format!(" {word} {}", value?)));
+    one_line(&(asked.collect::<String>() + if args.failed { " that failed" } else { "" }))
+        .into_owned()
 }
 
 /// A message as text: a name and a value on each line.
@@ -143,22 +123,18 @@ impl TraceText<'_> {
                 self.line(name, value);
             }
         }
-        for address in &trace.addresses {
-            let name = address.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
-            self.line(
-                &address.role,
-                &format!("{name}<{}>", address.address.as_deref().unwrap_or_default()),
-            );
+        for one in &trace.addresses {
+            let name = one.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
+            let address = one.address.as_deref().unwrap_or_default();
+            self.line(&one.role, &format!("{name}<{address}>"));
         }
         self.line("recorded", &self.time(&trace.recorded_at));
         self.line("size", &format!("{} bytes", trace.size_bytes));
         self.line("digest", &trace.digest);
         for part in &trace.parts {
             let name = part.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
-            self.line(
-                "part",
-                &format!("{} {}{name} {} bytes", part.path, part.content_type, part.size_bytes),
-            );
+            let (path, kind, size) = (&part.path, &part.content_type, part.size_bytes);
+            self.line("part", &format!("{path} {kind}{name} {size} bytes"));
         }
         if trace.raw_kept {
             self.line("raw", "the bytes as received are in the ledger");
@@ -166,65 +142,56 @@ impl TraceText<'_> {
     }
 
     fn copy(&self, copy: &TraceCopy) -> String {
-        let mut text = format!("account={} mailbox={}: ", copy.account, copy.mailbox);
         let time =
             |time: &Option<String>| time.as_deref().map(|time| self.time(time)).unwrap_or_default();
-        match (copy.state.as_str(), &copy.kept) {
+        let owner = &copy.owner;
+        let state = match (copy.state.as_str(), &copy.kept) {
             ("placed", _) => {
                 let receipt = copy.receipt.as_deref().unwrap_or_default();
-                text.push_str(&format!("placed {}, {receipt}", time(&copy.placed_at)));
+                format!("placed {}, {receipt}", time(&copy.placed_at))
             }
-            ("leased", _) => {
-                text.push_str(&format!(
-                    "{} is delivering it until {}",
-                    copy.owner,
-                    time(&copy.leased_until)
-                ));
-            }
-            (_, Some(why)) => text.push_str(&format!("sent copy kept for later: {why}")),
+            ("leased", _) => format!("{owner} is delivering it until {}", time(&copy.leased_until)),
+            (_, Some(why)) => format!("sent copy kept for later: {why}"),
             ("in doubt", None) => {
-                text.push_str(&format!(
-                    "in doubt, {} may have written it; the next try looks first",
-                    copy.owner
-                ));
+                format!("in doubt, {owner} may have written it; the next try looks first")
             }
-            (_, None) => text.push_str("not delivered"),
-        }
+            (_, None) => "not delivered".to_owned(),
+        };
+        let mut text = format!("account={} mailbox={}: {state}", copy.account, copy.mailbox);
         if copy.epoch > 1 {
-            text.push_str(&format!(", tried {} times", copy.epoch));
+            text += &format!(", tried {} times", copy.epoch);
         }
         if copy.found_by_look {
-            text.push_str(", found in the mailbox after a doubt");
+            text += ", found in the mailbox after a doubt";
         }
         if copy.nul_replaced {
-            text.push_str(", NUL bytes stored as 0x80");
+            text += ", NUL bytes stored as 0x80";
         }
         text
     }
 
     /// The outcome, sender, host and process of an attempt, and a line for each copy.
     fn attempt(&mut self, attempt: &TraceAttempt) {
-        let to = if attempt.recipient.is_empty() {
-            String::new()
-        } else {
-            format!(" to {}", attempt.recipient)
-        };
-        let end = match (&attempt.outcome, attempt.duration_ms) {
+        let mut text = self.time(&attempt.started_at);
+        if !attempt.recipient.is_empty() {
+            text += &format!(" to {}", attempt.recipient);
+        }
+        text += &match (&attempt.outcome, attempt.duration_ms) {
             (Some(outcome), Some(took)) => {
-                format!("{outcome} {} in {took} ms", attempt.status.as_deref().unwrap_or_default())
+                let status = attempt.status.as_deref().unwrap_or_default();
+                format!(": {outcome} {status} in {took} ms")
             }
-            _ => "no end on record: still running, or killed".to_owned(),
+            _ => ": no end on record: still running, or killed".to_owned(),
         };
-        self.line("attempt", &format!("{}{to}: {end}", self.time(&attempt.started_at)));
+        self.line("attempt", &text);
         let sender = if attempt.sender.is_empty() { "<>" } else { &attempt.sender };
         let mut by = format!("from {sender}, {} pid {}", attempt.host, attempt.pid);
         if !attempt.queue_id.is_empty() {
-            by.push_str(&format!(", queue id {}", attempt.queue_id));
+            by += &format!(", queue id {}", attempt.queue_id);
         }
         self.line("", &by);
-        for text in
-            attempt.text.iter().flat_map(|text| text.split("; ")).filter(|text| !text.is_empty())
-        {
+        let texts = attempt.text.iter().flat_map(|text| text.split("; "));
+        for text in texts.filter(|text| !text.is_empty()) {
             self.line("", text);
         }
     }
@@ -238,7 +205,8 @@ impl TraceText<'_> {
 
     /// Writes a line, wrapped at blanks, or within a word that is too wide for a line.
     fn line(&mut self, name: &str, value: &str) {
-        let (room, indent) = (self.width.saturating_sub(NAME), NAME);
+        let room = self.width.saturating_sub(NAME);
+        let next = format!("\n{:NAME$}", "");
         let mut line = format!("{name:<width$} ", width = NAME - 1);
         let mut used = 0;
         for word in one_line(value).split(' ') {
@@ -247,108 +215,19 @@ impl TraceText<'_> {
                 line.push(' ');
                 used += 1;
             } else if used > 0 {
-                line.push_str(&format!("\n{:indent$}", ""));
+                line += &next;
                 used = 0;
             }
             while word.len() > room - used {
                 let rest = word.split_off(room - used);
                 line.extend(word);
-                line.push_str(&format!("\n{:indent$}", ""));
+                line += &next;
                 (word, used) = (rest, 0);
             }
             used += word.len();
             line.extend(word);
         }
-        self.out.push_str(line.trim_end());
+        self.out += line.trim_end();
         self.out.push('\n');
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn trace() -> Trace {
-        let copy = |mailbox: &str, state: &str| TraceCopy {
-            account: "scuba".to_owned(),
-            mailbox: mailbox.to_owned(),
-            state: state.to_owned(),
-            epoch: 1,
-            owner: "mx1:42".to_owned(),
-            ..TraceCopy::default()
-        };
-        let name = "x".repeat(120);
-        Trace {
-            message: 7,
-            message_id: Some(format!("<{name}@x>")),
-            digest: "ab".repeat(32),
-            recorded_at: "2026-07-01T10:00:00Z".to_owned(),
-            subject: Some("a word ".repeat(30) + "\u{1b}[2J"),
-            size_bytes: 12,
-            copies: vec![
-                TraceCopy {
-                    receipt: Some("uid=42".to_owned()),
-                    placed_at: Some("2026-12-31T23:30:00.250Z".to_owned()),
-                    ..copy("INBOX", "placed")
-                },
-                TraceCopy { epoch: 2, ..copy("a", "free") },
-                TraceCopy { epoch: 3, ..copy("b", "in doubt") },
-                TraceCopy {
-                    leased_until: Some("2026-07-01T10:01:30Z".to_owned()),
-                    ..copy("c", "leased")
-                },
-                TraceCopy { kept: Some("over quota".to_owned()), ..copy("Sent", "free") },
-            ],
-            attempts: vec![TraceAttempt {
-                started_at: "2026-07-01T10:00:00.123Z".to_owned(),
-                recipient: "scuba@mail.axial.net".to_owned(),
-                queue_id: "4X".to_owned(),
-                host: "mx1".to_owned(),
-                pid: 42,
-                duration_ms: Some(5),
-                outcome: Some("delivered".to_owned()),
-                status: Some("2.0.0".to_owned()),
-                text: Some("stored account=scuba mailbox=INBOX; stored account=lisa".to_owned()),
-                ..TraceAttempt::default()
-            }],
-            ..Trace::default()
-        }
-    }
-
-    #[test]
-    fn the_text_names_each_copys_state_and_local_times() {
-        let zone = TimeZone::get("Europe/Berlin").expect("a zone");
-        let text = TraceText::of(&trace(), &zone, usize::MAX);
-        for line in [
-            "recorded    2026-07-01 12:00:00 +02:00",
-            "size        12 bytes",
-            "copy        account=scuba mailbox=INBOX: placed 2027-01-01 00:30:00 +01:00, uid=42",
-            "copy        account=scuba mailbox=a: not delivered, tried 2 times",
-            "copy        account=scuba mailbox=b: in doubt, mx1:42 may have written it; the next \
-             try looks first, tried 3 times",
-            "copy        account=scuba mailbox=c: mx1:42 is delivering it until \
-             2026-07-01 12:01:30 +02:00",
-            "copy        account=scuba mailbox=Sent: sent copy kept for later: over quota",
-            "attempt     2026-07-01 12:00:00 +02:00 to scuba@mail.axial.net: \
-             delivered 2.0.0 in 5 ms",
-            "            from <>, mx1 pid 42, queue id 4X",
-            "            stored account=scuba mailbox=INBOX",
-            "            stored account=lisa",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
-        }
-        assert!(!text.contains('\u{1b}'), "{text:?}");
-        let utc = TraceText::of(&trace(), &TimeZone::UTC, usize::MAX);
-        assert!(utc.contains("recorded    2026-07-01 10:00:00 UTC\n"), "{utc}");
-    }
-
-    #[test]
-    fn lines_for_a_terminal_fit_and_lose_nothing() {
-        let whole = TraceText::of(&trace(), &TimeZone::UTC, usize::MAX);
-        let wrapped = TraceText::of(&trace(), &TimeZone::UTC, WIDTH);
-        assert!(whole.lines().any(|line| line.chars().count() > WIDTH), "nothing to wrap");
-        assert!(wrapped.lines().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
-        let black = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
-        assert_eq!(black(&wrapped), black(&whole));
     }
 }

@@ -4,31 +4,30 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use super::{CommandOutcome, VerifyArgs, counted};
+use super::{CommandOutcome, counted, since};
 use crate::clock::{Clock, SystemClock};
+use crate::command_line::VerifyArgs;
 use crate::config::Loaded;
 use crate::deliver::Failure;
 use crate::exit::Verdict;
-use crate::ledger::{AnyLedger, Attempt, Window};
+use crate::ledger::{AnyLedger, Attempt, LedgerError, Window};
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
-use crate::text;
-use crate::verify::{self, Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use crate::text::one_line;
+use crate::verify::{self, Difference, LEDGER_TIME, News, Plan, Tally, Topic};
 use crate::way::WayProof;
 
 /// Between two progress lines.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> CommandOutcome {
-    let Some(since) = verify::since(&args.since, SystemTime::now()) else {
-        let text = format!(
-            "--since {}: neither a duration (24h, 7d) nor a date (2026-11-01)",
-            text::one_line(&args.since)
-        );
-        return CommandOutcome::failed(text);
-    };
+pub(super) fn run(
+    args: &VerifyArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let since = since(&args.since)?;
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
     let limits = &loaded.config.limits;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -40,30 +39,19 @@ pub(super) fn run(args: &VerifyArgs, loaded: &Loaded, adapters: Adapters) -> Com
         time: (Duration::from_secs(limits.deadline_secs), Duration::from_secs(limits.answer_secs)),
         by: &by,
     };
-    let (ledger, store) = match (adapters.ledger)(loaded, ONE) {
-        Ok(ledger) => (ledger, (adapters.store)(loaded, ONE)),
-        Err(error) => return CommandOutcome::failed(format!("ledger: {error}")),
-    };
-    let store = match store {
-        Ok(store) => store,
-        Err(error) => return CommandOutcome::failed(error.to_string()),
-    };
-    if args.repair
-        && let Err(failure) = pass_the_gate(&*ledger, &*store)
-    {
-        return CommandOutcome::failed(failure.to_string());
+    let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
+    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
+    let store = (adapters.store)(loaded, ONE).map_err(|error| error.to_string())?;
+    if args.repair {
+        pass_the_gate(&*ledger, &*store).map_err(|failure| failure.to_string())?;
     }
-    let mut telling = VerifyPrinter::new(args.json);
-    let outcome = verify::verify(&plan, &*ledger, &*store, &mut |news| {
-        telling.tell(news);
-    });
-    let written = telling.end();
-    match (outcome, written) {
-        (Ok(tally), Ok(())) => ended(&tally),
-        (Ok(tally), Err(error)) => {
-            CommandOutcome::failed(format!("{}, standard output: {error}", ended(&tally).err))
-        }
-        (Err(error), _) => CommandOutcome::failed(format!("ledger: {error}")),
+    let mut printer = VerifyPrinter::new(args.json);
+    let tally = verify::verify(&plan, &*ledger, &*store, &mut |news| printer.print(news));
+    let written = printer.end();
+    let outcome = ended(&tally.map_err(of_the_ledger)?);
+    match written {
+        Ok(()) => Ok(outcome),
+        Err(error) => Err(format!("{}, standard output: {error}", outcome.err)),
     }
 }
 
@@ -81,23 +69,24 @@ fn pass_the_gate(ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), Fai
 /// How it ended, in the order of weight.
 fn ended(tally: &Tally) -> CommandOutcome {
     let copies = if tally.copies == 1 { "copy" } else { "copies" };
-    let mut text = format!("{} {copies} compared", tally.copies);
+    let mut err = format!("{} {copies} compared", tally.copies);
     let counts =
         [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
     for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
-        text.push_str(&format!(", {count} {what}"));
+        err.push_str(&format!(", {count} {what}"));
     }
     if tally.errors > 0 {
-        text.push_str(&format!(
-            ", {}",
-            counted(usize::try_from(tally.errors).unwrap_or(usize::MAX), "error")
-        ));
+        err.push_str(&format!(", {}", counted(tally.errors, "error")));
     }
-    if tally.failed > 0 {
-        return CommandOutcome::failed(format!("{text}, {} not compared", tally.failed));
-    }
-    let verdict = if tally.errors > 0 { Verdict::No } else { Verdict::Done };
-    CommandOutcome { out: String::new(), err: text, verdict }
+    let verdict = match (tally.failed, tally.errors) {
+        (0, 0) => Verdict::Done,
+        (0, _) => Verdict::No,
+        (failed, _) => {
+            err.push_str(&format!(", {failed} not compared"));
+            Verdict::Failed
+        }
+    };
+    CommandOutcome { out: String::new(), err, verdict }
 }
 
 /// Findings on standard output, failures and progress on standard error.
@@ -116,19 +105,15 @@ impl VerifyPrinter {
         VerifyPrinter { json, findings: 0, progress, is_line_open: false, written: Ok(()) }
     }
 
-    fn tell(&mut self, news: News<'_>) {
+    fn print(&mut self, news: News<'_>) {
         match news {
             // Of no use to people, who cannot do anything about it but wait.
             News::Found(finding) if finding.topic == Topic::Busy && !self.json => {}
             News::Found(finding) => self.found(&finding),
             News::Failed { destination, why } => {
                 self.clear_line();
-                let text = text::one_line(&why.to_string()).into_owned();
-                let _ = writeln!(
-                    io::stderr(),
-                    "failed   account={}: {text}",
-                    text::one_line(&destination.account)
-                );
+                let line = format!("account={}: {why}", destination.account);
+                let _ = writeln!(io::stderr(), "failed   {}", one_line(&line));
             }
             News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
         }
@@ -136,19 +121,23 @@ impl VerifyPrinter {
 
     fn found(&mut self, finding: &Difference) {
         self.clear_line();
-        let mut out = io::stdout();
-        let written = if self.json {
+        let text = if self.json {
             let opening = if self.findings == 0 { "[\n" } else { ",\n" };
-            let text = serde_json::to_string(finding).unwrap_or_default();
-            write!(out, "{opening}{text}")
+            format!("{opening}{}", serde_json::to_string(finding).unwrap_or_default())
         } else {
-            writeln!(out, "{}", told(finding))
+            let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
+            let line = format!(
+                "{}: account={} mailbox={} {id}: {}",
+                finding.topic, finding.account, finding.mailbox, finding.text
+            );
+            format!("{:<9}{}\n", finding.level, one_line(&line))
         };
-        self.note(written);
+        self.write(&text);
         self.findings += 1;
     }
 
-    fn note(&mut self, written: io::Result<()>) {
+    fn write(&mut self, text: &str) {
+        let written = io::stdout().write_all(text.as_bytes());
         if self.written.is_ok() {
             self.written = written;
         }
@@ -160,7 +149,7 @@ impl VerifyPrinter {
             self.progress = Some(now + PROGRESS_PAUSE);
             self.is_line_open = true;
             let found = tally.errors + tally.repaired;
-            let account = text::one_line(account);
+            let account = one_line(account);
             let _ = write!(
                 io::stderr(),
                 "\r\x1b[K{} compared, {found} found, at {account:.40}",
@@ -180,36 +169,8 @@ impl VerifyPrinter {
     fn end(mut self) -> io::Result<()> {
         self.clear_line();
         if self.json {
-            let written =
-                writeln!(io::stdout(), "{}", if self.findings == 0 { "[]" } else { "\n]" });
-            self.note(written);
+            self.write(if self.findings == 0 { "[]\n" } else { "\n]\n" });
         }
-        let flushed = io::stdout().flush();
-        self.note(flushed);
-        self.written
+        self.written.and(io::stdout().flush())
     }
-}
-
-fn told(finding: &Difference) -> String {
-    let level = match finding.level {
-        Level::Info => "info",
-        Level::Repaired => "repaired",
-        Level::Error => "error",
-    };
-    let topic = match finding.topic {
-        Topic::Moved => "moved",
-        Topic::Double => "double",
-        Topic::Other => "other",
-        Topic::Doubt => "doubt",
-        Topic::Lease => "lease",
-        Topic::Missing => "missing",
-        Topic::Kept => "kept",
-        Topic::Busy => "busy",
-    };
-    let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
-    let line = format!(
-        "{topic}: account={} mailbox={} {id}: {}",
-        finding.account, finding.mailbox, finding.text
-    );
-    format!("{level:<9}{}", text::one_line(&line))
 }

@@ -1,11 +1,15 @@
 //! What a verification tells while it goes on, and what came of it. Values only.
 
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
 use crate::directory::Destination;
 use crate::ledger::CopyOnRecord;
 use crate::store::StoreError;
 
 /// What a difference means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Worth knowing, nothing to mend.
@@ -17,7 +21,7 @@ pub enum Level {
 }
 
 /// What a difference is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
     /// Placed, and no longer where it was placed.
@@ -38,8 +42,20 @@ pub enum Topic {
     Busy,
 }
 
+impl Display for Level {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl Display for Topic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// One thing found about one copy.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub level: Level,
     pub topic: Topic,

@@ -228,18 +228,31 @@ fn a_message_over_the_configured_limit_is_69() {
 #[test]
 fn what_is_not_understood_on_the_command_line_is_75() {
     let table = Table::new();
-    let cases: [&[&str]; 8] = [
-        &["--bogus"],
-        &["delivr"],
-        &["deliver", "--bogus"],
-        &["deliver", "-d"],
-        &["deliver", "-d", SCUBA, "--size", "many"],
-        &["deliver", "-d", SCUBA, "extra"],
-        &["deliver", "--config"],
-        &["trace"],
+    let cases: [(&[&str], &str); 9] = [
+        (&["--bogus"], ""),
+        (
+            &["delivr"],
+            "unrecognized subcommand 'delivr'; tip: a similar subcommand exists: 'deliver'; see \
+             onedrop --help\n",
+        ),
+        (&["deliver", "--bogus"], ""),
+        (
+            &["deliver", "-d"],
+            "a value is required for '-d <RECIPIENT>' but none was supplied; see onedrop --help\n",
+        ),
+        (&["deliver", "-d", SCUBA, "--size", "many"], ""),
+        (&["deliver", "-d", SCUBA, "extra"], ""),
+        (&["deliver", "--config"], ""),
+        (&["trace"], ""),
+        (
+            &["trace", "--jsno", "x"],
+            "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'; see \
+             onedrop --help\n",
+        ),
     ];
-    for args in cases {
-        feed(by_postfix(table.command(args)), MESSAGE).is(75, "4.3.5 usage: ");
+    for (args, problem) in cases {
+        let expected = format!("4.3.5 usage: {problem}");
+        feed(by_postfix(table.command(args)), MESSAGE).is(75, &expected);
     }
     // Whoever calls `deliver`.
     feed(table.command(&["deliver", "--queue-di", "4X"]), MESSAGE)
@@ -320,6 +333,17 @@ fn a_message_that_was_cut_is_75() {
         .is(75, "4.3.0 message was cut short");
     table.deliver(&["-d", SCUBA], b"").is(75, "4.3.0 message was cut short");
     assert_eq!(table.mails(), 0);
+    // The records that a real Postfix writes, line by line, and what may be missing of them.
+    let long = [&b"A: b\n\n"[..], &[b'x'; 127], b"\n", &[b'x'; 128], b"\n", &[b'x'; 4096]];
+    for (message, size) in
+        [(&long.concat()[..], 6 + 2 + 129 + 131 + 2 * 2051 + 2), (&b"no line end"[..], 13)]
+    {
+        for (missing, status) in [(2048, 0), (2049, 75)] {
+            let size = (size + missing).to_string();
+            let end = table.deliver(&["-d", "doug@mail.axial.net", "--size", &size], message);
+            end.is(status, if status == 0 { "" } else { "4.3.0 message was cut short" });
+        }
+    }
     // A milter took out a long field.
     table.deliver(&["-d", SCUBA, "--size", "10000"], MESSAGE).is(0, "stored");
 }

@@ -8,4 +8,5 @@ mod exit_table;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;
+mod trace;
 mod verify_servers;

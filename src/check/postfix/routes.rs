@@ -3,7 +3,7 @@
 //!
 //! Sources: lmtp(8), postconf(5).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use super::Setup;
@@ -32,35 +32,31 @@ pub(super) const MAPS: [&str; 3] =
 pub(super) struct Route<'a> {
     /// The parameter.
     pub(super) name: &'a str,
-    /// The transport.
     pub(super) transport: &'a str,
-    /// The next hop; often empty.
+    /// Often empty.
     pub(super) next_hop: &'a str,
     /// The setting as written.
     pub(super) shown: String,
 }
 
-impl<'a> Route<'a> {
-    fn new(name: &'a str, value: &'a str, shown: String) -> Self {
-        let (transport, next_hop) = value.split_once(':').unwrap_or((value, ""));
-        Self { name, transport, next_hop, shown }
-    }
-}
-
 /// All routes outside of tables.
 pub(super) fn all(setup: &Setup) -> Vec<Route<'_>> {
-    let everyones = PARAMETERS.iter().map(|name| {
-        let value = setup.value(name);
-        Route::new(name, value, format!("{name} = {value}"))
-    });
+    let everyones = PARAMETERS.map(|name| (name, setup.value(name), None));
     let own = setup.services.iter().flat_map(|service| {
-        let named =
-            service.overrides.iter().filter(|(name, _)| PARAMETERS.contains(&name.as_str()));
-        named.map(|(name, value)| {
-            Route::new(name, value, format!("-o {name}={value} of {} in master.cf", service.name))
-        })
+        service.overrides.iter().map(|(name, value)| (&**name, &**value, Some(&service.name)))
     });
-    everyones.chain(own).collect()
+    let own = own.filter(|(name, ..)| PARAMETERS.contains(name));
+    everyones.into_iter().chain(own).map(route).collect()
+}
+
+/// The route of a parameter with its value, and of the service that has it as its own.
+fn route<'a>((name, value, service): (&'a str, &'a str, Option<&String>)) -> Route<'a> {
+    let (transport, next_hop) = value.split_once(':').unwrap_or((value, ""));
+    let shown = match service {
+        None => format!("{name} = {value}"),
+        Some(service) => format!("-o {name}={value} of {service} in master.cf"),
+    };
+    Route { name, transport, next_hop, shown }
 }
 
 /// The settings that route mail to the transport `name`, as written.
@@ -77,9 +73,8 @@ pub(super) fn maps(setup: &Setup) -> Vec<&'static str> {
 /// The parameters that route mail to onedrop.
 pub(super) fn to_us(setup: &Setup) -> Vec<&str> {
     let leads_to_us = |route: &Route<'_>| {
-        let pipe =
-            setup.transports.iter().any(|transport| transport.service.name == route.transport);
-        pipe || setup.lmtp.iter().any(|lmtp| lmtp.routes.contains(&route.shown))
+        setup.transports.iter().any(|pipe| pipe.service.name == route.transport)
+            || setup.lmtp.iter().any(|lmtp| lmtp.routes.contains(&route.shown))
     };
     all(setup).into_iter().filter(leads_to_us).map(|route| route.name).collect()
 }
@@ -103,67 +98,14 @@ pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> 
     Some(Listen::Tcp(SocketAddr::new(address, port)))
 }
 
-/// Whether a client that connects to `place` reaches a server that listens at one of `places`.
+/// Whether a client that connects to `place` reaches a server that listens at one of `places`; at a
+/// wildcard one is reached by this host's own addresses.
 pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
     places.iter().any(|ours| match (place, ours) {
         (Listen::Tcp(place), Listen::Tcp(ours)) => {
-            place.port() == ours.port()
-                && (place.ip() == ours.ip() || takes_all(ours.ip(), place.ip()))
+            let takes_all = ours.ip().is_unspecified() && is_loopback_address(place.ip());
+            place.port() == ours.port() && (place.ip() == ours.ip() || takes_all)
         }
         _ => place == ours,
     })
-}
-
-/// Whether a server at the wildcard `ours` is reached by this host's own `address`.
-fn takes_all(ours: IpAddr, address: IpAddr) -> bool {
-    ours.is_unspecified() && is_loopback_address(address)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_next_hop_is_read_as_lmtp_does() {
-        for (text, expected) in [
-            ("unix:/run/onedrop/lmtp.sock", Some("unix:/run/onedrop/lmtp.sock")),
-            ("unix:private/onedrop", Some("unix:/queue/private/onedrop")),
-            ("inet:127.0.0.1:2400", Some("127.0.0.1:2400")),
-            ("inet:[127.0.0.1]", Some("127.0.0.1:24")),
-            ("[::1]:24", Some("[::1]:24")),
-            ("inet:[ipv6:::1]", Some("[::1]:24")),
-            ("localhost:24", Some("127.0.0.1:24")),
-            ("mail.example", None),
-            ("inet:[mail.example]:24", None),
-            ("127.0.0.1:lmtp", None),
-            ("", None),
-        ] {
-            assert_eq!(
-                next_hop(text, "/queue", false).map(|place| place.to_string()).as_deref(),
-                expected,
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn with_chroot_a_path_begins_in_the_queue_directory() {
-        for text in ["unix:/run/a.sock", "unix:run/a.sock"] {
-            assert_eq!(
-                next_hop(text, "/queue", true),
-                Some(Listen::Unix("/queue/run/a.sock".into()))
-            );
-        }
-    }
-
-    #[test]
-    fn a_wildcard_takes_what_comes_from_this_host() {
-        let leads = |to: &str, ours: &str| {
-            let place = |text: &str| text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
-            leads_to(&place(to), &[place("unix:/run/x"), place(ours)])
-        };
-        assert!(leads("127.0.0.1:24", "0.0.0.0:24") && leads("127.0.0.1:24", "[::]:24"));
-        assert!(leads("127.0.0.1:24", "127.0.0.1:24") && leads("unix:/run/x", "127.0.0.1:24"));
-        assert!(!leads("127.0.0.1:24", "127.0.0.1:2400") && !leads("192.0.2.1:24", "0.0.0.0:24"));
-    }
 }

@@ -1,13 +1,52 @@
-//! The rules for Postfix as a whole: whether anything runs onedrop, mailbox_command, queue ids. No
-//! I/O.
+//! The rules for Postfix as a whole: whether anything runs onedrop, mailbox_command, queue ids.
 
-use super::command::{Understood, runs_onedrop};
-use super::{ExpectedPostfix, MailboxCommand, Setup, routes, time_limit};
+use super::command::{OnedropCommand, runs_onedrop};
+use super::postconf::Postconf;
+use super::{ExpectedPostfix, Setup, routes, time_limit};
 use crate::check::finding::Remarks;
+use crate::command_line::{Cli, CliCommand};
 
 /// The characters of a command that local(8) runs without a shell (Postfix'
 /// src/util/exec_command.c).
 const NO_SHELL: &str = "!@%-_=+:,./ \t";
+
+/// A `mailbox_command` that runs onedrop.
+#[derive(Debug)]
+pub(super) struct MailboxCommand {
+    /// `mailbox_command`, or the service that overrides it.
+    place: String,
+    text: String,
+    command: OnedropCommand,
+    /// `local_command_shell`; if empty, a shell runs only if the text needs one.
+    shell: String,
+    time_limit: String,
+}
+
+/// The `mailbox_command`s that run onedrop, everyone's first.
+pub(super) fn mailbox_commands(
+    setup: &Setup,
+    postconf: &Postconf,
+) -> Result<Vec<MailboxCommand>, String> {
+    const NAME: &str = "mailbox_command";
+    let own = setup.services_of("local").filter_map(|service| {
+        let place = format!("-o {NAME} of {} in master.cf", service.name);
+        Some((place, service.own(NAME)?, Some(service)))
+    });
+    let reader = setup.services_of("local").find(|service| service.own(NAME).is_none());
+    let everyones = (NAME.to_owned(), setup.value(NAME), reader);
+    let mut found = Vec::new();
+    for (place, text, reader) in std::iter::once(everyones).chain(own) {
+        let words: Vec<_> = text.split_ascii_whitespace().map(str::to_owned).collect();
+        let Some(command) = OnedropCommand::find(&words) else { continue };
+        let overrides: &[_] = reader.map_or(&[], |reader| &reader.overrides);
+        let mut values =
+            postconf.values(overrides, ["command_time_limit", "local_command_shell"])?;
+        let mut value = |name: &str| values.remove(name).unwrap_or_default();
+        let (time_limit, shell) = (value("command_time_limit"), value("local_command_shell"));
+        found.push(MailboxCommand { place, text: text.to_owned(), command, shell, time_limit });
+    }
+    Ok(found)
+}
 
 pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     for command in &setup.mailbox_commands {
@@ -21,10 +60,8 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
         ));
     }
     for name in ["onedrop", "onedrop-lmtp"] {
-        if setup.services.iter().any(|service| service.name == name) {
-            continue;
-        }
-        for by in routes::to(setup, name) {
+        let is_there = setup.services.iter().any(|service| service.name == name);
+        for by in routes::to(setup, name).into_iter().filter(|_| !is_there) {
             remarks.error(format!(
                 "{by} names a transport that master.cf does not have: mail waits; add the service \
                  {name}"
@@ -59,7 +96,7 @@ fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &m
          nor queue id, and runs onedrop as the recipient's user, who must be able to use the \
          ledger and the store; a pipe(8) transport does none of that"
     ));
-    let why = match &command.command.understood {
+    let why = match &command.command.cli {
         _ if !command.shell.is_empty() || needs_shell(&command.text) => {
             remarks.warning(format!(
                 "{place}: it is run by a shell (local_command_shell, or characters such as quotes \
@@ -69,9 +106,9 @@ fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &m
             ));
             None
         }
-        Understood::Deliver(_) => None,
-        Understood::Other => Some("it runs another command than \"onedrop deliver\"".to_owned()),
-        Understood::Refused(why) => Some(format!("it is refused: {why}")),
+        Ok(Cli { command: CliCommand::Deliver(_), .. }) => None,
+        Ok(_) => Some("it runs another command than \"onedrop deliver\"".to_owned()),
+        Err(why) => Some(format!("it is refused: {why}")),
     };
     if let Some(why) = why {
         remarks.error(format!("{place}: {why}; nothing is delivered, and every message waits"));
@@ -81,25 +118,4 @@ fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &m
 
 fn needs_shell(text: &str) -> bool {
     !text.chars().all(|c| c.is_ascii_alphanumeric() || NO_SHELL.contains(c))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_with_special_characters_needs_a_shell() {
-        assert!(!needs_shell("/usr/bin/onedrop deliver --config /etc/onedrop/a_b-c.toml"));
-        for text in [
-            "onedrop \"x\"",
-            "onedrop -d $RECIPIENT",
-            "onedrop; true",
-            "onedrop | x",
-            "ónedrop",
-            "a*",
-            "a?",
-        ] {
-            assert!(needs_shell(text), "{text}");
-        }
-    }
 }

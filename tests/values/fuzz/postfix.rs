@@ -4,7 +4,6 @@
 use std::fs;
 
 use onedrop::check::{Finding, of_postconf};
-use onedrop::cli::understand;
 
 use super::harness::Target;
 
@@ -55,10 +54,10 @@ fn seeds() -> Vec<Vec<u8>> {
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (main, master) = text.split_once("\n--\n").unwrap_or((&text, ""));
-    let told = of_postconf(main, master, understand);
+    let told = of_postconf(main, master);
     for Finding { text, .. } in &told {
         assert!(text.len() <= 5000 && !text.contains(char::is_control), "{text:?}");
     }
     let spaced = format!("\n{master}\n\n");
-    assert_eq!(of_postconf(main, &spaced, understand), told, "blank lines mean nothing");
+    assert_eq!(of_postconf(main, &spaced), told, "blank lines mean nothing");
 }

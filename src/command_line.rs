@@ -1,0 +1,154 @@
+//! The arguments of every command, as clap reads them. `check` reads with them what Postfix's
+//! configuration gives to onedrop.
+
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Listen;
+
+/// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
+/// to.
+#[derive(Debug, Parser)]
+#[command(name = "onedrop", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CliCommand {
+    /// Deliver the message on standard input
+    Deliver(DeliverArgs),
+    /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
+    Lmtp(LmtpArgs),
+    /// Bring the ledger's schema to this program's version
+    Migrate,
+    /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
+    /// finding
+    Check(CheckArgs),
+    /// Show what is on record: messages, their copies, every attempt; exits 1 if nothing is found
+    Trace(TraceArgs),
+    /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
+    /// (something is) or 75 (failed)
+    Verify(VerifyArgs),
+}
+
+/// What Postfix says about the message.
+#[derive(Debug, Args)]
+pub struct DeliverArgs {
+    /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
+    /// field]
+    #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true, value_parser = text())]
+    pub recipients: Vec<String>,
+    /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
+    /// field]
+    #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true, value_parser = text())]
+    pub sender: Option<String>,
+    /// Size of the message as Postfix states it (${size}); a much shorter message is refused as cut
+    #[arg(long, value_name = "BYTES")]
+    pub size: Option<u64>,
+    /// Postfix queue id (${queue_id}), for the record
+    #[arg(long, value_name = "ID", allow_hyphen_values = true, value_parser = text())]
+    pub queue_id: Option<String>,
+    /// Login of the client that submitted the message (${sasl_username}), empty for none
+    #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, value_parser = text())]
+    pub sasl_username: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct LmtpArgs {
+    /// Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd's sockets,
+    /// else lmtp.listen]
+    #[arg(long, value_name = "PLACE")]
+    pub listen: Vec<Listen>,
+    /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<std::net::SocketAddr>,
+}
+
+#[derive(Debug, Default, Args)]
+pub struct CheckArgs {
+    /// Print findings as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Account to log in for [default: one of the directory's, else of the latest copy on record]
+    #[arg(long)]
+    pub account: Option<String>,
+    /// Dovecot configuration file, for doveconf [default: the system's, if the mailboxes are on
+    /// this host]
+    #[arg(long, value_name = "FILE")]
+    pub dovecot: Option<PathBuf>,
+    /// Postfix configuration directory [default: the system's]
+    #[arg(long, value_name = "DIR")]
+    pub postfix: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Message-ID, queue id, recipient or account; optional if another condition is given
+    #[arg(
+        value_name = "MESSAGE-ID | QUEUE-ID | RECIPIENT | ACCOUNT",
+        required_unless_present_any = ["since", "sender", "subject", "failed"]
+    )]
+    pub wanted: Option<String>,
+    /// Recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: 7d if no name is
+    /// given]
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Part of the envelope sender or of an address in From
+    #[arg(long, value_name = "TEXT")]
+    pub sender: Option<String>,
+    /// Part of the subject
+    #[arg(long, value_name = "TEXT")]
+    pub subject: Option<String>,
+    /// Messages with a copy that is not placed, or a recipient whose last attempt failed
+    #[arg(long)]
+    pub failed: bool,
+    /// Show at most this many messages, the newest first
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// Print times in UTC instead of this host's time zone
+    #[arg(long)]
+    pub utc: bool,
+    /// Print as JSON, with times in UTC
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01)
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub since: String,
+    /// This account's mailboxes only
+    #[arg(long)]
+    pub account: Option<String>,
+    /// Record what is found for copies in doubt, place Sent copies that were kept for later, and
+    /// remove surplus copies that Onedrop wrote
+    #[arg(long)]
+    pub repair: bool,
+    /// Print findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An envelope may hold any bytes: what is not UTF-8 is no reason to let mail wait.
+fn text() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|value| value.to_string_lossy().into_owned())
+}
+
+/// clap's error and tips in one line, without the usage.
+pub fn usage_problem(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let what = text.split("\n\nUsage:").next().unwrap_or_default();
+    let what = what.split("\n\nFor more information").next().unwrap_or_default();
+    let parts = what.trim_start_matches("error: ").split("\n\n");
+    let parts: Vec<String> =
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    format!("{}; see onedrop --help", parts.join("; "))
+}

@@ -1,0 +1,202 @@
+//! What `onedrop check` finds about Dovecot.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use onedrop::check::of_doveconf;
+
+use super::CheckSite;
+use crate::support::set_mode;
+
+const IMAP: &str = "imap://127.0.0.1:1";
+
+/// What a check finds where doveconf is this script, in PATH and, if so, named as a file.
+fn findings(doveconf: &[u8], store: &str, is_named: bool) -> String {
+    let site = CheckSite::good();
+    site.write("doveconf", doveconf);
+    set_mode(&site.folder.join("doveconf"), 0o755);
+    let path = format!("{}:{}", site.path(""), std::env::var("PATH").unwrap_or_default());
+    about_dovecot(&site, store, is_named.then_some("doveconf"), &path)
+}
+
+fn about_dovecot(site: &CheckSite, store: &str, file: Option<&str>, path: &str) -> String {
+    let mut command = site.command_with(&[
+        ("STORE__URL", store),
+        ("STORE__STARTTLS", "false"),
+        ("STORE__PASSWORD_FILE", &site.password()),
+    ]);
+    if let Some(file) = file {
+        command.arg("--dovecot").arg(site.path(file));
+    }
+    site.about("dovecot", command.env("PATH", path))
+}
+
+/// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP
+/// (`NAME.imap`) and into Maildirs (`NAME.maildir`).
+#[test]
+fn every_dovecot_gets_exactly_the_findings_expected() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dovecot");
+    for entry in fs::read_dir(fixtures).expect("fixtures/dovecot") {
+        let path = entry.expect("an entry").path();
+        if path.extension() != Some(OsStr::new("conf")) {
+            continue;
+        }
+        let name = path.display();
+        let doveconf = format!("#!/bin/sh\n[ \"$*\" = \"-c $0 -n\" ] && cat {name}\n");
+        for (kind, store) in [("imap", IMAP), ("maildir", "maildir:///nonexistent")] {
+            let actual = findings(doveconf.as_bytes(), store, true);
+            let expected = fs::read_to_string(path.with_extension(kind)).unwrap_or_default();
+            if actual != expected {
+                wrong +=
+                    &format!("=== {name} {kind}\n--- expected\n{expected}--- actual\n{actual}");
+            }
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 5, "only {count} cases found");
+}
+
+#[test]
+fn a_doveconf_that_fails_or_babbles_is_survived() {
+    let failing = b"#!/bin/sh\necho 'doveconf: Fatal: Permission denied' >&2; exit 89\n";
+    let told = findings(failing, IMAP, false);
+    assert!(
+        told.starts_with("ok      nothing about Dovecot was tested: ")
+            && told.contains("Permission denied"),
+        "{told}"
+    );
+    assert!(findings(failing, IMAP, true).starts_with("error   "));
+    let endless = b"#!/bin/sh\nexec yes 'a = b {'\n";
+    assert!(findings(endless, IMAP, false).contains("nothing about Dovecot was tested"));
+    let noise = b"#!/bin/sh\nhead -c 1000000 /dev/urandom\n";
+    assert!(findings(noise, IMAP, false).contains("mail_max_lock_timeout is not set"));
+    // The settings of this host's Dovecot mean nothing for mailboxes on another.
+    assert_eq!(findings(failing, "imap://192.0.2.1:143", false), "");
+}
+
+#[test]
+fn the_dovecot_settings_we_ship_fit() {
+    let site = CheckSite::good();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot/onedrop.conf");
+    let more = "protocols = imap lmtp\nprotocol lmtp {\n  mail_plugins = $mail_plugins sieve\n}\n";
+    site.write("dovecot.conf", format!("!include {}\n{more}", shipped.display()).as_bytes());
+    let path = std::env::var("PATH").unwrap_or_default();
+    let about = about_dovecot(&site, IMAP, Some("dovecot.conf"), &path);
+    assert_eq!(about.lines().count(), 1, "{about}");
+    let expected = "warning the plugin sieve is in mail_plugins of protocol lmtp";
+    assert!(about.starts_with(expected), "{about}");
+}
+
+/// The texts of the findings about these settings for appends from 127.0.0.1.
+fn by_imap(conf: &str) -> String {
+    of_doveconf(conf).into_iter().map(|finding| finding.text + "\n").collect()
+}
+
+#[test]
+fn a_network_holds_its_addresses() {
+    for (network, holds) in [
+        ("127.0.0.1", true),
+        ("192.0.2.1, 127.0.0.0/8", true),
+        ("0.0.0.0/0", true),
+        ("127.0.0.1/32", true),
+        ("::ffff:127.0.0.1", true),
+        ("127.0.0.2", false),
+        ("127.0.0.2/31", false),
+        ("11.0.0.0/8", false),
+        ("127.0.0.1/33", false),
+        ("127.0.0.1/", false),
+        ("::1", false),
+        ("::/0", false),
+        ("", false),
+        ("localhost", false),
+    ] {
+        let told = by_imap(&format!("login_trusted_networks = {network}\n"));
+        assert_eq!(!told.contains("does not name 127.0.0.1"), holds, "{network}: {told}");
+    }
+    for (network, holds) in
+        [("[::1]", true), ("::/127", true), ("::2/127", false), ("2001:db8::/32", false)]
+    {
+        let doveconf = format!("#!/bin/sh\necho 'login_trusted_networks = {network}'\n");
+        let told = findings(doveconf.as_bytes(), "imap://[::1]:1", true);
+        assert_eq!(!told.contains("does not name ::1"), holds, "{network}: {told}");
+    }
+}
+
+/// As words (2.3) and as switches (2.4).
+#[test]
+fn a_protocols_own_plugins_come_first() {
+    let sieve = "the plugin sieve is in mail_plugins of protocol lmtp";
+    let quota = "the plugin quota is in mail_plugins of protocol lmtp and not of protocol imap";
+    for (conf, expected) in [
+        (
+            "# 2.3.19.1: /etc/dovecot/dovecot.conf\nmail_plugins = \" quota\"\n\
+             mail_location = maildir:~/Maildir # {\n\
+             protocol imap {\n  mail_plugins = \" quota imap_quota\"\n}\n\
+             protocol lmtp {\n  mail_plugins = \" quota sieve\"\n}\n",
+            &[sieve][..],
+        ),
+        ("mail_plugins = quota\nprotocol imap {\n  mail_plugins = acl\n}\n", &[quota]),
+        (
+            "mail_plugins {\n  quota = yes\n  acl = yes\n}\n\
+             protocol lmtp {\n  mail_plugins {\n    sieve = yes\n    acl = no\n  }\n}\n",
+            &[sieve],
+        ),
+        (
+            "mail_plugins {\n  quota = yes\n}\n\
+             protocol imap {\n  mail_plugins {\n    quota = no\n  }\n}\n",
+            &[quota],
+        ),
+        ("protocol lmtp {\n  mail_plugins {\n    quota = no\n    sieve = no\n  }\n}\n", &[]),
+    ] {
+        let told = by_imap(conf);
+        for text in [sieve, quota] {
+            assert_eq!(told.contains(text), expected.contains(&text), "{conf}: {told}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_configuration_is_passed_over() {
+    let deep = "a {\n".repeat(100_000) + "b = c\n" + &"}\n".repeat(100_000);
+    for noise in ["}\n}\n", "= x\n\"a = b\n", "\u{feff}\r\n", &deep] {
+        let told = by_imap(&format!("{noise}mail_fsync = never\n"));
+        assert!(told.contains("mail_fsync = never"), "{told}");
+    }
+}
+
+/// An append waits for three locks, and 20 s for its answer.
+#[test]
+fn times_have_units() {
+    let (too_long, not_understood, unset) = (" longer than for its", "not understood", "not set");
+    for (time, expected) in [
+        ("6 secs", None),
+        ("6s", None),
+        ("1 second", None),
+        ("6000 msecs", None),
+        ("200 ms", None),
+        ("0", Some(unset)),
+        ("0 secs", Some(unset)),
+        ("7 secs", Some(too_long)),
+        ("6001 msecs", Some(too_long)),
+        ("2 mins", Some(too_long)),
+        ("2m", Some(too_long)),
+        ("1 hour", Some(too_long)),
+        ("1 days", Some(too_long)),
+        ("1 weeks", Some(too_long)),
+        ("5", Some(not_understood)),
+        ("-1 secs", Some(not_understood)),
+        ("soon", Some(not_understood)),
+        ("99999999999999999999 secs", Some(not_understood)),
+        ("18446744073709551615 weeks", Some(not_understood)),
+    ] {
+        let told = by_imap(&format!("mail_max_lock_timeout = {time}\n"));
+        let about = told.lines().find(|line| line.starts_with("mail_max_lock_timeout"));
+        match expected {
+            None => assert_eq!(about, None, "{time}"),
+            Some(text) => assert!(about.is_some_and(|line| line.contains(text)), "{time}: {told}"),
+        }
+    }
+}
