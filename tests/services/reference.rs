@@ -61,11 +61,20 @@ fn the_configuration_page_has_every_key_with_its_default() {
 
 #[test]
 fn configurations_on_the_pages_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("onedrop.toml");
     let mut count = 0;
     for page in Page::all() {
         for block in page.blocks().iter().filter(|block| block.language == "toml") {
-            let config = toml::from_str::<Config>(&block.text);
-            assert!(config.is_ok(), "{}: {}\n{}", page.name, config.unwrap_err(), block.text);
+            fs::write(&file, &block.text).expect("a file");
+            let loaded = Config::load_from(Some(&file), std::iter::empty());
+            let problems = loaded.err().map(|errors| errors.problems().to_vec());
+            // The files that a page names are not on this host, nor is all on it that goes together.
+            let excused = ["no such file", "needs the password of store.user"];
+            for problem in problems.unwrap_or_default() {
+                let is_excused = excused.iter().any(|end| problem.text.ends_with(end));
+                assert!(is_excused, "{}: {problem}\n{}", page.name, block.text);
+            }
             count += 1;
         }
     }
