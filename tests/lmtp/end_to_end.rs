@@ -227,8 +227,8 @@ fn odd_bytes_arrive_as_they_were_sent(way: Way) {
     letters::stand_in(&site.dovecot, "scuba", "INBOX", [message]);
 }
 
-/// Postfix knows a message's size with two bytes for each line's end, and returns by itself what is
-/// over a size told to it.
+/// Postfix counts two bytes for each line's end, and itself returns a message that is over a size
+/// that the server offers.
 fn a_message_just_below_the_limit_is_not_returned(way: Way) {
     let site = Site::with_servers();
     let lmtp = site.server(&format!("{STORY}[limits]\nmessage_bytes = 16000\n"));

@@ -1,10 +1,10 @@
 //! Reads Prometheus' text exposition format (version 0.0.4) strictly: what a line may be, that a
-//! family is told once and stands together, that a histogram's buckets add up. Panics with the line
+//! family comes once and in one piece, that a histogram's buckets add up. Panics with the line
 //! that is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The samples by name and labels, as they stand in the text.
+/// The samples by name and labels, as the text has them.
 pub struct Exposition {
     samples: BTreeMap<String, f64>,
     kinds: BTreeMap<String, String>,

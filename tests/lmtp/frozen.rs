@@ -12,7 +12,7 @@ use crate::support::site::Site;
 
 const SCUBA: &str = "scuba@mail.axial.net";
 
-/// A disk of its own that can be frozen (fsfreeze(8)): whoever writes hangs. Thawed and unmounted
+/// A disk of its own that can be frozen (fsfreeze(8)): every write hangs. Thawed and unmounted
 /// on `Drop`. Needs root.
 struct Disk(PathBuf);
 

@@ -1,5 +1,5 @@
 //! Mailboxes that hang, several at once and with several messages each: their recipients are put
-//! off within the time that a delivery has, and nobody else waits for them.
+//! off within the time that a delivery has, and no other recipient waits for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,9 +13,9 @@ use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::wait_until;
 
-/// A hanging append is given up `answer_secs` after its last bytes, and who waits for its turn
-/// `answer_secs` before the deadline: long enough for all others to be served meanwhile on a busy
-/// machine.
+/// A delivery gives up a hanging append `answer_secs` after its last bytes, and one that waits for
+/// its turn `answer_secs` before the deadline: long enough for all others to be served meanwhile on
+/// a busy machine.
 const LIMITS: &str =
     "[lock]\nwait_secs = 3\nlease_secs = 44\n[limits]\ndeadline_secs = 30\nanswer_secs = 12\n";
 /// Deadline and answer.

@@ -228,8 +228,8 @@ fn the_same_recipient_a_hundred_times_is_one_copy_and_a_reply_each() {
 fn ten_thousand_connections_end_nobody_elses() {
     let mut target = Target::start();
     let port = target.lmtp.port();
-    // The good client's connection is older than the crowd; a full server may refuse whoever comes
-    // later.
+    // The good client's connection is older than the crowd; a full server may refuse clients
+    // that come later.
     target.withstands(|_| {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut crowd = Vec::new();
@@ -315,7 +315,7 @@ fn garbage_is_answered_or_hung_up_on() {
         for piece in pieces {
             let stream = raw(lmtp);
             let mut writer = stream.try_clone().expect("socket");
-            // Whoever does not read the answers may not be read from: both at once.
+            // The server may not read from a client that does not read the answers: both at once.
             let writing = thread::spawn(move || {
                 let _ =
                     writer.write_all(&piece).and_then(|()| writer.write_all(b"\r\n.\r\nQUIT\r\n"));
@@ -341,8 +341,8 @@ fn nothing_after_quit_counts() {
     target.scuba_has(&[]);
 }
 
-/// Replies that nobody reads fill a buffer of the server's and then wait, for a bounded time and in
-/// bounded memory.
+/// Replies that the client does not read fill a buffer of the server's and then wait, for a bounded
+/// time and in bounded memory.
 #[test]
 fn a_client_that_never_reads_is_not_waited_for_by_others() {
     let mut target = Target::start();
@@ -350,8 +350,7 @@ fn a_client_that_never_reads_is_not_waited_for_by_others() {
         let mut deaf: Vec<UnixStream> = (0..20).map(|_| raw(lmtp)).collect();
         for stream in &mut deaf {
             stream.set_write_timeout(Some(Duration::from_millis(300))).expect("socket");
-            // Of a command that may be said without end there is none, but this one may be said for
-            // ten minutes.
+            // No command may be repeated without end, but this one may for ten minutes.
             let _ = pour(stream, &b"RCPT TO:<a@b>\r\n".repeat(4000), 100);
         }
     });

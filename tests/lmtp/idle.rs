@@ -1,6 +1,6 @@
-//! `lmtp.idle_secs`: who says nothing for so long is told 421 4.4.2 and closed; who stops amid a
-//! message is closed, and nothing of it is delivered; who sends a byte now and then has no more
-//! time; who sends steadily has all it needs.
+//! `lmtp.idle_secs`: the server replies 421 4.4.2 to a client that says nothing for so long, and
+//! closes. It also closes on a client that stops amid a message, and delivers nothing of that. A
+//! client that sends a byte now and then gets no more time; one that sends steadily gets enough.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -75,7 +75,7 @@ fn all_of(mut stream: UnixStream) -> (String, Instant) {
 }
 
 #[test]
-fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
+fn a_client_that_falls_silent_hears_so_and_is_closed_wherever_it_stopped() {
     let mut served = Served::start();
     let places = [
         "",
@@ -103,9 +103,9 @@ fn who_says_nothing_more_is_told_so_and_closed_wherever_it_stopped() {
     served.is_well(&["Subject: whole\n\nbody\n"]);
 }
 
-/// A cut message is nobody's answer: the client is not told that it was taken, and it was not.
+/// The server gives no positive reply to a message that was cut, and does not deliver it.
 #[test]
-fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
+fn a_client_that_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
     let mut served = Served::start();
     let places = [
         "DATA\r\n",
@@ -130,7 +130,7 @@ fn who_stops_amid_a_message_is_closed_and_nothing_is_delivered() {
 
 /// Each byte comes well within the idle time; all of them would take minutes.
 #[test]
-fn who_trickles_is_bounded() {
+fn a_client_that_trickles_is_bounded() {
     let mut served = Served::start();
     let trickles: [(&str, &[u8]); 3] = [
         ("LHLO x\r\n", b"N"),
@@ -161,7 +161,7 @@ fn who_trickles_is_bounded() {
 
 /// Data may take longer than the idle time, as long as it comes.
 #[test]
-fn who_sends_steadily_is_served_however_long_it_takes() {
+fn a_client_that_sends_steadily_is_served_however_long_it_takes() {
     let mut served = Served::start();
     let mut stream = served.connect();
     let began = Instant::now();

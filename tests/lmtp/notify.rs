@@ -1,5 +1,5 @@
-//! What `onedrop lmtp` tells systemd (sd_notify(3)): that it serves once it does, that it is alive,
-//! that it stops.
+//! What `onedrop lmtp` reports to systemd (sd_notify(3)): that it serves, that it is alive, that it
+//! stops.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -84,7 +84,7 @@ struct Service {
 }
 
 impl Service {
-    /// Whoever hears READY=1 finds it listening: the first call is not refused.
+    /// At READY=1 it listens: the first client is not refused.
     fn start() -> Service {
         let site = Site::embedded();
         let socket = site.root.join("notify");
@@ -95,7 +95,7 @@ impl Service {
         let (answer, greeting) = mpsc::channel();
         let manager = Manager::listen(listener, move || {
             let called = place.recv().map(|place| LmtpClient::unix(&place, LONG));
-            // A second READY=1 has no place to call, and nobody waits for it.
+            // After a second READY=1 no client is to connect.
             let _ = called.map(|client| answer.send(client.map(|client| client.greeting.code)));
         });
         let launch = site.launch("").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", &micros);
@@ -157,9 +157,9 @@ fn a_reload_leaves_it_ready() {
     }
 }
 
-/// A delivery is under way: the service is stopping, and alive, until that has ended.
+/// While a delivery runs, the service is stopping and alive, until that has ended.
 #[test]
-fn it_is_stopping_and_alive_until_what_is_under_way_is_done() {
+fn it_is_stopping_and_alive_until_its_last_delivery_is_done() {
     let mut service = Service::start();
     let mut client = service.lmtp.client();
     let first = client.deliver(ANN, &["scuba@mail.axial.net"], from_ann("first"));

@@ -67,10 +67,10 @@ fn not_ok(replies: Vec<Reply>) -> Vec<String> {
     replies.into_iter().filter(|reply| !reply.is_ok()).map(|reply| reply.text).collect()
 }
 
-/// Each recipient twice and one shared copy, all of it in transactions of its own: whoever waits
-/// for another's copy keeps no session from the one that writes it.
+/// Each recipient twice and one shared copy, all of it in transactions of its own: a delivery
+/// that waits for a copy holds no session that the writer of the copy needs.
 #[test]
-fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
+fn a_delivery_that_waits_for_a_copy_holds_no_session_that_its_writer_needs() {
     let site = Site::with_servers();
     let small =
         format!("{STORY}[pool]\nledger = 4\nper_account = 1\n[limits]\ndeadline_secs = 30\n");
@@ -109,7 +109,7 @@ fn who_waits_for_a_copy_keeps_no_session_from_its_writer() {
 
 /// Records go to the ledger together: one that has to wait there waits alone.
 #[test]
-fn a_message_whose_row_is_locked_holds_up_no_other() {
+fn a_message_whose_row_is_locked_blocks_no_other() {
     let site = Site::with_servers();
     let patient = format!("{STORY}[lock]\nwait_secs = 35\n");
     let lmtp = site.server(&patient);

@@ -1,5 +1,5 @@
-//! SIGHUP: a configuration that is wrong changes nothing and is told with its file and key; one
-//! that is right holds from the next message on, whichever connection it comes by.
+//! SIGHUP: a wrong configuration changes nothing, and the log names its file and key; a right one
+//! counts from the next message on, on every connection.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! `onedrop lmtp` by itself, with a ledger in a file and Maildirs: what it says to clients, to the
-//! log and to whoever watches it.
+//! log and to what watches it.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -83,14 +83,14 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
     assert!(ended.status.success(), "{ended:?}");
 }
 
-/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it tells
-/// systemd.
+/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it reports
+/// to systemd.
 struct Hanging {
     site: Site<Files>,
-    /// What it told systemd.
+    /// What it reported to systemd.
     told: Arc<Mutex<String>>,
     metrics: SocketAddr,
-    // Dropped in this order: what hangs can be ended once nobody holds it.
+    // Dropped in this order: what hangs can be ended once nothing holds it.
     _strace: Server,
     server: Lmtp,
 }
@@ -148,7 +148,7 @@ impl Hanging {
         text.contains("\nonedrop_deliveries_overdue 1\n")
     }
 
-    /// Whether any of what it tells systemd in the next ticks is that all is well.
+    /// Whether it reports to systemd in the next ticks that all is well.
     fn tells_that_all_is_well(&self) -> bool {
         self.told.lock().expect("words").clear();
         let said = || self.told.lock().expect("words").clone();
@@ -188,10 +188,10 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
     }
 }
 
-/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user of its
-/// own, whom nobody has.
+/// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user
+/// without any other process.
 #[test]
-fn a_client_for_whom_there_is_no_thread_is_told_to_come_again() {
+fn a_client_for_which_there_is_no_thread_is_put_off() {
     let site = Site::embedded();
     let user = 1_000_000 + std::process::id();
     site.give_to(user);

@@ -1,5 +1,5 @@
-//! Who may use the LMTP server's Unix socket, and whose word is taken there for who logged in. Run
-//! as root: the others are real users.
+//! Which users may use the LMTP server's Unix socket, and from which a SASL login name is believed
+//! there. Needs root: the other users are real ones.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use crate::support::{free_port, onedrop_path, unix_user};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 const DOUG: &str = "doug@mail.axial.net";
-/// Nobody else on this host.
+/// No user of this host has this number.
 const OURS: u32 = 54_321;
 const LONG: Duration = Duration::from_secs(120);
 
@@ -174,7 +174,7 @@ fn who_logged_in_is_believed_from_our_own_user_root_and_postfix_and_from_nobody_
         sent.sort_by_key(|copy| expected.iter().position(|one| one == copy));
         assert_eq!(sent, expected, "after {name}");
     }
-    // By TCP anybody may say so, root as well.
+    // By TCP any user may connect: a login name is not believed, not even from root.
     let mut client = LmtpClient::tcp(port, LONG).expect("a server");
     assert!(client.command("LHLO test.example").expect("an answer").is_ok());
     say_that_doug_logged_in(client, "tcp");

@@ -37,7 +37,7 @@ impl Drop for MailboxLock {
 }
 
 pub struct Dovecot {
-    // Declared first: dropped before its folder goes.
+    // Declared first: dropped before its folder is deleted.
     server: Server,
     root: TempRoot,
     /// IMAP, IMAP over TLS, LMTP.
@@ -45,7 +45,7 @@ pub struct Dovecot {
 }
 
 impl Dovecot {
-    /// With Dovecot's default processes, which cost a test the least until it logs in.
+    /// With Dovecot's default processes, which are the fastest for a test that does not log in.
     pub fn start() -> Self {
         Self::start_with("")
     }
@@ -129,7 +129,7 @@ impl Dovecot {
             .current_dir("/")
             .stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
-        // A clean stop takes Dovecot a second, which nobody needs on Drop.
+        // A clean stop takes Dovecot a second, which no test needs on Drop.
         let mut server = Server::start("dovecot", command, Signal::SIGKILL, &log_path);
         server.wait_ready(|| {
             ports.iter().all(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok())
@@ -170,13 +170,13 @@ impl Dovecot {
         PASSWORD
     }
 
-    /// For `doveadm -c` and `dovecot-lda -c`, readable by everybody.
+    /// For `doveadm -c` and `dovecot-lda -c`, readable by all users.
     pub fn config_file(&self) -> PathBuf {
         self.root.join("dovecot.conf")
     }
 
-    /// Holds the account's INBOX as somebody's mail program would, until the guard is dropped:
-    /// Dovecot waits for its lock, whose holder lives. The mailbox must be there.
+    /// Locks the account's INBOX as a mail program would, until the guard is dropped: Dovecot waits
+    /// for the lock, because its holder lives. The mailbox must exist.
     pub fn lock_mailbox(&self, account: &str) -> MailboxLock {
         let lock = self.maildir(account).join("dovecot-uidlist.lock");
         let host = nix::unistd::gethostname().expect("our name");
@@ -216,7 +216,7 @@ impl Dovecot {
     /// Every message of a mailbox in order of UID, byte for byte as the server gives it (line ends
     /// are CRLF).
     ///
-    /// `mailbox` is a name as it goes over the wire: modified UTF-7. A mailbox that does not exist
+    /// `mailbox` is a name as IMAP sends it: modified UTF-7. A mailbox that does not exist
     /// has no messages.
     pub fn messages(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
         let fetched = self.fetch(account, mailbox, "UID BODY.PEEK[]");

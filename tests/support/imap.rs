@@ -61,7 +61,7 @@ impl Imap {
         self.answer(&tag)
     }
 
-    /// APPEND with a non-synchronising literal. `options` stands between mailbox and literal, e.g.
+    /// APPEND with a non-synchronising literal. `options` comes between mailbox and literal, e.g.
     /// `(\Seen)`.
     pub fn append(
         &mut self,

@@ -9,8 +9,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use super::{TempRoot, is_root};
 
-/// `program` where there is no journal, so that a server logs to standard error, whatever host this
-/// is. Only root can hide one: for others it is as it is.
+/// Runs `program` without a journal, so that a server logs to standard error. Only root can hide a
+/// journal of this host: other users run the program as it is.
 pub fn without_journal(program: impl AsRef<OsStr>) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -35,7 +35,7 @@ impl Journal {
         Journal { folder, socket }
     }
 
-    /// Goes before a program and its arguments, which then take this for the journal.
+    /// A prefix for a program and its arguments, which then take this for the journal.
     pub fn command(&self) -> Command {
         let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && \
                       mount --bind \"$0\" /run/systemd/journal && exec \"$@\"";

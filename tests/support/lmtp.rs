@@ -1,5 +1,5 @@
-//! `onedrop lmtp` as a child: as the user to whom its configuration's folder belongs, on a Unix
-//! socket in that folder and a TCP port of its own, with its metrics on another.
+//! `onedrop lmtp` as a child process: as the user that owns its configuration's folder, on a Unix
+//! socket in that folder and a TCP port of its own, with its metrics on another port.
 //!
 //! Like a service manager, the rig may hold the listening sockets itself and pass them on
 //! (sd_listen_fds(3)): then a client that connects between two lives of the server waits instead of
@@ -24,8 +24,8 @@ use super::lmtp_client::LmtpClient;
 use super::server::Server;
 use super::{free_port, onedrop_path, set_mode, wait_until};
 
-/// No drain may take longer than the longest delivery (the deadline and its answer), with what a
-/// busy machine adds.
+/// No drain may take longer than the longest delivery (the deadline and its answer) on a busy
+/// machine.
 const LONGEST_DRAIN: Duration = Duration::from_secs(90);
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 
@@ -47,7 +47,7 @@ pub struct Resident {
 /// How the server is started.
 pub struct Launch {
     config: PathBuf,
-    /// Where it was built others may not go.
+    /// A copy: other users may not enter the folder where it was built.
     program: PathBuf,
     before: Vec<OsString>,
     user: Vec<String>,
@@ -98,13 +98,13 @@ impl Launch {
         }
     }
 
-    /// Its Unix socket alone, with the mode that its configuration says; no metrics.
+    /// With its Unix socket alone, in the mode that its configuration says; no metrics.
     pub fn bare(mut self) -> Launch {
         self.ports = None;
         self
     }
 
-    /// Only where its configuration says.
+    /// Listens only where its configuration says.
     pub fn where_configured(mut self) -> Launch {
         self.listens = false;
         self.bare()
@@ -220,7 +220,7 @@ impl Launch {
         lmtp
     }
 
-    /// Returns when this is true.
+    /// Returns when `ready` is true.
     pub fn start_when(self, ready: impl FnMut() -> bool) -> Lmtp {
         let mut lmtp = self.begin();
         lmtp.server.wait_ready(ready);
@@ -303,8 +303,8 @@ impl Lmtp {
         Ended { status: self.server.status().expect("it has ended"), took: began.elapsed() }
     }
 
-    /// [`Lmtp::stop`] where it was started by strace(1), which ends with what it traces, and not by
-    /// a signal.
+    /// [`Lmtp::stop`] for a server under strace(1), which ends with what it traces, and not by a
+    /// signal.
     pub fn stop_traced(&mut self) -> ExitStatus {
         for pid in self.server.descendants().into_keys() {
             // Its threads may have been killed on purpose.

@@ -1,5 +1,5 @@
-//! An LMTP client for tests (RFC 2033): as small as it can be, and free to say what no good client
-//! says.
+//! An LMTP client for tests (RFC 2033): as small as it can be, and able to send what no good client
+//! sends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -61,7 +61,7 @@ impl LmtpClient {
         Ok(client)
     }
 
-    /// A connection with its LHLO said; panics when it is not welcome.
+    /// Connects and says LHLO; panics if the server refuses.
     pub fn welcome(path: &Path) -> Self {
         let mut client = Self::unix(path, PATIENCE).expect("a server");
         assert_eq!(client.greeting.code, 220, "{:?}", client.greeting);
@@ -76,7 +76,7 @@ impl LmtpClient {
         self.reply()
     }
 
-    /// Bytes as they are.
+    /// Sends these bytes.
     pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
@@ -152,7 +152,7 @@ impl LmtpClient {
     }
 
     pub fn shut(&self, part: Shutdown) {
-        // Already closed is as good.
+        // It may be closed already.
         let _ = self.stream.get_ref().shut_part(part);
     }
 

@@ -73,7 +73,7 @@ impl PostfixSpec {
 }
 
 pub struct Postfix {
-    // Declared first: dropped before its folder goes.
+    // Declared first: dropped before its folder is deleted.
     server: Server,
     guard: Option<Guard>,
     root: TempRoot,
@@ -435,9 +435,9 @@ fn active_lines(path: &str) -> Vec<String> {
 }
 
 /// A message that qmgr(8) would retry in the moment between the last recipient's status and
-/// pipe(8)'s closing of the queue file is "skipped, still being delivered": it goes back to
-/// incoming, is hidden for a minute, and is seen again at qmgr's next wake-up, by default after 300
-/// s. Tests that retry each second do meet that moment: wake it sooner.
+/// pipe(8)'s closing of the queue file is "skipped, still being delivered": qmgr moves it back to
+/// incoming, hides it for a minute, and sees it again at its next wake-up, by default after 300 s.
+/// Tests that retry each second meet that moment: so qmgr wakes up sooner.
 fn master_cf(port: u16) -> String {
     format!(
         "127.0.0.1:{port} inet n - n - - smtpd\n\

@@ -23,7 +23,7 @@ const TEMPLATE: &str = "template-1";
 /// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs
 /// its password (SCRAM). Data is as durable as by default: fsync and `synchronous_commit` are on.
 pub struct Postgres {
-    // Declared first: dropped before its folder goes.
+    // Declared first: dropped before its folder is deleted.
     server: Server,
     root: TempRoot,
     port: u16,
@@ -173,7 +173,7 @@ impl Postgres {
             .arg(self.socket_dir())
             .arg("-D")
             .arg(&data);
-        // The configuration above is read by whoever connects later than the reload.
+        // Sessions that begin after the reload read the configuration above.
         let mut copied = false;
         let copied = wait_until(Duration::from_secs(10), || {
             copied = copied || copy.current_dir("/").status().is_ok_and(|status| status.success());
@@ -292,7 +292,7 @@ pub fn bin(name: &str) -> PathBuf {
     newest.map_or_else(|| PathBuf::from(name), |(_, path)| path.join("bin").join(name))
 }
 
-/// The user that servers of the database run as, or `None` to stay who we are.
+/// The user that servers of the database run as; `None`: this process' own.
 pub fn run_as() -> Option<&'static str> {
     is_root().then_some(USER)
 }

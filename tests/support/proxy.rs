@@ -26,7 +26,7 @@ pub enum Upstream {
     Postgres(PathBuf),
 }
 
-/// Where the fault is. Before it everything goes through.
+/// Where the fault is. Before it the proxy passes everything on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// In place of the first thing the server says.
@@ -50,11 +50,11 @@ pub enum Stage {
 /// What happens there.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// Nothing goes through any more in either direction; the connections stay open.
+    /// The proxy passes nothing on in either direction; the connections stay open.
     Freeze,
     /// Both connections are closed.
     Cut,
-    /// The server's words go through at one byte a second.
+    /// The proxy passes the server's words on at one byte a second.
     Drip,
     /// The client hears this, and then nothing more.
     Say(&'static [u8]),
@@ -62,9 +62,9 @@ pub enum Fault {
     SayAndCut(&'static [u8]),
     /// The client hears this, and then `x` without an end.
     Flood(&'static [u8]),
-    /// The client hears this version of what the server said; the conversation goes on.
+    /// The client hears this version of what the server said; the conversation continues.
     Edit(fn(&[u8]) -> Vec<u8>),
-    /// All waits until [`Proxy::release`], and then goes on.
+    /// All waits until [`Proxy::release`], and then continues.
     Hold,
 }
 
@@ -157,7 +157,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.ended.store(true, Ordering::SeqCst);
         self.heal();
-        // Wakes the listener up, so that it goes.
+        // Wakes the listener up, so that it ends.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
@@ -176,7 +176,7 @@ struct Conversation {
     server: Stream,
 }
 
-/// Whether a direction goes on.
+/// Whether a direction continues.
 type Flow = std::io::Result<bool>;
 
 impl Conversation {
@@ -225,7 +225,7 @@ impl Conversation {
         self.begun.store(true, Ordering::SeqCst);
     }
 
-    /// The fault, where the server has said `said`; returns whether this direction goes on.
+    /// The fault, where the server has said `said`; returns whether this direction continues.
     fn fail(&self, said: &[u8]) -> Flow {
         self.state.reached.fetch_add(1, Ordering::SeqCst);
         let Some((_, fault)) = self.plan else { return Ok(true) };
@@ -372,7 +372,7 @@ impl Conversation {
         loop {
             let count = server.read(&mut buffer)?;
             if count == 0 {
-                // What a server says before it goes, without a ReadyForQuery.
+                // What a server says before it ends, without a ReadyForQuery.
                 client.write_all(&input)?;
                 return Ok(true);
             }

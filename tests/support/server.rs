@@ -250,7 +250,7 @@ fn stat(pid: u32) -> Option<(u32, u64)> {
 }
 
 /// Processor time of a process, also of threads that have ended, and of those children that it has
-/// waited for. The kernel tells it in ticks of 10 ms, too rough for hundreds of processes that each
+/// waited for. The kernel gives it in ticks of 10 ms, too rough for hundreds of processes that each
 /// do little, and that of living threads exactly.
 fn cpu_of(pid: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

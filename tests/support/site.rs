@@ -34,7 +34,7 @@ authserv_id = "mail.axial.net"
 
 /// Ledger and store are `P`: [`Servers`] or [`Files`].
 pub struct Site<P: Places = Servers> {
-    // Declared first: dropped before the folder goes.
+    // Declared first: dropped before the folder is deleted.
     places: P,
     pub root: TempRoot,
 }
@@ -55,7 +55,7 @@ pub trait Places {
     /// Prepares a configuration's folder, and the ledger for a store at this URL.
     fn prepare(&self, folder: &Path, store: &str);
 
-    /// To whom the folders of configurations belong.
+    /// The user that owns the folders of configurations.
     fn owner(&self, root: &Path) -> u32;
 }
 
@@ -206,9 +206,9 @@ impl Site {
 }
 
 impl Servers {
-    /// Puts on record that the mail server heeds for whom we log in, as it does: deliveries by way
-    /// of a proxy that counts what they do are not to find that out. `tests/peers/imap_proof.rs`
-    /// is about it.
+    /// Puts the proof on record that this mail server heeds the authorization identity: deliveries
+    /// through a proxy that counts their commands must not prove it again. See
+    /// `tests/peers/imap_proof.rs`.
     fn note_the_proof(&self, store: &str) {
         if let Some((_, server)) = store.split_once("://").filter(|(way, _)| way.contains("imap")) {
             let user = self.dovecot.master_user();
@@ -298,7 +298,7 @@ impl Site<Files> {
         rows.map(|row| row.expect("row")).collect()
     }
 
-    /// A file stands where the account's Maildir should be: nothing can be stored for it.
+    /// Puts a file where the account's Maildir should be: nothing can be stored for it.
     pub fn block(&self, account: &str) {
         self.root.write(&format!("mail/{account}/Maildir"), "no folder");
     }

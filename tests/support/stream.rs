@@ -19,7 +19,7 @@ impl Stream {
     }
 
     pub fn shut(&self) {
-        // Already closed is as good.
+        // It may be closed already.
         let _ = self.shut_part(Shutdown::Both);
     }
 

@@ -78,7 +78,7 @@ impl Run {
         self.child.stdin.take().expect("stdin")
     }
 
-    /// Writes the message in the background: whoever does not read everything holds nobody up.
+    /// Writes the message in the background: a process that does not read it all blocks no test.
     pub fn feed(&mut self, message: Vec<u8>) {
         let mut stdin = self.stdin();
         // A delivery that ended early is judged by its status.
@@ -108,8 +108,8 @@ impl Run {
     }
 }
 
-/// The most memory a process ever had resident (proc(5)); 0 once it has ended. What wait4(2) tells
-/// afterwards begins with the size of the process that forked.
+/// The most memory a process ever had resident (proc(5)); 0 once it has ended. What wait4(2)
+/// reports afterwards begins with the size of the process that forked.
 fn high_water_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -254,7 +254,7 @@ impl Letter {
     }
 }
 
-/// Runs `work` for every item, `at_once` of them at a time; whatever panics is told with its item,
+/// Runs `work` for every item, `at_once` of them at a time; a panic is reported with its item,
 /// after all are done.
 pub fn for_each<T: Sync + std::fmt::Debug>(items: &[T], at_once: usize, work: impl Fn(&T) + Sync) {
     let next = std::sync::atomic::AtomicUsize::new(0);
