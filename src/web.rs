@@ -39,9 +39,6 @@ pub fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static) -> Rou
 }
 
 /// Serves in a thread of its own, for the life of the process.
-///
-/// # Errors
-/// The address cannot be listened on, or there is no thread.
 pub fn serve(address: SocketAddr, router: Router) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -74,63 +71,5 @@ async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
             let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(client), service)).await;
             drop(place);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
-    use std::time::Instant;
-
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(30);
-
-    fn start() -> SocketAddr {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("an address");
-        drop(free);
-        let page = Router::new().route("/page", get(|| async { "a page" }));
-        serve(address, metrics(|| "a 1\n".to_owned()).merge(page)).expect("it listens");
-        address
-    }
-
-    fn connect(address: SocketAddr) -> TcpStream {
-        let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(LONG)).expect("an option");
-        stream
-    }
-
-    fn ask(address: SocketAddr, path: &str) -> String {
-        let mut stream = connect(address);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("a question");
-        let mut said = String::new();
-        stream.read_to_string(&mut said).expect("an answer, and the end");
-        said
-    }
-
-    #[test]
-    fn a_page_joins_the_metrics() {
-        let address = start();
-        let said = ask(address, "/metrics");
-        let (head, body) = said.split_once("\r\n\r\n").expect("a head");
-        assert_eq!(body, "a 1\n");
-        assert!(head.contains(&format!("Content-Type: {TEXT_FORMAT}\r\n")), "{head}");
-        assert!(ask(address, "/page").ends_with("\r\n\r\na page"));
-        assert!(ask(address, "/other").starts_with("HTTP/1.1 404 Not Found\r\n"));
-    }
-
-    #[test]
-    fn silent_clients_leave_their_places_to_others() {
-        let address = start();
-        let began = Instant::now();
-        let silent: Vec<TcpStream> = (0..3 * CONNECTIONS).map(|_| connect(address)).collect();
-        assert!(ask(address, "/metrics").starts_with("HTTP/1.1 200 OK\r\n"));
-        let took = began.elapsed();
-        assert!(took >= 3 * PATIENCE && took < LONG, "{took:?}");
-        for mut one in silent {
-            assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0, "it was turned away");
-        }
     }
 }

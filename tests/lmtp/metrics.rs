@@ -1,10 +1,12 @@
-//! What `onedrop lmtp` counts, and how it tells: after a known sequence of deliveries each counter
-//! has exactly its value, and the text is what Prometheus reads.
+//! What `onedrop lmtp` counts: after a known sequence of deliveries each counter has exactly its
+//! value, and the text is what Prometheus reads.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::libc;
 
 use crate::exposition::Exposition;
 use crate::support::lmtp::Lmtp;
@@ -118,8 +120,19 @@ fn each_counter_is_exactly_what_happened() {
     assert!(wait_until(LONG, || scrape(&lmtp).value("onedrop_connections") == 0.0));
 }
 
-/// Another delivery has the message's lock: the wait is counted, whether it comes to a good end or
-/// to none.
+/// Whether a delivery pauses between two tries to take a lock: nothing else in a client's thread
+/// sleeps.
+fn waits_for_a_lock(lmtp: &Lmtp) -> bool {
+    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
+    let tasks = fs::read_dir(format!("/proc/{}/task", lmtp.pid())).expect("the server's threads");
+    tasks.flatten().any(|task| {
+        let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        read("comm") == "client\n" && read("syscall").starts_with(&sleep)
+    })
+}
+
+/// Another delivery has the message's lock: the wait is counted, whether the delivery then succeeds
+/// or not.
 #[test]
 fn contention_is_counted_and_pools_show_what_is_in_use() {
     let site = Site::embedded();
@@ -145,9 +158,8 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     let held = site.hold(message.as_bytes());
     let accepted = client.begin(ANN, &[SCUBA]).expect("replies");
     client.send_message(&message).expect("a message");
-    // So that it has tried and waited for certain, of the 20 s that it may.
-    thread::sleep(Duration::from_secs(3));
-    // A session is taken for each try: nobody keeps one while he waits for somebody else.
+    assert!(wait_until(LONG, || waits_for_a_lock(&lmtp)), "{}", lmtp.log());
+    // Each try takes a session: a delivery keeps none while it waits for another delivery.
     let at_rest_meanwhile = || sessions(&scrape(&lmtp)) == expected([1, 0], [0, 0]);
     assert!(wait_until(LONG, at_rest_meanwhile), "{}", lmtp.metrics());
     drop(held);
@@ -158,7 +170,7 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     assert_eq!(phases(&after).map(|count| count as u32), [2, 2, 2, 2], "a wait is a lock's time");
     // A Maildir has no sessions to keep.
     assert_eq!(sessions(&after), expected([1, 0], [0, 0]));
-    // Who is alone waits for nobody.
+    // A delivery that is alone does not wait.
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("alone", "body")), [250]);
     assert_eq!(at_rest(&lmtp).value("onedrop_contention_waits_total"), waits);
 
@@ -175,7 +187,7 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     assert_eq!(told.value("onedrop_deliveries_total{outcome=\"tempfail\",status=\"4.3.0\"}"), 1.0);
 }
 
-/// Nobody can tell whose they are: put off, the second without another question.
+/// The directory cannot say whose they are: both are put off, the second without another query.
 #[test]
 fn recipients_that_cannot_be_looked_up_are_counted() {
     let site = Site::embedded();
@@ -205,7 +217,7 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     client.send_message(&message).expect("a message");
     proxy.wait_reached();
     let told = scrape(&lmtp);
-    // Nobody keeps the ledger while the mail server takes its time.
+    // No delivery keeps a session with the ledger while the mail server takes its time.
     for (pool, used) in [("ledger", 0.0), ("store", 1.0)] {
         assert_eq!(
             told.value(&format!("onedrop_pool_sessions{{pool=\"{pool}\",state=\"used\"}}")),
@@ -217,7 +229,7 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     let told = at_rest(&lmtp);
     assert_eq!(told.value("onedrop_in_doubt_total"), 1.0);
     assert_eq!(told.with_prefix("onedrop_copies_total{how=\"found\"}"), [" 0"]);
-    // What had trouble is not kept.
+    // A session that failed is not kept.
     assert_eq!(told.value("onedrop_pool_sessions{pool=\"store\",state=\"idle\"}"), 0.0);
     proxy.heal();
     let mut code = 0;
@@ -237,19 +249,38 @@ fn a_lease_in_doubt_is_counted_and_so_is_the_look_that_settles_it() {
     assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
 }
 
+fn connect(lmtp: &Lmtp) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
+    stream.set_read_timeout(Some(LONG)).expect("socket");
+    stream
+}
+
 /// All that is answered to `request`.
 fn ask(lmtp: &Lmtp, request: &str) -> String {
-    let mut stream =
-        TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
-    stream.set_read_timeout(Some(LONG)).expect("socket");
+    let mut stream = connect(lmtp);
     stream.write_all(request.as_bytes()).expect("a question");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
     text
 }
 
+/// There are eight places, and a client has each for two seconds at most (`src/web.rs`).
 #[test]
-fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
+fn silent_clients_leave_their_places_to_others() {
+    let site = Site::embedded();
+    let lmtp = site.server("");
+    let began = Instant::now();
+    let silent: Vec<TcpStream> = (0..3 * 8).map(|_| connect(&lmtp)).collect();
+    assert!(ask(&lmtp, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(3 * 2) && took < LONG, "{took:?}");
+    for mut one in silent {
+        assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0, "it was turned away");
+    }
+}
+
+#[test]
+fn only_metrics_are_served_and_slow_clients_do_not_block_others() {
     let site = Site::embedded();
     let lmtp = site.server("");
     for path in ["/", "/metric", "/metrics/x", "/metricsx", "//metrics"] {
@@ -276,12 +307,9 @@ fn only_metrics_are_told_and_slow_clients_hold_nobody_up() {
         );
         Exposition::parse(body);
     }
-    // One who says nothing, one who does not come to an end, one who says too much, one who is
-    // gone.
-    let connect =
-        || TcpStream::connect(("127.0.0.1", lmtp.metrics_port())).expect("a metrics address");
-    let mut slow = [connect(), connect(), connect()];
-    drop(connect());
+    // Clients that say nothing, that do not come to an end, that say too much, that are gone.
+    let mut slow = [connect(&lmtp), connect(&lmtp), connect(&lmtp)];
+    drop(connect(&lmtp));
     slow[1].write_all(b"GET /metrics HTTP/1.1\r\nHo").expect("a part");
     let _ = slow[2].write_all(&[b'x'; 100_000]);
     let began = Instant::now();
