@@ -36,7 +36,7 @@ pub mod directory;
 mod durable;
 pub mod envelope;
 pub mod exit;
-mod group_commit;
+pub mod group_commit;
 pub mod hook;
 pub mod ledger;
 pub mod lmtp;

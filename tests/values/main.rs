@@ -1,11 +1,14 @@
-//! Identity, hashes, parsers, addresses and configured texts: pure functions, without servers; and
-//! the form of the sources.
+//! Identity, hashes, parsers, addresses, configured texts and tools, without servers; and the form
+//! of the sources.
 
 mod config;
 mod directory;
 mod fuzz;
 mod golden;
+mod group_commit;
 mod layering;
 mod message;
 mod sender;
 mod style;
+mod telemetry;
+mod text;

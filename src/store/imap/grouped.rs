@@ -58,7 +58,7 @@ impl Appends {
     /// other appends are under way: then it is better to go with them.
     pub fn begin(&self, destination: &Destination) -> Option<EarlyMark<'_>> {
         let entry = self.entry(destination);
-        let is_first = !entry.mailbox.group.is_busy()
+        let is_first = entry.mailbox.group.count() == (0, 0)
             && !entry.mailbox.has_begun.swap(true, Ordering::Relaxed);
         is_first.then(|| EarlyMark(entry))
     }
@@ -109,7 +109,7 @@ impl Appends {
     /// How many appends wait for their turn.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
-        self.mailboxes().values().map(|(_, mailbox)| mailbox.group.waiting()).sum()
+        self.mailboxes().values().map(|(_, mailbox)| mailbox.group.count().1).sum()
     }
 
     /// Whether an append to any mailbox is under way.

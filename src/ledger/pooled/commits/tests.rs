@@ -70,7 +70,7 @@ fn in_company(
 ) -> Vec<thread::Result<Option<Result<Confirmed, LedgerError>>>> {
     let commits = Commits::with(1, LATER);
     meanwhile(&commits, call, |_, go| {
-        until(|| commits.0.waiting() == 4);
+        until(|| commits.0.count().1 == 4);
         go();
     })
 }
@@ -199,7 +199,7 @@ fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
         let (record, confirm) = (&record, &confirm);
         let recorded = [7, 8].map(|row| (row, scope.spawn(move || record(row))));
         let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(copy)));
-        until(|| commits.0.waiting() == 4);
+        until(|| commits.0.count().1 == 4);
         drop(first);
         for (row, outcome) in recorded {
             let outcome = outcome.join().unwrap();
