@@ -43,7 +43,7 @@ pub mod lmtp;
 pub mod lock_key;
 pub mod login;
 pub mod message;
-mod net;
+pub mod net;
 pub mod outcome;
 pub mod pool;
 pub mod receipt;

@@ -14,7 +14,7 @@ use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
 use crate::envelope::Envelope;
 use crate::exit;
-use crate::lmtp::client::{Call, HandOverError};
+use crate::lmtp::client::{HandOverError, ServerConnection};
 use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::{Adapters, Mail, Service, host_name};
@@ -155,14 +155,14 @@ struct DeliverCommand<'a> {
 
 impl DeliverCommand<'_> {
     fn run(&mut self, writer: &input::StdinWriter) -> Result<DeliveryResult, Failure> {
-        let Some(call) = self.call() else {
+        let Some(server) = self.connect() else {
             // It is opened while the message is still being read.
             let service = self.prepare()?;
             let message = self.read_message(writer)?;
             return self.deliver(&message, &service);
         };
         let message = self.read_message(writer)?;
-        match call.hand_over(&message, &self.request.envelope) {
+        match server.hand_over(&message, &self.request.envelope) {
             Ok(outcomes) => Ok(DeliveryResult {
                 each: outcomes.into_iter().map(Ending::of).collect(),
                 message_id: message.identity().message_id.clone(),
@@ -176,13 +176,13 @@ impl DeliverCommand<'_> {
         }
     }
 
-    /// Calls the server that is to take the message, if there is one.
-    fn call(&self) -> Option<Call> {
+    /// Connects to the server that is to take the message, if there is one.
+    fn connect(&self) -> Option<ServerConnection> {
         let config = &self.loaded.config;
         let path = config.deliver.via.as_ref().filter(|_| !config.directory.knows_nobody())?;
         let secs = config.limits.deadline_secs;
-        let call = Call::start(path, &host_name(), &self.deadline, secs);
-        call.inspect_err(|why| self.log_not_taken(why)).ok()
+        let server = ServerConnection::start(path, &host_name(), &self.deadline, secs);
+        server.inspect_err(|why| self.log_not_taken(why)).ok()
     }
 
     /// Begins to open what a delivery of our own needs.

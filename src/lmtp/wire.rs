@@ -1,15 +1,14 @@
 //! The LMTP protocol as bytes (RFC 2033, RFC 5321), for both ends: commands and paths, replies,
 //! a message as what follows DATA, XFORWARD's attributes. No sockets and no clock.
 
-pub(super) mod command;
+pub mod command;
 pub mod data;
-mod path;
-pub(super) mod reply;
-pub(super) mod write;
-pub(super) mod xforward;
+pub mod path;
+pub mod reply;
+pub mod write;
+pub mod xforward;
 
 pub use reply::reply;
-pub use xforward::Client;
 
 /// Bytes of a command line with its line end, at most: longer ones are refused. What Postfix reads
 /// as an address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where

@@ -20,15 +20,12 @@ pub struct Input {
     is_too_long: bool,
 }
 
-/// What has come of a line.
+/// A line that has come to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line {
-    /// All of it; here without its end.
+pub enum InputLine {
+    /// Without its end.
     Whole(Vec<u8>),
-    /// All of it, but it was too long.
     TooLong,
-    /// Nothing, or its beginning: more has to be read.
-    Incomplete,
 }
 
 impl Input {
@@ -43,8 +40,8 @@ impl Input {
         self.searched = 0;
     }
 
-    /// The next line, of at most `longest` bytes with its end.
-    pub fn line(&mut self, longest: usize) -> Line {
+    /// The next line, of at most `longest` bytes with its end; `None`: more has to be read.
+    pub fn line(&mut self, longest: usize) -> Option<InputLine> {
         let rest = &self.block[self.from..self.end];
         let Some(at) = memchr::memchr(b'\n', &rest[self.searched..]) else {
             self.searched = rest.len();
@@ -52,17 +49,17 @@ impl Input {
                 self.is_too_long = true;
                 self.take(rest.len());
             }
-            return Line::Incomplete;
+            return None;
         };
         let end = self.searched + at;
         let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
         let line = match self.is_too_long || end >= longest {
-            true => Line::TooLong,
-            false => Line::Whole(line.to_vec()),
+            true => InputLine::TooLong,
+            false => InputLine::Whole(line.to_vec()),
         };
         self.take(end + 1);
         self.is_too_long = false;
-        line
+        Some(line)
     }
 
     /// Whether a line has begun and not ended.
@@ -76,10 +73,7 @@ impl Input {
     }
 
     /// Adds what `read` puts into the space it is given, of at most `most` bytes. 0: it read
-    /// nothing.
-    ///
-    /// # Errors
-    /// Those of `read`.
+    /// nothing. An error is that of `read`.
     pub fn fill(
         &mut self,
         most: usize,
@@ -93,78 +87,5 @@ impl Input {
         let read = read(&mut self.block[self.end..self.end + most])?.min(most);
         self.end += read;
         Ok(read)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(pieces: &[&[u8]], longest: usize) -> Vec<Line> {
-        let (mut input, mut lines) = (Input::default(), Vec::new());
-        for piece in pieces {
-            let fill = input.fill(piece.len(), |into| {
-                into.copy_from_slice(piece);
-                Ok(piece.len())
-            });
-            assert_eq!(fill.expect("memory"), piece.len());
-            loop {
-                match input.line(longest) {
-                    Line::Incomplete => break,
-                    line => lines.push(line),
-                }
-            }
-        }
-        lines
-    }
-
-    #[test]
-    fn lines_are_the_same_in_any_pieces() {
-        let whole = |text: &[u8]| Line::Whole(text.to_vec());
-        let text = b"a\r\nbc\n\n\r\nd\re\r\r\n12345\n123456\r\n1234567\nf\ng";
-        let expected = [
-            whole(b"a"),
-            whole(b"bc"),
-            whole(b""),
-            whole(b""),
-            whole(b"d\re\r"),
-            whole(b"12345"),
-            Line::TooLong,
-            Line::TooLong,
-            whole(b"f"),
-        ];
-        for size in 1..=text.len() {
-            let pieces: Vec<&[u8]> = text.chunks(size).collect();
-            assert_eq!(lines(&pieces, 6), expected, "in pieces of {size}");
-        }
-    }
-
-    #[test]
-    fn an_endless_line_fills_no_memory() {
-        let mut input = Input::default();
-        assert!(!input.has_begun());
-        for _ in 0..10_000 {
-            assert_eq!(input.fill(100, |into| Ok(into.len())).expect("memory"), 100);
-            assert_eq!(input.line(1000), Line::Incomplete);
-        }
-        assert!(input.is_too_long() && input.has_begun());
-        assert!(input.block.len() <= 1100, "{}", input.block.len());
-    }
-
-    #[test]
-    fn pieces_and_lines_share_what_was_read() {
-        let mut input = Input::default();
-        let text = b"5\r\nhello, next\r\n";
-        input
-            .fill(64, |into| {
-                into[..text.len()].copy_from_slice(text);
-                Ok(text.len())
-            })
-            .expect("memory");
-        assert_eq!(input.line(100), Line::Whole(b"5".to_vec()));
-        assert_eq!(&input.rest()[..5], b"hello");
-        input.take(7);
-        assert_eq!(input.line(100), Line::Whole(b"next".to_vec()));
-        assert!(!input.has_begun());
     }
 }

@@ -14,11 +14,11 @@ use super::socket::Socket;
 /// See the module.
 pub enum Listener {
     Tcp(TcpListener),
-    /// With the path that is to go with it, if it was made here.
+    /// With its file, if it was made here.
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// A socket's file that goes when this is dropped, unless another server has put its own there
+/// A socket's file, deleted when this is dropped, unless another server has put its own there
 /// meanwhile.
 pub struct SocketFile {
     path: PathBuf,
@@ -27,9 +27,6 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// The socket that was just made at `path`.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn at(path: &Path) -> io::Result<SocketFile> {
         Ok(SocketFile { path: path.to_owned(), inode: path.symlink_metadata()?.ino() })
     }
@@ -45,10 +42,7 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// A listening socket that somebody else (systemd) made.
-    ///
-    /// # Errors
-    /// It is neither TCP nor Unix, or none at all.
+    /// A listening socket, TCP or Unix, that systemd made; any other is an error.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
         let address: SockaddrStorage = getsockname(fd.as_raw_fd())?;
         let listener = match address.family() {
@@ -56,12 +50,7 @@ impl Listener {
             Some(AddressFamily::Inet | AddressFamily::Inet6) => {
                 Listener::Tcp(TcpListener::from(fd))
             }
-            _ => {
-                return Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "a socket of another family",
-                ));
-            }
+            _ => return Err(io::Error::other("a socket of another family")),
         };
         listener.prepared()
     }
@@ -72,9 +61,6 @@ impl Listener {
     }
 
     /// Accepting never waits: a client may be gone again before it is looked at.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn prepared(self) -> io::Result<Listener> {
         match &self {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
@@ -83,10 +69,7 @@ impl Listener {
         Ok(self)
     }
 
-    /// The next client.
-    ///
-    /// # Errors
-    /// Nobody is there, or the system's.
+    /// The next client; without one the error is `WouldBlock`.
     pub fn accept(&self) -> io::Result<Socket> {
         match self {
             Listener::Tcp(listener) => {

@@ -1,7 +1,8 @@
-//! A stream socket, TCP or Unix, that waits no longer than it is told: every read and write has an
+//! A stream socket, TCP or Unix, that waits no longer than it should: every read and write has an
 //! absolute deadline, so neither silence nor a drip of single bytes outlasts it. Connecting and
 //! looking up a name are bounded in the same way; a resolver that hangs stays behind in a thread of
-//! its own. Dropping a socket sends nothing.
+//! its own. Every call fails when the connection is gone, and one with a time when nothing came or
+//! went by then (`TimedOut`). Dropping a socket sends nothing.
 //!
 //! [`Timed`] is the same as a [`Read`] and [`Write`], for what sits on top of it (TLS). By hand:
 //! the standard library's time-outs are relative and count anew for each byte.
@@ -54,9 +55,6 @@ impl AsFd for Socket {
 impl Socket {
     /// Connects by TCP to the first address of `host` (a name, or an address with or without
     /// brackets) that answers. A peer that is gone is noticed from then on.
-    ///
-    /// # Errors
-    /// No address, none that answers, or no time left.
     pub fn connect_tcp(host: &str, port: u16, until: Instant) -> io::Result<Socket> {
         let addresses = resolve(host, port, until)?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -76,10 +74,8 @@ impl Socket {
     }
 
     /// Connects to the Unix socket at `path`. connect(2) waits while the server's queue is full, as
-    /// long as a send would (unix_stream_connect in Linux' net/unix/af_unix.c): `time`.
-    ///
-    /// # Errors
-    /// Nobody listens there, or nobody accepts in time.
+    /// long as a send would (unix_stream_connect in Linux' net/unix/af_unix.c): `time`, then
+    /// `WouldBlock`.
     pub fn connect_unix(path: &Path, time: Duration) -> io::Result<Socket> {
         let address = UnixAddr::new(path)?;
         let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -98,49 +94,25 @@ impl Socket {
 
     /// Reads what is there, also when `until` has passed; waits for it until then. 0: the peer has
     /// said all.
-    ///
-    /// # Errors
-    /// The connection is gone, or nothing came in time.
     pub fn read(&self, into: &mut [u8], until: Instant) -> io::Result<usize> {
-        loop {
-            match self.read_now(into) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ready(PollFlags::POLLIN, until)?;
-                }
-                read => return read,
-            }
-        }
+        self.when_ready(PollFlags::POLLIN, until, || self.read_now(into))
     }
 
-    /// Reads what is there and does not wait.
-    ///
-    /// # Errors
-    /// The connection is gone, or nothing is there (`WouldBlock`).
+    /// Reads what is there and does not wait (`WouldBlock`).
     pub fn read_now(&self, into: &mut [u8]) -> io::Result<usize> {
         again(|| recv(self.fd.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT))
     }
 
     /// Writes what the peer takes of `bytes`, at least one of them; waits for it until `until`, and
     /// writes nothing after that.
-    ///
-    /// # Errors
-    /// The connection is gone, or the peer did not read in time.
     pub fn write(&self, bytes: &[u8], until: Instant) -> io::Result<usize> {
-        loop {
+        self.when_ready(PollFlags::POLLOUT, until, || {
             left(until)?;
-            match self.write_now(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ready(PollFlags::POLLOUT, until)?;
-                }
-                written => return written,
-            }
-        }
+            self.write_now(bytes)
+        })
     }
 
-    /// Writes all of `bytes`, as [`write`](Socket::write) does.
-    ///
-    /// # Errors
-    /// As there; some of it may have been written.
+    /// Writes all of `bytes`, as [`write`](Socket::write) does; before an error some of it.
     pub fn write_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             bytes = &bytes[self.write(bytes, until)?..];
@@ -148,40 +120,21 @@ impl Socket {
         Ok(())
     }
 
-    /// Writes what the peer takes at once.
-    ///
-    /// # Errors
-    /// The connection is gone, or the peer takes nothing (`WouldBlock`).
+    /// Writes what the peer takes at once (nothing: `WouldBlock`).
     pub fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         again(|| send(self.fd.as_raw_fd(), bytes, flags))
     }
 
-    /// Waits until there is something to read, or the end. Looks once, however late it is.
-    ///
-    /// # Errors
-    /// Nothing came in time.
-    pub fn wait(&self, until: Instant) -> io::Result<()> {
-        // What a signal interrupted is read, and that has its own deadline.
-        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout(until)) {
-            Ok(0) => Err(timed_out()),
-            _ => Ok(()),
-        }
-    }
-
-    /// As [`wait`](Socket::wait), and until `other` has something to read or comes to its end;
-    /// false when only that has come.
-    ///
-    /// # Errors
-    /// Nothing came in time.
-    pub fn wait_beside(&self, other: &impl AsFd, until: Instant) -> io::Result<bool> {
-        let mut fds = [
-            PollFd::new(self.as_fd(), PollFlags::POLLIN),
-            PollFd::new(other.as_fd(), PollFlags::POLLIN),
-        ];
+    /// Waits until there is something to read, or the end; also until `other` has something to read
+    /// or comes to its end: false when only that has come. Looks once, however late it is.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, until: Instant) -> io::Result<bool> {
+        let mut fds = vec![PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        fds.extend(other.map(|other| PollFd::new(other, PollFlags::POLLIN)));
         match poll(&mut fds, timeout(until)) {
             Ok(0) => Err(timed_out()),
             Ok(_) => Ok(fds[0].any().unwrap_or(true)),
+            // What a signal interrupted is read, and that has its own deadline.
             Err(_) => Ok(true),
         }
     }
@@ -191,12 +144,23 @@ impl Socket {
         let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Both);
     }
 
-    fn ready(&self, what: PollFlags, until: Instant) -> io::Result<()> {
-        left(until)?;
-        match poll(&mut [PollFd::new(self.as_fd(), what)], timeout(until)) {
-            // What a signal interrupted is tried again.
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
+    /// Does `call` again, when the socket is ready, as long as it would block.
+    fn when_ready(
+        &self,
+        what: PollFlags,
+        until: Instant,
+        mut call: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => left(until)?,
+                done => return done,
+            };
+            match poll(&mut [PollFd::new(self.as_fd(), what)], timeout(until)) {
+                // What a signal interrupted is tried again.
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }
@@ -261,7 +225,7 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
-/// A host that is gone says nothing: the kernel is to find out.
+/// A host that is gone says nothing: the kernel finds out.
 fn notice_a_lost_peer(stream: &TcpStream) -> Result<(), Errno> {
     let keepalive_secs = KEEPALIVE.as_secs() as u32;
     setsockopt(stream, sockopt::TcpUserTimeout, &(UNACKNOWLEDGED.as_millis() as u32))?;
@@ -284,134 +248,4 @@ fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>>
     finding
         .recv_timeout(until.saturating_duration_since(Instant::now()))
         .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "name look-up hangs")))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    const SOON: Duration = Duration::from_millis(50);
-    const LONG: Duration = Duration::from_secs(30);
-
-    fn pair() -> (Socket, UnixStream) {
-        let (ours, peer) = UnixStream::pair().expect("a pair");
-        (ours.into(), peer)
-    }
-
-    fn kind<T>(result: io::Result<T>) -> Option<io::ErrorKind> {
-        result.err().map(|error| error.kind())
-    }
-
-    #[test]
-    fn a_host_that_is_gone_is_noticed() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let fd = Socket::connect_tcp("127.0.0.1", port, Instant::now() + LONG).unwrap().fd;
-        assert_eq!(getsockopt(&fd, sockopt::TcpUserTimeout), Ok(10_000));
-        assert_eq!(getsockopt(&fd, sockopt::KeepAlive), Ok(true));
-        assert_eq!(getsockopt(&fd, sockopt::TcpKeepIdle), Ok(10));
-        assert_eq!(getsockopt(&fd, sockopt::TcpKeepInterval), Ok(10));
-    }
-
-    #[test]
-    fn neither_silence_nor_a_drip_outlasts_the_deadline() {
-        let (ours, mut peer) = pair();
-        let mut ours = Timed::new(ours, Instant::now() + SOON);
-        let began = Instant::now();
-        assert_eq!(kind(ours.read(&mut [0; 8])), Some(io::ErrorKind::TimedOut));
-        assert!(began.elapsed() >= SOON);
-        ours.until = Instant::now() + 4 * SOON;
-        let dripping = thread::spawn(move || {
-            while peer.write_all(b"x").is_ok() {
-                thread::sleep(SOON / 10);
-            }
-        });
-        let ended = ours.read_to_end(&mut Vec::new());
-        assert_eq!(kind(ended), Some(io::ErrorKind::TimedOut));
-        drop(ours);
-        dripping.join().expect("the drip ends with its reader");
-    }
-
-    #[test]
-    fn nothing_is_written_once_the_deadline_has_passed() {
-        let (ours, mut peer) = pair();
-        let past = Instant::now();
-        assert_eq!(kind(ours.write_all(b"late", past)), Some(io::ErrorKind::TimedOut));
-        assert_eq!(kind(Timed::new(ours, past).write(b"late")), Some(io::ErrorKind::TimedOut));
-        let mut came = Vec::new();
-        peer.read_to_end(&mut came).expect("the end");
-        assert_eq!(came, b"");
-    }
-
-    #[test]
-    fn a_peer_that_does_not_read_is_not_waited_for_without_end() {
-        let (ours, peer) = pair();
-        let flood = vec![b'x'; 16 << 20];
-        let written = ours.write_all(&flood, Instant::now() + SOON);
-        assert_eq!(kind(written), Some(io::ErrorKind::TimedOut));
-        assert_eq!(kind(ours.write_now(b"x")), Some(io::ErrorKind::WouldBlock));
-        drop(peer);
-        assert_eq!(kind(ours.write_now(b"x")), Some(io::ErrorKind::BrokenPipe));
-    }
-
-    #[test]
-    fn what_is_there_is_read_however_late_and_nothing_is_waited_for() {
-        let (ours, mut peer) = pair();
-        let past = Instant::now();
-        assert_eq!(kind(ours.wait(past)), Some(io::ErrorKind::TimedOut));
-        assert_eq!(kind(ours.read_now(&mut [0; 8])), Some(io::ErrorKind::WouldBlock));
-        peer.write_all(b"here").expect("room");
-        ours.wait(past).expect("it is there");
-        let mut into = [0; 8];
-        assert_eq!(ours.read(&mut into, past).expect("it is there"), 4);
-        assert_eq!(&into[..4], b"here");
-        drop(peer);
-        assert_eq!(ours.read(&mut into, past).expect("the end"), 0);
-    }
-
-    #[test]
-    fn a_wait_ends_with_either_of_two() {
-        let (ours, mut peer) = pair();
-        let (other, stop) = UnixStream::pair().expect("a pair");
-        let soon = || Instant::now() + SOON;
-        assert_eq!(kind(ours.wait_beside(&other, soon())), Some(io::ErrorKind::TimedOut));
-        drop(stop);
-        assert!(!ours.wait_beside(&other, soon()).expect("the other ended"));
-        peer.write_all(b"x").expect("room");
-        assert!(ours.wait_beside(&other, soon()).expect("there is something"));
-    }
-
-    #[test]
-    fn the_user_at_the_other_end_is_known_by_a_unix_socket_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let _listener = UnixListener::bind(&path).expect("a socket");
-        let ours = Socket::connect_unix(&path, LONG).expect("it listens");
-        assert_eq!(ours.peer_user(), Some(nix::unistd::geteuid()));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let ours = Socket::connect_tcp("[127.0.0.1]", port, Instant::now() + LONG);
-        assert_eq!(ours.expect("it listens").peer_user(), None);
-    }
-
-    #[test]
-    fn a_server_that_accepts_nobody_is_not_waited_for_without_end() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let listener = UnixListener::bind(&path).expect("a socket");
-        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).expect("one"))
-            .expect("a queue");
-        let mut waiting = Vec::new();
-        let failure = loop {
-            match Socket::connect_unix(&path, SOON) {
-                Ok(socket) => waiting.push(socket),
-                Err(error) => break error,
-            }
-            assert!(waiting.len() < 10, "the queue has room for one or two");
-        };
-        assert_eq!(failure.kind(), io::ErrorKind::WouldBlock);
-    }
 }

@@ -1,4 +1,4 @@
-//! TLS as a client, by rustls: whom it trusts, and a connection that may go over to it.
+//! TLS as a client, by rustls: what it trusts, and a connection that may go over to it.
 //!
 //! Promise: the peer's certificate and name are verified, by the authorities in a file or by the
 //! system's; without any there is no TLS, and no error is taken for trust.
@@ -25,10 +25,8 @@ pub enum Tls {
 }
 
 /// What a connection with TLS needs; the authorities are those in `ca_file` (PEM), or the system's.
-/// Of several certificates those that cannot be used are left out.
-///
-/// # Errors
-/// The file cannot be read, or there is no certificate that can be used; in words.
+/// Of several certificates those that cannot be used are left out; an error says in words that the
+/// file cannot be read, or that no certificate is left.
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
     let certificates = match ca_file {
         Some(file) => CertificateDer::pem_file_iter(file)
@@ -61,11 +59,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Goes over to TLS and verifies that the peer is `host`: a name, or an address with or without
-    /// brackets.
-    ///
-    /// # Errors
-    /// Handshake or verification failed, or this is no connection in clear text.
+    /// Goes over from clear text to TLS and verifies that the peer is `host`: a name, or an address
+    /// with or without brackets.
     pub fn start_tls(self, config: Arc<ClientConfig>, host: &str) -> io::Result<Transport> {
         let Transport::Clear(mut socket) = self else { return Err(closed()) };
         let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -77,10 +72,7 @@ impl Transport {
         Ok(Transport::Tls(Box::new(StreamOwned::new(tls, socket))))
     }
 
-    /// The socket below.
-    ///
-    /// # Errors
-    /// The connection was closed.
+    /// The socket below, unless the connection was closed.
     pub fn socket(&mut self) -> io::Result<&mut Timed> {
         match self {
             Transport::Clear(socket) => Ok(socket),
@@ -121,36 +113,4 @@ impl Write for Transport {
 /// The peer has ended the connection, or we have.
 pub fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    /// Of an authority, valid for a hundred years.
-    const CERTIFICATE: &str = include_str!("../../fixtures/tls/authority.pem");
-    /// The same form, and no certificate in it.
-    const RUBBISH: &str = "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n";
-
-    #[test]
-    fn without_an_authority_there_is_no_tls() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("ca.pem");
-        let why = |text: Option<&str>| {
-            if let Some(text) = text {
-                fs::write(&file, text).expect("a file");
-            }
-            client_config(Some(&file)).err()
-        };
-        let at = |what: &str| Some(format!("CA file {}: {what}", file.display()));
-        assert!(why(None).is_some_and(|why| why.contains("ca.pem")));
-        assert_eq!(why(Some("")), at("no certificate that can be used"));
-        assert_eq!(why(Some(RUBBISH)), at("no certificate that can be used"));
-        let half = &CERTIFICATE[..100];
-        assert!(why(Some(half)).is_some_and(|why| why.starts_with("CA file ")));
-        assert_eq!(why(Some(CERTIFICATE)), None);
-        assert_eq!(why(Some(&[RUBBISH, CERTIFICATE].concat())), None);
-    }
 }

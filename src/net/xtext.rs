@@ -27,31 +27,3 @@ pub fn decode(value: &str) -> Option<String> {
     }
     String::from_utf8(bytes).ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_printable_ascii_is_hexadecimal() {
-        for (plain, encoded) in [
-            ("", ""),
-            ("doug!~", "doug!~"),
-            ("a+b=c", "a+2Bb+3Dc"),
-            ("do ug\r\n\0\x7f", "do+20ug+0D+0A+00+7F"),
-            ("léa", "l+C3+A9a"),
-        ] {
-            assert_eq!(encode(plain), encoded);
-            assert_eq!(decode(encoded).as_deref(), Some(plain));
-        }
-        assert_eq!(decode("a=b+2b c").as_deref(), Some("a=b+ c"));
-    }
-
-    #[test]
-    fn what_is_no_xtext_is_refused() {
-        for wrong in ["+", "1+", "1+zz", "1+2", "+2é", "+é", "+ff", "a+C3", "++41", "+-1", "++2B"]
-        {
-            assert_eq!(decode(wrong), None, "{wrong}");
-        }
-    }
-}

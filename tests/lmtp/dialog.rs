@@ -1,17 +1,14 @@
-//! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients the
+//! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients that the
 //! directory knows, cannot look up now, or not as it is set up), `recipients:` and `bytes:` (the
-//! limits), `idle:` (seconds). Then what is said, from the greeting on:
+//! limits), `idle:` (seconds). Then what is said, from the greeting on; `C*5: ` stands for five
+//! lines `C: `, and `#` starts a comment:
 //!
-//! - `C: ` a line from the client, CRLF added; `c: ` bytes from the client, nothing added. Escapes:
-//!   `escapes.rs`.
+//! - `C: ` a line from the client, CRLF added; `c: ` bytes, nothing added. Escapes: `escapes.rs`.
 //! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such
-//!   lines in a row.
-//! - `E: ` and `B: ` the envelope and the bytes of a message that is complete.
-//! - `F: ` why there is no message in place of one.
-//! - `X:` the connection is closed.
-//! - `wait: ` seconds that pass before the client goes on; `stop:` the server is told to stop.
-//!
-//! `C*5: ` stands for five such lines. `#` starts a comment.
+//!   lines in a row. `X:` the connection is closed.
+//! - `E: ` and `B: ` the envelope and the bytes of a message that is complete; `F: ` why there is
+//!   no message in place of one.
+//! - `wait: ` seconds that pass before the client goes on; `stop:` the server begins to stop.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -19,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onedrop::lmtp::server::connection::Settings;
+use onedrop::lmtp::server::connection::ConnectionSettings;
 
 use super::escapes::unescaped;
 use super::script::{Directory, Event, settings};
@@ -33,7 +30,7 @@ pub struct Step {
 
 pub struct Dialog {
     pub name: String,
-    pub settings: Settings,
+    pub settings: ConnectionSettings,
     pub directory: Directory,
     pub steps: Vec<Step>,
 }
@@ -96,7 +93,7 @@ fn parse(path: &Path) -> Dialog {
                 continue;
             }
             "recipients" => {
-                dialog.settings.protocol.recipients = rest.parse().unwrap();
+                dialog.settings.lmtp.recipients = rest.parse().unwrap();
                 continue;
             }
             "bytes" => {
@@ -104,7 +101,7 @@ fn parse(path: &Path) -> Dialog {
                 continue;
             }
             "idle" => {
-                dialog.settings.idle = Duration::from_secs(number());
+                dialog.settings.lmtp.idle_secs = number();
                 continue;
             }
             "S" | "E" | "B" | "F" | "X" => {

@@ -12,6 +12,7 @@ mod hostile;
 mod idle;
 mod metrics;
 mod notify;
+mod parts;
 mod pools;
 mod reload;
 mod script;

@@ -1,40 +1,41 @@
-//! The server's own connection ([`Connection`]) without a socket, a ledger or a store: a script
-//! says what the client sends and when, the time is the script's, and what comes of it is written
-//! down. Whatever is said, it is asserted what holds for every reply.
+//! The server's own connection ([`ClientConnection`]) without a socket, a ledger or a store: a
+//! script says what the client sends and when, the time is the script's, and what comes of it is
+//! written down. Every reply is checked for what must hold of all replies.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use onedrop::config::{Config, LmtpSettings};
 use onedrop::deliver::Failure;
-use onedrop::lmtp::server::connection::{Connection, Handler, Peer, Settings};
-use onedrop::lmtp::server::protocol::{self, Admit, Transaction};
+use onedrop::lmtp::server::connection::{ClientConnection, ConnectionSettings, Peer};
+use onedrop::lmtp::server::protocol::Transaction;
+use onedrop::lmtp::wire::reply;
 use onedrop::message::Bytes;
 use onedrop::outcome::{Outcome, OverQuota, Status};
 
-/// Whom the directory knows.
+/// The recipients that the directory knows.
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub known: Vec<String>,
     /// Cannot be looked up now.
     pub later: Vec<String>,
-    /// Cannot be looked up before somebody mends our set-up.
+    /// Cannot be looked up before an administrator mends the set-up.
     pub broken: Vec<String>,
 }
 
 /// A host `host` with a limit of recipients and of bytes for a message (0: none), and the other
 /// defaults.
-pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Settings {
-    Settings {
-        protocol: protocol::Settings { host: host.to_owned(), recipients },
-        idle: Duration::from_secs(300),
+pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> ConnectionSettings {
+    let lmtp = LmtpSettings {
+        recipients,
+        idle_secs: 300,
         spool_bytes: u64::MAX,
         spool_dir: "/nonexistent".into(),
-        message_bytes,
-    }
+        ..Config::default().lmtp
+    };
+    ConnectionSettings { host: host.to_owned(), lmtp, message_bytes }
 }
 
 /// What the client does next.
@@ -43,7 +44,7 @@ pub enum Event {
     Says(Vec<u8>),
     /// Says nothing for so long.
     Waits(Duration),
-    /// The server is told to stop.
+    /// The server begins to stop.
     Stop,
     /// Reads what there is: the next step begins.
     Step,
@@ -66,9 +67,14 @@ impl<I: Iterator<Item = Event>> Script for I {
 pub type Transcript = Vec<String>;
 
 /// Runs a connection to its end; gives what came of each step.
-pub fn run(settings: Settings, directory: Directory, script: impl Script) -> Vec<Transcript> {
-    let world = Rc::new(RefCell::new(World {
+pub fn run(
+    settings: ConnectionSettings,
+    directory: Directory,
+    script: impl Script,
+) -> Vec<Transcript> {
+    let mut world = World {
         script,
+        directory,
         now: Instant::now(),
         silence: Duration::ZERO,
         unread: Vec::new(),
@@ -76,10 +82,8 @@ pub fn run(settings: Settings, directory: Directory, script: impl Script) -> Vec
         is_stopping: false,
         transcript: Transcript::new(),
         steps: Vec::new(),
-    }));
-    let mut handler = Recorder { world: Rc::clone(&world), directory };
-    let ended = Connection::new(Scripted(Rc::clone(&world)), &mut handler, settings).run();
-    let mut world = world.borrow_mut();
+    };
+    let ended = ClientConnection::new(&mut world, settings).run();
     if !world.is_over {
         world.transcript.push(match ended {
             Ok(()) => "X:".to_owned(),
@@ -90,16 +94,21 @@ pub fn run(settings: Settings, directory: Directory, script: impl Script) -> Vec
 }
 
 /// [`run`], without steps.
-pub fn transcript(settings: Settings, directory: Directory, script: impl Script) -> Transcript {
+pub fn transcript(
+    settings: ConnectionSettings,
+    directory: Directory,
+    script: impl Script,
+) -> Transcript {
     run(settings, directory, script).concat()
 }
 
 struct World<S> {
     script: S,
+    directory: Directory,
     now: Instant,
     /// What is left of the client's silence.
     silence: Duration,
-    /// What the client has said and nobody has read yet.
+    /// What the client has said and the server has not read yet.
     unread: Vec<u8>,
     /// The client has closed its end.
     is_over: bool,
@@ -111,7 +120,7 @@ struct World<S> {
 
 impl<S: Script> World<S> {
     /// Lets things happen until there is something to read, or the end of it; with `heeds_stop`
-    /// until the server is told to stop: then false.
+    /// until the server begins to stop: then false.
     fn pass(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool> {
         loop {
             if !self.unread.is_empty() || self.is_over {
@@ -181,43 +190,37 @@ impl<S: Script> World<S> {
     }
 }
 
-struct Scripted<S>(Rc<RefCell<World<S>>>);
-
-impl<S: Script> Peer for Scripted<S> {
+/// Writes down what is to be delivered, and delivers it nowhere.
+impl<S: Script> Peer for &mut World<S> {
     fn now(&self) -> Instant {
-        self.0.borrow().now
+        self.now
     }
 
     fn read(&mut self, into: &mut [u8], until: Instant) -> io::Result<usize> {
-        let mut world = self.0.borrow_mut();
-        world.pass(until, false)?;
-        let length = world.unread.len().min(into.len());
-        into[..length].copy_from_slice(&world.unread[..length]);
-        world.unread.drain(..length);
+        self.pass(until, false)?;
+        let length = self.unread.len().min(into.len());
+        into[..length].copy_from_slice(&self.unread[..length]);
+        self.unread.drain(..length);
         Ok(length)
     }
 
     fn write_all(&mut self, bytes: &[u8], _until: Instant) -> io::Result<()> {
-        self.0.borrow_mut().hear(bytes);
+        self.hear(bytes);
         Ok(())
     }
 
-    fn wait(&mut self, until: Instant) -> io::Result<()> {
-        self.0.borrow_mut().pass(until, false).map(|_| ())
+    fn wait(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool> {
+        self.pass(until, heeds_stop)
     }
 
-    fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool> {
-        self.0.borrow_mut().pass(until, true)
+    fn new_settings(&mut self) -> Option<ConnectionSettings> {
+        None
     }
-}
 
-/// Writes down what is to be delivered, and delivers it nowhere.
-struct Recorder<S> {
-    world: Rc<RefCell<World<S>>>,
-    directory: Directory,
-}
+    fn is_draining(&self) -> bool {
+        self.is_stopping
+    }
 
-impl<S> Admit for Recorder<S> {
     fn admit(&mut self, recipient: &str, _transaction: &Transaction) -> Result<(), Outcome> {
         let is_in = |list: &[String]| list.iter().any(|one| one == recipient);
         let failure = match recipient {
@@ -232,34 +235,23 @@ impl<S> Admit for Recorder<S> {
         };
         Err(failure.outcome(OverQuota::Defer))
     }
-}
-
-impl<S: Script> Handler for Recorder<S> {
-    fn new_settings(&mut self) -> Option<Settings> {
-        None
-    }
-
-    fn is_draining(&self) -> bool {
-        self.world.borrow().is_stopping
-    }
 
     fn deliver(
         &mut self,
         transaction: Transaction,
         message: Result<Bytes, Failure>,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
     ) -> io::Result<()> {
         assert!(!transaction.recipients.is_empty());
         let (line, failure) = match message {
             Ok(bytes) => (format!("B: {}", bytes.escape_ascii()).trim_end().to_owned(), None),
             Err(failure) => (format!("F: {failure}"), Some(failure)),
         };
-        self.world.borrow_mut().transcript.extend([format!("E: {}", envelope(&transaction)), line]);
+        self.transcript.extend([format!("E: {}", envelope(&transaction)), line]);
         for recipient in &transaction.recipients {
-            say(&match &failure {
+            self.hear(&reply(&match &failure {
                 Some(failure) => failure.outcome(OverQuota::Defer),
                 None => outcome(recipient),
-            })?;
+            }));
         }
         Ok(())
     }
@@ -284,10 +276,7 @@ fn envelope(transaction: &Transaction) -> String {
         ("lhlo", &transaction.lhlo),
         ("name", &client.name),
         ("addr", &client.addr),
-        ("port", &client.port),
-        ("proto", &client.proto),
         ("helo", &client.helo),
-        ("source", &client.source),
     ];
     words.extend(
         pairs
@@ -296,7 +285,6 @@ fn envelope(transaction: &Transaction) -> String {
             .map(|(name, value)| format!("{name}={value}")),
     );
     words.extend(transaction.smtputf8.then(|| "smtputf8".into()));
-    words.extend(transaction.eight_bit.then(|| "8bit".into()));
     let shown =
         |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     words.join(" ").chars().map(shown).collect()

@@ -3,22 +3,20 @@
 //! at a rate that gets it done. Replies go out when the client has nothing more to say for now, and
 //! each recipient's as soon as it is decided.
 //!
-//! Generic over the other end with its clock ([`Peer`]) and over what becomes of what it says
-//! ([`Handler`]): the server runs this over sockets (`client`), the tests and the fuzzer over
-//! scripts, without a socket and without waiting.
+//! Generic over the other end ([`Peer`]): the server runs this over sockets (`session`), the tests
+//! and the fuzzer over scripts, without a socket and without waiting.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::pace::Pace;
-use super::protocol::{self, Admit, Next, Protocol, Transaction};
+use super::protocol::{Next, Protocol, SLOWEST, Transaction};
 use super::spool::Spool;
+use crate::config::LmtpSettings;
 use crate::deliver::Failure;
-use crate::lmtp::wire::data::{ChunkReader, DotReader};
-use crate::lmtp::wire::{LONGEST_LINE, reply};
+use crate::lmtp::wire::LONGEST_LINE;
+use crate::lmtp::wire::data::DataReader;
 use crate::message::Bytes;
-use crate::net::input::{self, Input};
+use crate::net::input::{Input, InputLine};
 use crate::outcome::Outcome;
 
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
@@ -29,98 +27,69 @@ const BLOCK: usize = 16 * 1024;
 /// Replies that are kept back while the client sends ahead.
 const MOST_REPLIES: usize = 64 * 1024;
 
-/// The other end of a connection, and the clock by which it is waited for.
+/// The other end of a connection with the clock by which it is waited for, and what becomes of what
+/// it says. Reading, writing and waiting fail when the connection is gone, and when nothing came or
+/// went in time.
 pub trait Peer {
-    /// What the time is.
     fn now(&self) -> Instant;
 
     /// Reads what is there; waits for it until `until`. 0: the peer has said all.
-    ///
-    /// # Errors
-    /// The connection is gone, or nothing came in time.
     fn read(&mut self, into: &mut [u8], until: Instant) -> io::Result<usize>;
 
-    /// Writes all of `bytes`; waits for the peer to read until `until`.
-    ///
-    /// # Errors
-    /// The connection is gone, or the peer did not read in time.
     fn write_all(&mut self, bytes: &[u8], until: Instant) -> io::Result<()>;
 
-    /// Waits until there is something to read, or the end.
-    ///
-    /// # Errors
-    /// Nothing came in time.
-    fn wait(&mut self, until: Instant) -> io::Result<()>;
+    /// Waits until there is something to read, or the end; with `heeds_stop` also until the server
+    /// stops: false when only that came.
+    fn wait(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool>;
 
-    /// As [`wait`](Peer::wait), and until the server stops; false when that came, and nothing from
-    /// the peer.
-    ///
-    /// # Errors
-    /// Nothing came in time.
-    fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool>;
-}
+    /// No transaction is open, and the peer has said something: what is remembered for the last
+    /// message may be forgotten. Returns settings that are other than the ones before.
+    fn new_settings(&mut self) -> Option<ConnectionSettings>;
 
-/// What becomes of what the peer says.
-pub trait Handler: Admit {
-    /// No message is under way, and the peer has said something: what is remembered for the last
-    /// one may go. Settings that are other than the ones told before.
-    fn new_settings(&mut self) -> Option<Settings>;
-
-    /// Whether the server stops, and only what is under way is done.
+    /// Whether the server stops, and only what was begun is done.
     fn is_draining(&self) -> bool;
 
-    /// Delivers, and calls `say` with the outcome for each of the transaction's recipients in
-    /// order, as soon as it is known. In place of the message there may be why there is none.
-    ///
-    /// # Errors
-    /// What `say` returned, or the connection cannot go on.
+    /// See [`Admit`](super::protocol::Admit).
+    fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome>;
+
+    /// Delivers, and writes the reply for each of the transaction's recipients in order, as soon as
+    /// it is known. In place of the message there may be why there is none.
     fn deliver(
         &mut self,
         transaction: Transaction,
         message: Result<Bytes, Failure>,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
     ) -> io::Result<()>;
 }
 
 /// What a connection needs from the configuration.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    pub protocol: protocol::Settings,
-    /// How long the peer may say nothing.
-    pub idle: Duration,
-    /// A larger message, in bytes, waits in a file in `spool_dir`.
-    pub spool_bytes: u64,
-    pub spool_dir: PathBuf,
+pub struct ConnectionSettings {
+    /// This host's name, as the greeting says it.
+    pub host: String,
+    pub lmtp: LmtpSettings,
     /// The largest message, in bytes; 0: no limit.
     pub message_bytes: u64,
 }
 
 /// See the module.
-pub struct Connection<'a, P, H> {
+pub struct ClientConnection<P> {
     protocol: Protocol,
-    settings: Settings,
-    handler: &'a mut H,
+    settings: ConnectionSettings,
     peer: P,
     input: Input,
     out: Vec<u8>,
-    chunks: Option<(ChunkReader, Spool)>,
+    chunks: Option<(DataReader, Spool)>,
     /// Nothing was said since the last message.
     has_just_delivered: bool,
 }
 
-/// What a line came to.
-enum Line {
-    Whole(Vec<u8>),
-    TooLong,
-    End,
-}
-
-impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
-    pub fn new(peer: P, handler: &'a mut H, settings: Settings) -> Connection<'a, P, H> {
-        Connection {
-            protocol: Protocol::new(settings.protocol.clone()),
+impl<P: Peer> ClientConnection<P> {
+    pub fn new(peer: P, settings: ConnectionSettings) -> ClientConnection<P> {
+        let mut protocol = Protocol::default();
+        protocol.set(&settings.host, settings.lmtp.recipients);
+        ClientConnection {
+            protocol,
             settings,
-            handler,
             peer,
             input: Input::default(),
             out: Vec::new(),
@@ -129,10 +98,7 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         }
     }
 
-    /// Serves the client to its end.
-    ///
-    /// # Errors
-    /// The connection is gone, or the peer is too slow.
+    /// Serves the client to its end, or until it is gone or too slow.
     pub fn run(mut self) -> io::Result<()> {
         self.out.extend_from_slice(self.protocol.greeting().as_bytes());
         loop {
@@ -140,44 +106,60 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
                 self.chunks = None;
             }
             let line = match self.line() {
-                Err(error) if is_timeout(&error) => {
+                Err(error)
+                    if [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock]
+                        .contains(&error.kind()) =>
+                {
                     return self.say_goodbye("421 4.4.2 Idle for too long");
                 }
                 line => line?,
             };
             // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it
             // is not.
-            if self.has_just_delivered && self.handler.is_draining() {
+            if self.has_just_delivered && self.peer.is_draining() {
                 return self.say_goodbye(SHUTTING_DOWN);
             }
             // A new configuration may have come while the client said nothing.
             if self.protocol.is_idle()
-                && let Some(settings) = self.handler.new_settings()
+                && let Some(settings) = self.peer.new_settings()
             {
-                self.protocol.set(settings.protocol.clone());
+                self.protocol.set(&settings.host, settings.lmtp.recipients);
                 self.settings = settings;
             }
+            let (now, peer) = (self.peer.now(), &mut self.peer);
+            let mut admit = |recipient: &str, so_far: &Transaction| peer.admit(recipient, so_far);
             let next = match line {
-                Line::End if self.handler.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
-                Line::End => return self.flush(),
-                Line::TooLong => self.protocol.line_too_long(&mut self.out),
-                Line::Whole(line) => {
-                    self.protocol.line(&line, self.peer.now(), self.handler, &mut self.out)
+                Some(InputLine::Whole(line)) => {
+                    self.protocol.line(&line, now, &mut admit, &mut self.out)
                 }
+                Some(InputLine::TooLong) => self.protocol.line_too_long(&mut self.out),
+                None if peer.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
+                None => Next::Close,
             };
             self.has_just_delivered = false;
             match next {
                 Next::Command => {}
-                Next::Data => self.data()?,
-                Next::Chunk { bytes, first, last } => {
-                    if first {
-                        self.chunks = None;
+                Next::Data => {
+                    let (mut reader, mut spool) = (DataReader::with_dots(), self.spool());
+                    self.receive(Some((&mut reader, &mut spool)), None)?;
+                    self.message(spool)?;
+                }
+                Next::Chunk { bytes, last } => {
+                    let chunks = self.chunks.take();
+                    let (mut reader, mut spool) =
+                        chunks.unwrap_or_else(|| (DataReader::of_chunks(), self.spool()));
+                    self.receive(Some((&mut reader, &mut spool)), Some(bytes))?;
+                    if last {
+                        reader.end(spool.memory());
+                        spool.settle();
+                        self.message(spool)?;
+                    } else {
+                        self.protocol.chunk_read(&mut self.out);
+                        self.chunks = Some((reader, spool));
                     }
-                    self.chunk(bytes, last)?;
                 }
                 Next::Discard { bytes } => {
-                    let mut nowhere = Spool::new(&self.settings.spool_dir, u64::MAX, 0);
-                    self.read_exactly(bytes, |_, _| {}, &mut nowhere)?;
+                    self.receive(None, Some(bytes))?;
                     self.protocol.chunk_read(&mut self.out);
                 }
                 Next::Close => return self.flush(),
@@ -185,25 +167,23 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         }
     }
 
-    /// The next line, without its line end. Replies go out before anything is waited for.
-    fn line(&mut self) -> io::Result<Line> {
+    /// The next line; `None` at the end. Replies go out before anything is waited for.
+    fn line(&mut self) -> io::Result<Option<InputLine>> {
         let mut until = self.idle_from_now();
         loop {
-            match self.input.line(LONGEST_LINE) {
-                input::Line::Whole(line) => return Ok(Line::Whole(line)),
-                input::Line::TooLong => return Ok(Line::TooLong),
-                input::Line::Incomplete => {}
+            if let Some(line) = self.input.line(LONGEST_LINE) {
+                return Ok(Some(line));
             }
             self.flush()?;
             if !self.input.has_begun() && self.protocol.is_idle() {
                 if self.is_told_to_go(until)? {
-                    return Ok(Line::End);
+                    return Ok(None);
                 }
                 // The line begins now.
                 until = self.idle_from_now();
             }
             if self.fill(until)? == 0 {
-                return Ok(Line::End);
+                return Ok(None);
             }
         }
     }
@@ -214,109 +194,72 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
     /// One that has not goes at once, or under load it would never go.
     fn is_told_to_go(&mut self, until: Instant) -> io::Result<bool> {
         let peer = &mut self.peer;
-        if self.has_just_delivered && self.handler.is_draining() {
-            return Ok(peer.wait(peer.now()).is_err());
+        if self.has_just_delivered && peer.is_draining() {
+            return Ok(peer.wait(peer.now(), false).is_err());
         }
-        let stopped = !peer.wait_or_stop(until)?;
-        Ok(stopped && (self.has_just_delivered || peer.wait(peer.now() + LAST_WORD).is_err()))
+        let stopped = !peer.wait(until, true)?;
+        let last = peer.now() + LAST_WORD;
+        Ok(stopped && (self.has_just_delivered || peer.wait(last, false).is_err()))
     }
 
-    fn data(&mut self) -> io::Result<()> {
-        self.flush()?;
-        let mut spool = self.spool();
-        let mut reader = DotReader::new();
-        let pace = self.pace();
+    /// Reads a message's data to its end, or the `bytes` of a chunk, into `target`; without one
+    /// they are thrown away. They must come soon, and at the slowest rate on the whole.
+    fn receive(
+        &mut self,
+        mut target: Option<(&mut DataReader, &mut Spool)>,
+        bytes: Option<u64>,
+    ) -> io::Result<()> {
+        let until_first = self.idle_from_now();
         let mut read = 0;
         loop {
             let rest = self.input.rest();
-            let taken = reader.feed(rest, spool.memory());
-            let used = taken.unwrap_or(rest.len());
+            let left = bytes.map_or(u64::MAX, |bytes| bytes - read);
+            let piece = &rest[..rest.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            let end = match &mut target {
+                Some((reader, spool)) => {
+                    let end = reader.feed(piece, spool.memory());
+                    spool.settle();
+                    end
+                }
+                None => None,
+            };
+            let used = end.unwrap_or(piece.len());
             self.input.take(used);
             read += used as u64;
-            spool.settle();
-            if taken.is_some() {
-                return self.message(spool);
+            if end.is_some() || bytes == Some(read) {
+                return Ok(());
             }
-            if self.fill(pace.until(read, self.peer.now()))? == 0 {
+            self.flush()?;
+            let whole = until_first + Duration::from_secs(read / SLOWEST);
+            if self.fill(whole.min(self.idle_from_now()))? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
     }
 
-    fn chunk(&mut self, bytes: u64, last: bool) -> io::Result<()> {
-        let (mut reader, mut spool) = match self.chunks.take() {
-            Some(chunks) => chunks,
-            None => (ChunkReader::new(), self.spool()),
-        };
-        self.read_exactly(bytes, |piece, spool| reader.feed(piece, spool.memory()), &mut spool)?;
-        if last {
-            reader.end(spool.memory());
-            spool.settle();
-            return self.message(spool);
-        }
-        self.protocol.chunk_read(&mut self.out);
-        self.chunks = Some((reader, spool));
-        Ok(())
-    }
-
-    fn read_exactly(
-        &mut self,
-        bytes: u64,
-        mut take: impl FnMut(&[u8], &mut Spool),
-        spool: &mut Spool,
-    ) -> io::Result<()> {
-        let pace = self.pace();
-        let mut left = bytes;
-        while left > 0 {
-            if self.input.rest().is_empty() {
-                self.flush()?;
-                if self.fill(pace.until(bytes - left, self.peer.now()))? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            let rest = self.input.rest();
-            let piece = &rest[..rest.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-            let taken = piece.len();
-            take(piece, spool);
-            self.input.take(taken);
-            left -= taken as u64;
-            spool.settle();
-        }
-        Ok(())
-    }
-
     /// Waits for more, and reads it; 0 when the client has said all.
     fn fill(&mut self, until: Instant) -> io::Result<usize> {
         // A client that has said nothing yet costs no block.
-        self.peer.wait(until)?;
+        self.peer.wait(until, false)?;
         let peer = &mut self.peer;
         self.input.fill(BLOCK, |into| peer.read(into, until))
     }
 
     fn spool(&self) -> Spool {
-        Spool::new(&self.settings.spool_dir, self.settings.spool_bytes, self.settings.message_bytes)
-    }
-
-    fn pace(&self) -> Pace {
-        Pace::new(self.peer.now(), self.settings.idle)
+        let ConnectionSettings { lmtp, message_bytes, .. } = &self.settings;
+        Spool::new(&lmtp.spool_dir, lmtp.spool_bytes, *message_bytes)
     }
 
     fn idle_from_now(&self) -> Instant {
-        self.peer.now() + self.settings.idle
+        self.peer.now() + Duration::from_secs(self.settings.lmtp.idle_secs)
     }
 
-    /// Delivers, and replies for each recipient in order, as soon as it is decided.
     fn message(&mut self, spool: Spool) -> io::Result<()> {
         let transaction = self.protocol.take();
         self.has_just_delivered = true;
         // Should the server answer in our place, nothing must stand before that.
         self.flush()?;
-        let (peer, idle) = (&mut self.peer, self.settings.idle);
-        let mut say = |outcome: &Outcome| {
-            let until = peer.now() + idle;
-            peer.write_all(&reply(outcome), until)
-        };
-        self.handler.deliver(transaction, spool.finish(), &mut say)
+        self.peer.deliver(transaction, spool.finish())
     }
 
     fn say_goodbye(&mut self, text: &str) -> io::Result<()> {
@@ -335,8 +278,4 @@ impl<'a, P: Peer, H: Handler> Connection<'a, P, H> {
         self.out.shrink_to(MOST_REPLIES);
         written
     }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }

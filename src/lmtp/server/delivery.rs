@@ -1,12 +1,15 @@
-//! One message's delivery in the server: who waits for it, and what became of it for each
-//! recipient. A message for one recipient is delivered in the connection's own thread, which costs
-//! the least; for several it is delivered beside that thread, which answers for each as soon as it
-//! is decided. Should a thread hang, the server answers in its place. A copy that ends later than
-//! that is on record, and the next try finds it.
+//! One message's delivery in the server, and how it ended for each recipient. A message for one
+//! recipient is delivered in the connection's own thread, which costs the least; for several it is
+//! delivered beside that thread, which answers for each as soon as it is decided. Should a thread
+//! hang, the server answers in its place. A copy that ends later than that is on record, and the
+//! next try finds it.
 
+use std::collections::HashMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,87 +28,63 @@ use crate::text;
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// A message with its envelope, and what became of it.
+/// A message with its envelope, and what delivers it.
 pub struct MessageDelivery {
-    service: Arc<Service>,
-    metrics: Arc<Metrics>,
+    pub service: Arc<Service>,
     pub message: Message,
     pub envelope: Envelope,
     /// The accounts of the envelope's recipients, in their order.
     pub accounts: Vec<Option<String>>,
-    clauses: ReceivedClauses,
-    received: Zoned,
-    started: Instant,
-    deadline: Deadline,
-    endings: Vec<OnceLock<Ending>>,
-    /// Wakes the thread that answers.
-    news: Mutex<Option<Sender<()>>>,
-}
-
-/// What a delivery is made of.
-pub struct Contents {
-    pub message: Message,
-    pub envelope: Envelope,
-    pub accounts: Vec<Option<String>>,
     pub clauses: ReceivedClauses,
+    pub received: Zoned,
+    pub started: Instant,
+    pub deadline: Deadline,
+    /// The replies are being given, or were.
+    pub is_answered: AtomicBool,
 }
 
 impl MessageDelivery {
-    pub fn new(
-        service: Arc<Service>,
-        metrics: Arc<Metrics>,
-        contents: Contents,
-    ) -> MessageDelivery {
-        let Contents { message, envelope, accounts, clauses } = contents;
-        MessageDelivery {
-            deadline: service.deadline(),
-            started: Instant::now(),
-            received: Zoned::now(),
-            endings: envelope.recipients.iter().map(|_| OnceLock::new()).collect(),
-            news: Mutex::default(),
-            service,
-            metrics,
-            message,
-            envelope,
-            accounts,
-            clauses,
-        }
-    }
-
     /// When it must have ended.
     pub fn due(&self) -> Instant {
         self.deadline.end() + Duration::from_secs(self.service.config().limits.answer_secs) + SLACK
     }
 
-    pub fn took(&self) -> Duration {
-        self.started.elapsed()
+    /// The connection's thread gives the replies, or the server when that hangs: from now on they
+    /// are the caller's to give. On error the other one gave them, and hung up.
+    pub fn claim_replies(&self) -> io::Result<()> {
+        match self.is_answered.swap(true, Ordering::SeqCst) {
+            false => Ok(()),
+            true => Err(io::Error::other("the delivery was answered when it was overdue")),
+        }
     }
 
-    /// Delivers, or begins to: for one recipient all is done when this returns; for several,
-    /// something comes from the receiver when an ending may be known. `guard` lives until all is
-    /// done.
-    pub fn begin<G: Send + 'static>(self: &Arc<Self>, guard: G) -> Receiver<()> {
-        let (news, receiver) = channel();
-        if self.endings.len() == 1 {
-            self.deliver();
-            return receiver;
+    /// Delivers, or begins to: for one recipient all is done when this returns. `guard` lives until
+    /// all is done.
+    pub fn begin<G: Send + 'static>(
+        self: &Arc<Self>,
+        metrics: &Arc<Metrics>,
+        guard: G,
+    ) -> ComingEndings {
+        let (sender, coming) = channel();
+        let watch = CountingWatch { metrics: Arc::clone(metrics), endings: sender.clone() };
+        let endings = ComingEndings { coming, early: HashMap::new() };
+        if self.envelope.recipients.len() == 1 {
+            self.deliver(&watch);
+            return endings;
         }
-        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
         let delivery = Arc::clone(self);
         let work = move || {
             let _guard = guard;
-            delivery.deliver();
-            // Without it nobody waits for news any more.
-            *delivery.news.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            delivery.deliver(&watch);
         };
         if let Err(error) = thread::Builder::new().name("delivery".to_owned()).spawn(work) {
-            self.fail(&Failure::Internal(format!("no thread for the delivery: {error}")));
+            self.fail(&Failure::Internal(format!("no thread for the delivery: {error}")), &sender);
         }
-        receiver
+        endings
     }
 
     /// A panic is a failure of this message and of no other.
-    fn deliver(&self) {
+    fn deliver(&self, watch: &CountingWatch) {
         let mail = Mail {
             message: &self.message,
             envelope: &self.envelope,
@@ -114,36 +93,21 @@ impl MessageDelivery {
             started: self.started,
             one_ending: false,
         };
-        let deliver = || drop(self.service.deliver(mail, &self.deadline, self));
+        let deliver = || drop(self.service.deliver(mail, &self.deadline, watch));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(deliver)) {
-            self.fail(&Failure::Internal(text::of_panic(panic)));
+            self.fail(&Failure::Internal(text::of_panic(panic)), &watch.endings);
         }
     }
 
-    /// Ends it for all recipients for whom it has not ended.
-    fn fail(&self, failure: &Failure) {
+    /// Ends it for all recipients for whom it has not ended: the first ending counts.
+    fn fail(&self, failure: &Failure, endings: &Sender<(usize, Ending)>) {
         let outcome = failure.outcome(self.service.policy.over_quota);
-        for ending in &self.endings {
-            let _ = ending.set(Ending::of(outcome.clone()));
+        for recipient in 0..self.envelope.recipients.len() {
+            let _ = endings.send((recipient, Ending::of(outcome.clone())));
         }
     }
 
-    /// Waits until the recipient's ending is known, and no longer than a delivery may take.
-    pub fn wait_for(&self, recipient: usize, news: &Receiver<()>) -> Ending {
-        loop {
-            if let Some(ending) = self.endings[recipient].get() {
-                return ending.clone();
-            }
-            // A delivery that sent its last bytes just in time may wait that long for the answer.
-            let left = self.due().saturating_duration_since(Instant::now());
-            let is_over = left.is_zero() || news.recv_timeout(left).is_err();
-            if is_over && self.endings[recipient].get().is_none() {
-                return Ending::of(self.overdue());
-            }
-        }
-    }
-
-    /// What a client hears of a delivery that did not end when it was due.
+    /// The outcome of a delivery that did not end when it was due.
     pub fn overdue(&self) -> Outcome {
         let secs = self.service.config().limits.deadline_secs;
         let failure = Failure::Deadline { secs, doing: "delivering".to_owned() };
@@ -151,13 +115,43 @@ impl MessageDelivery {
     }
 }
 
-impl Watch for MessageDelivery {
+/// How a delivery ends for each recipient, by its number, as it becomes known.
+pub struct ComingEndings {
+    coming: Receiver<(usize, Ending)>,
+    /// Those of recipients that were not waited for yet.
+    early: HashMap<usize, Ending>,
+}
+
+impl ComingEndings {
+    /// Waits until the recipient's ending is known, and no longer than the delivery may take.
+    pub fn wait_for(&mut self, recipient: usize, delivery: &MessageDelivery) -> Ending {
+        loop {
+            if let Some(ending) = self.early.remove(&recipient) {
+                return ending;
+            }
+            // A delivery that sent its last bytes just in time may wait that long for the answer.
+            let left = delivery.due().saturating_duration_since(Instant::now());
+            let Ok((number, ending)) = self.coming.recv_timeout(left) else {
+                return Ending::of(delivery.overdue());
+            };
+            self.early.entry(number).or_insert(ending);
+        }
+    }
+}
+
+/// Counts the steps, and passes the endings on.
+struct CountingWatch {
+    metrics: Arc<Metrics>,
+    endings: Sender<(usize, Ending)>,
+}
+
+impl Watch for CountingWatch {
     fn recorded(&self, recorded: &Recorded, phases: &Phases) {
         self.metrics.count_record(recorded.collision && recorded.is_new, phases);
     }
 
     fn not_recorded(&self, waits: u32) {
-        self.metrics.count_no_record(waits);
+        self.metrics.contention_waits.inc_by(waits.into());
     }
 
     fn copy_ended(&self, end: &CopyResult, phases: &Phases) {
@@ -165,10 +159,7 @@ impl Watch for MessageDelivery {
     }
 
     fn ended(&self, recipient: usize, ending: &Ending) {
-        // The first word counts.
-        let _ = self.endings[recipient].set(ending.clone());
-        if let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = news.send(());
-        }
+        // The connection's thread may have answered and gone.
+        let _ = self.endings.send((recipient, ending.clone()));
     }
 }

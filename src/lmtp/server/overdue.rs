@@ -1,4 +1,4 @@
-//! The deliveries that are under way, and those of them that should have ended. Each is a thread;
+//! The deliveries that run, and those of them that should have ended. Each is a thread;
 //! one that hangs past all its time-outs (a disk, a network file system) keeps its thread and its
 //! sessions until what it hangs in lets it go.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::envelope::Envelope;
 
 /// A connection's own thread gets this long past the due time to answer.
-const GRACE: Duration = Duration::from_secs(2);
+pub const GRACE: Duration = Duration::from_secs(2);
 /// A delivery that has not ended this long past its due time is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(10);
 
@@ -25,37 +25,27 @@ struct Watched {
     due: Instant,
     queue_id: String,
     recipients: String,
-    is_told: bool,
+    is_logged: bool,
     /// Answers the client in place of a thread that hangs.
     answer: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Watched {
-    fn is_overdue(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.due) > OVERDUE
-    }
-}
-
 impl OverdueWatch {
     /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread
-    /// says nothing then.
-    ///
-    /// # Returns
-    /// Its number.
+    /// says nothing then. Returns its number.
     pub fn begin(
         &self,
         due: Instant,
         envelope: &Envelope,
-        answer: Box<dyn FnOnce() + Send>,
+        answer: impl FnOnce() + Send + 'static,
     ) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let recipients = envelope.recipients.join(" ");
         let delivery = Watched {
             due,
             queue_id: envelope.queue_id.clone(),
-            recipients,
-            is_told: false,
-            answer: Some(answer),
+            recipients: envelope.recipients.join(" "),
+            is_logged: false,
+            answer: Some(Box::new(answer)),
         };
         self.under_way().insert(number, delivery);
         number
@@ -76,25 +66,25 @@ impl OverdueWatch {
 
     /// Answers for those whose threads should have.
     pub fn answer(&self, now: Instant) {
-        let mut under_way = self.under_way();
-        let late = under_way
-            .values_mut()
-            .filter(|delivery| now.saturating_duration_since(delivery.due) > GRACE);
-        let answers: Vec<_> = late.filter_map(|delivery| delivery.answer.take()).collect();
-        drop(under_way);
+        let late = |delivery: &mut Watched| {
+            let is_late = now.saturating_duration_since(delivery.due) > GRACE;
+            if is_late { delivery.answer.take() } else { None }
+        };
+        let answers: Vec<_> = self.under_way().values_mut().filter_map(late).collect();
         for answer in answers {
             answer();
         }
     }
 
-    /// How many are overdue; the log is told of each once.
+    /// How many are overdue; each is logged once.
     pub fn overdue(&self, now: Instant) -> usize {
-        let mut under_way = self.under_way();
-        let mut count = 0;
-        for delivery in under_way.values_mut().filter(|delivery| delivery.is_overdue(now)) {
+        let (mut under_way, mut count) = (self.under_way(), 0);
+        let is_overdue = |one: &&mut Watched| now.saturating_duration_since(one.due) > OVERDUE;
+        for Watched { queue_id, recipients, is_logged, .. } in
+            under_way.values_mut().filter(is_overdue)
+        {
             count += 1;
-            if !std::mem::replace(&mut delivery.is_told, true) {
-                let Watched { queue_id, recipients, .. } = delivery;
+            if !std::mem::replace(is_logged, true) {
                 tracing::error!(
                     queue_id,
                     recipients,
@@ -108,43 +98,5 @@ impl OverdueWatch {
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<u64, Watched>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[test]
-    fn a_delivery_is_overdue_some_time_after_it_was_due_and_until_its_end() {
-        let (watch, due, second) =
-            (OverdueWatch::default(), Instant::now(), Duration::from_secs(1));
-        let first = watch.begin(due, &Envelope::default(), Box::new(|| {}));
-        watch.begin(due + second, &Envelope::default(), Box::new(|| {}));
-        assert_eq!((watch.count(), watch.last_due()), (2, Some(due + second)));
-        assert_eq!(watch.overdue(due + OVERDUE), 0);
-        assert_eq!(watch.overdue(due + OVERDUE + second), 1);
-        assert_eq!(watch.overdue(due + OVERDUE + 2 * second), 2);
-        watch.end(first);
-        assert_eq!((watch.count(), watch.overdue(due + OVERDUE + 2 * second)), (1, 1));
-    }
-
-    #[test]
-    fn a_thread_that_says_nothing_is_spoken_for_once() {
-        let (watch, due, said) =
-            (OverdueWatch::default(), Instant::now(), Arc::new(AtomicU64::new(0)));
-        let count = Arc::clone(&said);
-        let answer = move || {
-            count.fetch_add(1, Ordering::SeqCst);
-        };
-        watch.begin(due, &Envelope::default(), Box::new(answer));
-        watch.answer(due + GRACE);
-        assert_eq!(said.load(Ordering::SeqCst), 0);
-        for _ in 0..2 {
-            watch.answer(due + GRACE + Duration::from_secs(1));
-            assert_eq!(said.load(Ordering::SeqCst), 1);
-        }
     }
 }

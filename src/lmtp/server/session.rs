@@ -4,61 +4,57 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::Shared;
-use super::connection::{Connection, Handler, Peer, Settings};
-use super::delivery::{Contents, MessageDelivery};
-use super::log;
-use super::protocol::{self, Admit, Transaction};
+use jiff::Zoned;
+
+use super::ServerState;
+use super::connection::{ClientConnection, ConnectionSettings, Peer};
+use super::delivery::MessageDelivery;
+use super::protocol::Transaction;
 use super::queue_id;
-use crate::deliver::Failure;
+use crate::deliver::{Ending, Failure};
+use crate::delivery_log::DeliveryLogRecord;
 use crate::envelope::Envelope;
+use crate::lmtp::wire::reply;
 use crate::message::{Bytes, Message, ReceivedClauses};
 use crate::net::socket::Socket;
 use crate::outcome::Outcome;
 use crate::service::{LOOK_UP, Service};
 
 /// Serves one client to its end.
-pub fn serve(socket: Socket, shared: &Arc<Shared>) {
-    let socket = Arc::new(socket);
-    let service = shared.service();
+pub fn serve(socket: Arc<Socket>, server: &Arc<ServerState>) {
+    let service = server.service();
     let settings = settings(&service);
-    let mut client = Client {
-        socket: Arc::clone(&socket),
-        shared,
-        service,
-        known: HashMap::new(),
-        cannot_ask: None,
-    };
-    if let Err(error) = Connection::new(OverSocket { socket, shared }, &mut client, settings).run()
-    {
+    let client = SocketClient { socket, server, service, known: HashMap::new(), cannot_ask: None };
+    if let Err(error) = ClientConnection::new(client, settings).run() {
         tracing::debug!(%error, "connection ended");
     }
 }
 
-fn settings(service: &Service) -> Settings {
-    let config = service.config();
-    Settings {
-        protocol: protocol::Settings {
-            host: service.host.clone(),
-            recipients: config.lmtp.recipients,
-        },
-        idle: Duration::from_secs(config.lmtp.idle_secs),
-        spool_bytes: config.lmtp.spool_bytes,
-        spool_dir: config.lmtp.spool_dir.clone(),
-        message_bytes: config.limits.message_bytes,
+fn settings(service: &Service) -> ConnectionSettings {
+    ConnectionSettings {
+        host: service.host.clone(),
+        lmtp: service.config().lmtp.clone(),
+        message_bytes: service.config().limits.message_bytes,
     }
 }
 
-/// A socket, and the time as it is.
-struct OverSocket<'a> {
+struct SocketClient<'a> {
     socket: Arc<Socket>,
-    shared: &'a Shared,
+    server: &'a Arc<ServerState>,
+    service: Arc<Service>,
+    /// The accounts of the message's recipients.
+    known: HashMap<String, String>,
+    /// Why the directory could not be asked for one of the message's recipients: the others need
+    /// not wait for the same.
+    cannot_ask: Option<Outcome>,
 }
 
-impl Peer for OverSocket<'_> {
+impl Peer for SocketClient<'_> {
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -71,56 +67,14 @@ impl Peer for OverSocket<'_> {
         self.socket.write_all(bytes, until)
     }
 
-    fn wait(&mut self, until: Instant) -> io::Result<()> {
-        self.socket.wait(until)
+    fn wait(&mut self, until: Instant, heeds_stop: bool) -> io::Result<bool> {
+        self.socket.wait(heeds_stop.then(|| self.server.stopping.as_fd()), until)
     }
 
-    fn wait_or_stop(&mut self, until: Instant) -> io::Result<bool> {
-        self.socket.wait_beside(&self.shared.stopping, until)
-    }
-}
-
-struct Client<'a> {
-    socket: Arc<Socket>,
-    shared: &'a Arc<Shared>,
-    service: Arc<Service>,
-    /// The accounts of the message's recipients.
-    known: HashMap<String, String>,
-    /// Why the directory could not be asked for one of the message's recipients: the others need
-    /// not wait for the same.
-    cannot_ask: Option<Outcome>,
-}
-
-/// Asks the directory, and remembers the answers for the message. For whom it refuses, this is the
-/// delivery's end.
-impl Admit for Client<'_> {
-    fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome> {
-        if self.known.contains_key(recipient) {
-            return Ok(());
-        }
-        let account = match &self.cannot_ask {
-            Some(outcome) => Err(outcome.clone()),
-            None => self.account_of(recipient),
-        };
-        match account {
-            Ok(account) => {
-                self.known.insert(recipient.to_owned(), account);
-                Ok(())
-            }
-            Err(outcome) => {
-                self.shared.metrics.count_outcome(&outcome);
-                log::refused(transaction, recipient, &outcome);
-                Err(outcome)
-            }
-        }
-    }
-}
-
-impl Handler for Client<'_> {
-    fn new_settings(&mut self) -> Option<Settings> {
+    fn new_settings(&mut self) -> Option<ConnectionSettings> {
         self.known.clear();
         self.cannot_ask = None;
-        let service = self.shared.service();
+        let service = self.server.service();
         if Arc::ptr_eq(&service, &self.service) {
             return None;
         }
@@ -129,23 +83,44 @@ impl Handler for Client<'_> {
     }
 
     fn is_draining(&self) -> bool {
-        self.shared.is_draining()
+        self.server.is_draining()
+    }
+
+    /// Asks the directory, and remembers the answers for the message. For a recipient that it
+    /// refuses this is the delivery's end.
+    fn admit(&mut self, recipient: &str, transaction: &Transaction) -> Result<(), Outcome> {
+        if self.known.contains_key(recipient) {
+            return Ok(());
+        }
+        let account = match &self.cannot_ask {
+            Some(outcome) => Err(outcome.clone()),
+            None => self.account_of(recipient),
+        };
+        let account =
+            account.inspect_err(|outcome| self.refuse(transaction, recipient, outcome))?;
+        self.known.insert(recipient.to_owned(), account);
+        Ok(())
     }
 
     fn deliver(
         &mut self,
         transaction: Transaction,
         message: Result<Bytes, Failure>,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
     ) -> io::Result<()> {
         match message {
-            Ok(bytes) => self.deliver_message(transaction, bytes, say),
-            Err(failure) => self.reply_to_all(&transaction, &failure, say),
+            Ok(bytes) => self.deliver_message(transaction, bytes),
+            Err(failure) => {
+                let outcome = failure.outcome(self.service.policy.over_quota);
+                for recipient in &transaction.recipients {
+                    self.refuse(&transaction, recipient, &outcome);
+                }
+                transaction.recipients.iter().try_for_each(|_| self.reply(&outcome))
+            }
         }
     }
 }
 
-impl Client<'_> {
+impl SocketClient<'_> {
     fn account_of(&mut self, recipient: &str) -> Result<String, Outcome> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
@@ -159,41 +134,42 @@ impl Client<'_> {
         }
     }
 
-    fn deliver_message(
-        &mut self,
-        transaction: Transaction,
-        bytes: Bytes,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(contents) = self.contents(transaction, bytes) else {
-            return Err(io::Error::other("a recipient without an account"));
-        };
-        let delivery = Arc::new(MessageDelivery::new(
-            Arc::clone(&self.service),
-            Arc::clone(&self.shared.metrics),
-            contents,
-        ));
-        let (guard, answers) = self.shared.begin(&delivery, &self.socket);
-        let news = delivery.begin(guard);
-        let mut said = answers.take();
-        for recipient in 0..delivery.envelope.recipients.len() {
-            let ending = delivery.wait_for(recipient, &news);
-            self.shared.metrics.count_outcome(&ending.outcome);
-            // A client that is gone gets no reply, but log and metrics still say how it ended.
-            if said.is_ok() {
-                said = say(&ending.outcome);
-            }
-            log::ended(&delivery, recipient, &ending);
-        }
-        said
+    /// A recipient is refused before there is a delivery.
+    fn refuse(&self, transaction: &Transaction, recipient: &str, outcome: &Outcome) {
+        self.server.metrics.count_outcome(outcome);
+        let Transaction { queue_id, sender, .. } = transaction;
+        DeliveryLogRecord { queue_id, sender, recipient, ..DeliveryLogRecord::default() }
+            .log(outcome);
     }
 
-    fn contents(&self, transaction: Transaction, bytes: Bytes) -> Option<Contents> {
+    fn reply(&self, outcome: &Outcome) -> io::Result<()> {
+        let idle = Duration::from_secs(self.service.config().lmtp.idle_secs);
+        self.socket.write_all(&reply(outcome), Instant::now() + idle)
+    }
+
+    fn deliver_message(&self, transaction: Transaction, bytes: Bytes) -> io::Result<()> {
+        let delivery = Arc::new(self.delivery(transaction, bytes)?);
+        let guard = self.server.begin(&delivery, &self.socket);
+        let mut endings = delivery.begin(&self.server.metrics, guard);
+        let mut replied = delivery.claim_replies();
+        for (number, recipient) in delivery.envelope.recipients.iter().enumerate() {
+            let ending = endings.wait_for(number, &delivery);
+            self.server.metrics.count_outcome(&ending.outcome);
+            // A client that is gone gets no reply, but log and metrics still say how it ended.
+            if replied.is_ok() {
+                replied = self.reply(&ending.outcome);
+            }
+            log_ending(&delivery, recipient, delivery.accounts[number].as_deref(), &ending);
+        }
+        replied
+    }
+
+    fn delivery(&self, transaction: Transaction, bytes: Bytes) -> io::Result<MessageDelivery> {
         let service = &self.service;
         let accounts: Vec<Option<String>> =
             transaction.recipients.iter().map(|address| self.known.get(address).cloned()).collect();
-        if accounts.iter().any(Option::is_none) {
-            return None;
+        if accounts.contains(&None) {
+            return Err(io::Error::other("a recipient without an account"));
         }
         let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
         let client = &transaction.client;
@@ -205,46 +181,50 @@ impl Client<'_> {
                 format!("{} ({name} [{addr}])", if helo.is_empty() { name } else { helo })
             }
         };
-        let id = match transaction.queue_id.as_str() {
-            "" => format!("{}.{}", std::process::id(), self.shared.delivery_number()),
-            queue_id => queue_id.to_owned(),
-        };
         let message = Message::new(bytes, service.by);
-        let queue_id = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
-        Some(Contents {
-            clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },
+        let forwarded = Some(transaction.queue_id).filter(|queue_id| !queue_id.is_empty());
+        let id = forwarded
+            .clone()
+            .unwrap_or_else(|| format!("{}.{}", std::process::id(), self.server.delivery_number()));
+        // Any client could name a user who logged in, and so write into every account's Sent.
+        let is_believed =
+            self.socket.peer_user().is_some_and(|user| self.server.believed.contains(&user));
+        Ok(MessageDelivery {
             envelope: Envelope {
                 sender: transaction.sender,
                 recipients: transaction.recipients,
-                queue_id: queue_id.or_else(|| queue_id::of(&message)).unwrap_or_default(),
-                sasl_username: if self.is_believed() {
-                    transaction.sasl_username
-                } else {
-                    String::new()
-                },
+                queue_id: forwarded.or_else(|| queue_id::of(&message)).unwrap_or_default(),
+                sasl_username: Some(transaction.sasl_username)
+                    .filter(|_| is_believed)
+                    .unwrap_or_default(),
             },
+            clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },
             message,
             accounts,
+            received: Zoned::now(),
+            started: Instant::now(),
+            deadline: service.deadline(),
+            service: Arc::clone(service),
+            is_answered: AtomicBool::new(false),
         })
     }
+}
 
-    /// Whether the client's word is taken for who logged in: anybody who may connect could say so,
-    /// and write into everybody's Sent.
-    fn is_believed(&self) -> bool {
-        self.socket.peer_user().is_some_and(|user| self.shared.believed.contains(&user))
-    }
-
-    fn reply_to_all(
-        &mut self,
-        transaction: &Transaction,
-        failure: &Failure,
-        say: &mut dyn FnMut(&Outcome) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let outcome = failure.outcome(self.service.policy.over_quota);
-        for recipient in &transaction.recipients {
-            self.shared.metrics.count_outcome(&outcome);
-            log::refused(transaction, recipient, &outcome);
-        }
-        transaction.recipients.iter().try_for_each(|_| say(&outcome))
-    }
+/// Logs how it ended for one recipient. The text names account, mailbox and uid of each copy, the
+/// fields those of the recipient's own.
+fn log_ending(delivery: &MessageDelivery, recipient: &str, account: Option<&str>, ending: &Ending) {
+    let envelope = &delivery.envelope;
+    let ended = DeliveryLogRecord {
+        queue_id: &envelope.queue_id,
+        sender: &envelope.sender,
+        recipient,
+        message_id: delivery.message.identity().message_id.as_deref(),
+        account,
+        own: ending.own.as_ref(),
+        collision: ending.collision,
+        took: Some(delivery.started.elapsed()),
+        phases: Some(&ending.phases),
+        by: "",
+    };
+    ended.log(&ending.outcome);
 }

@@ -4,7 +4,7 @@
 use crate::outcome::Outcome;
 use crate::text;
 
-/// The longest reply line, CRLF included.
+/// Bytes of the longest reply line, CRLF included.
 pub const LONGEST: usize = 512;
 
 /// A recipient's reply for how its delivery ended: `250 2.0.0 text`, `451 4.3.0 text`, `550 5.1.1
@@ -41,11 +41,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The server says no, for now or for good.
-    pub fn is_negative(&self) -> bool {
-        (400..600).contains(&self.code)
-    }
-
     /// How a delivery ended, by a server of ours.
     pub fn outcome(&self) -> Outcome {
         Outcome::of_reply(self.code, &self.lines.join(" "))
@@ -65,34 +60,5 @@ pub fn parse(line: &str) -> Option<(u16, bool, &str)> {
         Some(' ') => Some((code, true, &line[4..])),
         Some('-') => Some((code, false, &line[4..])),
         Some(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::outcome::Status;
-
-    #[test]
-    fn each_outcome_has_its_digits() {
-        let cases = [
-            (Outcome::Delivered("stored".into()), "250 2.0.0 stored\r\n"),
-            (Outcome::TempFail(Status::TEMPORARY, "later".into()), "451 4.3.0 later\r\n"),
-            (Outcome::TempFail(Status::MAILBOX_FULL, "full".into()), "452 4.2.2 full\r\n"),
-            (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".into()), "550 5.1.1 nobody\r\n"),
-            (Outcome::PermFail(Status::TOO_BIG, "too big".into()), "552 5.3.4 too big\r\n"),
-        ];
-        for (outcome, expected) in cases {
-            assert_eq!(String::from_utf8_lossy(&reply(&outcome)), expected);
-        }
-    }
-
-    #[test]
-    fn a_text_can_neither_end_the_line_nor_outgrow_it() {
-        let text = Outcome::Delivered("a\r\n250 2.0.0 b\0\x1b\u{9b}é\u{2028}".into());
-        assert_eq!(reply(&text), b"250 2.0.0 a  250 2.0.0 b   ? \r\n");
-        let long = reply(&Outcome::Delivered("é".repeat(2000)));
-        assert_eq!(long.len(), LONGEST);
-        assert!(long.ends_with(b"?\r\n"));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustls::ClientConfig;
 
-use crate::net::input::{Input, Line};
+use crate::net::input::{Input, InputLine};
 use crate::net::socket::{Socket, Timed};
 use crate::net::tls::{Transport, closed};
 
@@ -136,7 +136,7 @@ impl Wire {
         let mut inner = self.lock();
         loop {
             // The budget bounds it.
-            if let Line::Whole(line) = inner.input.line(usize::MAX) {
+            if let Some(InputLine::Whole(line)) = inner.input.line(usize::MAX) {
                 return Ok(line);
             }
             inner.fill()?;

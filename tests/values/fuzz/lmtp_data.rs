@@ -1,6 +1,6 @@
 //! What may follow DATA, or stand in the chunks of BDAT, beside the simplest readers there are.
 
-use onedrop::lmtp::wire::data::{ChunkReader, DotReader};
+use onedrop::lmtp::wire::data::DataReader;
 
 use super::harness::Target;
 
@@ -60,7 +60,7 @@ pub fn check(input: &[u8]) {
 fn chunks(input: &[u8]) {
     let message = lines(input).join(&b'\n');
     for parts in [vec![input], input.chunks(1).collect(), cut(input)] {
-        let (mut reader, mut read) = (ChunkReader::new(), Vec::new());
+        let (mut reader, mut read) = (DataReader::of_chunks(), Vec::new());
         for part in parts {
             reader.feed(part, &mut read);
         }
@@ -78,7 +78,7 @@ fn chunks(input: &[u8]) {
 
 /// What follows DATA: the message, and how much of the input was the data's, if its end came.
 fn dots(parts: Vec<&[u8]>) -> (Vec<u8>, Option<usize>) {
-    let (mut reader, mut read, mut taken) = (DotReader::new(), Vec::new(), 0);
+    let (mut reader, mut read, mut taken) = (DataReader::with_dots(), Vec::new(), 0);
     for part in parts {
         match reader.feed(part, &mut read) {
             None => taken += part.len(),

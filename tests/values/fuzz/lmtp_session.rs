@@ -8,7 +8,7 @@ mod escapes;
 #[path = "../../lmtp/script.rs"]
 pub mod script;
 
-use onedrop::lmtp::server::connection::Settings;
+use onedrop::lmtp::server::connection::ConnectionSettings;
 
 use self::script::{Directory, Event, Script, Transcript};
 use super::harness::Target;
@@ -86,7 +86,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-fn transcript(settings: &Settings, script: impl Script) -> Transcript {
+fn transcript(settings: &ConnectionSettings, script: impl Script) -> Transcript {
     let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let directory = Directory {
         known: list(&[
