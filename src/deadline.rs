@@ -66,11 +66,6 @@ impl Deadline {
         self.clock.now()
     }
 
-    /// Sleeps by this deadline's clock.
-    pub fn sleep(&self, time: Duration) {
-        self.clock.sleep(time);
-    }
-
     /// Whose time this is.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
@@ -130,27 +125,5 @@ impl Deadline {
     /// Whether last bytes are out and their outcome is not recorded yet.
     pub fn is_answering(&self) -> bool {
         self.answering.load(Ordering::SeqCst)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_last_bytes_in_the_time_kept_for_the_answer() {
-        let deadline = Deadline::new(Duration::from_secs(10), Duration::from_secs(11));
-        assert!(deadline.pass_point_of_no_return().is_err());
-        assert!(!deadline.is_answering());
-        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
-        assert!(deadline.pass_point_of_no_return().is_ok());
-        assert!(deadline.is_answering());
-        assert_eq!(deadline.end() - deadline.last_bytes(), Duration::from_secs(20));
-    }
-
-    #[test]
-    fn no_last_bytes_after_the_machine_was_suspended_past_the_deadline() {
-        let slept = Deadline::overslept(Duration::from_secs(60), Duration::from_secs(20));
-        assert!(slept.pass_point_of_no_return().is_err());
     }
 }

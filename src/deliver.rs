@@ -18,20 +18,17 @@ use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::envelope::Envelope;
-use crate::exit;
-use crate::ledger::{
-    Attempt, AttemptEnd, Entry, LeaseTerms, Ledger, LedgerError, RandomValue, Recorded,
-};
+use crate::ledger::{Attempt, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
-use crate::message::{Facts, Message};
+use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
 use crate::store::{Copy, Need, Receipt, Slot, Store};
 
-mod patience;
+mod endings;
 mod place;
 mod verdict;
 
-pub use patience::Patience;
+pub use endings::fail;
 use place::Placing;
 pub use verdict::Failure;
 
@@ -53,7 +50,6 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy)]
 pub struct DeliveryRequest<'a> {
     pub message: &'a Message,
-    pub facts: &'a Facts,
     pub envelope: &'a Envelope,
     /// The account of each of the envelope's recipients; `None`: nobody has that address. One at
     /// least has an account.
@@ -155,27 +151,19 @@ impl Ending {
 
 /// Hears of a delivery's steps while it goes on, from any of its threads.
 pub trait Watch: Sync {
-    fn recorded(&self, recorded: &Recorded, phases: &Phases);
+    fn recorded(&self, _recorded: &Recorded, _phases: &Phases) {}
 
     /// The message is not on record; what it waited for others counts nevertheless.
-    fn not_recorded(&self, waits: u32);
+    fn not_recorded(&self, _waits: u32) {}
 
-    fn copy_ended(&self, end: &CopyResult, phases: &Phases);
+    fn copy_ended(&self, _end: &CopyResult, _phases: &Phases) {}
 
     /// All is decided for a recipient, by its number in the envelope.
-    fn ended(&self, recipient: usize, ending: &Ending);
+    fn ended(&self, _recipient: usize, _ending: &Ending) {}
 }
 
 /// Nobody needs to hear of the steps.
-impl Watch for () {
-    fn recorded(&self, _: &Recorded, _: &Phases) {}
-
-    fn not_recorded(&self, _: u32) {}
-
-    fn copy_ended(&self, _: &CopyResult, _: &Phases) {}
-
-    fn ended(&self, _: usize, _: &Ending) {}
-}
+impl Watch for () {}
 
 /// What a delivery works with.
 #[derive(Clone, Copy)]
@@ -233,18 +221,17 @@ pub fn deliver(job: &DeliveryRequest<'_>, means: Means<'_>) -> Vec<Ending> {
     placing.finish()
 }
 
-/// Places copies of a message that is on record already, for no recipient; one end for each
-/// destination.
+/// Places the only copy of a message that is on record already, for no recipient.
 pub fn place(
     job: &DeliveryRequest<'_>,
     means: Means<'_>,
     attempt: &Attempt,
     recorded: &Recorded,
-) -> Vec<CopyResult> {
+) -> CopyResult {
     let keys = job.copy_keys();
     let placing = Placing::new(job, means, &keys, attempt, recorded, Phases::default());
     placing.work(None);
-    placing.ends()
+    placing.only_end()
 }
 
 /// A slot for a single copy, reserved before the record with the date that the record should have.
@@ -280,7 +267,7 @@ fn record(
     let nul_runs = job.message.nul_runs();
     let entry = Entry {
         identity: job.message.identity(),
-        facts: job.facts,
+        facts: &job.message.facts(),
         size_bytes: job.message.own_copy().len() as u64,
         raw: policy.keep_raw.then(|| job.message.received()),
         nul_runs: nul_runs.as_deref(),
@@ -289,51 +276,35 @@ fn record(
     let mut patience = Patience::new(policy.wait, deadline);
     loop {
         let began = deadline.now();
-        let recorded = ledger.record(&entry, attempt, job.destinations, terms, deadline.end());
-        if matches!(recorded, Err(LedgerError::Contended)) {
-            // While it waits, a delivery holds nothing that others need.
-            *early = None;
-            if patience.wait() {
-                phases.waits += 1;
-                phases.lock += deadline.now() - began;
-                continue;
+        match ledger.record(&entry, attempt, job.destinations, terms, deadline.end()) {
+            Err(LedgerError::Contended) => {}
+            recorded => {
+                phases.record += deadline.now() - began;
+                return Ok(recorded?);
             }
+        }
+        // While it waits, a delivery holds nothing that others need.
+        *early = None;
+        if !patience.wait() {
             return Err(Failure::Contended("the lock on its Message-ID".to_owned()));
         }
-        phases.record += deadline.now() - began;
-        return Ok(recorded?);
+        phases.waits += 1;
+        phases.lock += deadline.now() - began;
     }
-}
-
-/// The endings where nothing could be recorded, or nothing may be written. They go on record if the
-/// ledger is there.
-pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
-    let Means { policy, ledger, deadline, watch, .. } = means;
-    let outcome = failure.outcome(policy.over_quota);
-    let endings: Vec<Ending> = (0..job.envelope.recipients.len())
-        .map(|recipient| match &job.accounts[recipient] {
-            Some(account) => {
-                Ending { account: Some(account.clone()), ..Ending::of(outcome.clone()) }
-            }
-            None => job.unknown(recipient, policy),
-        })
-        .collect();
-    for (recipient, ending) in endings.iter().enumerate() {
-        watch.ended(recipient, ending);
-    }
-    if !matches!(failure, Failure::Ledger(_)) {
-        let ended: Vec<_> = (0..endings.len())
-            .map(|at| (job.attempt(at), job.attempt_end_of(at, &endings, deadline)))
-            .collect();
-        note(ledger.finish(job.message.identity(), None, &ended, deadline.end()));
-    }
-    endings
 }
 
 impl Means<'_> {
     /// How leases are taken.
     pub fn terms(&self) -> LeaseTerms {
         LeaseTerms { lease: self.policy.lease, join: self.store.append_is_idempotent() }
+    }
+
+    /// Runs `work` and adds to `phase` how long it took.
+    fn timed<T>(&self, phase: &mut Duration, work: impl FnOnce() -> T) -> T {
+        let began = self.deadline.now();
+        let result = work();
+        *phase += self.deadline.now() - began;
+        result
     }
 }
 
@@ -367,67 +338,44 @@ impl<'a> DeliveryRequest<'a> {
         let identity = self.message.identity();
         Copy { key: &keys[at], head, bytes, identity, recorded_at }
     }
-
-    /// The first recipient that has an account.
-    fn first(&self) -> usize {
-        self.accounts.iter().position(Option::is_some).unwrap_or(0)
-    }
-
-    /// The try to deliver to a recipient.
-    fn attempt(&self, recipient: usize) -> Attempt {
-        let address = self.envelope.recipients.get(recipient).map_or("", String::as_str);
-        Attempt {
-            value: RandomValue::default(),
-            recipient: address.to_lowercase(),
-            sender: self.envelope.sender.clone(),
-            queue_id: self.envelope.queue_id.clone(),
-            host: self.host.to_owned(),
-            pid: std::process::id(),
-        }
-    }
-
-    /// How an attempt ended, until now.
-    fn attempt_end(&self, outcome: &Outcome, deadline: &Deadline) -> AttemptEnd {
-        AttemptEnd {
-            outcome: outcome.name(),
-            status: outcome.status().to_string(),
-            text: outcome.text().to_owned(),
-            duration: deadline.now() - self.started,
-        }
-    }
-
-    /// How the attempt for one recipient ended, and what Postfix heard where that is something
-    /// else.
-    fn attempt_end_of(&self, at: usize, endings: &[Ending], deadline: &Deadline) -> AttemptEnd {
-        let own = &endings[at].outcome;
-        let mut end = self.attempt_end(own, deadline);
-        if self.one_ending {
-            let addresses = self.envelope.recipients.iter().map(String::as_str);
-            let outcomes = endings.iter().map(|ending| ending.outcome.clone());
-            let all = Outcome::of_all(&addresses.zip(outcomes).collect::<Vec<_>>());
-            if (own.name(), own.status()) != (all.name(), all.status()) {
-                let (exit, status) = (exit::status(&all) as i32, all.status());
-                let count = endings.len();
-                end.text
-                    .push_str(&format!("; ended in {exit} {status} for all {count} recipients"));
-            }
-        }
-        end
-    }
-
-    /// Nobody has the address.
-    fn unknown(&self, recipient: usize, policy: &Policy) -> Ending {
-        let failure = match self.envelope.recipients.get(recipient) {
-            Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
-            Some(_) | None => Failure::NoRecipient,
-        };
-        Ending::of(failure.outcome(policy.over_quota))
-    }
 }
 
 /// Bookkeeping that failed: the mail's fate does not hang on it, but an operator should see it.
 fn note(result: Result<(), LedgerError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "ledger bookkeeping failed");
+    }
+}
+
+/// Waiting for others, with jitter, bounded in all.
+#[derive(Debug)]
+struct Patience<'a> {
+    left: Duration,
+    pause: Duration,
+    deadline: &'a Deadline,
+}
+
+impl Patience<'_> {
+    const FIRST_PAUSE: Duration = Duration::from_millis(4);
+    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+    /// Patience of `total`, which ends with the deadline at the latest.
+    fn new(total: Duration, deadline: &Deadline) -> Patience<'_> {
+        Patience { left: total, pause: Self::FIRST_PAUSE, deadline }
+    }
+
+    /// Sleeps a little; false when there is no patience left.
+    fn wait(&mut self) -> bool {
+        let left = self.left.min(self.deadline.left());
+        if left.is_zero() {
+            return false;
+        }
+        let random = self.deadline.clock().random();
+        let half = self.pause / 2;
+        let pause = (half + half.mul_f64((random % 1024) as f64 / 512.0)).min(left);
+        self.deadline.clock().sleep(pause);
+        self.left = self.left.saturating_sub(pause);
+        self.pause = (self.pause * 3 / 2).min(Self::LONGEST_PAUSE);
+        true
     }
 }

@@ -46,8 +46,8 @@ pub fn status(outcome: &Outcome) -> ExitCode {
 pub fn line(outcome: &Outcome) -> String {
     let text = match outcome {
         Outcome::Delivered(text) => text.clone(),
-        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
-            format!("{status} {text}")
+        Outcome::TempFail(..) | Outcome::PermFail(..) => {
+            format!("{} {}", outcome.status(), outcome.text())
         }
     };
     text::within(&text, LONGEST_LINE).into_owned() + "\n"
@@ -55,7 +55,7 @@ pub fn line(outcome: &Outcome) -> String {
 
 /// Writes the line and ends the process.
 pub fn end(outcome: &Outcome) -> ! {
-    say(&line(outcome));
+    say(std::io::stdout().as_fd(), &line(outcome));
     std::process::exit(status(outcome) as i32)
 }
 
@@ -76,7 +76,12 @@ pub enum Verdict {
 /// error. If `out` cannot be written, the command has failed; it prints no error for a reader that
 /// has closed the pipe (`| head`).
 pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
-    let written = print(out);
+    let mut stdout = std::io::stdout();
+    let written = match out {
+        "" => Ok(()),
+        out => writeln!(stdout, "{}", out.trim_end()),
+    };
+    let written = written.and_then(|()| stdout.flush());
     let mut errors = std::io::stderr();
     // Errors of writing to standard error cannot be reported anywhere.
     if let Err(error) = &written
@@ -87,19 +92,11 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     if !err.is_empty() {
         let _ = writeln!(errors, "{}", err.trim_end());
     }
-    std::process::exit(match (written, verdict) {
-        (Err(_), _) | (Ok(()), Verdict::Failed) => ExitCode::TempFail as i32,
-        (Ok(()), Verdict::No) => 1,
-        (Ok(()), Verdict::Done) => ExitCode::Ok as i32,
+    std::process::exit(match verdict {
+        Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
+        Verdict::No if written.is_ok() => 1,
+        Verdict::Done | Verdict::No | Verdict::Failed => ExitCode::TempFail as i32,
     })
-}
-
-fn print(out: &str) -> std::io::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    if !out.is_empty() {
-        stdout.write_all(format!("{}\n", out.trim_end()).as_bytes())?;
-    }
-    stdout.flush()
 }
 
 /// Runs `f` and turns a panic into a temporary failure.
@@ -137,7 +134,7 @@ pub fn end_at_signals() {
             // SAFETY: standard output is open for the life of the process (Rust opens the standard
             // descriptors that are closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
-            say_to(out, text);
+            say(out, text);
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
         // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which
@@ -194,41 +191,15 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     end(&Outcome::TempFail(Status::TEMPORARY, text));
 }
 
-/// Writes to standard output unless that would block.
-pub fn say(text: &str) {
-    say_to(std::io::stdout().as_fd(), text);
-}
-
-fn say_to(out: BorrowedFd<'_>, text: &str) {
-    if takes_output(out) {
+/// Writes to standard output, unless that would block.
+fn say(out: BorrowedFd<'_>, text: &str) {
+    // A pipe that is writable takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
+    let mut fds = [PollFd::new(out, PollFlags::POLLOUT)];
+    if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT))
+    {
         // Not through Rust's buffer: a hanging thread may hold its lock. An error cannot be
         // reported anywhere.
         let _ = nix::unistd::write(out, text.as_bytes());
-    }
-}
-
-/// Whether `out` is writable: then a pipe takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
-fn takes_output(out: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(out, PollFlags::POLLOUT)];
-    matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
-        && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_begins_with_the_status_and_holds_no_control_characters() {
-        let outcome = Outcome::TempFail(Status::TEMPORARY, "a\r\nb\0c".to_owned());
-        assert_eq!(line(&outcome), "4.3.0 a  b c\n");
-        assert_eq!(line(&Outcome::Delivered("é".repeat(LONGEST_LINE))).len(), LONGEST_LINE + 1);
-    }
-
-    #[test]
-    fn a_panic_is_temporary() {
-        let outcome = guard(|| panic!("boom"));
-        assert_eq!(status(&outcome) as i32, 75);
-        assert_eq!(line(&outcome), "4.3.0 internal error: boom\n");
     }
 }

@@ -8,16 +8,19 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a server does with an adapter whose connections it keeps for long.
+/// What a server does with an adapter that it keeps for long. The default bodies are those of an
+/// adapter without connections.
 pub trait Connections: Send + Sync {
     /// Closes those that nobody has used for a while.
-    fn close_idle(&self);
+    fn close_idle(&self) {}
 
     /// Closes those that are kept, and keeps none from now on.
-    fn retire(&self);
+    fn retire(&self) {}
 
     /// How many are in use, and how many are kept.
-    fn count(&self) -> (usize, usize);
+    fn count(&self) -> (usize, usize) {
+        (0, 0)
+    }
 }
 
 /// How many, and for how long.

@@ -15,7 +15,7 @@ use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watc
 use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::ledger::{AnyLedger, LedgerError};
-use crate::message::{DedupBy, Facts, Message, ReceivedClauses, trace_head};
+use crate::message::{DedupBy, Message, ReceivedClauses, trace_head};
 use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
 use crate::store::{AnyStore, StoreError};
@@ -86,10 +86,7 @@ impl Service {
         Service::with(loaded, adapters, ledger, store)
     }
 
-    /// For one message.
-    ///
-    /// # Errors
-    /// As for [`new`](Service::new).
+    /// As [`new`](Service::new), for one message.
     pub fn for_one(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, Failure> {
         let mut service = Service::with(loaded, adapters, ONE, ONE)?;
         // The recipient's own copy first; and the watchdog knows of one append at a time.
@@ -147,42 +144,29 @@ impl Service {
     /// Delivers to those recipients that have an account. All are told how it ended for them, and
     /// the attempts of all are on record, each with its own end.
     pub fn deliver(&self, mail: Mail<'_>, deadline: &Deadline, watch: &dyn Watch) -> Vec<Ending> {
-        let facts = mail.message.facts();
         let (policy, ledger, store) = (&self.policy, &*self.ledger, &*self.store);
         let means = Means { policy, ledger, store, deadline, watch };
-        let unknown = Failure::NoRecipient;
+        let request = DeliveryRequest {
+            message: mail.message,
+            envelope: mail.envelope,
+            accounts: mail.accounts,
+            destinations: &[],
+            heads: &[],
+            host: &self.host,
+            started: mail.started,
+            one_ending: mail.one_ending,
+        };
         let destinations = match mail.accounts.iter().any(Option::is_some) {
             true => self.destinations(mail, deadline),
-            false => return deliver::fail(&self.job(mail, &facts, &[], &[]), &unknown, means),
+            false => Err(Failure::NoRecipient),
         };
         match destinations {
             Ok(destinations) => {
                 let heads: Vec<Vec<u8>> = destinations.iter().map(|one| head(mail, one)).collect();
-                deliver::deliver(&self.job(mail, &facts, &destinations, &heads), means)
+                let (destinations, heads) = (&destinations, &heads);
+                deliver::deliver(&DeliveryRequest { destinations, heads, ..request }, means)
             }
-            Err(failure) => deliver::fail(&self.job(mail, &facts, &[], &[]), &failure, means),
-        }
-    }
-
-    fn job<'a>(
-        &'a self,
-        mail: Mail<'a>,
-        facts: &'a Facts,
-        destinations: &'a [Destination],
-        heads: &'a [Vec<u8>],
-    ) -> DeliveryRequest<'a> {
-        let Mail { message, envelope, accounts, started, one_ending, .. } = mail;
-        let host = &self.host;
-        DeliveryRequest {
-            message,
-            facts,
-            envelope,
-            accounts,
-            destinations,
-            heads,
-            host,
-            started,
-            one_ending,
+            Err(failure) => deliver::fail(&request, &failure, means),
         }
     }
 
@@ -200,12 +184,11 @@ impl Service {
             }
         }
         let (message, envelope, until) = (mail.message, mail.envelope, deadline.end());
-        let ledger = self.ledger.as_ref();
+        let (ledger, store) = (&*self.ledger, &*self.store);
         let destinations =
             self.routing.destinations(&accounts, message, envelope, ledger, until)?;
         let names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();
-        let (ledger, store, until) = (&*self.ledger, &*self.store, deadline.last_bytes());
-        self.gate.pass(&names, &self.host, ledger, store, until)?;
+        self.gate.pass(&names, &self.host, ledger, store, deadline.last_bytes())?;
         Ok(destinations)
     }
 

@@ -124,30 +124,28 @@ pub enum Proof {
     Foreign,
 }
 
-/// What went wrong in the store, by what it means for the copy: whether it may have been written,
-/// and whom it concerns.
+/// What went wrong in the store, by what it means for the copy and whom it concerns. But for
+/// [`InDoubt`](StoreError::InDoubt) certainly nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Certainly nothing was written: the store is away or in trouble, or it is not known whose
-    /// fault it is.
+    /// The store is away or in trouble, or it is not known whose fault it is.
     #[error("store: {0}")]
     NotStored(String),
-    /// Certainly nothing was written, for any account: the store does not let us in as `[store]`
-    /// says, or has not proven that it writes for the account that we name.
+    /// For any account: the store does not let us in as `[store]` says, or has not proven that it
+    /// writes for the account that we name.
     #[error("store: {0}")]
     Setup(String),
-    /// Certainly nothing was written: this mailbox takes no copy of ours. It is not there and must
-    /// not be made, or we have no right to write into it.
+    /// This mailbox takes no copy of ours: it is not there and must not be made, or we have no
+    /// right to write into it.
     #[error("store: {0}")]
     Refused(String),
-    /// Certainly nothing was written: the account is over its quota.
+    /// The account is over its quota.
     #[error("store: over quota: {0}")]
     OverQuota(String),
-    /// Certainly nothing was written: the store does not take a message of this size.
+    /// The store does not take a message of this size.
     #[error("store: message too big: {0}")]
     TooBig(String),
-    /// Certainly nothing was written: the store does not let us write for this account, while it
-    /// does for others.
+    /// The store does not let us write for this account, while it does for others.
     #[error("store: {0}")]
     NoAccount(String),
     /// The store may have taken the copy; only a [look](Slot::look) can tell.
@@ -158,27 +156,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether it is certain that nothing was written.
     pub fn certainly_not_stored(&self) -> bool {
-        match self {
-            StoreError::NotStored(_)
-            | StoreError::Setup(_)
-            | StoreError::Refused(_)
-            | StoreError::OverQuota(_)
-            | StoreError::TooBig(_)
-            | StoreError::NoAccount(_) => true,
-            StoreError::InDoubt(_) => false,
-        }
-    }
-
-    /// Whether it is certain that this account or mailbox cannot take the copy; else it is for us
-    /// or for the store's administrator to mend, or it is not known whose fault it is.
-    pub fn is_the_accounts(&self) -> bool {
-        match self {
-            StoreError::Refused(_)
-            | StoreError::OverQuota(_)
-            | StoreError::TooBig(_)
-            | StoreError::NoAccount(_) => true,
-            StoreError::NotStored(_) | StoreError::Setup(_) | StoreError::InDoubt(_) => false,
-        }
+        !matches!(self, StoreError::InDoubt(_))
     }
 }
 

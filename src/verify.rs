@@ -11,7 +11,9 @@
 //! on record is another message, it removes nothing. A crash leaves less to do for the next run.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 
 use crate::clock::Clock;
 use crate::ledger::{
@@ -23,10 +25,8 @@ use crate::store::{AnyStore, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 mod difference;
 mod doubt;
 mod kept;
-mod since;
 
 pub use difference::{Difference, Level, News, Tally, Topic};
-pub use since::since;
 
 /// How long a call to the store may take.
 const STORE_TIME: Duration = Duration::from_secs(60);
@@ -71,15 +71,8 @@ pub fn verify<'a>(
     if found != SCHEMA_VERSION {
         return Err(LedgerError::Version { found });
     }
-    let mut verification = Verification {
-        plan,
-        ledger,
-        store,
-        account: None,
-        is_out_of_reach: false,
-        tell,
-        tally: Tally::default(),
-    };
+    let mut verification =
+        Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() };
     let mut last: Option<CopyOnRecord> = None;
     loop {
         let until = plan.ledger_until();
@@ -104,89 +97,73 @@ impl Plan<'_> {
     }
 }
 
+/// The point in time that `text` names, for a window to begin: a duration back from `now` (`24h`,
+/// `7d`), a day or an instant.
+pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
+    if let Ok(instant) = text.parse::<Timestamp>() {
+        return Some(instant.into());
+    }
+    if let Ok(day) = text.parse::<Date>() {
+        return Some(day.to_zoned(TimeZone::system()).ok()?.timestamp().into());
+    }
+    let back = text.parse::<Span>().ok()?.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    now.checked_sub(Duration::try_from(back).ok()?)
+}
+
 struct Verification<'a, 'p> {
     plan: &'a Plan<'p>,
     ledger: &'a dyn AnyLedger,
     store: &'a dyn AnyStore,
-    account: Option<String>,
-    is_out_of_reach: bool,
+    /// An account whose mailboxes cannot be used.
+    out_of_reach: Option<String>,
     tell: &'a mut dyn FnMut(News<'_>),
     tally: Tally,
 }
 
 /// Why a copy was not verified to the end.
+#[derive(Debug, thiserror::Error)]
 enum Unverified {
-    Store(StoreError),
-    Ledger(LedgerError),
-}
-
-impl From<StoreError> for Unverified {
-    fn from(error: StoreError) -> Self {
-        Unverified::Store(error)
-    }
-}
-
-impl From<LedgerError> for Unverified {
-    fn from(error: LedgerError) -> Self {
-        Unverified::Ledger(error)
-    }
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 impl Verification<'_, '_> {
     fn one(&mut self, copy: &CopyOnRecord) -> Result<(), LedgerError> {
         (self.tell)(News::Next { copy, tally: &self.tally });
-        let account = &copy.destination.account;
-        if self.account.as_ref() != Some(account) {
-            self.account = Some(account.clone());
-            self.is_out_of_reach = false;
+        if self.out_of_reach.as_ref() == Some(&copy.destination.account) {
+            self.tally.failed += 1;
+            return Ok(());
         }
-        let outcome = match copy.standing {
-            _ if self.is_out_of_reach => {
-                self.tally.failed += 1;
-                return Ok(());
-            }
-            Standing::Leased => {
-                self.found(
-                    copy,
-                    Level::Info,
-                    Topic::Busy,
-                    None,
-                    format!("leased by {}", copy.owner),
-                );
+        let outcome = match (&copy.standing, &copy.kept) {
+            (Standing::Placed { receipt, ago }, _) => match self.find(copy, Some(receipt)) {
+                Ok(found) => self.placed(copy, receipt, *ago, &found),
+                Err(error) => Err(error.into()),
+            },
+            (Standing::Leased, _) => {
+                self.busy(copy, format!("leased by {}", copy.owner));
                 Ok(())
             }
-            Standing::Free | Standing::InDoubt { .. } if copy.kept.is_some() => {
-                self.kept(copy, copy.kept.as_deref().unwrap_or_default())
-            }
-            Standing::Free => {
+            (Standing::Free | Standing::InDoubt { .. }, Some(why)) => self.kept(copy, why),
+            (Standing::InDoubt { lease_left_over }, None) => self.doubt(copy, *lease_left_over),
+            (Standing::Free, None) => {
                 let text = "not placed: the last attempt gave up before it wrote anything, Postfix \
                             has it or has returned it";
-                self.found(copy, Level::Info, Topic::Missing, None, text.to_owned());
+                self.found(copy, Level::Info, Topic::Missing, None, text);
                 Ok(())
             }
-            Standing::Placed { .. } | Standing::InDoubt { .. } => self.compare(copy),
         };
         match outcome {
             Ok(()) => self.tally.copies += 1,
             Err(Unverified::Ledger(error)) => return Err(error),
             Err(Unverified::Store(why)) => {
                 self.tally.failed += 1;
-                self.is_out_of_reach = true;
+                self.out_of_reach = Some(copy.destination.account.clone());
                 (self.tell)(News::Failed { destination: &copy.destination, why });
             }
         }
         Ok(())
-    }
-
-    fn compare(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
-        match &copy.standing {
-            Standing::Placed { receipt, ago } => {
-                let found = self.find(copy, Some(receipt))?;
-                self.placed(copy, receipt, *ago, &found)
-            }
-            Standing::InDoubt { lease_left_over } => self.doubt(copy, *lease_left_over),
-            Standing::Leased | Standing::Free => Ok(()),
-        }
     }
 
     /// The copies in the mailbox, newest first.
@@ -224,27 +201,26 @@ impl Verification<'_, '_> {
         // it.
         let standing: Vec<&FoundCopy> =
             found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
-        let named = standing.iter().find(|one| one.receipt == *on_record && on_record.is_lasting());
-        let ours =
-            || standing.iter().rev().find(|one| one.has_our_date && one.receipt.is_lasting());
-        let keeper = named.or_else(ours).copied();
+        let mut lasting = standing.iter().copied().filter(|one| one.receipt.is_lasting());
+        let named = lasting.clone().find(|one| one.receipt == *on_record);
+        let keeper = named.or_else(|| lasting.rfind(|one| one.has_our_date));
         if named.is_none() && *on_record != Receipt::Unnamed {
             self.moved(copy, on_record, found, keeper);
         }
         let mut doubles = 0;
-        for one in
-            standing.iter().filter(|one| keeper.is_none_or(|keeper| one.receipt != keeper.receipt))
-        {
+        let is_other =
+            |one: &&&FoundCopy| keeper.is_none_or(|keeper| one.receipt != keeper.receipt);
+        for one in standing.iter().filter(is_other) {
+            let receipt = &one.receipt;
             // Where one delivery at most can have written, an equal copy is its owner's, even with
             // our date: a mail program may save what it sent within the same second.
             match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
                 Some(_) if found.iter().any(is_foreign) => {
                     doubles += 1;
                     let text = format!(
-                        "{} is one too many; it stays, as {on_record} is another message",
-                        one.receipt
+                        "{receipt} is one too many; it stays, as {on_record} is another message"
                     );
-                    self.found(copy, Level::Error, Topic::Double, Some(&one.receipt), text);
+                    self.found(copy, Level::Error, Topic::Double, Some(receipt), text);
                 }
                 Some(keeper) => {
                     doubles += 1;
@@ -252,43 +228,40 @@ impl Verification<'_, '_> {
                 }
                 None => {
                     let text = format!(
-                        "{} is equal and not one of ours: its owner's own copy? It stays",
-                        one.receipt
+                        "{receipt} is equal and not one of ours: its owner's own copy? It stays"
                     );
-                    self.found(copy, Level::Info, Topic::Other, Some(&one.receipt), text);
+                    self.found(copy, Level::Info, Topic::Other, Some(receipt), text);
                 }
             }
         }
-        let receipt = keeper.map_or(on_record, |keeper| &keeper.receipt);
-        let is_new_name = self.plan.repair && receipt != on_record;
+        let receipt =
+            keeper.filter(|_| self.plan.repair).map_or(on_record, |keeper| &keeper.receipt);
         let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
         // That a double is gone the next look has to see: a server says OK to the removal of what
         // somebody unmarked, too.
         if doubles == 0
             && is_over
             && ago >= copy.lease.max(self.plan.lease)
-            && (needs_a_look(copy) || is_new_name)
+            && (needs_a_look(copy) || receipt != on_record)
         {
-            let receipt = if is_new_name { receipt } else { on_record };
             let settled = self.ledger.settle(copy, receipt, self.plan.ledger_until())?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));
         }
         Ok(())
     }
 
-    /// Whether there can be no copy of ours beside those found; tells why not.
+    /// Whether there can be no copy of ours beside those found; reports why not.
     fn is_all(&mut self, copy: &CopyOnRecord, found: &[FoundCopy]) -> bool {
-        let text = if found.len() >= MOST_COPIES && copy.may_be_double {
-            format!("there may be more than these {} copies: verify it again", found.len())
-        } else if let Some(hidden) =
-            found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy))
-        {
-            format!(
-                "the server's search does not show {}, which is there: it may hide another copy",
-                hidden.receipt
-            )
-        } else {
-            return true;
+        let hidden = found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy));
+        let text = match hidden {
+            _ if found.len() >= MOST_COPIES && copy.may_be_double => {
+                format!("there may be more than these {} copies: verify it again", found.len())
+            }
+            Some(FoundCopy { receipt, .. }) => format!(
+                "the server's search does not show {receipt}, which is there: it may hide another \
+                 copy"
+            ),
+            None => return true,
         };
         self.found(copy, Level::Error, Topic::Double, None, text);
         false
@@ -304,15 +277,13 @@ impl Verification<'_, '_> {
         found: &[FoundCopy],
         ago: Duration,
     ) -> bool {
-        let mut is_seen = keeper.is_some();
-        for one in
-            found.iter().filter(|one| one.marked_deleted && one.has_our_date && copy.may_be_double)
-        {
-            is_seen = false;
-            if keeper.is_some() {
-                let text =
-                    format!("{} is marked as deleted beside the one that stays", one.receipt);
-                self.found(copy, Level::Info, Topic::Double, Some(&one.receipt), text);
+        let may_return =
+            |one: &&FoundCopy| one.marked_deleted && one.has_our_date && copy.may_be_double;
+        let is_seen = keeper.is_some() && !found.iter().any(|one| may_return(&one));
+        if keeper.is_some() {
+            for FoundCopy { receipt, .. } in found.iter().filter(may_return) {
+                let text = format!("{receipt} is marked as deleted beside the one that stays");
+                self.found(copy, Level::Info, Topic::Double, Some(receipt), text);
             }
         }
         is_seen || ago >= OUT_OF_SIGHT
@@ -332,10 +303,9 @@ impl Verification<'_, '_> {
             _ if found.iter().any(|one| one.receipt == *on_record && one.marked_deleted) => {
                 format!("{on_record} is marked as deleted by its owner")
             }
-            Some(keeper) => format!(
-                "{on_record} is not in the mailbox, the copy is there as {}",
-                keeper.receipt
-            ),
+            Some(FoundCopy { receipt, .. }) => {
+                format!("{on_record} is not in the mailbox, the copy is there as {receipt}")
+            }
             None => format!("{on_record} is not in the mailbox: moved or deleted by its owner"),
         };
         self.found(copy, Level::Info, Topic::Moved, Some(on_record), text);
@@ -353,17 +323,19 @@ impl Verification<'_, '_> {
             }
             _ => self.store.remove_double(&copy.destination, receipt, &keeper.receipt, until),
         });
-        let (level, text) = match &removed {
-            None => (Level::Error, format!("{receipt} is one too many")),
-            Some(Ok(())) => {
-                (Level::Repaired, format!("{receipt} was one too many and is taken out"))
+        let (level, text) = match removed {
+            None => (Level::Error, "is one too many".to_owned()),
+            Some(Ok(())) => (Level::Repaired, "was one too many and is taken out".to_owned()),
+            Some(Err(error)) => {
+                (Level::Error, format!("is one too many and cannot be taken out: {error}"))
             }
-            Some(Err(error)) => (
-                Level::Error,
-                format!("{receipt} is one too many and cannot be taken out: {error}"),
-            ),
         };
-        self.found(copy, level, Topic::Double, Some(receipt), text);
+        self.found(copy, level, Topic::Double, Some(receipt), format!("{receipt} {text}"));
+    }
+
+    /// Another delivery has the copy.
+    fn busy(&mut self, copy: &CopyOnRecord, text: impl Into<String>) {
+        self.found(copy, Level::Info, Topic::Busy, None, text);
     }
 
     fn found(
@@ -372,7 +344,7 @@ impl Verification<'_, '_> {
         level: Level,
         topic: Topic,
         receipt: Option<&Receipt>,
-        text: String,
+        text: impl Into<String>,
     ) {
         match level {
             Level::Info => self.tally.infos += 1,
@@ -384,7 +356,7 @@ impl Verification<'_, '_> {
         (self.tell)(News::Found(Difference {
             level,
             topic,
-            text,
+            text: text.into(),
             account: copy.destination.account.clone(),
             mailbox: copy.destination.mailbox.clone(),
             message_id,

@@ -11,6 +11,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::clock::{Clock, SystemClock};
 use crate::deliver::Failure;
 use crate::ledger::{LedgerError, Proofs};
 use crate::store::{Access, MailboxOwner, StoreError};
@@ -26,10 +27,10 @@ const ACCOUNTS: usize = 4;
 const COPIES: u32 = 20;
 
 /// What a process knows of its way into the store.
-#[derive(Default)]
 pub struct WayProof {
     state: Mutex<State>,
     asked: Condvar,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
@@ -39,7 +40,18 @@ struct State {
     refused: Option<(Instant, String)>,
 }
 
+impl Default for WayProof {
+    fn default() -> WayProof {
+        WayProof::by(Arc::new(SystemClock))
+    }
+}
+
 impl WayProof {
+    /// Nothing is known yet; `clock` says how old it is later.
+    pub fn by(clock: Arc<dyn Clock>) -> WayProof {
+        WayProof { state: Mutex::default(), asked: Condvar::new(), clock }
+    }
+
     /// Returns if the way is proven: to this process, on record, or now, by one of `accounts` or of
     /// those with a copy on record. Others wait for whoever asks.
     ///
@@ -56,10 +68,11 @@ impl WayProof {
     ) -> Result<(), Failure> {
         let mut state = self.state();
         loop {
-            if state.proven.is_some_and(|at| at.elapsed() < READ_AGAIN) {
+            let age = |at: &Instant| self.clock.now().saturating_duration_since(*at);
+            if state.proven.is_some_and(|at| age(&at) < READ_AGAIN) {
                 return Ok(());
             }
-            if let Some((_, why)) = state.refused.as_ref().filter(|(at, _)| at.elapsed() < PAUSE) {
+            if let Some((_, why)) = state.refused.as_ref().filter(|(at, _)| age(at) < PAUSE) {
                 return Err(StoreError::Setup(why.clone()).into());
             }
             if !state.is_asking {
@@ -76,7 +89,11 @@ impl WayProof {
         state.is_asking = true;
         drop(state);
         let asking = ProofGuard(Arc::clone(self));
-        let passed = find_out(accounts, host, ledger, store, until);
+        let passed = match store.way().map(|way| ledger.is_proven(&way, until)) {
+            Some(Ok(false)) => renew(accounts, host, ledger, store, until).map(drop),
+            Some(Err(error)) => Err(error.into()),
+            Some(Ok(true)) | None => Ok(()),
+        };
         asking.end(&passed);
         Ok(passed?)
     }
@@ -99,12 +116,12 @@ pub struct ProofGuard(Arc<WayProof>);
 impl ProofGuard {
     /// With what came of it.
     pub fn end<T>(self, passed: &Result<T, Unproven>) {
-        let mut state = self.0.state();
+        let (mut state, now) = (self.0.state(), self.0.clock.now());
         match passed {
-            Ok(_) => state.proven = Some(Instant::now()),
+            Ok(_) => state.proven = Some(now),
             Err(Unproven::Ignores(why)) => {
                 state.proven = None;
-                state.refused = Some((Instant::now(), why.clone()));
+                state.refused = Some((now, why.clone()));
             }
             // Another recipient's account may tell more.
             Err(Unproven::Unknown(_)) => {}
@@ -142,41 +159,6 @@ impl From<LedgerError> for Unproven {
     }
 }
 
-fn find_out(
-    accounts: &[&str],
-    host: &str,
-    ledger: &dyn Proofs,
-    store: &dyn Access,
-    until: Instant,
-) -> Result<(), Unproven> {
-    match store.way() {
-        Some(way) if !ledger.is_proven(&way, until)? => {
-            renew(accounts, host, ledger, store, until).map(drop)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The accounts given, and others that have a copy on record: where the first are the user's own,
-/// say, or closed.
-fn accounts_to_ask(
-    accounts: &[&str],
-    ledger: &dyn Proofs,
-    until: Instant,
-) -> Result<Vec<String>, LedgerError> {
-    let mut asked: Vec<String> = Vec::new();
-    let known = ledger.latest_copies(COPIES, until)?;
-    // Half of the tries for each kind.
-    let given = accounts.iter().take(ACCOUNTS / 2).map(|account| (*account).to_owned());
-    for account in given.chain(known.into_iter().map(|(destination, _)| destination.account)) {
-        if !asked.contains(&account) {
-            asked.push(account);
-        }
-    }
-    asked.truncate(ACCOUNTS);
-    Ok(asked)
-}
-
 /// Finds out, by the first of `accounts` or of those with a copy on record with which it can be
 /// told, and puts on record what came of it; returns the proof in words, or nothing where no server
 /// stands between.
@@ -192,9 +174,18 @@ pub fn renew(
     until: Instant,
 ) -> Result<Option<String>, Unproven> {
     let Some(way) = store.way() else { return Ok(None) };
+    // Half of the tries for those given, which may be the user's own, say, or closed.
+    let known = ledger.latest_copies(COPIES, until)?;
+    let known = known.iter().map(|(destination, _)| destination.account.as_str());
+    let mut asked: Vec<&str> = Vec::new();
+    for account in accounts.iter().copied().take(ACCOUNTS / 2).chain(known) {
+        if !asked.contains(&account) {
+            asked.push(account);
+        }
+    }
     let mut failure = None;
-    for account in accounts_to_ask(accounts, ledger, until)? {
-        match store.whose_mailboxes(&account, until) {
+    for account in asked.into_iter().take(ACCOUNTS) {
+        match store.whose_mailboxes(account, until) {
             Ok(MailboxOwner::Accounts(proof)) => {
                 ledger.note_proof(&way, true, host, until)?;
                 return Ok(Some(format!("{way} heeds for whom we log in: {proof}")));
@@ -218,112 +209,4 @@ pub fn renew(
     };
     let text = format!("{way}: nothing proves for whom it lets {} act: {why}", way.login_user);
     Err(Unproven::Unknown(StoreError::Setup(text).into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::thread;
-
-    use super::*;
-    use crate::ledger::memory::MemoryLedger;
-    use crate::store::memory::{MemoryStore, Server};
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(10)
-    }
-
-    fn pass(
-        gate: &Arc<WayProof>,
-        accounts: &[&str],
-        ledger: &MemoryLedger,
-        store: &MemoryStore,
-    ) -> Result<(), Failure> {
-        gate.pass(accounts, "host", ledger, store, soon())
-    }
-
-    fn why(refused: Result<(), Failure>) -> String {
-        match refused {
-            Err(Failure::Store(StoreError::Setup(why))) => why,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_proof_is_made_once_for_all() {
-        let (ledger, store) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<WayProof>::default();
-        let together = Barrier::new(10);
-        thread::scope(|scope| {
-            for _ in 0..10 {
-                scope.spawn(|| {
-                    together.wait();
-                    pass(&gate, &["lisa"], &ledger, &store).unwrap();
-                });
-            }
-        });
-        pass(&Arc::<WayProof>::default(), &["doug"], &ledger, &store).unwrap();
-        assert_eq!(store.asked_whose(), ["lisa"], "the second process finds it on record");
-    }
-
-    #[test]
-    fn a_proof_that_was_taken_off_the_record_is_noticed_by_a_running_process() {
-        let (ledger, heeds) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<WayProof>::default();
-        pass(&gate, &["lisa"], &ledger, &heeds).unwrap();
-        // Another host's check has found another server by that name.
-        let ignores = MemoryStore::on(Server::IgnoresAccounts);
-        renew(&["lisa"], "other", &ledger, &ignores, soon()).unwrap_err();
-        pass(&gate, &["lisa"], &ledger, &ignores).unwrap();
-        gate.state().proven = Instant::now().checked_sub(READ_AGAIN);
-        assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
-    }
-
-    #[test]
-    fn where_no_server_stands_between_nobody_is_asked() {
-        let (ledger, store) = (MemoryLedger::default(), MemoryStore::default());
-        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &store).unwrap();
-        assert!(store.asked_whose().is_empty());
-    }
-
-    #[test]
-    fn a_server_that_ignores_the_account_is_not_passed() {
-        let ledger = MemoryLedger::default();
-        let heeds = MemoryStore::on(Server::HeedsAccounts);
-        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &heeds).unwrap();
-        // As `check` finds when another server has taken its place.
-        let ignores = MemoryStore::on(Server::IgnoresAccounts);
-        let seen = renew(&["lisa"], "host", &ledger, &ignores, soon());
-        assert!(
-            why(seen.map(drop).map_err(Failure::from))
-                .contains("ignores for whom: mail would land in mda's own mailbox")
-        );
-        let gate = Arc::<WayProof>::default();
-        assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
-        assert!(why(pass(&gate, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
-        assert_eq!(ignores.asked_whose().len(), 2, "it is not asked again at once");
-    }
-
-    #[test]
-    fn what_cannot_be_told_takes_no_proof_off_the_record() {
-        let (ledger, silent) = (MemoryLedger::default(), MemoryStore::on(Server::TellsNothing));
-        assert!(
-            why(pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &silent))
-                .contains("nothing proves")
-        );
-        let heeds = MemoryStore::on(Server::HeedsAccounts);
-        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &heeds).unwrap();
-        let seen = renew(&["lisa"], "host", &ledger, &silent, soon());
-        assert!(why(seen.map(drop).map_err(Failure::from)).contains("nothing proves"));
-        pass(&Arc::<WayProof>::default(), &["lisa"], &ledger, &silent).unwrap();
-    }
-
-    #[test]
-    fn the_users_own_account_is_judged_by_another() {
-        let (ledger, store) = (MemoryLedger::default(), MemoryStore::on(Server::HeedsAccounts));
-        let gate = Arc::<WayProof>::default();
-        assert!(why(pass(&gate, &["mda"], &ledger, &store)).contains("mda is the user itself"));
-        pass(&gate, &["mda", "lisa"], &ledger, &store).unwrap();
-        assert_eq!(store.asked_whose(), ["mda", "mda", "lisa"]);
-    }
 }

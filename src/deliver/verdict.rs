@@ -25,9 +25,9 @@ pub enum Failure {
     #[error("deadline of {secs} s passed while {doing}")]
     Deadline { secs: u64, doing: String },
     #[error("{0}")]
-    Store(#[source] StoreError),
+    Store(#[from] StoreError),
     #[error("ledger: {0}")]
-    Ledger(#[source] LedgerError),
+    Ledger(#[from] LedgerError),
     /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
     /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
@@ -39,18 +39,6 @@ pub enum Failure {
     Setup(String),
     #[error("internal error: {0}")]
     Internal(String),
-}
-
-impl From<LedgerError> for Failure {
-    fn from(error: LedgerError) -> Self {
-        Failure::Ledger(error)
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Failure::Store(error)
-    }
 }
 
 impl Failure {
@@ -68,19 +56,19 @@ impl Failure {
             Failure::Store(StoreError::TooBig(_)) => {
                 Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
             }
-            Failure::Store(
-                StoreError::NotStored(_)
-                | StoreError::Refused(_)
-                | StoreError::NoAccount(_)
-                | StoreError::InDoubt(_),
-            ) => Outcome::TempFail(Status::TEMPORARY, text),
             Failure::Store(StoreError::Setup(_))
             | Failure::Setup(_)
             | Failure::NoRecipient
             | Failure::Ledger(LedgerError::Version { .. } | LedgerError::Login(_)) => {
                 Outcome::TempFail(Status::OUR_SETUP, text)
             }
-            Failure::Ledger(
+            Failure::Store(
+                StoreError::NotStored(_)
+                | StoreError::Refused(_)
+                | StoreError::NoAccount(_)
+                | StoreError::InDoubt(_),
+            )
+            | Failure::Ledger(
                 LedgerError::Contended
                 | LedgerError::Unavailable(_)
                 | LedgerError::Busy(_)

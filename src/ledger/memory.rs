@@ -396,12 +396,4 @@ impl Schema for MemoryLedger {
     }
 }
 
-impl Connections for MemoryLedger {
-    fn close_idle(&self) {}
-
-    fn retire(&self) {}
-
-    fn count(&self) -> (usize, usize) {
-        (0, 0)
-    }
-}
+impl Connections for MemoryLedger {}

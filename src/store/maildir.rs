@@ -15,8 +15,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use nix::errno::Errno;
-
 use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
 use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
@@ -29,7 +27,6 @@ use crate::pool::Connections;
 use copies::{entries, is_named};
 use file::Unlinked;
 use lock::{CopyLock, LOCKS};
-use sync::Syncing;
 
 mod copies;
 mod file;
@@ -42,7 +39,7 @@ const FOLDER_MARK: &str = "maildirfolder";
 /// Maildirs under one root.
 #[derive(Debug)]
 pub struct MaildirStore {
-    place: Result<FolderTemplate, String>,
+    template: Result<FolderTemplate, String>,
     create_mailboxes: bool,
 }
 
@@ -54,47 +51,35 @@ struct MaildirSlot<'a> {
     destination: &'a Destination,
     copy: Copy<'a>,
     deadline: &'a Deadline,
-    written: Option<Written>,
+    /// Written, in no mailbox yet, and being synced.
+    written: Option<Unlinked>,
     /// Given up after the file.
     _lock: CopyLock,
-}
-
-/// A file that is written, in no mailbox yet, and being synced.
-struct Written {
-    file: Unlinked,
-    syncing: Syncing,
 }
 
 impl MaildirStore {
     /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or
     /// folder, and subscribe to the folder.
     pub fn new(place: impl AsRef<Path>, create_mailboxes: bool) -> MaildirStore {
-        MaildirStore { place: FolderTemplate::parse(place.as_ref()), create_mailboxes }
-    }
-
-    fn place(&self) -> Result<&FolderTemplate, StoreError> {
-        self.place.as_ref().map_err(|error| StoreError::NotStored(format!("store.url {error}")))
+        MaildirStore { template: FolderTemplate::parse(place.as_ref()), create_mailboxes }
     }
 
     /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
     fn folder(&self, destination: &Destination) -> Result<PathBuf, StoreError> {
-        let place = self.place()?;
-        let Some(inbox) = place.folder(&destination.account) else {
-            let why = if place.needs_domain() { " (store.url needs local@domain)" } else { "" };
-            return Err(StoreError::NotStored(format!(
-                "{:?} cannot name a folder{why}",
-                destination.account
-            )));
+        let Destination { account, mailbox, .. } = destination;
+        let template = self.template.as_ref();
+        let template =
+            template.map_err(|error| StoreError::NotStored(format!("store.url {error}")))?;
+        let Some(inbox) = template.folder(account) else {
+            let why = if template.needs_domain() { " (store.url needs local@domain)" } else { "" };
+            return Err(StoreError::NotStored(format!("{account:?} cannot name a folder{why}")));
         };
-        if destination.mailbox.eq_ignore_ascii_case("INBOX") {
+        if mailbox.eq_ignore_ascii_case("INBOX") {
             return Ok(inbox);
         }
-        let name = modified_utf7(&destination.mailbox.replace('/', "."));
+        let name = modified_utf7(&mailbox.replace('/', "."));
         if name.is_empty() || name.starts_with('.') || name.chars().any(char::is_control) {
-            return Err(StoreError::NotStored(format!(
-                "{:?} cannot name a mailbox",
-                destination.mailbox
-            )));
+            return Err(StoreError::NotStored(format!("{mailbox:?} cannot name a mailbox")));
         }
         Ok(inbox.join(format!(".{name}")))
     }
@@ -116,16 +101,14 @@ impl MaildirStore {
                 format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
             return Err(StoreError::Refused(text));
         }
-        create_maildir(folder).map_err(|error| not_stored(folder, &error))?;
-        match folder.parent() {
-            Some(inbox) if !is_inbox => {
-                self.ensure(inbox, &Destination::inbox(&destination.account))?;
-                subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
-                File::create(folder.join(FOLDER_MARK))
-                    .map(drop)
-                    .map_err(|error| at(folder, &error))?;
-            }
-            Some(_) | None => {}
+        for sub in ["tmp", "cur", "new"] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
+            made.map_err(|error| not_stored(folder, &error))?;
+        }
+        if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
+            self.ensure(inbox, &Destination::inbox(&destination.account))?;
+            subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
+            File::create(folder.join(FOLDER_MARK)).map_err(|error| at(folder, &error))?;
         }
         // The names of all that was made must be as durable as the mail in it.
         sync_way_to(folder).map_err(|error| at(folder, &error))
@@ -146,10 +129,12 @@ impl Store for MaildirStore {
         need: Need,
         deadline: &'a Deadline,
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
-        let reserved = self.lock(destination, copy, deadline);
-        // What keeps an early one from its lock shows when the copy is to be written.
-        let reserved = if need == Need::Early { Ok(reserved.ok().flatten()) } else { reserved };
-        let Some(mut slot) = reserved? else { return Ok(None) };
+        let mut slot = match self.lock(destination, copy, deadline) {
+            Ok(Some(slot)) => slot,
+            // What keeps an early one from its lock shows when the copy is to be written.
+            Err(error) if need != Need::Early => return Err(error),
+            Ok(None) | Err(_) => return Ok(None),
+        };
         if need != Need::Look {
             slot.begin();
         }
@@ -166,12 +151,12 @@ impl Store for MaildirStore {
             return Err(StoreError::NotStored(format!("receipt {receipt} names no file")));
         };
         let folder = self.folder(destination)?;
-        if let Some((sub @ ("new" | "cur"), file)) = name.split_once('/') {
-            return if file.contains('/') {
-                Ok(())
-            } else {
-                remove_file(&folder.join(sub).join(file))
-            };
+        match name.split_once('/') {
+            Some(("new" | "cur", file)) if !file.contains('/') => {
+                return remove_file(&folder.join(name));
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         // As in the look: a reader may rename it meanwhile.
         for sub in ["new", "cur", "cur"] {
@@ -213,19 +198,19 @@ impl MaildirSlot<'_> {
     /// Writes the file and begins to sync it, so that the disk works while the ledger is asked. An
     /// error shows when that is done again for the append.
     fn begin(&mut self) {
-        let file = Unlinked::write(&self.folder, &self.name, &self.copy).ok();
-        self.written = file.map(|file| Written { syncing: file.begin_sync(), file });
+        self.written = Unlinked::write(&self.folder, &self.name, &self.copy).ok();
+        if let Some(file) = &mut self.written {
+            file.begin_sync();
+        }
     }
 
     /// The file, as durable as its name is to be.
     fn synced(&mut self) -> io::Result<Unlinked> {
-        match self.written.take() {
-            Some(Written { file, syncing }) => syncing.end().map(|()| file),
-            None => {
-                let file = Unlinked::write(&self.folder, &self.name, &self.copy)?;
-                file.sync().map(|()| file)
-            }
-        }
+        let mut file = match self.written.take() {
+            Some(file) => file,
+            None => Unlinked::write(&self.folder, &self.name, &self.copy)?,
+        };
+        file.sync().map(|()| file)
     }
 }
 
@@ -305,48 +290,31 @@ impl Access for MaildirStore {
         let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
         writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;
         let state = if exists { "exists" } else { "will be made at the first delivery" };
-        let folder = format!("{} {state}; {} is writable", inbox.display(), nearest.display());
+        let mut facts =
+            vec![format!("{} {state}; {} is writable", inbox.display(), nearest.display())];
         let path = inbox.join(LOCKS);
-        match CopyLock::keeps_others_out(&inbox).map_err(|error| at(&path, &error))? {
-            Some(true) => {
-                Ok(vec![folder, format!("locks in {} exclude each other", path.display())])
-            }
+        let excludes = CopyLock::keeps_others_out(&inbox).map_err(|error| at(&path, &error))?;
+        let path = path.display();
+        match excludes {
+            Some(true) => facts.push(format!("locks in {path} exclude each other")),
             Some(false) => {
-                let text =
-                    format!("{}: locks keep nobody out (NFS without locking?)", path.display());
-                Err(StoreError::NotStored(text))
+                let text = format!("{path}: locks keep nobody out (NFS without locking?)");
+                return Err(StoreError::NotStored(text));
             }
-            None if exists => {
-                Ok(vec![folder, format!("{} will be made by the next delivery", path.display())])
-            }
-            None => Ok(vec![folder]),
+            None if exists => facts.push(format!("{path} will be made by the next delivery")),
+            None => {}
         }
+        Ok(facts)
     }
 }
 
-/// There are none.
-impl Connections for MaildirStore {
-    fn close_idle(&self) {}
-
-    fn retire(&self) {}
-
-    fn count(&self) -> (usize, usize) {
-        (0, 0)
-    }
-}
+impl Connections for MaildirStore {}
 
 /// The file's name: time of recording, the copy's key, and the program that wrote it (Maildir's
 /// `time.unique.host`).
 fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
-}
-
-fn create_maildir(folder: &Path) -> io::Result<()> {
-    for sub in ["tmp", "cur", "new"] {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub))?;
-    }
-    Ok(())
 }
 
 /// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the
@@ -397,9 +365,10 @@ fn at(path: &Path, error: &io::Error) -> StoreError {
 }
 
 fn not_stored(path: &Path, error: &io::Error) -> StoreError {
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EDQUOT) => StoreError::OverQuota(format!("{}: {error}", path.display())),
-        Some(Errno::EFBIG) => StoreError::TooBig(format!("{}: {error}", path.display())),
-        _ => at(path, error),
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::QuotaExceeded => StoreError::OverQuota(text),
+        io::ErrorKind::FileTooLarge => StoreError::TooBig(text),
+        _ => StoreError::NotStored(text),
     }
 }

@@ -46,6 +46,16 @@ impl Stored {
             false => format!("new/{}", self.name()),
         }
     }
+
+    fn found(&self, receipt: Receipt, sought: &CopySearch<'_>) -> FoundCopy {
+        let is_equal = self.identity == *sought.identity;
+        FoundCopy {
+            receipt,
+            has_our_date: self.date == sought.recorded_at,
+            marked_deleted: self.marked_deleted,
+            proof: if is_equal { Proof::Equal } else { Proof::Foreign },
+        }
+    }
 }
 
 fn file_name(key: &Hash, date: SystemTime) -> String {
@@ -60,56 +70,29 @@ pub struct MemoryStore {
     idempotent: bool,
     /// It says by which UID it stored a copy, and takes out one by its UID (RFC 4315, UIDPLUS).
     has_uidplus: bool,
-    server: Option<Server>,
     hook: Arc<dyn Hook<StoreError>>,
 }
 
-/// A server that a store in memory is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
-    /// Sessions show the mailboxes of the account that is named.
-    HeedsAccounts,
-    /// Sessions show those of the user that logs in.
-    IgnoresAccounts,
-    /// It does not let anybody find out.
-    TellsNothing,
-}
+/// Account and mailbox.
+type Place = (String, String);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
-    mailboxes: BTreeMap<(String, String), Vec<Stored>>,
+    mailboxes: BTreeMap<Place, Vec<Stored>>,
     /// The copies that are reserved.
     locked: BTreeSet<Hash>,
     next_uid: u32,
     /// Appends whose last bytes are out and that have not taken effect.
-    under_way: BTreeMap<u64, Append>,
+    under_way: BTreeMap<u64, (Place, Stored)>,
     /// Those that have, and whose senders do not know yet.
     done: BTreeMap<u64, Receipt>,
     next_append: u64,
-    asked_whose: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Append {
-    place: (String, String),
-    copy: Stored,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        MemoryStore {
-            shared: Arc::default(),
-            idempotent: false,
-            has_uidplus: true,
-            server: None,
-            hook: Arc::new(()),
-        }
-    }
-}
-
-impl std::fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("MemoryStore").field(&self.shared()).finish()
+        let (shared, hook) = (Arc::default(), Arc::new(()));
+        MemoryStore { shared, idempotent: false, has_uidplus: true, hook }
     }
 }
 
@@ -122,11 +105,6 @@ impl MemoryStore {
     /// Like an IMAP server that does not name what it stores.
     pub fn without_uidplus() -> MemoryStore {
         MemoryStore { has_uidplus: false, ..MemoryStore::default() }
-    }
-
-    /// On a server, whose user is `mda`.
-    pub fn on(server: Server) -> MemoryStore {
-        MemoryStore { server: Some(server), ..MemoryStore::default() }
     }
 
     /// Another handle, whose calls go through `hook`.
@@ -154,15 +132,15 @@ impl MemoryStore {
     /// Lets such an append take effect, if it has not.
     pub fn take_effect(&self, number: u64) {
         let mut shared = self.shared();
-        if let Some(append) = shared.under_way.remove(&number) {
-            let receipt = shared.store(append, self.idempotent);
-            shared.done.insert(number, receipt);
+        if let Some((place, copy)) = shared.under_way.remove(&number) {
+            shared.next_uid += 1;
+            let stored = Stored { uid: shared.next_uid, ..copy };
+            shared.done.insert(number, self.receipt(&stored));
+            let mailbox = shared.mailboxes.entry(place).or_default();
+            if !self.idempotent || mailbox.iter().all(|there| there.file() != stored.file()) {
+                mailbox.push(stored);
+            }
         }
-    }
-
-    /// For which accounts it was asked whose mailboxes a session shows.
-    pub fn asked_whose(&self) -> Vec<String> {
-        self.shared().asked_whose.clone()
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -191,33 +169,11 @@ impl MemoryStore {
         }
     }
 
-    fn write(
-        &self,
-        destination: &Destination,
-        copy: &Copy<'_>,
-        deadline: &Deadline,
-    ) -> Result<Receipt, StoreError> {
-        let call = Call { name: "append", destination: Some(destination) };
-        self.hook.before(&call)?;
-        deadline
-            .pass_point_of_no_return()
-            .map_err(|error| StoreError::NotStored(error.to_string()))?;
-        let number = self.shared().send(destination, copy);
-        match self.hook.within(&call) {
-            Err(error @ StoreError::InDoubt(_)) => return Err(error),
-            Err(error) => {
-                self.shared().under_way.remove(&number);
-                return Err(error);
-            }
-            Ok(()) => {}
-        }
-        self.take_effect(number);
-        let receipt = self.shared().done.remove(&number);
-        self.hook.after(&call)?;
-        match receipt {
-            Some(_) if !self.has_uidplus => Ok(Receipt::Unnamed),
-            Some(receipt) => Ok(receipt),
-            None => Err(StoreError::InDoubt("its sender gave it up".to_owned())),
+    /// What names it and no other one.
+    fn exact(&self, stored: &Stored) -> Receipt {
+        match self.idempotent {
+            true => Receipt::Name(stored.file()),
+            false => receipt(stored.uid),
         }
     }
 
@@ -251,13 +207,7 @@ fn found_by_identity<'a>(
         left -= usize::from(is_equal && !is_on_record);
         is_on_record || is_equal
     };
-    let found = |stored: &Stored| FoundCopy {
-        receipt: receipt(stored.uid),
-        has_our_date: stored.date == sought.recorded_at,
-        marked_deleted: stored.marked_deleted,
-        proof: if stored.identity == *sought.identity { Proof::Equal } else { Proof::Foreign },
-    };
-    newest_first.filter(is_sought).map(found).collect()
+    newest_first.filter(is_sought).map(|one| one.found(receipt(one.uid), sought)).collect()
 }
 
 /// The files of the copy's name, and last the one that goes by that name.
@@ -268,12 +218,7 @@ fn found_by_name<'a>(
     let name = file_name(sought.key, sought.recorded_at);
     let mut found: Vec<FoundCopy> = stored
         .filter(|stored| stored.name() == name)
-        .map(|stored| FoundCopy {
-            receipt: Receipt::Name(stored.file()),
-            has_our_date: true,
-            marked_deleted: stored.marked_deleted,
-            proof: Proof::Equal,
-        })
+        .map(|stored| stored.found(Receipt::Name(stored.file()), sought))
         .collect();
     found.sort_by_key(|one| !one.marked_deleted);
     if let Some(keeper) = found.last_mut() {
@@ -297,29 +242,12 @@ impl Shared {
             identity: copy.identity.clone(),
         };
         self.next_append += 1;
-        let append = Append { place: place(destination), copy: stored };
-        self.under_way.insert(self.next_append, append);
+        self.under_way.insert(self.next_append, (place(destination), stored));
         self.next_append
-    }
-
-    fn store(&mut self, append: Append, idempotent: bool) -> Receipt {
-        self.next_uid += 1;
-        let stored = Stored { uid: self.next_uid, ..append.copy };
-        let mailbox = self.mailboxes.entry(append.place).or_default();
-        if !idempotent {
-            let receipt = receipt(stored.uid);
-            mailbox.push(stored);
-            return receipt;
-        }
-        let receipt = Receipt::Name(stored.name());
-        if !mailbox.iter().any(|there| there.file() == stored.file()) {
-            mailbox.push(stored);
-        }
-        receipt
     }
 }
 
-fn place(destination: &Destination) -> (String, String) {
+fn place(destination: &Destination) -> Place {
     (destination.account.clone(), destination.mailbox.clone())
 }
 
@@ -341,17 +269,12 @@ impl Store for MemoryStore {
         need: Need,
         deadline: &'a Deadline,
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
-        let name = match need {
-            Need::Early => "begin",
-            Need::Write | Need::Look => "reserve",
-        };
-        let call = Call { name, destination: Some(destination) };
-        self.hook.before(&call)?;
-        let is_free = !self.idempotent || self.shared().locked.insert(*copy.key);
-        let lock = (self.idempotent && is_free).then(|| CopyLock { store: self, key: *copy.key });
-        self.hook.after(&call)?;
-        let slot = MemorySlot { store: self, destination, copy, deadline, _lock: lock };
-        Ok(is_free.then(|| Box::new(slot) as Box<dyn Slot>))
+        let name = if need == Need::Early { "begin" } else { "reserve" };
+        self.call(name, Some(destination), |shared| {
+            let is_free = !self.idempotent || shared.locked.insert(*copy.key);
+            let slot = || MemorySlot { store: self, destination, copy, deadline };
+            Ok(is_free.then(|| Box::new(slot()) as Box<dyn Slot>))
+        })
     }
 
     fn remove(
@@ -364,13 +287,8 @@ impl Store for MemoryStore {
             if *wanted == Receipt::Unnamed || !self.has_uidplus {
                 return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
             }
-            let is_it = |stored: &Stored| {
-                self.receipt(stored) == *wanted
-                    || self.idempotent && Receipt::Name(stored.file()) == *wanted
-            };
-            if let Some(mailbox) = shared.mailboxes.get_mut(&place(destination)) {
-                mailbox.retain(|stored| !is_it(stored));
-            }
+            let mailbox = shared.mailboxes.entry(place(destination)).or_default();
+            mailbox.retain(|stored| ![self.receipt(stored), self.exact(stored)].contains(wanted));
             Ok(())
         })
     }
@@ -382,18 +300,11 @@ struct MemorySlot<'a> {
     destination: &'a Destination,
     copy: Copy<'a>,
     deadline: &'a Deadline,
-    _lock: Option<CopyLock<'a>>,
 }
 
-/// The lock of a copy, as Maildirs have it.
-struct CopyLock<'a> {
-    store: &'a MemoryStore,
-    key: Hash,
-}
-
-impl Drop for CopyLock<'_> {
+impl Drop for MemorySlot<'_> {
     fn drop(&mut self) {
-        self.store.shared().locked.remove(&self.key);
+        self.store.shared().locked.remove(self.copy.key);
     }
 }
 
@@ -404,7 +315,26 @@ impl Slot for MemorySlot<'_> {
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
-        self.store.write(self.destination, &self.copy, self.deadline)
+        let MemorySlot { store, destination, copy, deadline } = self;
+        let call = Call { name: "append", destination: Some(*destination) };
+        store.hook.before(&call)?;
+        let in_time = deadline.pass_point_of_no_return();
+        in_time.map_err(|error| StoreError::NotStored(error.to_string()))?;
+        let number = store.shared().send(destination, copy);
+        if let Err(error) = store.hook.within(&call) {
+            if !matches!(error, StoreError::InDoubt(_)) {
+                store.shared().under_way.remove(&number);
+            }
+            return Err(error);
+        }
+        store.take_effect(number);
+        let receipt = store.shared().done.remove(&number);
+        store.hook.after(&call)?;
+        match receipt {
+            Some(_) if !store.has_uidplus => Ok(Receipt::Unnamed),
+            Some(receipt) => Ok(receipt),
+            None => Err(StoreError::InDoubt("its sender gave it up".to_owned())),
+        }
     }
 }
 
@@ -430,51 +360,28 @@ impl Mailboxes for MemoryStore {
                 return Err(StoreError::NotStored(format!("{double} names no message")));
             }
             let mailbox = shared.mailboxes.entry(place(destination)).or_default();
-            let is_double = |stored: &Stored| match self.idempotent {
-                true => Receipt::Name(stored.file()) == *double,
-                false => receipt(stored.uid) == *double,
+            let is_double = |one: &Stored| self.exact(one) == *double && !one.marked_deleted;
+            let is_keeper = |one: &Stored| {
+                !is_double(one) && self.receipt(one) == *keeper && !one.marked_deleted
             };
-            let at = mailbox.iter().position(|one| is_double(one) && !one.marked_deleted);
-            let stands = |(index, one): (usize, &Stored)| {
-                Some(index) != at && self.receipt(one) == *keeper && !one.marked_deleted
-            };
-            match at {
-                Some(at) if mailbox.iter().enumerate().any(stands) => {
-                    mailbox.remove(at);
-                    Ok(())
-                }
-                _ => Err(StoreError::NotStored(format!(
-                    "{double} and {keeper} do not stand side by side"
-                ))),
+            if !(mailbox.iter().any(is_double) && mailbox.iter().any(is_keeper)) {
+                let text = format!("{double} and {keeper} do not stand side by side");
+                return Err(StoreError::NotStored(text));
             }
+            mailbox.retain(|one| !is_double(one));
+            Ok(())
         })
     }
 }
 
 impl Access for MemoryStore {
     fn way(&self) -> Option<Way> {
-        let way =
-            || Way { server: "memory:143".into(), login_user: "mda".into(), form: "sasl".into() };
-        self.server.map(|_| way())
+        None
     }
 
-    fn whose_mailboxes(&self, account: &str, _until: Instant) -> Result<MailboxOwner, StoreError> {
-        self.call("whose_mailboxes", None, |shared| {
-            shared.asked_whose.push(account.to_owned());
-            match self.server {
-                _ if account == "mda" => {
-                    Err(StoreError::Setup("mda is the user itself".to_owned()))
-                }
-                Some(Server::TellsNothing) => {
-                    Err(StoreError::Setup("told to tell nothing".to_owned()))
-                }
-                Some(Server::IgnoresAccounts) => {
-                    Ok(MailboxOwner::Users(format!("asked for {account}")))
-                }
-                Some(Server::HeedsAccounts) | None => {
-                    Ok(MailboxOwner::Accounts(format!("asked for {account}")))
-                }
-            }
+    fn whose_mailboxes(&self, _account: &str, _until: Instant) -> Result<MailboxOwner, StoreError> {
+        self.call("whose_mailboxes", None, |_| {
+            Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
         })
     }
 
@@ -483,12 +390,4 @@ impl Access for MemoryStore {
     }
 }
 
-impl Connections for MemoryStore {
-    fn close_idle(&self) {}
-
-    fn retire(&self) {}
-
-    fn count(&self) -> (usize, usize) {
-        (0, 0)
-    }
-}
+impl Connections for MemoryStore {}

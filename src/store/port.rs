@@ -137,9 +137,6 @@ pub trait Access: Send + Sync {
 
     /// Proves that the store can be reached and used for `account`, without writing a message;
     /// returns what is worth telling an administrator, a line per fact.
-    ///
-    /// # Errors
-    /// What stands in the way.
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;
 }
 

@@ -17,82 +17,61 @@ impl<'a> Verification<'a, '_> {
         copy: &CopyOnRecord,
         lease_left_over: bool,
     ) -> Result<(), Unverified> {
-        let topic = if lease_left_over { Topic::Lease } else { Topic::Doubt };
-        let why = if lease_left_over {
-            format!("in doubt since the lease of {} ran out", copy.owner)
-        } else {
-            "in doubt since a lease before the last one".to_owned()
+        let (topic, why) = match lease_left_over {
+            true => (Topic::Lease, format!("in doubt since the lease of {} ran out", copy.owner)),
+            false => (Topic::Doubt, "in doubt since a lease before the last one".to_owned()),
+        };
+        let missing = |seen: &str| {
+            format!(
+                "{why}, {seen}: the next attempt to deliver it writes one, unless Postfix has \
+                 returned it"
+            )
         };
         let found = self.find(copy, None)?;
-        let Some(seen) = to_record(&found) else {
-            let text = format!(
-                "{why}, no copy found: the next attempt to deliver it writes one, unless Postfix \
-                 has returned it"
-            );
-            self.found(copy, Level::Error, topic, None, text);
+        let Some(FoundCopy { receipt, .. }) = to_record(&found) else {
+            self.found(copy, Level::Error, topic, None, missing("no copy found"));
             return Ok(());
         };
         if !self.plan.repair {
             let text = format!(
-                "{why}, a copy is there as {}: repair, or the next attempt, records it",
-                seen.receipt
+                "{why}, a copy is there as {receipt}: repair, or the next attempt, records it"
             );
-            self.found(copy, Level::Error, topic, Some(&seen.receipt), text);
+            self.found(copy, Level::Error, topic, Some(receipt), text);
             return Ok(());
         }
-        let Some(ours) = self.claim(copy)? else {
-            self.found(
-                copy,
-                Level::Info,
-                Topic::Busy,
-                None,
-                "leased or placed meanwhile".to_owned(),
-            );
+        let Some((claim, turn)) = self.claim(copy)? else {
+            self.busy(copy, MEANWHILE);
             return Ok(());
         };
         // Looked for again, now that nobody else may write.
-        let found = match self.find(copy, None) {
-            Ok(found) => found,
-            Err(error) => {
-                self.give_back(ours)?;
-                return Err(error.into());
-            }
-        };
-        let Some(seen) = to_record(&found) else {
-            self.give_back(ours)?;
-            let text = format!(
-                "{why}, a copy was there and is gone: the next attempt to deliver it writes one, \
-                 unless Postfix has returned it"
-            );
-            self.found(copy, Level::Error, topic, None, text);
+        let found = self.find(copy, None);
+        let seen = found.as_ref().ok().and_then(|found| to_record(found));
+        let Some(receipt) = seen.map(|seen| seen.receipt.clone()) else {
+            // Nothing was written under the claim: the row is as much in doubt as before.
+            drop(turn);
+            self.ledger.release(&[claim], self.plan.ledger_until())?;
+            found?;
+            self.found(copy, Level::Error, topic, None, missing("a copy was there and is gone"));
             return Ok(());
         };
         let facts = CopyFacts { nul_replaced: false, found_by_look: true };
-        let (claim, turn) = ours;
-        let one = ToConfirm { claim, receipt: &seen.receipt, facts, end: None };
+        let one = ToConfirm { claim, receipt: &receipt, facts, end: None };
         match turn.confirm(&one, self.plan.ledger_until())? {
             Confirmed::Recorded => {
-                let text = format!("was {why}, is recorded as {}", seen.receipt);
-                self.found(copy, Level::Repaired, topic, Some(&seen.receipt), text);
-                let receipt = seen.receipt.clone();
+                let text = format!("was {why}, is recorded as {receipt}");
+                self.found(copy, Level::Repaired, topic, Some(&receipt), text);
                 // Its second look comes after the lease that was taken just now.
-                self.placed(copy, &receipt, Duration::ZERO, &found)
+                self.placed(copy, &receipt, Duration::ZERO, &found?)
             }
             Confirmed::Superseded { .. } => {
-                self.found(
-                    copy,
-                    Level::Info,
-                    Topic::Busy,
-                    None,
-                    "leased or placed meanwhile".to_owned(),
-                );
+                self.busy(copy, MEANWHILE);
                 Ok(())
             }
         }
     }
 
     /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.
-    fn claim(&self, copy: &CopyOnRecord) -> Result<Option<Ours<'a>>, LedgerError> {
+    fn claim(&self, copy: &CopyOnRecord) -> Result<Option<OwnTurn<'a>>, LedgerError> {
         let (ledger, until) = (self.ledger, self.plan.ledger_until());
         let terms = LeaseTerms { lease: self.plan.lease, join: false };
         let wanted = std::slice::from_ref(&copy.destination);
@@ -102,22 +81,19 @@ impl<'a> Verification<'a, '_> {
             Ok(Turn::Ours { turn, .. }) => Ok(Some((claim, turn))),
             Ok(Turn::Placed(_) | Turn::EpochGone) => Ok(None),
             Err(LedgerError::Contended) => {
-                ledger.release(std::slice::from_ref(&claim), until)?;
+                ledger.release(&[claim], until)?;
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
-
-    /// Nothing was written under the claim: the row is as much in doubt as before.
-    fn give_back(&self, (claim, turn): Ours<'_>) -> Result<(), LedgerError> {
-        drop(turn);
-        self.ledger.release(std::slice::from_ref(&claim), self.plan.ledger_until())
-    }
 }
 
-/// A copy that is ours to settle.
-type Ours<'a> = (Claim, Box<dyn OpenTurn + 'a>);
+/// The lease and the lock of a copy that this run may settle.
+type OwnTurn<'a> = (Claim, Box<dyn OpenTurn + 'a>);
+
+/// What is reported of a copy that another delivery took while this run looked for it.
+const MEANWHILE: &str = "leased or placed meanwhile";
 
 /// Which of the copies found becomes the one on record: the oldest of ours, else what a delivery's
 /// look would take: the newest, and where several share a name the one that goes by it.

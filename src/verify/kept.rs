@@ -23,7 +23,7 @@ impl Verification<'_, '_> {
             return Ok(());
         }
         let Some(bytes) = self.ledger.kept_bytes(copy.message, self.plan.ledger_until())? else {
-            self.found(copy, Level::Info, Topic::Busy, None, "placed meanwhile".to_owned());
+            self.busy(copy, "placed meanwhile");
             return Ok(());
         };
         // dedup.by may have been another when it came in.
@@ -31,7 +31,7 @@ impl Verification<'_, '_> {
             [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
         let Some(message) = kinds.into_iter().find(|message| *message.identity() == copy.identity)
         else {
-            let text = "the bytes that are kept are another message's: they stay".to_owned();
+            let text = "the bytes that are kept are another message's: they stay";
             self.found(copy, Level::Error, Topic::Kept, None, text);
             return Ok(());
         };
@@ -49,18 +49,16 @@ impl Verification<'_, '_> {
         let (ledger, store): (&dyn Ledger, &dyn Store) = (self.ledger, self.store);
         let means = Means { policy: &policy, ledger, store, deadline: &deadline, watch: &() };
         let (by, until) = (self.plan.by, self.plan.ledger_until());
-        let states = ledger.claim(copy.message, &destinations, by, means.terms(), until)?;
         let recorded = Recorded {
             message: copy.message,
             recorded_at: copy.recorded_at,
             is_new: false,
             collision: false,
             attempt: 0, // none: nobody but this run has asked for it
-            copies: states,
+            copies: ledger.claim(copy.message, &destinations, by, means.terms(), until)?,
         };
         let job = DeliveryRequest {
             message: &message,
-            facts: &message.facts(),
             envelope: &Envelope::default(),
             accounts: &[],
             destinations: &destinations,
@@ -69,28 +67,26 @@ impl Verification<'_, '_> {
             started: deadline.now(),
             one_ending: false,
         };
-        let ends = deliver::place(&job, means, by, &recorded);
-        match ends.into_iter().next() {
-            Some(Ok(placed)) => {
+        match deliver::place(&job, means, by, &recorded) {
+            Ok(placed) => {
                 let text =
                     format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
                 self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
             }
-            Some(Err(Failure::KeptForLater { why, .. })) => {
+            Err(Failure::KeptForLater { why, .. }) => {
                 // What takes that long takes as long for the account's next copy.
-                self.is_out_of_reach = deadline.now() - job.started >= answer;
+                if deadline.now() - job.started >= answer {
+                    self.out_of_reach = Some(copy.destination.account.clone());
+                }
                 let text = format!("still not placed, its bytes stay kept: {why}");
                 self.found(copy, Level::Error, Topic::Kept, None, text);
             }
-            Some(Err(Failure::Ledger(
+            Err(Failure::Ledger(
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
                 | LedgerError::Version { .. }),
-            ))) => return Err(error.into()),
-            Some(Err(failure)) => {
-                self.found(copy, Level::Info, Topic::Busy, None, failure.to_string())
-            }
-            None => {}
+            )) => return Err(error.into()),
+            Err(failure) => self.busy(copy, failure.to_string()),
         }
         Ok(())
     }

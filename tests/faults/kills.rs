@@ -1,16 +1,14 @@
-//! SIGKILL at every step: the real binary runs under strace(1), which kills it at the n-th call of
-//! a system call that has an effect (before the call is executed) or that hears an answer. Then it
-//! is run again, as Postfix or an administrator would, until it has done all. Afterwards each
-//! mailbox holds one copy, byte for byte, ledger and mailbox agree, and no file is left under
-//! `tmp/`.
+//! SIGKILL at every step: strace(1) kills the real binary at the n-th system call that has an
+//! effect (before it is executed) or hears an answer. Then it is run again, as Postfix or an
+//! administrator would, until all is done: each mailbox holds one copy, byte for byte, ledger and
+//! mailbox agree, and no file is left under `tmp/`.
 //!
-//! A recording run finds the points. `when=` counts per thread, so the first thread's points are
-//! run with that thread traced alone, the others' with all threads traced: whichever thread gets
-//! there first is killed. What an outcome hangs on is killed always: links, syncs, commits and
-//! their answers, the last bytes of an append and its answer. Of the others a sample that moves on
-//! with every commit; `ONEDROP_FULL=1` runs all. Leases are short and run out by themselves. Copies
-//! that are in doubt before the killed delivery begins take another way (a turn, a look), which is
-//! killed at every step as well.
+//! A recording run finds the points. `when=` counts per thread: the first thread's points are run
+//! with that thread traced alone, the others' with all threads traced, and whichever gets there
+//! first is killed. Links, syncs, commits and their answers, the last bytes of an append and its
+//! answer are killed always; of the others a sample that moves on with every commit
+//! (`ONEDROP_FULL=1`: all). Leases are short and run out by themselves. Copies in doubt before the
+//! killed delivery begins take a turn and a look, which are killed at every step as well.
 
 mod settings;
 mod sites;

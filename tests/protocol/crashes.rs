@@ -5,7 +5,8 @@ use onedrop::directory::Destination;
 use onedrop::store::Store;
 
 use crate::ports::{inbox, mail, sent};
-use crate::world::{Before, LedgerFault, StoreFault, World};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::{Before, World};
 
 #[test]
 fn crash_after_reading_the_message_leaves_nothing() {

@@ -11,7 +11,8 @@ use onedrop::outcome::{Outcome, OverQuota, Status};
 use onedrop::store::StoreError;
 
 use crate::ports::{inbox, mail, mail_with_body, sent};
-use crate::world::{Before, LedgerFault, StoreFault, TURN_TAKEN, World};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::{Before, TURN_TAKEN, World};
 
 #[test]
 fn a_copy_that_certainly_was_not_stored_needs_neither_waiting_nor_a_look() {

@@ -9,7 +9,8 @@ use onedrop::ledger::{Confirmed, CopyFacts, CopyState, LeaseTerms, Ledger, ToCon
 use onedrop::store::{Receipt, Store, StoreError};
 
 use crate::ports::{JOIN, LEASE, inbox, mail, soon};
-use crate::world::{Before, Delivery, StoreFault, World};
+use crate::script::StoreFault;
+use crate::world::{Before, Delivery, World};
 
 /// A delivery that is frozen before an append, and all its locks and leases gone when it goes on.
 fn frozen(world: &World, meanwhile: impl FnOnce() + Send + 'static) -> Delivery {

@@ -11,7 +11,8 @@ use onedrop::ledger::{CopyState, Ledger, Turn};
 use onedrop::store::Store;
 
 use crate::ports::{JOIN, LEASE, inbox, mail, mail_with_body, message, sent, soon};
-use crate::world::{Before, LedgerFault, World};
+use crate::script::LedgerFault;
+use crate::world::{Before, World};
 
 #[test]
 fn a_busy_copy_is_waited_for_and_seen_placed() {

@@ -4,7 +4,8 @@ use onedrop::directory::Destination;
 use onedrop::ledger::CopyState;
 
 use crate::ports::{LEASE, inbox, mail, sent};
-use crate::world::{LedgerFault, StoreFault, World};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::World;
 
 /// The store's call for Sent, which comes after the one for the recipient's own mailbox.
 const SENT: usize = 1;

@@ -14,7 +14,8 @@ use onedrop::lock_key::Hash;
 use onedrop::store::{Copy, Need, Store};
 
 use crate::ports::{JOIN, LEASE, inbox, mail, sent, soon};
-use crate::world::{Before, NO_TURN, StoreFault, TURN_TAKEN, World};
+use crate::script::StoreFault;
+use crate::world::{Before, NO_TURN, TURN_TAKEN, World};
 
 /// The key of the copy of `mail("m")` in doug's INBOX.
 fn inbox_key() -> Hash {

@@ -1,22 +1,18 @@
 //! One ledger and one store in memory, and deliveries to them: each a process of its own, with a
 //! script of what goes wrong in it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use onedrop::clock::{Clock, SystemClock};
 use onedrop::deadline::Deadline;
-use onedrop::deliver::{
-    self, CopyResult, DeliveryRequest, Ending, Failure, How, Means, Phases, Placed, Policy, Watch,
-};
+use onedrop::deliver::{self, DeliveryRequest, Ending, Failure, How, Means, Placed, Policy};
 use onedrop::directory::Destination;
 use onedrop::envelope::Envelope;
-use onedrop::hook::{Call, Hook};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Audit, Entry, LeaseTerms, Ledger, LedgerError, Recorded, Records, Trace, TraceCopy, TraceFilter,
+    Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter,
 };
 use onedrop::message::Message;
 use onedrop::outcome::{Outcome, OverQuota};
@@ -24,271 +20,16 @@ use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Store, StoreError};
 
 use crate::ports::{LEASE, attempt, soon};
+use crate::script::{LedgerFault, Script, StoreFault};
 
 /// The ledger's calls of a delivery that takes a turn at its only copy.
 pub const TURN_TAKEN: &[&str] = &["record", "take_turn", "confirm"];
 /// Of one that takes none.
 pub const NO_TURN: &[&str] = &["record", "confirm"];
 
-/// How a ledger's call goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LedgerFault {
-    /// The statement fails and the session lives on.
-    Refused,
-    /// The session is lost before the call.
-    Lost,
-    /// The session is lost after the call took effect.
-    LostAfter,
-    /// As `Lost`, and there is no other session to be had.
-    LostForGood,
-    /// The process ends before the call.
-    Crash,
-    /// The process ends after the call took effect.
-    CrashAfter,
-}
-
-impl LedgerFault {
-    pub const ALL: [LedgerFault; 6] = [
-        LedgerFault::Refused,
-        LedgerFault::Lost,
-        LedgerFault::LostAfter,
-        LedgerFault::LostForGood,
-        LedgerFault::Crash,
-        LedgerFault::CrashAfter,
-    ];
-}
-
-/// How a store's call goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreFault {
-    /// Certainly nothing happens.
-    Refused,
-    /// It happens and the answer is lost.
-    DoneInDoubt,
-    /// It does not happen, and nobody can tell.
-    LostInDoubt,
-    /// The process ends before the call.
-    Crash,
-    /// The process ends after the call took effect.
-    CrashAfter,
-}
-
-impl StoreFault {
-    pub const ALL: [StoreFault; 5] = [
-        StoreFault::Refused,
-        StoreFault::DoneInDoubt,
-        StoreFault::LostInDoubt,
-        StoreFault::Crash,
-        StoreFault::CrashAfter,
-    ];
-}
-
-type Deed = Box<dyn FnOnce() + Send>;
-
-/// What happens in one delivery: at which calls it fails, and what others do in between.
-#[derive(Default)]
-pub struct Script {
-    state: Mutex<State>,
-    called: Condvar,
-    ledger: OnceLock<Arc<MemoryLedger>>,
-}
-
-#[derive(Default)]
-struct State {
-    ledger_calls: Vec<&'static str>,
-    /// What reads or writes a mailbox.
-    store_calls: Vec<&'static str>,
-    /// What begins or reserves.
-    reserved: Vec<&'static str>,
-    appended: Vec<Destination>,
-    ledger_fault: Option<(usize, LedgerFault)>,
-    store_fault: Option<(usize, StoreFault)>,
-    reserve_fault: Option<(usize, StoreFault)>,
-    errors: Vec<(&'static str, StoreError)>,
-    /// Before which call, the how many-th of its name, somebody does what.
-    before: Vec<(&'static str, usize, Deed)>,
-    after: Vec<(&'static str, Deed)>,
-    placed: Vec<Placed>,
-    is_dead: bool,
-    is_lost_for_good: bool,
-}
-
-impl State {
-    fn count(&self, name: &str) -> usize {
-        let all = [&self.ledger_calls, &self.store_calls, &self.reserved];
-        all.into_iter().flatten().filter(|call| **call == name).count()
-    }
-}
-
-impl Script {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The process ends here; what it calls later comes to nothing.
-    fn die(&self, name: &str) -> ! {
-        self.state().is_dead = true;
-        resume_unwind(Box::new(format!("told to crash at {name}")))
-    }
-
-    /// Whether the process lives; it unwinds on and on where it does not.
-    fn lives(&self, name: &str) -> bool {
-        let is_dead = self.state().is_dead;
-        if is_dead && !thread::panicking() {
-            self.die(name);
-        }
-        !is_dead
-    }
-
-    /// What others do before this call.
-    fn others_before(&self, name: &'static str) {
-        self.called.notify_all();
-        let deed = {
-            let mut state = self.state();
-            let count = state.count(name);
-            let at = state.before.iter().position(|(call, nth, _)| (*call, *nth) == (name, count));
-            at.map(|at| state.before.remove(at))
-        };
-        if let Some((_, _, deed)) = deed {
-            deed();
-        }
-    }
-
-    fn others_after(&self, name: &'static str) {
-        let deed = {
-            let mut state = self.state();
-            let at = state.after.iter().position(|(call, _)| *call == name);
-            at.map(|at| state.after.remove(at))
-        };
-        if let Some((_, deed)) = deed {
-            deed();
-        }
-    }
-
-    fn lose_session(&self) -> LedgerError {
-        self.ledger.get().expect("a handle").lose_session();
-        LedgerError::Unavailable("told to fail".to_owned())
-    }
-
-    fn ledger_fault(&self) -> Option<LedgerFault> {
-        let state = self.state();
-        state.ledger_fault.filter(|(at, _)| at + 1 == state.ledger_calls.len()).map(|(_, f)| f)
-    }
-
-    fn store_fault(&self, call: &Call<'_>) -> Option<StoreFault> {
-        let state = self.state();
-        let (fault, calls) = match call.name {
-            "begin" | "reserve" => (state.reserve_fault, &state.reserved),
-            _ => (state.store_fault, &state.store_calls),
-        };
-        fault.filter(|(at, _)| at + 1 == calls.len()).map(|(_, fault)| fault)
-    }
-
-    /// Waits until `what` was called so often, by another thread.
-    pub fn wait_for(&self, what: &str, times: usize) {
-        let begun = Instant::now();
-        let mut state = self.state();
-        while state.count(what) < times {
-            assert!(begun.elapsed() < Duration::from_secs(30), "no {what:?} {times} times");
-            let waited = self.called.wait_timeout(state, Duration::from_secs(1));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-impl Hook<LedgerError> for Script {
-    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
-        if !self.lives(call.name) || self.state().is_lost_for_good {
-            return Err(LedgerError::Unavailable("told to fail".to_owned()));
-        }
-        self.state().ledger_calls.push(call.name);
-        self.others_before(call.name);
-        match self.ledger_fault() {
-            Some(LedgerFault::Refused) => Err(LedgerError::Refused("told to fail".to_owned())),
-            Some(LedgerFault::Lost) => Err(self.lose_session()),
-            Some(LedgerFault::LostForGood) => {
-                self.state().is_lost_for_good = true;
-                Err(self.lose_session())
-            }
-            Some(LedgerFault::Crash) => self.die(call.name),
-            None | Some(LedgerFault::LostAfter | LedgerFault::CrashAfter) => Ok(()),
-        }
-    }
-
-    fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
-        self.others_after(call.name);
-        match self.ledger_fault() {
-            Some(LedgerFault::LostAfter) => Err(self.lose_session()),
-            Some(LedgerFault::CrashAfter) => self.die(call.name),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Hook<StoreError> for Script {
-    fn before(&self, call: &Call<'_>) -> Result<(), StoreError> {
-        let not_stored = || StoreError::NotStored("told to fail".to_owned());
-        if !self.lives(call.name) {
-            return Err(not_stored());
-        }
-        match call.name {
-            "begin" | "reserve" => self.state().reserved.push(call.name),
-            name => self.state().store_calls.push(name),
-        }
-        if let Some(destination) = call.destination.filter(|_| call.name == "append") {
-            self.state().appended.push(destination.clone());
-        }
-        self.others_before(call.name);
-        let mut state = self.state();
-        if let Some(at) = state.errors.iter().position(|(name, _)| *name == call.name) {
-            return Err(state.errors.remove(at).1);
-        }
-        drop(state);
-        match self.store_fault(call) {
-            Some(StoreFault::Refused) => Err(not_stored()),
-            Some(StoreFault::LostInDoubt) if call.name != "append" => {
-                Err(StoreError::InDoubt("told to fail".to_owned()))
-            }
-            Some(StoreFault::Crash) => self.die(call.name),
-            _ => Ok(()),
-        }
-    }
-
-    fn within(&self, call: &Call<'_>) -> Result<(), StoreError> {
-        match self.store_fault(call) {
-            Some(StoreFault::LostInDoubt) => Err(StoreError::InDoubt("told to fail".to_owned())),
-            _ => Ok(()),
-        }
-    }
-
-    fn after(&self, call: &Call<'_>) -> Result<(), StoreError> {
-        let fault = self.store_fault(call);
-        if fault == Some(StoreFault::CrashAfter) {
-            self.die(call.name);
-        }
-        self.others_after(call.name);
-        match fault {
-            Some(StoreFault::DoneInDoubt) => Err(StoreError::InDoubt("told to fail".to_owned())),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Watch for Script {
-    fn recorded(&self, _: &Recorded, _: &Phases) {}
-
-    fn not_recorded(&self, _: u32) {}
-
-    fn copy_ended(&self, end: &CopyResult, _: &Phases) {
-        self.state().placed.extend(end.as_ref().ok().cloned());
-    }
-
-    fn ended(&self, _: usize, _: &Ending) {}
-}
-
 /// A clock that jumps over every sleep.
 #[derive(Debug, Default)]
-struct Impatient(Mutex<Duration>);
+pub struct Impatient(Mutex<Duration>);
 
 impl Clock for Impatient {
     fn now(&self) -> Instant {
@@ -573,7 +314,6 @@ impl Delivery {
     }
 
     pub fn run(self, mail: &Message, destinations: &[Destination]) -> Ended {
-        let facts = mail.facts();
         let mut accounts: Vec<Option<String>> = destinations
             .iter()
             .filter(|destination| !destination.shared)
@@ -590,7 +330,6 @@ impl Delivery {
         };
         let job = DeliveryRequest {
             message: mail,
-            facts: &facts,
             envelope: &envelope,
             accounts: &accounts,
             destinations,
@@ -621,10 +360,10 @@ impl Delivery {
             vec![Ending::of(crashed.outcome(over_quota))]
         });
         let collision = endings[0].collision;
-        let outcome = endings.into_iter().map(|ending| ending.outcome).reduce(Outcome::worst);
+        let outcome = Outcome::worst(endings.into_iter().map(|ending| ending.outcome));
         let mut state = self.script.state();
         Ended {
-            outcome: outcome.expect("an ending"),
+            outcome,
             collision,
             destinations: destinations.to_vec(),
             placed: std::mem::take(&mut state.placed),

@@ -439,7 +439,6 @@ impl Seat {
         }
         let request = DeliveryRequest {
             message,
-            facts: &MAIL.facts,
             envelope: &envelope,
             accounts: &accounts,
             destinations: &destinations,

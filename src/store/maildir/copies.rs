@@ -37,18 +37,20 @@ pub fn find(
         let mut is_settled = true;
         let mut newly_named = BTreeSet::new();
         for (sub, entry) in files(folder, name)? {
-            if is_newly_named(&folder.join(sub).join(&entry)) {
+            let path = folder.join(sub).join(&entry);
+            let Some(date) = modified(&path)? else {
+                is_settled = false;
+                continue;
+            };
+            if is_newly_named(&path) {
                 newly_named.insert(sub);
             }
-            match modified(&folder.join(sub).join(&entry))? {
-                Some(date) => standing.push(FoundCopy {
-                    has_our_date: date == sought.recorded_at,
-                    marked_deleted: is_trashed(&entry),
-                    receipt: Receipt::Name(format!("{sub}/{entry}")),
-                    proof: Proof::Equal,
-                }),
-                None => is_settled = false,
-            }
+            standing.push(FoundCopy {
+                has_our_date: date == sought.recorded_at,
+                marked_deleted: is_trashed(&entry),
+                receipt: Receipt::Name(format!("{sub}/{entry}")),
+                proof: Proof::Equal,
+            });
         }
         if is_settled {
             let worth = |one: &FoundCopy| (!one.marked_deleted, one.has_our_date);
@@ -76,23 +78,19 @@ pub fn find(
 /// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the
 /// same date, stands beside it. It goes out of the way before the keeper is looked for: where two
 /// processes each take the other's keeper for the double, at least one finds none, and puts back
-/// what it took. A
-/// crash in between leaves litter under `tmp/`.
+/// what it took. A crash in between leaves litter under `tmp/`.
 ///
 /// # Errors
 /// It stands as before, or a reader has renamed it.
 pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), StoreError> {
-    let Some((sub @ ("new" | "cur"), file)) =
-        double.split_once('/').filter(|(_, file)| is_named(file, keeper))
+    let is_one = |file: &str| is_named(file, keeper) && !keeper.is_empty() && !file.contains('/');
+    let Some((sub @ ("new" | "cur"), _)) = double.split_once('/').filter(|(_, file)| is_one(file))
     else {
         return Err(StoreError::NotStored(format!(
             "{double} does not name one file of two called {keeper}"
         )));
     };
-    if keeper.is_empty() || file.contains('/') {
-        return Err(StoreError::NotStored(format!("{double} names no file in a mailbox")));
-    }
-    let path = folder.join(sub).join(file);
+    let path = folder.join(double);
     let renamed =
         || StoreError::NotStored(format!("{double} is gone or renamed by now, try again"));
     let date = modified(&path)?.ok_or_else(renamed)?;
@@ -106,32 +104,24 @@ pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), St
             at(&path, &error)
         });
     }
-    let kept = match stands(folder, keeper, date) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(StoreError::NotStored(format!(
-            "{keeper}, which was to stay, is gone or marked as deleted"
-        ))),
-        Err(error) => Err(error),
+    let gone = || {
+        let text = format!("{keeper}, which was to stay, is gone or marked as deleted");
+        StoreError::NotStored(text)
     };
-    if kept.is_err() {
-        match fs::hard_link(&aside, &path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(put_aside(&aside, &error));
-            }
-            _ => {}
-        }
+    let kept = stands(folder, keeper, date).and_then(|is| is.then_some(()).ok_or_else(gone));
+    if kept.is_err()
+        && let Err(error) = fs::hard_link(&aside, &path)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(StoreError::NotStored(format!(
+            "what was to stay is gone, and the double waits as {}: {error}",
+            aside.display()
+        )));
     }
     // What stays under tmp/ is litter, which every Maildir reader clears away.
     let _ = fs::remove_file(&aside);
     // Durable before the ledger is told that there is one copy.
     kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
-}
-
-fn put_aside(aside: &Path, error: &io::Error) -> StoreError {
-    StoreError::NotStored(format!(
-        "what was to stay is gone, and the double waits as {}: {error}",
-        aside.display()
-    ))
 }
 
 /// Whether a file called `name` is there, of that date and not marked as deleted.

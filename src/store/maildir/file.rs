@@ -8,15 +8,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
+use nix::unistd::linkat;
 
-use super::sync::Syncing;
+use super::sync;
 use crate::store::Copy;
 
 /// Where this process' open files have names to link them by (proc(5)).
@@ -28,35 +31,25 @@ pub struct Unlinked {
     file: Arc<File>,
     /// Its name under `tmp/`, if it has one.
     path: Option<PathBuf>,
+    /// A sync that has begun.
+    syncing: Option<Receiver<io::Result<()>>>,
 }
 
 impl Unlinked {
     /// Writes the file, and does not sync it. `name` is what it will be called.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn write(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
         static HAVE_NAMES: LazyLock<bool> = LazyLock::new(|| Path::new(OPEN_FILES).exists());
-        if !*HAVE_NAMES {
-            return Unlinked::write_named(folder, name, copy);
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
+        match HAVE_NAMES.then(|| options.open(folder.join("tmp"))) {
+            Some(Ok(file)) => Unlinked::of(file, None).filled(copy),
+            Some(Err(error)) if !lacks_unnamed_files(&error) => Err(error),
+            Some(Err(_)) | None => Unlinked::write_named(folder, name, copy),
         }
-        let unnamed = OpenOptions::new()
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_TMPFILE)
-            .open(folder.join("tmp"));
-        match unnamed {
-            Ok(file) => Unlinked { file: Arc::new(file), path: None }.filled(copy),
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
-                ) =>
-            {
-                Unlinked::write_named(folder, name, copy)
-            }
-            Err(error) => Err(error),
-        }
+    }
+
+    fn of(file: File, path: Option<PathBuf>) -> Unlinked {
+        Unlinked { file: Arc::new(file), path, syncing: None }
     }
 
     fn write_named(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
@@ -78,7 +71,7 @@ impl Unlinked {
             }
             _ => error,
         })?;
-        Ok(Unlinked { file: Arc::new(file), path: Some(path) })
+        Ok(Unlinked::of(file, Some(path)))
     }
 
     fn filled(self, copy: &Copy<'_>) -> io::Result<Unlinked> {
@@ -91,24 +84,24 @@ impl Unlinked {
         Ok(self)
     }
 
-    /// Makes content and date durable.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
+    /// Makes content and date durable, beside what the caller does meanwhile, if a thread is free.
+    pub fn begin_sync(&mut self) {
+        self.syncing = sync::begin(&self.file);
     }
 
-    /// The same beside what the caller does meanwhile.
-    pub fn begin_sync(&self) -> Syncing {
-        Syncing::begin(&self.file)
+    /// Makes content and date durable. An error may be reported only once (fsync(2)): the file is
+    /// of no use then.
+    pub fn sync(&mut self) -> io::Result<()> {
+        match self.syncing.take().map(|synced| synced.recv()) {
+            Some(Ok(synced)) => synced,
+            Some(Err(_)) => Err(io::Error::other("the thread that synced it is gone")),
+            None => self.file.sync_all(),
+        }
     }
 
     /// Gives it its name in the mailbox. `copy` is what it was written from: where unnamed files
-    /// cannot be linked (a hardened system, an odd file system), it is written once more.
-    ///
-    /// # Errors
-    /// What the file system says; that the name is taken, too.
+    /// cannot be linked (a hardened system, an odd file system), it is written once more. It is an
+    /// error that the name is taken.
     pub fn link(
         &self,
         target: &Path,
@@ -116,32 +109,27 @@ impl Unlinked {
         name: &str,
         copy: &Copy<'_>,
     ) -> io::Result<()> {
-        let Some(path) = &self.path else {
-            // open(2), O_TMPFILE: without a capability a file is linked by way of /proc.
-            let source = Path::new(OPEN_FILES).join(self.file.as_raw_fd().to_string());
-            let linked = nix::unistd::linkat(
-                AT_FDCWD,
-                &source,
-                AT_FDCWD,
-                target,
-                AtFlags::AT_SYMLINK_FOLLOW,
-            );
-            return match linked.map_err(io::Error::from) {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-                    ) =>
-                {
-                    let named = Unlinked::write_named(folder, name, copy)?;
-                    named.sync()?;
-                    named.link(target, folder, name, copy)
-                }
-                linked => linked,
-            };
-        };
-        fs::hard_link(path, target)
+        if let Some(path) = &self.path {
+            return fs::hard_link(path, target);
+        }
+        // open(2), O_TMPFILE: without a capability a file is linked by way of /proc.
+        let source = Path::new(OPEN_FILES).join(self.file.as_raw_fd().to_string());
+        let follow = AtFlags::AT_SYMLINK_FOLLOW;
+        match linkat(AT_FDCWD, &source, AT_FDCWD, target, follow) {
+            Err(Errno::ENOENT | Errno::EPERM | Errno::EACCES) => {
+                let mut named = Unlinked::write_named(folder, name, copy)?;
+                named.sync()?;
+                named.link(target, folder, name, copy)
+            }
+            linked => Ok(linked?),
+        }
     }
+}
+
+/// Whether the file system has no unnamed files (open(2), O_TMPFILE).
+fn lacks_unnamed_files(error: &io::Error) -> bool {
+    let codes = [libc::EOPNOTSUPP, libc::EISDIR, libc::EINVAL];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 impl Drop for Unlinked {

@@ -24,9 +24,6 @@ pub struct CopyLock(#[expect(dead_code, reason = "the lock ends when the file is
 
 impl CopyLock {
     /// Takes the lock of the copy `key` in the mailbox at `folder`; `None`: another has it.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn try_take(folder: &Path, key: &Hash) -> io::Result<Option<CopyLock>> {
         let path = folder.join(LOCKS);
         for _ in 0..OPENINGS {
@@ -38,10 +35,8 @@ impl CopyLock {
                 return Ok(None);
             }
             // The file may have been cleared away meanwhile: others would lock a new one.
-            let standing = fs::symlink_metadata(&path);
-            if standing.is_ok_and(|standing| {
-                file.metadata().is_ok_and(|ours| ours.ino() == standing.ino())
-            }) {
+            let (ours, there) = (file.metadata()?, fs::symlink_metadata(&path));
+            if there.is_ok_and(|there| there.ino() == ours.ino()) {
                 return Ok(Some(CopyLock(file)));
             }
         }
@@ -50,9 +45,6 @@ impl CopyLock {
 
     /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking
     /// they do not. `None`: there is no file for them yet, and none is made.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn keeps_others_out(folder: &Path) -> io::Result<Option<bool>> {
         let open = || options().open(folder.join(LOCKS));
         let first = match open() {

@@ -13,47 +13,24 @@ const MOST: usize = 16;
 static HELPERS: Mutex<Helpers> = Mutex::new(Helpers { idle: Vec::new(), count: 0 });
 
 struct Helpers {
-    idle: Vec<Sender<Job>>,
+    idle: Vec<Sender<SyncTask>>,
     count: usize,
 }
 
-struct Job {
+struct SyncTask {
     file: Arc<File>,
     done: Sender<io::Result<()>>,
 }
 
-/// A sync that has begun, or is to be done at the end.
-#[derive(Debug)]
-pub struct Syncing {
-    file: Arc<File>,
-    done: Option<Receiver<io::Result<()>>>,
-}
-
-impl Syncing {
-    /// Begins to sync `file`, if a helper is free.
-    pub fn begin(file: &Arc<File>) -> Syncing {
-        let (done, is_done) = channel();
-        let is_begun = helper()
-            .is_some_and(|helper| helper.send(Job { file: Arc::clone(file), done }).is_ok());
-        Syncing { file: Arc::clone(file), done: is_begun.then_some(is_done) }
-    }
-
-    /// Waits until content and date are durable.
-    ///
-    /// # Errors
-    /// What the file system says. It may say so only once (fsync(2)): the file is of no use then.
-    pub fn end(self) -> io::Result<()> {
-        match self.done.map(|done| done.recv()) {
-            Some(Ok(synced)) => synced,
-            // Whatever it heard is not said again.
-            Some(Err(_)) => Err(io::Error::other("the thread that synced it is gone")),
-            None => self.file.sync_all(),
-        }
-    }
+/// Begins to sync `file`, if a helper is free; what came of it can be received once.
+pub fn begin(file: &Arc<File>) -> Option<Receiver<io::Result<()>>> {
+    let (done, is_done) = channel();
+    let task = SyncTask { file: Arc::clone(file), done };
+    helper()?.send(task).is_ok().then_some(is_done)
 }
 
 /// One that is free, or a new one.
-fn helper() -> Option<Sender<Job>> {
+fn helper() -> Option<Sender<SyncTask>> {
     let mut helpers = helpers();
     if let Some(helper) = helpers.idle.pop() {
         return Some(helper);
@@ -61,15 +38,15 @@ fn helper() -> Option<Sender<Job>> {
     if helpers.count >= MOST {
         return None;
     }
-    let (sender, jobs) = channel();
+    let (sender, tasks) = channel();
     let again = sender.clone();
-    thread::Builder::new().name("sync".to_owned()).spawn(move || help(&jobs, &again)).ok()?;
+    thread::Builder::new().name("sync".to_owned()).spawn(move || help(&tasks, &again)).ok()?;
     helpers.count += 1;
     Some(sender)
 }
 
-fn help(jobs: &Receiver<Job>, again: &Sender<Job>) {
-    while let Ok(Job { file, done }) = jobs.recv() {
+fn help(tasks: &Receiver<SyncTask>, again: &Sender<SyncTask>) {
+    while let Ok(SyncTask { file, done }) = tasks.recv() {
         let synced = file.sync_all();
         drop(file);
         helpers().idle.push(again.clone());

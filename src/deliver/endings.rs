@@ -1,0 +1,190 @@
+//! How a delivery ended for each recipient: reported as soon as all copies that concern it have
+//! ended, and put on record as the end of its attempt. See the parent for the protocol.
+
+use std::sync::atomic::Ordering;
+
+use super::place::Placing;
+use super::{CopyResult, DeliveryRequest, Ending, Failure, Means, Phases, Placed, Policy, note};
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::exit;
+use crate::ledger::{Attempt, AttemptEnd, RandomValue};
+use crate::outcome::Outcome;
+
+impl Placing<'_> {
+    /// A copy's end, and with it perhaps that of recipients.
+    pub(super) fn end(&self, copy: usize, end: CopyResult, phases: Phases) {
+        self.means.watch.copy_ended(&end, &phases);
+        // One thread has each copy.
+        let _ = self.ends[copy].set((end, phases));
+        let Destination { account, shared, .. } = &self.job.destinations[copy];
+        self.end_recipients(|one| *shared || one.as_ref() == Some(account));
+    }
+
+    /// Reports those recipients, by their account, for which all is decided.
+    pub(super) fn end_recipients(&self, concerns: impl Fn(&Option<String>) -> bool) {
+        for (recipient, known) in self.endings.iter().enumerate() {
+            if concerns(&self.job.accounts[recipient])
+                && let Some(ending) = self.ending(recipient)
+                && known.set(ending.clone()).is_ok()
+            {
+                self.means.watch.ended(recipient, &ending);
+            }
+        }
+    }
+
+    /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
+    fn ending(&self, recipient: usize) -> Option<Ending> {
+        let over_quota = self.means.policy.over_quota;
+        let Some(account) = &self.job.accounts[recipient] else {
+            return Some(self.job.unknown(recipient, self.means.policy));
+        };
+        let (mut outcomes, mut own, mut phases) = (Vec::new(), None, self.recording);
+        for (destination, end) in self.job.destinations.iter().zip(&self.ends) {
+            if destination.shared || destination.account == *account {
+                let (end, took) = end.get()?;
+                if !destination.shared {
+                    own = end.as_ref().ok().cloned();
+                }
+                outcomes.push(match end {
+                    Ok(placed) => Outcome::Delivered(placed.to_string()),
+                    Err(failure) => failure.outcome(over_quota),
+                });
+                phases += *took;
+            }
+        }
+        Some(Ending {
+            outcome: Outcome::worst(outcomes),
+            account: Some(account.clone()),
+            own,
+            collision: self.recorded.collision,
+            phases,
+        })
+    }
+
+    /// The attempt's end, when `placed` is the last copy that was missing and there is one
+    /// recipient: one transaction less.
+    pub(super) fn last_end(&self, index: usize, placed: &Placed) -> Option<AttemptEnd> {
+        if self.job.envelope.recipients.len() != 1 {
+            return None;
+        }
+        let mut ends = Vec::new();
+        for (other, end) in self.ends.iter().enumerate() {
+            let end = if other == index { placed } else { end.get()?.0.as_ref().ok()? };
+            ends.push(Outcome::Delivered(end.to_string()));
+        }
+        Some(self.job.attempt_end(&Outcome::worst(ends), self.means.deadline))
+    }
+
+    /// Puts on record how it ended for each recipient.
+    pub(super) fn finish(self) -> Vec<Ending> {
+        let Means { policy, ledger, deadline, .. } = self.means;
+        let left = || Ending::of(not_ended().outcome(policy.over_quota));
+        let endings: Vec<Ending> =
+            self.endings.iter().map(|ending| ending.get().cloned().unwrap_or_else(left)).collect();
+        let first = self.job.first();
+        let end = |at: usize| self.job.attempt_end_of(at, &endings, deadline);
+        let others: Vec<_> = (0..endings.len())
+            .filter(|at| *at != first)
+            .map(|at| (self.job.attempt(at), end(at)))
+            .collect();
+        let own = (!self.end_recorded.load(Ordering::SeqCst)).then(|| end(first));
+        if own.is_some() || !others.is_empty() {
+            let own = own.as_ref().map(|end| (self.recorded.attempt, end));
+            let identity = self.job.message.identity();
+            note(ledger.finish(identity, own, &others, self.insist_until()));
+        }
+        endings
+    }
+
+    /// The end of the only copy.
+    pub(super) fn only_end(self) -> CopyResult {
+        let end = self.ends.into_iter().next().and_then(|end| end.into_inner());
+        end.map_or_else(|| Err(not_ended()), |(end, _)| end)
+    }
+}
+
+/// A thread that was to place the copy ended before it.
+fn not_ended() -> Failure {
+    Failure::Internal("a copy was left".to_owned())
+}
+
+/// The endings where nothing could be recorded, or nothing may be written. They go on record if the
+/// ledger is there.
+pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
+    let Means { policy, ledger, deadline, watch, .. } = means;
+    let outcome = failure.outcome(policy.over_quota);
+    let ending = |(recipient, account): (usize, &Option<String>)| match account {
+        Some(account) => Ending { account: Some(account.clone()), ..Ending::of(outcome.clone()) },
+        None => job.unknown(recipient, policy),
+    };
+    let endings: Vec<Ending> = job.accounts.iter().enumerate().map(ending).collect();
+    for (recipient, ending) in endings.iter().enumerate() {
+        watch.ended(recipient, ending);
+    }
+    if !matches!(failure, Failure::Ledger(_)) {
+        let ended: Vec<_> = (0..endings.len())
+            .map(|at| (job.attempt(at), job.attempt_end_of(at, &endings, deadline)))
+            .collect();
+        note(ledger.finish(job.message.identity(), None, &ended, deadline.end()));
+    }
+    endings
+}
+
+impl DeliveryRequest<'_> {
+    /// The first recipient that has an account.
+    pub(super) fn first(&self) -> usize {
+        self.accounts.iter().position(Option::is_some).unwrap_or(0)
+    }
+
+    /// The try to deliver to a recipient.
+    pub(super) fn attempt(&self, recipient: usize) -> Attempt {
+        let address = self.envelope.recipients.get(recipient).map_or("", String::as_str);
+        Attempt {
+            value: RandomValue::default(),
+            recipient: address.to_lowercase(),
+            sender: self.envelope.sender.clone(),
+            queue_id: self.envelope.queue_id.clone(),
+            host: self.host.to_owned(),
+            pid: std::process::id(),
+        }
+    }
+
+    /// How an attempt ended, until now.
+    fn attempt_end(&self, outcome: &Outcome, deadline: &Deadline) -> AttemptEnd {
+        AttemptEnd {
+            outcome: outcome.name(),
+            status: outcome.status().to_string(),
+            text: outcome.text().to_owned(),
+            duration: deadline.now() - self.started,
+        }
+    }
+
+    /// How the attempt for one recipient ended, and what Postfix heard where that is something
+    /// else.
+    fn attempt_end_of(&self, at: usize, endings: &[Ending], deadline: &Deadline) -> AttemptEnd {
+        let own = &endings[at].outcome;
+        let mut end = self.attempt_end(own, deadline);
+        if self.one_ending {
+            let addresses = self.envelope.recipients.iter().map(String::as_str);
+            let outcomes = endings.iter().map(|ending| ending.outcome.clone());
+            let all = Outcome::of_all(&addresses.zip(outcomes).collect::<Vec<_>>());
+            if (own.name(), own.status()) != (all.name(), all.status()) {
+                let (exit, status) = (exit::status(&all) as i32, all.status());
+                let count = endings.len();
+                end.text
+                    .push_str(&format!("; ended in {exit} {status} for all {count} recipients"));
+            }
+        }
+        end
+    }
+
+    /// Nobody has the address.
+    fn unknown(&self, recipient: usize, policy: &Policy) -> Ending {
+        let failure = match self.envelope.recipients.get(recipient) {
+            Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
+            Some(_) | None => Failure::NoRecipient,
+        };
+        Ending::of(failure.outcome(policy.over_quota))
+    }
+}
