@@ -61,20 +61,3 @@ impl Clock for SystemClock {
         });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-
-    use super::*;
-
-    #[test]
-    fn side_by_side_means_at_the_same_time_and_ends_with_the_last() {
-        let (all, ended) = (Barrier::new(3), std::sync::atomic::AtomicUsize::new(0));
-        SystemClock.side_by_side(3, &|| {
-            all.wait();
-            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        });
-        assert_eq!(ended.into_inner(), 3);
-    }
-}

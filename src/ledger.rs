@@ -16,10 +16,10 @@ mod on_record;
 mod pooled;
 mod port;
 pub mod postgres;
-mod receipt_columns;
+mod rows;
 mod session;
 pub mod sqlite;
-mod told;
+mod trace;
 
 pub use on_record::{CopyOnRecord, Standing, Window};
 pub use pooled::PooledLedger;
@@ -27,7 +27,8 @@ pub use port::{
     Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
 };
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
-pub use told::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
+use trace::TraceBuilder;
+pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
 pub const SCHEMA_VERSION: i64 = 5;
@@ -100,7 +101,7 @@ pub struct Entry<'a> {
 /// See [`Entry::at`].
 pub const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 
-/// One try to deliver one message: who tries, for whom.
+/// One try to deliver one message, by a process for a recipient.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
     /// Leases are known by this: the same call made again, because its first answer was lost, finds
@@ -119,17 +120,6 @@ pub struct Attempt {
 pub struct RandomValue([u8; 16]);
 
 impl RandomValue {
-    /// The value in a row.
-    ///
-    /// # Errors
-    /// [`LedgerError::Broken`]: these are not 128 bits.
-    pub fn of(bytes: &[u8]) -> Result<RandomValue, LedgerError> {
-        let value = bytes.try_into().map(RandomValue);
-        value.map_err(|_| {
-            LedgerError::Broken(format!("a row's random value has {} bytes", bytes.len()))
-        })
-    }
-
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -222,7 +212,7 @@ pub struct Recorded {
 pub enum Confirmed {
     /// The receipt is on record, by us or (the same receipt) by another.
     Recorded,
-    /// Another receipt is on record, by whoever confirmed first.
+    /// Another receipt is on record, of the delivery that confirmed first.
     Superseded { by: Receipt },
 }
 
@@ -237,27 +227,19 @@ pub struct CopyFacts {
 
 /// The time to put on record of a new message ([`Entry::at`]), in seconds since 1970, by a ledger
 /// whose clock says `now`.
-fn recorded_secs(at: Option<SystemTime>, now: SystemTime) -> u64 {
-    let secs = |time: SystemTime| {
-        time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
-    };
-    let now = secs(now);
-    at.map(secs).filter(|at| at.abs_diff(now) <= CLOCKS_DIFFER_BY.as_secs()).unwrap_or(now)
+fn recorded_secs(at: Option<SystemTime>, now: SystemTime) -> i64 {
+    let now = rows::whole_secs(now);
+    let is_close = |at: &i64| at.abs_diff(now) <= CLOCKS_DIFFER_BY.as_secs();
+    at.map(rows::whole_secs).filter(is_close).unwrap_or(now)
 }
 
-/// The hashes of the Message-IDs that somebody who typed `wanted` may mean: as it is, and in angle
-/// brackets.
+/// The hashes of the Message-IDs that `wanted` may mean: as it is, and in angle brackets.
 fn wanted_hashes(wanted: &str) -> Vec<Hash> {
     let mut hashes = vec![lock_key::message_hash(wanted.as_bytes())];
     if !wanted.starts_with('<') {
         hashes.push(lock_key::message_hash(format!("<{wanted}>").as_bytes()));
     }
     hashes
-}
-
-/// A row's receipt is none that any version of this program writes.
-fn no_receipt() -> LedgerError {
-    LedgerError::Broken("a receipt that is half a UID".to_owned())
 }
 
 /// A copy's state in a word.

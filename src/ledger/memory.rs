@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::port::{Accounts, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn};
+use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyOnRecord, CopyState, Entry, LeaseTerms, LedgerError,
-    Recorded, SCHEMA_VERSION, Trace, TraceFilter, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
+    SCHEMA_VERSION,
 };
 use crate::clock::Clock;
 use crate::directory::{Asked, Destination};
@@ -20,7 +20,7 @@ use crate::message::Identity;
 use crate::pool::Connections;
 use crate::receipt::Receipt;
 
-use rows::{Holder, Rows};
+use rows::Rows;
 
 mod rows;
 mod trace;
@@ -49,7 +49,11 @@ impl Clone for MemoryLedger {
 
 impl MemoryLedger {
     fn of(rows: Arc<Mutex<Rows>>, hook: Arc<dyn Hook<LedgerError>>) -> MemoryLedger {
-        let session = next(&mut locked(&rows));
+        let session = {
+            let mut rows = locked(&rows);
+            rows.sessions += 1;
+            rows.sessions
+        };
         MemoryLedger { rows, session, hook, time: Mutex::default() }
     }
 
@@ -79,7 +83,8 @@ impl MemoryLedger {
     /// Ends this handle's session, as a server does with one that fell silent: the locks it held
     /// are free, and a turn that is open comes to nothing. The next call begins another one.
     pub fn lose_session(&self) {
-        self.rows().locks.retain(|_, holder| holder.session != self.session);
+        let is_ours = |lock: Arc<u64>| *lock == self.session;
+        self.rows().locks.retain(|_, lock| !lock.upgrade().is_some_and(is_ours));
     }
 
     /// Makes `directory.query` answer `account` for `address`.
@@ -94,13 +99,21 @@ impl MemoryLedger {
     /// Takes a lock without waiting.
     fn lock(&self, key: i64) -> Result<HeldLock, LedgerError> {
         let mut rows = self.rows();
-        if rows.locks.contains_key(&key) {
+        if rows.locks.get(&key).is_some_and(|lock| lock.strong_count() > 0) {
             return Err(LedgerError::Contended);
         }
-        let holder = Holder { session: self.session, number: next(&mut rows) };
-        rows.locks.insert(key, holder);
-        drop(rows);
-        Ok(HeldLock { rows: Arc::clone(&self.rows), key, holder })
+        let lock = Arc::new(self.session);
+        rows.locks.insert(key, Arc::downgrade(&lock));
+        Ok(HeldLock { key, lock })
+    }
+
+    /// The rows, as long as the lock is held.
+    fn rows_under(&self, held: &HeldLock) -> Result<MutexGuard<'_, Rows>, LedgerError> {
+        let (rows, ours) = (self.rows(), Arc::downgrade(&held.lock));
+        match rows.locks.get(&held.key).is_some_and(|lock| lock.ptr_eq(&ours)) {
+            true => Ok(rows),
+            false => Err(LedgerError::Unavailable("the session was lost".to_owned())),
+        }
     }
 
     /// One statement, with the hook around it.
@@ -117,70 +130,17 @@ impl MemoryLedger {
         self.hook.after(&call)?;
         result
     }
-
-    /// A copy's lock, and what its row says under it.
-    fn turn(&self, claim: &Claim, copy_key: &Hash) -> Result<(HeldLock, Reread), LedgerError> {
-        self.call("take_turn", || {
-            let held = self.lock(lock_key::advisory_key(copy_key))?;
-            let mut rows = self.rows();
-            let row = rows.copy(claim.copy, claim.value)?;
-            let reread = match &row.receipt {
-                Some(receipt) => Reread::Placed(receipt.clone()),
-                None if row.epoch != claim.epoch => Reread::EpochGone,
-                None => Reread::Ours { in_doubt: row.prior_doubt },
-            };
-            drop(rows);
-            Ok((held, reread))
-        })
-    }
-}
-
-/// What a row says when its copy's lock is held.
-enum Reread {
-    Ours { in_doubt: bool },
-    Placed(Receipt),
-    EpochGone,
 }
 
 /// A lock that is held until this is dropped, or the session lost.
 struct HeldLock {
-    rows: Arc<Mutex<Rows>>,
     key: i64,
-    holder: Holder,
-}
-
-impl HeldLock {
-    fn is_in(&self, rows: &Rows) -> bool {
-        rows.locks.get(&self.key) == Some(&self.holder)
-    }
-
-    /// The rows, as long as the lock is held.
-    fn rows(&self) -> Result<MutexGuard<'_, Rows>, LedgerError> {
-        let rows = locked(&self.rows);
-        match self.is_in(&rows) {
-            true => Ok(rows),
-            false => Err(LedgerError::Unavailable("the session was lost".to_owned())),
-        }
-    }
-}
-
-impl Drop for HeldLock {
-    fn drop(&mut self) {
-        let mut rows = locked(&self.rows);
-        if self.is_in(&rows) {
-            rows.locks.remove(&self.key);
-        }
-    }
+    lock: Arc<u64>,
 }
 
 /// A test that panicked elsewhere must not hide this one's result.
 fn locked(rows: &Mutex<Rows>) -> MutexGuard<'_, Rows> {
     rows.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn next(rows: &mut Rows) -> u64 {
-    rows.next += 1;
-    rows.next
 }
 
 impl Ledger for MemoryLedger {
@@ -189,8 +149,7 @@ impl Ledger for MemoryLedger {
     fn time(&self) -> SystemTime {
         let time = *self.time.lock().unwrap_or_else(PoisonError::into_inner);
         let time = time.unwrap_or_else(|| self.rows().time.wall_clock());
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
+        super::rows::time(super::rows::whole_secs(time))
     }
 
     fn record(
@@ -204,7 +163,7 @@ impl Ledger for MemoryLedger {
         self.call("record", || {
             let held = self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
             self.hook.within(&Call { name: "record", destination: None })?;
-            Ok(held.rows()?.record(entry, attempt, destinations, terms))
+            Ok(self.rows_under(&held)?.record(entry, attempt, destinations, terms))
         })
     }
 
@@ -225,13 +184,18 @@ impl Ledger for MemoryLedger {
         copy_key: &Hash,
         _until: Instant,
     ) -> Result<Turn<'a>, LedgerError> {
-        let (held, reread) = self.turn(claim, copy_key)?;
-        Ok(match reread {
-            Reread::Ours { in_doubt } => {
-                Turn::Ours { in_doubt, turn: Box::new(MemoryTurn { ledger: self, held }) }
-            }
-            Reread::Placed(receipt) => Turn::Placed(receipt),
-            Reread::EpochGone => Turn::EpochGone,
+        self.call("take_turn", || {
+            let held = self.lock(lock_key::advisory_key(copy_key))?;
+            let mut rows = self.rows();
+            let row = rows.copy(claim.copy, claim.value)?;
+            Ok(match &row.receipt {
+                Some(receipt) => Turn::Placed(receipt.clone()),
+                None if row.epoch != claim.epoch => Turn::EpochGone,
+                None => Turn::Ours {
+                    in_doubt: row.prior_doubt,
+                    turn: Box::new(MemoryTurn { ledger: self, held }),
+                },
+            })
         })
     }
 
@@ -289,7 +253,7 @@ impl OpenTurn for MemoryTurn<'_> {
         receipt: &ToConfirm<'_>,
         _until: Instant,
     ) -> Result<Confirmed, LedgerError> {
-        self.ledger.call("confirm", || self.held.rows()?.confirm(receipt))
+        self.ledger.call("confirm", || self.ledger.rows_under(&self.held)?.confirm(receipt))
     }
 }
 
@@ -331,44 +295,12 @@ impl Proofs for MemoryLedger {
         limit: u32,
         _until: Instant,
     ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        self.call("latest_copies", || Ok(self.rows().latest_copies(limit)))
-    }
-}
-
-impl Records for MemoryLedger {
-    fn trace(
-        &self,
-        filter: &TraceFilter<'_>,
-        limit: u32,
-        _until: Instant,
-    ) -> Result<Vec<Trace>, LedgerError> {
-        self.call("trace", || Ok(self.rows().trace(filter, limit)))
-    }
-}
-
-impl Audit for MemoryLedger {
-    fn copies_to_verify(
-        &self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-        _until: Instant,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        self.call("copies_to_verify", || Ok(self.rows().copies_to_verify(window, after, limit)))
-    }
-
-    fn settle(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        _until: Instant,
-    ) -> Result<bool, LedgerError> {
-        self.call("settle", || self.rows().settle(copy, receipt))
-    }
-
-    fn kept_bytes(&self, message: i64, _until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.call("kept_bytes", || {
-            Ok(self.rows().message(message)?.kept.as_ref().map(|(bytes, _)| bytes.clone()))
+        self.call("latest_copies", || {
+            let rows = self.rows();
+            let newest = rows.copies.iter().rev();
+            let placed =
+                newest.filter_map(|row| Some((row.destination.clone(), row.receipt.clone()?)));
+            Ok(placed.take(limit as usize).collect())
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What the ledger tells of a copy to who compares it with a mailbox (`verify.rs`). Values only.
+//! A copy as it is on record, to be compared with its mailbox (`verify.rs`). Values only.
 
 use std::time::{Duration, SystemTime};
 
@@ -41,7 +41,7 @@ pub struct CopyOnRecord {
     /// More than one delivery may have written it: it was leased more than once, or a live lease
     /// was joined.
     pub may_be_double: bool,
-    /// How long the last lease is or was: until it has passed, whoever had it may still write.
+    /// How long the last lease is or was: until it has passed, its holder may still write.
     pub lease: Duration,
     /// Why it could not be placed, of a shared copy whose bytes are [kept](super::Ledger::keep).
     pub kept: Option<String>,

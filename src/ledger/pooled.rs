@@ -14,16 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
-    Accounts, Attempt, AttemptEnd, Audit, Claim, Committed, Confirmed, CopyOnRecord, CopyState,
-    Entry, LeaseTerms, Ledger, LedgerError, OpenTurn, Proofs, Recorded, Records, Schema, Session,
-    SessionTurn, ToConfirm, ToRecord, Trace, TraceFilter, Turn, Window,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Entry, LeaseTerms, Ledger,
+    LedgerError, OpenTurn, Recorded, Schema, Session, SessionTurn, ToConfirm, ToRecord, Turn, rows,
 };
-use crate::directory::{Asked, Destination};
+use crate::directory::Destination;
 use crate::lock_key::Hash;
-use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::{Connections, InUse, Limits, Pool};
-use crate::receipt::Receipt;
 use commits::Commits;
 
 mod commits;
@@ -34,13 +31,12 @@ pub type Open<S> = Arc<dyn Fn(Instant) -> Result<S, LedgerError> + Send + Sync>;
 /// What an engine is like.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits {
-    /// Opening a session takes a while, in which a delivery can do something else.
-    pub opens_slowly: bool,
     /// Several records and receipts in one transaction cost less than each in its own.
     pub commits_together: bool,
-    /// A session is a file, no connection that may die: no call in it is made a second time, and
-    /// after an error it is opened anew before it is closed. Were it closed first, the next one to
-    /// open the file would take a commit that could not be synced for one that is on the disk.
+    /// A session is a file, no connection that may die or that takes long to open: no call in it is
+    /// made a second time, and after an error it is opened anew before it is closed. Were it closed
+    /// first, the next one to open the file would take a commit that could not be synced for one
+    /// that is on the disk.
     pub is_a_file: bool,
 }
 
@@ -51,7 +47,6 @@ pub struct PooledLedger<S: Session> {
     sessions: Arc<Pool<S>>,
     /// A session that is being opened ([`Ledger::prepare`](Ledger::prepare)).
     opening: Mutex<Option<Receiver<Result<S, LedgerError>>>>,
-    opens_slowly: bool,
     is_a_file: bool,
     commits: Option<Commits>,
     /// By how many seconds the ledger's clock is ahead of ours, by its last word.
@@ -65,7 +60,6 @@ impl<S: Session + 'static> PooledLedger<S> {
             most: limits.used,
             sessions: Arc::new(Pool::new(limits)),
             opening: Mutex::default(),
-            opens_slowly: traits.opens_slowly,
             is_a_file: traits.is_a_file,
             commits: traits.commits_together.then(Commits::default),
             ahead: AtomicI64::new(0),
@@ -103,7 +97,7 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 
     /// Makes a call, in a kept session or a new one.
-    fn call<T>(
+    pub fn call<T>(
         &self,
         until: Instant,
         mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
@@ -136,7 +130,8 @@ impl<S: Session + 'static> PooledLedger<S> {
     /// What a new message's time on record says of the ledger's clock.
     fn learn_the_time(&self, at: Option<SystemTime>, recorded: &Recorded) {
         if recorded.is_new && at != Some(recorded.recorded_at) {
-            let ahead = secs(recorded.recorded_at).saturating_sub(secs(SystemTime::now()));
+            let now = rows::whole_secs(SystemTime::now());
+            let ahead = rows::whole_secs(recorded.recorded_at).saturating_sub(now);
             self.ahead.store(ahead, Ordering::Relaxed);
         }
     }
@@ -144,7 +139,7 @@ impl<S: Session + 'static> PooledLedger<S> {
 
 impl<S: Session + 'static> Ledger for PooledLedger<S> {
     fn prepare(&self, until: Instant) {
-        if !self.opens_slowly {
+        if self.is_a_file {
             return;
         }
         let (opened, opening) = channel();
@@ -157,8 +152,7 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
 
     fn time(&self) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
-        let now = secs(SystemTime::now()).saturating_add(ahead).max(0).unsigned_abs();
-        SystemTime::UNIX_EPOCH + Duration::from_secs(now)
+        rows::time(rows::whole_secs(SystemTime::now()).saturating_add(ahead))
     }
 
     fn record(
@@ -170,7 +164,7 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         until: Instant,
     ) -> Result<Recorded, LedgerError> {
         let one = ToRecord { entry: *entry, attempt, destinations, terms };
-        let alone = || self.call(until, |session| session.record(&one));
+        let alone = || self.call(until, |session| only(session.commit(&[one], &[])?.recorded));
         let recorded = match &self.commits {
             Some(commits) => commits.record(one, until, &self.commit()).unwrap_or_else(alone),
             None => alone(),
@@ -209,7 +203,8 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
     }
 
     fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError> {
-        let alone = || self.call(until, |session| session.confirm(receipt));
+        let alone =
+            || self.call(until, |session| only(session.commit(&[], &[*receipt])?.confirmed));
         match &self.commits {
             Some(commits) => commits.confirm(*receipt, until, &self.commit()).unwrap_or_else(alone),
             None => alone(),
@@ -241,15 +236,7 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {
-        self.call(until, |session| {
-            let finish = |(attempt, end)| session.finish(attempt, end);
-            let finished = recorded.map_or(Ok(()), finish);
-            // Its row may be gone, and the others' ends go on record nevertheless.
-            if !others.is_empty() && !matches!(finished, Err(LedgerError::Unavailable(_))) {
-                session.note_attempts(identity, others)?;
-            }
-            finished
-        })
+        self.call(until, |session| session.finish(identity, recorded, others))
     }
 }
 
@@ -284,7 +271,7 @@ impl<S: Session> OpenTurn for PooledTurn<S> {
         let session = &mut self.session;
         session
             .renew(until)
-            .and_then(|()| session.confirm(receipt))
+            .and_then(|()| only(session.commit(&[], &[*receipt])?.confirmed))
             .inspect_err(|_| give_up(&mut self.session, self.is_a_file, until))
     }
 }
@@ -295,77 +282,6 @@ impl<S: Session> Drop for PooledTurn<S> {
         if self.session.leave().is_err() {
             self.session.throw_away();
         }
-    }
-}
-
-impl<S: Session + 'static> Accounts for PooledLedger<S> {
-    fn account_by_query(
-        &self,
-        query: &str,
-        asked: &Asked,
-        until: Instant,
-    ) -> Result<Option<String>, LedgerError> {
-        self.call(until, |session| session.account_by_query(query, asked))
-    }
-}
-
-impl<S: Session + 'static> Proofs for PooledLedger<S> {
-    fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError> {
-        self.call(until, |session| session.is_proven(way))
-    }
-
-    fn note_proof(
-        &self,
-        way: &Way,
-        holds: bool,
-        host: &str,
-        until: Instant,
-    ) -> Result<(), LedgerError> {
-        self.call(until, |session| session.note_proof(way, holds, host))
-    }
-
-    fn latest_copies(
-        &self,
-        limit: u32,
-        until: Instant,
-    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        self.call(until, |session| session.latest_copies(limit))
-    }
-}
-
-impl<S: Session + 'static> Records for PooledLedger<S> {
-    fn trace(
-        &self,
-        filter: &TraceFilter<'_>,
-        limit: u32,
-        until: Instant,
-    ) -> Result<Vec<Trace>, LedgerError> {
-        self.call(until, |session| session.trace(filter, limit))
-    }
-}
-
-impl<S: Session + 'static> Audit for PooledLedger<S> {
-    fn copies_to_verify(
-        &self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-        until: Instant,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        self.call(until, |session| session.copies_to_verify(window, after, limit))
-    }
-
-    fn settle(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        until: Instant,
-    ) -> Result<bool, LedgerError> {
-        self.call(until, |session| session.settle(copy, receipt))
-    }
-
-    fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.call(until, |session| session.kept_bytes(message))
     }
 }
 
@@ -422,9 +338,10 @@ impl<S: Session + 'static> Connections for PooledLedger<S> {
     }
 }
 
-fn secs(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
-    since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
+/// The outcome of the only one.
+fn only<T>(outcomes: Vec<Result<T, LedgerError>>) -> Result<T, LedgerError> {
+    let missing = || Err(LedgerError::Broken("a call without an answer".to_owned()));
+    outcomes.into_iter().next().unwrap_or_else(missing)
 }
 
 #[cfg(test)]

@@ -100,7 +100,8 @@ pub trait Ledger: Send + Sync {
 
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
-    /// or they are those for the other recipients of the same message.
+    /// or they are those for the other recipients of the same message. A row that is gone, with its
+    /// message, is no error.
     fn finish(
         &self,
         identity: &Identity,
@@ -193,7 +194,7 @@ pub trait Records: Send + Sync {
 /// What comparing the ledger with mailboxes needs.
 pub trait Audit: Send + Sync {
     /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and
-    /// then by row, from behind the one told last.
+    /// then by row, from behind `after`.
     fn copies_to_verify(
         &self,
         window: &Window<'_>,
@@ -204,7 +205,7 @@ pub trait Audit: Send + Sync {
 
     /// Puts on record that a look after the last lease found one copy at most, and `receipt` in
     /// place of the one on record, durably. False, and nothing changed, where the row is no longer
-    /// as `copy` told it, or not placed.
+    /// as in `copy`, or not placed.
     fn settle(
         &self,
         copy: &CopyOnRecord,

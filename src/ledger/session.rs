@@ -1,6 +1,7 @@
 //! What an engine brings: one connection to the ledger, used by one thread at a time. `pooled`
-//! makes of it the ledger that everybody else sees. Every call returns before the `until` that the
-//! session was opened, renewed or reopened with.
+//! makes of it the [`Ledger`](super::Ledger) and the [`Schema`](super::Schema); the other traits of
+//! the port each engine implements itself, for its `PooledLedger`. Every call returns before the
+//! `until` that the session was opened, renewed or reopened with.
 //!
 //! A call means what the port's of the same name means. One that fails with `Contended`, or that is
 //! refused as a statement, leaves the session usable.
@@ -8,12 +9,11 @@
 use std::time::Instant;
 
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyOnRecord, CopyState, Entry, LeaseTerms, LedgerError,
-    Recorded, ToConfirm, Trace, TraceFilter, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
+    ToConfirm,
 };
-use crate::directory::{Asked, Destination};
+use crate::directory::Destination;
 use crate::lock_key::Hash;
-use crate::login::Way;
 use crate::message::Identity;
 use crate::receipt::Receipt;
 
@@ -53,13 +53,9 @@ pub trait Session: Send {
     /// Drops the connection and opens another; calls on it return before `until`.
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;
 
-    fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError>;
-
-    /// Confirms, and ends the turn, if there is one, whatever comes of it.
-    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError>;
-
     /// Several records, and then several receipts of copies that nobody has a turn for, each with
-    /// its own outcome; in one transaction, where that costs less than one for each.
+    /// its own outcome; in one transaction, where that costs less than one for each. A receipt
+    /// alone may be that of this session's turn, which ends whatever comes of it.
     ///
     /// # Errors
     /// What kept all of them from being on record; after [`LedgerError::Unavailable`] nobody knows.
@@ -91,42 +87,14 @@ pub trait Session: Send {
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;
 
-    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError>;
-
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
 
-    /// Records how the attempt in row `attempt` ended.
-    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError>;
-
-    /// Records attempts that ended, and that have no row yet.
-    fn note_attempts(
+    fn finish(
         &mut self,
         identity: &Identity,
-        ended: &[(Attempt, AttemptEnd)],
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
     ) -> Result<(), LedgerError>;
-
-    fn account_by_query(
-        &mut self,
-        query: &str,
-        asked: &Asked,
-    ) -> Result<Option<String>, LedgerError>;
-
-    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError>;
-
-    fn copies_to_verify(
-        &mut self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError>;
-
-    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError>;
-
-    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError>;
-
-    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError>;
-
-    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError>;
 
     fn schema_version(&mut self) -> Result<i64, LedgerError>;
 

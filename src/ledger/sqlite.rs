@@ -15,35 +15,28 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
-};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
 
 use super::pooled::Traits;
+use super::rows::{Cell, SqlRow};
 use super::{
-    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyOnRecord, CopyState, LeaseTerms,
-    LedgerError, PooledLedger, Recorded, Session, SessionTurn, ToConfirm, ToRecord, Trace,
-    TraceFilter, Window,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, LeaseTerms, LedgerError, PooledLedger,
+    Session, SessionTurn, ToConfirm, ToRecord, rows,
 };
 use crate::byte_lock;
-use crate::directory::{Asked, Destination};
+use crate::directory::Destination;
 use crate::durable;
 use crate::lock_key::{self, Hash};
-use crate::login::Way;
 use crate::message::Identity;
 use crate::pool::Limits;
-use crate::receipt::Receipt;
 
-mod kept;
+mod account;
+mod copies;
 mod migrate;
 mod proof;
-mod rows;
+mod record;
 mod trace;
 mod verify;
-
-use rows::{
-    CopyRow, claim_copies, confirm, copy_row, finish_attempt, insert_attempt, record_locked,
-};
 
 /// Frames of the WAL after which a commit copies them into the database. Small, because the first
 /// process that opens the database reads the whole WAL.
@@ -65,7 +58,7 @@ impl SqliteLedger {
     /// The same, by another clock.
     pub fn by(path: PathBuf, clock: Clock, limits: Limits) -> SqliteLedger {
         let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clock));
-        let traits = Traits { opens_slowly: false, commits_together: false, is_a_file: true };
+        let traits = Traits { commits_together: false, is_a_file: true };
         PooledLedger::over(Arc::new(open), traits, limits)
     }
 }
@@ -82,13 +75,6 @@ pub struct SqliteSession {
 
 impl From<rusqlite::Error> for LedgerError {
     fn from(error: rusqlite::Error) -> Self {
-        // A value of another kind than the column's: no version of this program writes it.
-        if let rusqlite::Error::FromSqlConversionFailure(column, _, why) = &error {
-            return LedgerError::Broken(format!("column {column} of a row: {why}"));
-        }
-        if let rusqlite::Error::InvalidColumnType(_, column, kind) = &error {
-            return LedgerError::Broken(format!("column {column} holds {kind}"));
-        }
         match error.sqlite_error_code() {
             Some(
                 ErrorCode::DatabaseBusy
@@ -178,10 +164,9 @@ impl SqliteSession {
     }
 
     fn is_empty(&self) -> Result<bool, LedgerError> {
-        let tables: i64 =
-            self.connection
-                .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        Ok(tables == 0)
+        let table: Option<i64> =
+            first(&self.connection, "SELECT 1 FROM sqlite_schema LIMIT 1", [])?;
+        Ok(table.is_none())
     }
 
     /// Tries to take the lock at `key`.
@@ -203,12 +188,18 @@ impl SqliteSession {
             .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
-    /// A transaction that holds the write lock, and the time at which it got it.
-    fn begin(&mut self) -> Result<(Transaction<'_>, f64), LedgerError> {
+    /// Does `work` in a transaction that holds the write lock; it is given the time at which the
+    /// transaction got it.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
         let SqliteSession { connection, clock, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        Ok((tx, secs(clock())))
+        let value = work(&tx, rows::secs(clock()))?;
+        tx.commit()?;
+        Ok(value)
     }
 }
 
@@ -265,121 +256,26 @@ fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
     Ok(mode)
 }
 
-/// As the tables hold times.
-fn secs(time: SystemTime) -> f64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+/// The first column of a query's first row.
+fn first<T: Cell>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Option<T>, LedgerError> {
+    Ok(read(connection, sql, params, |row| row.cell(0))?.into_iter().next())
+}
+
+/// All rows of a query.
+fn read<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    row: impl FnMut(&Row<'_>) -> Result<T, LedgerError>,
+) -> Result<Vec<T>, LedgerError> {
+    connection.prepare(sql)?.query_and_then(params, row)?.collect()
 }
 
 impl Session for SqliteSession {
-    fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
-        self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-        let recorded = record_locked(self, one);
-        // After the commit: the next holder of the lock must see these rows.
-        self.unlock()?;
-        recorded
-    }
-
-    fn claim(
-        &mut self,
-        message: i64,
-        destinations: &[Destination],
-        owner: &Attempt,
-        terms: LeaseTerms,
-    ) -> Result<Vec<CopyState>, LedgerError> {
-        let (tx, now) = self.begin()?;
-        let states = claim_copies(&tx, now, message, destinations, owner, terms)?;
-        tx.commit()?;
-        Ok(states)
-    }
-
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
-        self.lock(lock_key::advisory_key(copy_key))?;
-        let turn = copy_row(&self.connection, claim).map(|row| match row {
-            CopyRow { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
-            CopyRow { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
-            CopyRow { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
-        });
-        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
-            self.unlock()?;
-        }
-        turn
-    }
-
-    fn commit(
-        &mut self,
-        records: &[ToRecord<'_>],
-        receipts: &[ToConfirm<'_>],
-    ) -> Result<Committed, LedgerError> {
-        let recorded = records.iter().map(|one| self.record(one)).collect();
-        let confirmed = receipts.iter().map(|one| self.confirm(one)).collect();
-        Ok(Committed { recorded, confirmed })
-    }
-
-    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
-        let confirmed = confirm(self, one);
-        // After the commit, and also after a failure, or others would wait for nothing.
-        self.unlock()?;
-        confirmed
-    }
-
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        let (tx, now) = self.begin()?;
-        let is_kept = kept::keep(&tx, now, message, bytes, why)?;
-        tx.commit()?;
-        Ok(is_kept)
-    }
-
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
-        kept::kept(&self.connection, message)
-    }
-
-    fn kept_bytes(&mut self, message: i64) -> Result<Option<Vec<u8>>, LedgerError> {
-        kept::bytes(&self.connection, message)
-    }
-
-    fn leave(&mut self) -> Result<(), LedgerError> {
-        self.unlock()
-    }
-
-    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
-        self.unlock()?;
-        let (tx, _) = self.begin()?;
-        for claim in claims {
-            tx.execute(
-                "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
-                 WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
-                params![claim.copy, claim.value.bytes(), claim.epoch],
-            )?;
-        }
-        Ok(tx.commit()?)
-    }
-
-    fn finish(&mut self, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
-        let (tx, _) = self.begin()?;
-        finish_attempt(&tx, attempt, end)?;
-        Ok(tx.commit()?)
-    }
-
-    fn note_attempts(
-        &mut self,
-        identity: &Identity,
-        ended: &[(Attempt, AttemptEnd)],
-    ) -> Result<(), LedgerError> {
-        let (tx, now) = self.begin()?;
-        let message = tx
-            .query_row(
-                "SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2",
-                params![identity.id_hash, identity.digest],
-                |row| row.get(0),
-            )
-            .optional()?;
-        for (attempt, end) in ended {
-            let id = insert_attempt(&tx, now, message, identity, attempt)?;
-            finish_attempt(&tx, id, end)?;
-        }
-        Ok(tx.commit()?)
-    }
-
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
         Ok(self.connection.busy_timeout(until.saturating_duration_since(Instant::now()))?)
@@ -391,61 +287,72 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    fn account_by_query(
+    fn commit(
         &mut self,
-        query: &str,
-        asked: &Asked,
-    ) -> Result<Option<String>, LedgerError> {
-        let mut statement = self.connection.prepare(query)?;
-        // SQLite numbers $NAMEs by appearance, so each is bound by its name.
-        let mut parameters = vec![("$1", &asked.address), ("$2", &asked.given)];
-        parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
-        let has_others = statement.parameter_count() > parameters.len();
-        if !statement.readonly() || statement.column_count() != 1 || has_others {
-            let text = "directory.query must be a SELECT of one column with $1 and $2 only";
-            return Err(LedgerError::Refused(text.to_owned()));
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        let record = |one: &ToRecord<'_>| {
+            self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
+            let recorded = self.write(|tx, now| record::record(tx, now, one));
+            // After the commit: the next holder of the lock must see these rows.
+            self.unlock()?;
+            recorded
+        };
+        let recorded = records.iter().map(record).collect();
+        let confirm = |one: &ToConfirm<'_>| {
+            let confirmed = self.write(|tx, now| copies::confirm(tx, now, one));
+            // After the commit, and also after a failure, or others would wait for nothing.
+            self.unlock()?;
+            confirmed
+        };
+        let confirmed = receipts.iter().map(confirm).collect();
+        Ok(Committed { recorded, confirmed })
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.write(|tx, now| copies::claim(tx, now, message, destinations, owner, terms))
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        self.lock(lock_key::advisory_key(copy_key))?;
+        let turn = copies::turn(&self.connection, claim);
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+            self.unlock()?;
         }
-        let parameters: Vec<_> = parameters
-            .into_iter()
-            .map(|(name, value)| (name, value as &dyn rusqlite::ToSql))
-            .collect();
-        let account: Option<Option<String>> =
-            statement.query_row(parameters.as_slice(), |row| row.get(0)).optional()?;
-        Ok(account.flatten().filter(|account| !account.is_empty()))
+        turn
     }
 
-    fn trace(&mut self, filter: &TraceFilter<'_>, limit: u32) -> Result<Vec<Trace>, LedgerError> {
-        trace::trace(&self.connection, filter, limit)
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.unlock()
     }
 
-    fn copies_to_verify(
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        self.write(|tx, now| copies::keep(tx, now, message, bytes, why))
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        copies::kept(&self.connection, message)
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.unlock()?;
+        self.write(|tx, _| claims.iter().try_for_each(|claim| copies::release(tx, claim)))
+    }
+
+    fn finish(
         &mut self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        verify::copies(&self.connection, secs((self.clock)()), window, after, limit)
-    }
-
-    fn latest_copies(&mut self, limit: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        verify::latest(&self.connection, limit)
-    }
-
-    fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
-        let (tx, now) = self.begin()?;
-        let settled = verify::settle(&tx, now, copy, receipt)?;
-        tx.commit()?;
-        Ok(settled)
-    }
-
-    fn is_proven(&mut self, way: &Way) -> Result<bool, LedgerError> {
-        proof::is_proven(&self.connection, way)
-    }
-
-    fn note_proof(&mut self, way: &Way, holds: bool, host: &str) -> Result<(), LedgerError> {
-        let (tx, _) = self.begin()?;
-        proof::note(&tx, way, holds, host)?;
-        Ok(tx.commit()?)
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        self.write(|tx, now| record::finish(tx, now, identity, recorded, others))
     }
 
     fn schema_version(&mut self) -> Result<i64, LedgerError> {
@@ -453,8 +360,7 @@ impl Session for SqliteSession {
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
-        let (tx, now) = self.begin()?;
-        migrate::migrate(tx, now)
+        self.write(migrate::migrate)
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
@@ -463,12 +369,10 @@ impl Session for SqliteSession {
 }
 
 fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
-    match connection.query_row("SELECT max(version) FROM onedrop_schema", [], |row| {
-        row.get::<_, Option<i64>>(0)
-    }) {
-        Ok(version) => Ok(version.unwrap_or(0)),
+    match first(connection, "SELECT max(version) FROM onedrop_schema", []) {
+        Ok(version) => Ok(version.flatten().unwrap_or(0)),
         Err(error) if error.to_string().contains("no such table") => Ok(0),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 

@@ -101,7 +101,8 @@ pub fn an_attempt_that_is_gone_keeps_no_other_from_its_end(rig: &dyn Rig) {
     // As when its message was taken out while it was delivered.
     let (host, mail, end) = (Host::of(rig), mail("gone"), delivered());
     let others = [(attempt("mx1"), delivered())];
-    let _ = host.0.finish(mail.identity(), Some((i64::MAX, &end)), &others, soon());
+    let own = Some((i64::MAX, &end));
+    host.0.finish(mail.identity(), own, &others, soon()).expect("finish");
     let trace = host.trace_one("gone@example.org");
     assert_eq!(trace.attempts.len(), 1);
     assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));

@@ -1,11 +1,13 @@
 //! Identity, hashes, parsers, addresses, configured texts and tools, without servers; and the form
 //! of the sources.
 
+mod clock;
 mod config;
 mod directory;
 mod fuzz;
 mod golden;
 mod group_commit;
+mod keys;
 mod layering;
 mod lmtp_wire;
 mod message;

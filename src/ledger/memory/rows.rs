@@ -1,7 +1,7 @@
 //! The rows of a ledger in memory, and what a statement does to them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::clock::Clock;
@@ -9,7 +9,7 @@ use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
-    RandomValue, Recorded, recorded_secs,
+    RandomValue, Recorded, recorded_secs, rows,
 };
 use crate::lock_key::Hash;
 use crate::login::Way;
@@ -20,22 +20,15 @@ use crate::receipt::Receipt;
 #[derive(Default)]
 pub struct Rows {
     pub time: Time,
-    pub locks: BTreeMap<i64, Holder>,
-    /// Numbers of sessions and locks.
-    pub next: u64,
+    /// The locks by their keys, each with its session's number, as long as it is held.
+    pub locks: BTreeMap<i64, Weak<u64>>,
+    /// How many sessions there have been.
+    pub sessions: u64,
     pub messages: Vec<MessageRow>,
     pub copies: Vec<CopyRow>,
     pub attempts: Vec<AttemptRow>,
     pub accounts: BTreeMap<String, String>,
     pub proven: Vec<Way>,
-}
-
-/// Who has a lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    pub session: u64,
-    /// Tells one holding from the next.
-    pub number: u64,
 }
 
 /// The ledger's clock: it stands still until a test moves it, or goes by another one; either way a
@@ -69,9 +62,7 @@ pub fn wall_clock(now: Duration) -> SystemTime {
 }
 
 pub struct MessageRow {
-    pub id_hash: Hash,
-    pub digest: Hash,
-    pub message_id: Option<Vec<u8>>,
+    pub identity: Identity,
     pub facts: Facts,
     pub size_bytes: u64,
     pub raw: Option<Vec<u8>>,
@@ -120,14 +111,11 @@ impl Rows {
         let known = self.known(identity);
         let message = known.unwrap_or_else(|| {
             self.messages.push(MessageRow {
-                id_hash: identity.id_hash,
-                digest: identity.digest,
-                message_id: identity.message_id.clone(),
+                identity: identity.clone(),
                 facts: entry.facts.clone(),
                 size_bytes: entry.size_bytes,
                 raw: entry.raw.map(<[u8]>::to_vec),
-                recorded_at: SystemTime::UNIX_EPOCH
-                    + Duration::from_secs(recorded_secs(entry.at, self.time.wall_clock())),
+                recorded_at: rows::time(recorded_secs(entry.at, self.time.wall_clock())),
                 kept: None,
             });
             self.messages.len() as i64
@@ -153,9 +141,10 @@ impl Rows {
 
     /// The number of the message's row.
     fn known(&self, identity: &Identity) -> Option<i64> {
-        let is_it =
-            |row: &MessageRow| row.id_hash == identity.id_hash && row.digest == identity.digest;
-        self.messages.iter().position(is_it).map(|at| at as i64 + 1)
+        let is_it = |Identity { id_hash, digest, .. }: &Identity| {
+            *id_hash == identity.id_hash && *digest == identity.digest
+        };
+        self.messages.iter().position(|row| is_it(&row.identity)).map(|at| at as i64 + 1)
     }
 
     /// Claims the copies in their order; a mailbox that is named twice is leased once.
@@ -184,43 +173,17 @@ impl Rows {
     ) -> CopyState {
         let now = self.time.now();
         let until = now + terms.lease;
-        let lease_value = owner.value;
-        let owner = format!("{}:{}", owner.host, owner.pid);
-        let found = self.copies.iter_mut().enumerate().find(|(_, row)| {
-            row.message == message
-                && row.destination.account == destination.account
-                && row.destination.mailbox == destination.mailbox
+        let is_it =
+            |row: &CopyRow| row.message == message && row.destination.is_same_mailbox(destination);
+        let index = self.copies.iter().position(is_it).unwrap_or_else(|| {
+            self.copies.push(CopyRow::free(message, destination));
+            self.copies.len() - 1
         });
-        let Some((index, row)) = found else {
-            let value = RandomValue::default();
-            self.copies.push(CopyRow {
-                message,
-                destination: destination.clone(),
-                value,
-                epoch: 1,
-                owner,
-                lease_value,
-                lease: terms.lease,
-                leased_until: Some(until),
-                in_doubt: true,
-                prior_doubt: false,
-                receipt: None,
-                facts: CopyFacts::default(),
-                placed_at: Duration::ZERO,
-                placed_epoch: 0,
-                settled: false,
-            });
-            return CopyState::Claimed(Claim {
-                copy: self.copies.len() as i64,
-                value,
-                epoch: 1,
-                in_doubt: false,
-            });
-        };
+        let row = &mut self.copies[index];
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
         }
-        let is_own = row.lease_value == lease_value && !is_named_before;
+        let is_own = row.lease_value == owner.value && !is_named_before;
         if row.leased_until.is_some_and(|until| until > now) {
             if !terms.join && !is_own {
                 return CopyState::Busy;
@@ -233,9 +196,9 @@ impl Rows {
             row.lease = terms.lease;
         }
         row.destination.shared |= destination.shared;
-        row.lease_value = lease_value;
+        row.lease_value = owner.value;
         row.in_doubt = true;
-        row.owner = owner;
+        row.owner = format!("{}:{}", owner.host, owner.pid);
         row.leased_until = row.leased_until.max(Some(until));
         let (copy, value) = (index as i64 + 1, row.value);
         CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt: row.prior_doubt })
@@ -256,9 +219,10 @@ impl Rows {
 
     /// Whether another message with the same Message-ID and other content is on record.
     pub fn collides(&self, one: &MessageRow) -> bool {
-        let is_other =
-            |other: &MessageRow| other.id_hash == one.id_hash && other.digest != one.digest;
-        one.message_id.is_some() && self.messages.iter().any(is_other)
+        let Identity { message_id, id_hash, digest } = &one.identity;
+        let mut others = self.messages.iter().map(|other| &other.identity);
+        message_id.is_some()
+            && others.any(|other| other.id_hash == *id_hash && other.digest != *digest)
     }
 
     /// The first receipt wins, whatever its epoch.
@@ -334,6 +298,29 @@ impl Rows {
             attempt: attempt.clone(),
             end: Some(end.clone()),
         }));
+    }
+}
+
+impl CopyRow {
+    /// One that nobody has leased yet.
+    fn free(message: i64, destination: &Destination) -> CopyRow {
+        CopyRow {
+            message,
+            destination: destination.clone(),
+            value: RandomValue::default(),
+            epoch: 0,
+            owner: String::new(),
+            lease_value: RandomValue::default(),
+            lease: Duration::ZERO,
+            leased_until: None,
+            in_doubt: false,
+            prior_doubt: false,
+            receipt: None,
+            facts: CopyFacts::default(),
+            placed_at: Duration::ZERO,
+            placed_epoch: 0,
+            settled: false,
+        }
     }
 }
 

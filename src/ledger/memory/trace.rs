@@ -1,141 +1,133 @@
 //! What `onedrop trace` asks of a ledger in memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::MemoryLedger;
 use super::rows::{AttemptRow, CopyRow, MessageRow, Rows, wall_clock};
 use crate::ledger::{
-    Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart, copy_state, wanted_hashes,
+    LedgerError, Records, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart,
+    copy_state, wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
 
+impl Records for MemoryLedger {
+    fn trace(
+        &self,
+        filter: &TraceFilter<'_>,
+        limit: u32,
+        _until: Instant,
+    ) -> Result<Vec<Trace>, LedgerError> {
+        self.call("trace", || Ok(self.rows().trace(filter, limit)))
+    }
+}
+
 impl Rows {
-    pub fn trace(&self, filter: &TraceFilter<'_>, limit: u32) -> Vec<Trace> {
+    fn trace(&self, filter: &TraceFilter<'_>, limit: u32) -> Vec<Trace> {
         if filter.name == Some("") {
             return Vec::new();
         }
-        let now = self.time.now();
         let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
         let lower = filter.name.map(str::to_lowercase);
-        let names = |row: &AttemptRow| {
-            filter.name.is_some_and(|name| row.attempt.queue_id == name)
-                || lower
-                    .as_ref()
-                    .is_some_and(|lower| row.attempt.recipient.to_lowercase() == *lower)
+        let names = |one: &TraceAttempt| {
+            filter.name.is_some_and(|name| one.queue_id == name)
+                || lower.as_ref() == Some(&one.recipient.to_lowercase())
         };
-        let is_recorded =
-            |row: &AttemptRow| self.messages.iter().any(|message| message.id_hash == row.id_hash);
-        let wants = |row: &&AttemptRow| {
-            let is_named = match filter.name {
-                Some(_) => hashes.contains(&row.id_hash) || names(row),
-                None => !is_recorded(row),
-            };
-            let sender = filter.sender.is_none_or(|sender| holds(&row.attempt.sender, sender));
-            let since = filter.since.is_none_or(|since| wall_clock(row.at) >= since);
-            is_named
-                && sender
-                && since
-                && filter.subject.is_none()
-                && (!filter.failed || !is_recorded(row))
+        let names_account = |copy: &TraceCopy| {
+            [filter.name, lower.as_deref()].contains(&Some(copy.account.as_str()))
         };
-        let unrecorded: Vec<&AttemptRow> =
-            self.attempts.iter().filter(|row| row.message.is_none()).collect();
-        let mut found: Vec<Hash> = Vec::new();
-        let mut traces = Vec::new();
-        for (id, row) in
-            self.messages.iter().enumerate().rev().map(|(index, row)| (index as i64 + 1, row))
-        {
-            let of = || self.attempts.iter().filter(move |row| row.message == Some(id));
-            let copies = || self.copies.iter().filter(move |copy| copy.message == id);
-            let wants_account = |copy: &CopyRow| {
-                [filter.name, lower.as_deref()].contains(&Some(copy.destination.account.as_str()))
-            };
-            let is_named = filter.name.is_none()
-                || hashes.contains(&row.id_hash)
-                || of().any(names)
-                || copies().any(wants_account);
-            let is_done =
-                |row: &AttemptRow| row.end.as_ref().is_some_and(|end| end.outcome == "delivered");
-            let recipient = |row: &AttemptRow| row.attempt.recipient.to_lowercase();
-            let is_last = |at: usize, one: &AttemptRow| {
-                !of().skip(at + 1).any(|later| recipient(later) == recipient(one) && is_done(later))
-            };
-            let failed = || {
-                copies().any(|copy| copy.receipt.is_none())
-                    || of().enumerate().any(|(at, one)| !is_done(one) && is_last(at, one))
-            };
-            let from = || {
-                row.facts
-                    .addresses
-                    .iter()
-                    .filter(|one| one.role == "from")
-                    .filter_map(|one| one.address.as_ref())
-            };
-            let is_by = |sender: &str| {
-                of().next().is_some_and(|first| holds(&first.attempt.sender, sender))
-                    || from().any(|one| holds(one, sender))
-            };
-            if !is_named
-                || filter.since.is_some_and(|since| row.recorded_at < since)
-                || filter.sender.is_some_and(|sender| !is_by(sender))
-                || filter.subject.is_some_and(|text| {
-                    !holds(row.facts.subject.as_deref().unwrap_or_default(), text)
-                })
-                || filter.failed && !failed()
-            {
-                continue;
+        let is_since = |at| filter.since.is_none_or(|since| at >= since);
+        let is_wanted = |row: &MessageRow, trace: &Trace| {
+            (filter.name.is_none()
+                || hashes.contains(&row.identity.id_hash)
+                || trace.attempts.iter().any(names)
+                || trace.copies.iter().any(names_account))
+                && is_since(row.recorded_at)
+                && filter.sender.is_none_or(|sender| is_by(trace, sender))
+                && filter.subject.is_none_or(|part| holds(trace.subject.as_ref(), part))
+                && (!filter.failed || failed(trace))
+        };
+        let mut found: Vec<(Hash, Trace)> = Vec::new();
+        for (index, row) in self.messages.iter().enumerate().rev() {
+            let trace = self.message_trace(row, index as i64 + 1);
+            if is_wanted(row, &trace) {
+                found.push((row.identity.id_hash, trace));
             }
-            let is_first = !found.contains(&row.id_hash);
-            found.push(row.id_hash);
-            let of_none =
-                unrecorded.iter().copied().filter(|one| is_first && one.id_hash == row.id_hash);
-            traces.push(Trace {
-                copies: copies().map(|copy| copy.trace(now, row)).collect(),
-                collision: self.collides(row),
-                attempts: of().chain(of_none).map(AttemptRow::trace).collect(),
-                ..row.trace(id)
-            });
         }
-        // Attempts at messages that are not on record.
-        let mut others: Vec<&AttemptRow> = unrecorded.into_iter().filter(wants).collect();
-        others.retain(|row| !found.contains(&row.id_hash));
-        while let Some(id_hash) = others.first().map(|row| row.id_hash) {
-            let (one, rest): (Vec<_>, _) =
-                others.into_iter().partition(|row| row.id_hash == id_hash);
-            others = rest;
-            traces.push(Trace {
-                attempts: one.into_iter().map(AttemptRow::trace).collect(),
-                ..Trace::default()
-            });
+        // An attempt that recorded no message is shown with the newest one of its Message-ID, or
+        // with the others of it that recorded none.
+        for row in self.attempts.iter().filter(|row| row.message.is_none()) {
+            let is_recorded =
+                || self.messages.iter().any(|message| message.identity.id_hash == row.id_hash);
+            let trace = row.trace();
+            let is_named = match filter.name {
+                Some(_) => hashes.contains(&row.id_hash) || names(&trace),
+                None => !is_recorded(),
+            };
+            let is_wanted = is_named
+                && filter.sender.is_none_or(|sender| holds(Some(&trace.sender), sender))
+                && is_since(wall_clock(row.at))
+                && filter.subject.is_none()
+                && (!filter.failed || !is_recorded());
+            let known = found.iter_mut().find(|(id_hash, _)| *id_hash == row.id_hash);
+            match known {
+                Some((_, of)) if is_wanted || of.message > 0 => of.attempts.push(trace),
+                None if is_wanted => {
+                    let of = Trace { attempts: vec![trace], ..Trace::default() };
+                    found.push((row.id_hash, of));
+                }
+                _ => {}
+            }
         }
-        traces.truncate(limit as usize);
-        traces
+        found.into_iter().map(|(_, trace)| trace).take(limit as usize).collect()
     }
-}
 
-/// Whether `part` is in `text`, whatever its case.
-fn holds(text: &str, part: &str) -> bool {
-    text.to_lowercase().contains(&part.to_lowercase())
-}
-
-impl MessageRow {
-    fn trace(&self, id: i64) -> Trace {
+    fn message_trace(&self, row: &MessageRow, id: i64) -> Trace {
+        let (identity, facts, now) = (&row.identity, &row.facts, self.time.now());
+        let message_id = identity.message_id.as_deref();
+        let attempts = self.attempts.iter().filter(|attempt| attempt.message == Some(id));
+        let copies = self.copies.iter().filter(|copy| copy.message == id);
         Trace {
             message: id,
-            message_id: self
-                .message_id
-                .as_deref()
-                .map(|id| String::from_utf8_lossy(id).into_owned()),
-            digest: lock_key::hex(&self.digest),
-            subject: self.facts.subject.clone(),
-            size_bytes: self.size_bytes as i64,
-            in_reply_to: self.facts.in_reply_to.clone(),
-            references: self.facts.references.clone(),
-            raw_kept: self.raw.is_some(),
-            addresses: self.facts.addresses.iter().map(TraceAddress::from).collect(),
-            parts: self.facts.parts.iter().map(TracePart::from).collect(),
+            message_id: message_id.map(|id| String::from_utf8_lossy(id).into_owned()),
+            digest: lock_key::hex(&identity.digest),
+            subject: facts.subject.clone(),
+            size_bytes: row.size_bytes as i64,
+            in_reply_to: facts.in_reply_to.clone(),
+            references: facts.references.clone(),
+            collision: self.collides(row),
+            raw_kept: row.raw.is_some(),
+            addresses: facts.addresses.iter().map(TraceAddress::from).collect(),
+            parts: facts.parts.iter().map(TracePart::from).collect(),
+            copies: copies.map(|copy| copy.trace(now, row)).collect(),
+            attempts: attempts.map(AttemptRow::trace).collect(),
             ..Trace::default()
         }
     }
+}
+
+/// Whether the envelope sender or an address in From has `part` in it.
+fn is_by(trace: &Trace, part: &str) -> bool {
+    let mut from = trace.addresses.iter().filter(|one| one.role == "from");
+    holds(trace.attempts.first().map(|first| &first.sender), part)
+        || from.any(|one| holds(one.address.as_ref(), part))
+}
+
+/// Whether a copy is not placed, or a recipient's last attempt was not "delivered".
+fn failed(trace: &Trace) -> bool {
+    let is_done = |one: &TraceAttempt| one.outcome.as_deref() == Some("delivered");
+    let recipient = |one: &TraceAttempt| one.recipient.to_lowercase();
+    let is_open = |(at, one): (usize, &TraceAttempt)| {
+        let is_done_later =
+            |later: &TraceAttempt| recipient(later) == recipient(one) && is_done(later);
+        !is_done(one) && !trace.attempts[at + 1..].iter().any(is_done_later)
+    };
+    trace.copies.iter().any(|copy| copy.receipt.is_none())
+        || trace.attempts.iter().enumerate().any(is_open)
+}
+
+/// Whether `part` is in `text`, whatever its case.
+fn holds(text: Option<&String>, part: &str) -> bool {
+    text.is_some_and(|text| text.to_lowercase().contains(&part.to_lowercase()))
 }
 
 impl CopyRow {

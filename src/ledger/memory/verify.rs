@@ -1,44 +1,64 @@
-//! What `onedrop verify` asks of a ledger in memory, and the newest copies, for `onedrop check`.
+//! What `onedrop verify` asks of a ledger in memory.
 
+use std::time::Instant;
+
+use super::MemoryLedger;
 use super::rows::{CopyRow, Rows, wall_clock};
-use crate::directory::Destination;
-use crate::ledger::{CopyOnRecord, LedgerError, Standing, Window};
-use crate::message::Identity;
+use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window};
 use crate::receipt::Receipt;
 
-impl Rows {
-    pub fn copies_to_verify(
+impl Audit for MemoryLedger {
+    fn copies_to_verify(
         &self,
         window: &Window<'_>,
         after: Option<&CopyOnRecord>,
         limit: u32,
-    ) -> Vec<CopyOnRecord> {
-        let after = after.map(|last| (last.destination.account.as_str(), last.copy));
-        let mut copies: Vec<CopyOnRecord> = (1..)
-            .zip(&self.copies)
-            .filter_map(|(id, row)| self.on_record(id, row, window))
-            .collect();
-        copies.retain(|copy| {
-            let place = Some((copy.destination.account.as_str(), copy.copy));
-            place > after
-                && window.account.is_none_or(|account| account == copy.destination.account)
-        });
-        copies.sort_by(|a, b| {
-            (&a.destination.account, a.copy).cmp(&(&b.destination.account, b.copy))
-        });
-        copies.truncate(limit as usize);
-        copies
+        _until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        fn place(copy: &CopyOnRecord) -> (&str, i64) {
+            (&copy.destination.account, copy.copy)
+        }
+        self.call("copies_to_verify", || {
+            let rows = self.rows();
+            let mut copies: Vec<CopyOnRecord> = (1..)
+                .zip(&rows.copies)
+                .filter(|(_, row)| window.account.is_none_or(|one| one == row.destination.account))
+                .filter_map(|(id, row)| rows.on_record(id, row, window))
+                .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
+                .collect();
+            copies.sort_by(|a, b| place(a).cmp(&place(b)));
+            copies.truncate(limit as usize);
+            Ok(copies)
+        })
     }
 
-    pub fn latest_copies(&self, limit: u32) -> Vec<(Destination, Receipt)> {
-        let placed = self
-            .copies
-            .iter()
-            .rev()
-            .filter_map(|row| Some((row.destination.clone(), row.receipt.clone()?)));
-        placed.take(limit as usize).collect()
+    fn settle(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        _until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call("settle", || {
+            let mut rows = self.rows();
+            let row = rows.copy(copy.copy, copy.value)?;
+            let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
+            let is_as_read = row.epoch == copy.epoch && row.receipt.as_ref() == Some(was);
+            if is_as_read {
+                row.receipt = Some(receipt.clone());
+                row.settled = true;
+            }
+            Ok(is_as_read)
+        })
     }
 
+    fn kept_bytes(&self, message: i64, _until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.call("kept_bytes", || {
+            Ok(self.rows().message(message)?.kept.as_ref().map(|(bytes, _)| bytes.clone()))
+        })
+    }
+}
+
+impl Rows {
     fn on_record(&self, copy: i64, row: &CopyRow, window: &Window<'_>) -> Option<CopyOnRecord> {
         let message =
             usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
@@ -68,11 +88,7 @@ impl Rows {
             lease: row.lease,
             kept: message.kept_of(row).map(str::to_owned),
             message: row.message,
-            identity: Identity {
-                message_id: message.message_id.clone(),
-                id_hash: message.id_hash,
-                digest: message.digest,
-            },
+            identity: message.identity.clone(),
             size_bytes: message.size_bytes,
             recorded_at: message.recorded_at,
             destination: row.destination.clone(),
@@ -84,16 +100,5 @@ impl Rows {
                 || row.prior_doubt
                 || row.receipt.is_none() && row.in_doubt,
         })
-    }
-
-    pub fn settle(&mut self, copy: &CopyOnRecord, receipt: &Receipt) -> Result<bool, LedgerError> {
-        let row = self.copy(copy.copy, copy.value)?;
-        let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
-        let is_as_told = row.epoch == copy.epoch && row.receipt.as_ref() == Some(was);
-        if is_as_told {
-            row.receipt = Some(receipt.clone());
-            row.settled = true;
-        }
-        Ok(is_as_told)
     }
 }

@@ -58,12 +58,11 @@ impl Commits {
         if one.entry.raw.is_some() {
             return None;
         }
-        let alone = || call(&[one], &[], until).map(|mut made| made.recorded.pop());
-        match self.join(|| QueuedCall::record(&one), until, call)? {
-            Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
-            Joined::Done(CallResult::Recorded(outcome)) => Some(outcome),
-            Joined::Done(CallResult::Confirmed(_)) => None,
-        }
+        Some(match self.join(|| QueuedCall::record(&one), until, call)? {
+            Ok(CallResult::Recorded(outcome)) => outcome,
+            Ok(CallResult::Confirmed(_)) => return None,
+            Err(error) => Err(error),
+        })
     }
 
     /// As [`record`](Commits::record), for a receipt.
@@ -73,12 +72,11 @@ impl Commits {
         until: Instant,
         call: &Call<'_>,
     ) -> Option<Result<Confirmed, LedgerError>> {
-        let alone = || call(&[], &[one], until).map(|mut made| made.confirmed.pop());
-        match self.join(|| QueuedCall::confirm(&one), until, call)? {
-            Joined::Alone(_leader) => alone().unwrap_or_else(|error| Some(Err(error))),
-            Joined::Done(CallResult::Confirmed(outcome)) => Some(outcome),
-            Joined::Done(CallResult::Recorded(_)) => None,
-        }
+        Some(match self.join(|| QueuedCall::confirm(&one), until, call)? {
+            Ok(CallResult::Confirmed(outcome)) => outcome,
+            Ok(CallResult::Recorded(_)) => return None,
+            Err(error) => Err(error),
+        })
     }
 
     fn join(
@@ -86,25 +84,27 @@ impl Commits {
         job: impl Fn() -> QueuedCall,
         until: Instant,
         call: &Call<'_>,
-    ) -> Option<Joined<'_>> {
+    ) -> Option<Result<CallResult, LedgerError>> {
         if until.saturating_duration_since(Instant::now()) <= LEAST {
             return None;
         }
         let leader = match self.0.wait(&job, until) {
-            Waited::Done(outcome) => return outcome.map(Joined::Done),
+            Waited::Done(outcome) => return outcome.map(Ok),
             Waited::TimedOut => return None,
-            Waited::Leads(leader) if leader.is_alone() => return Some(Joined::Alone(leader)),
             Waited::Leads(leader) => leader,
         };
         let mine = job();
         let all = || iter::once(&mine).chain(leader.jobs());
         let records: Vec<_> = all().filter_map(QueuedCall::to_record).collect();
         let receipts: Vec<_> = all().filter_map(QueuedCall::to_confirm).collect();
-        // A call that fails says nothing of any one of them: one may have kept the others from it,
-        // or the session been dead.
-        let until = until.min(Instant::now() + IN_COMPANY);
+        let in_company = if leader.is_alone() { until } else { Instant::now() + IN_COMPANY };
         let Committed { recorded, confirmed } =
-            call(&records, &receipts, until).unwrap_or_default();
+            match call(&records, &receipts, until.min(in_company)) {
+                Err(error) if leader.is_alone() => return Some(Err(error)),
+                // It says nothing of any one of them: one may have kept the others from it, or the
+                // session been dead.
+                committed => committed.unwrap_or_default(),
+            };
         let (mut recorded, mut confirmed) = (recorded.into_iter(), confirmed.into_iter());
         let mut outcomes = all().map(|job| match job {
             QueuedCall::Record(_) => recorded.next().map(CallResult::Recorded),
@@ -112,15 +112,8 @@ impl Commits {
         });
         let own = outcomes.next().flatten();
         leader.done(outcomes);
-        own.map(Joined::Done)
+        own.map(Ok)
     }
-}
-
-/// What came of joining others.
-enum Joined<'a> {
-    /// Nobody else is there. Others wait as long as this is kept.
-    Alone(crate::group_commit::Leader<'a, QueuedCall, Option<CallResult>>),
-    Done(CallResult),
 }
 
 /// What another thread needs to make a call for us.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::ledger::CopyFacts;
+use crate::ledger::{CopyFacts, RandomValue};
+use crate::receipt::Receipt;
 
 /// The locks of one server, and what its sessions do wrong.
 #[derive(Default)]
@@ -41,20 +42,21 @@ impl Session for FakeSession {
         Ok(())
     }
 
-    fn record(&mut self, _: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn confirm(&mut self, _: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
-        self.end(Confirmed::Recorded)
-    }
-
     fn commit(
         &mut self,
-        _: &[ToRecord<'_>],
-        _: &[ToConfirm<'_>],
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
-        unimplemented!("{UNUSED}")
+        assert_eq!((records.len(), receipts.len()), (0, 1));
+        thread::sleep(Duration::from_millis(2));
+        Ok(Committed { recorded: Vec::new(), confirmed: vec![Ok(Confirmed::Recorded)] })
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        if let Some(name) = self.holds.take_if(|_| !self.server.keeps_locks) {
+            self.server.locks.lock().unwrap().remove(&name);
+        }
+        Ok(())
     }
 
     fn claim(
@@ -71,13 +73,6 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn leave(&mut self) -> Result<(), LedgerError> {
-        if let Some(name) = self.holds.take_if(|_| !self.server.keeps_locks) {
-            self.server.locks.lock().unwrap().remove(&name);
-        }
-        Ok(())
-    }
-
     fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<bool, LedgerError> {
         unimplemented!("{UNUSED}")
     }
@@ -86,56 +81,16 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn kept_bytes(&mut self, _: i64) -> Result<Option<Vec<u8>>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
     fn release(&mut self, _: &[Claim]) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
-    fn finish(&mut self, _: i64, _: &AttemptEnd) -> Result<(), LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn note_attempts(
+    fn finish(
         &mut self,
         _: &Identity,
+        _: Option<(i64, &AttemptEnd)>,
         _: &[(Attempt, AttemptEnd)],
     ) -> Result<(), LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn account_by_query(&mut self, _: &str, _: &Asked) -> Result<Option<String>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn trace(&mut self, _: &TraceFilter<'_>, _: u32) -> Result<Vec<Trace>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn copies_to_verify(
-        &mut self,
-        _: &Window<'_>,
-        _: Option<&CopyOnRecord>,
-        _: u32,
-    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn latest_copies(&mut self, _: u32) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn settle(&mut self, _: &CopyOnRecord, _: &Receipt) -> Result<bool, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn is_proven(&mut self, _: &Way) -> Result<bool, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn note_proof(&mut self, _: &Way, _: bool, _: &str) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -173,7 +128,7 @@ fn over(
     PooledLedger::over(Arc::new(open), traits, limits)
 }
 
-const ALONE: Traits = Traits { opens_slowly: false, commits_together: false, is_a_file: false };
+const ALONE: Traits = Traits { commits_together: false, is_a_file: false };
 
 fn on(server: Server) -> PooledLedger<FakeSession> {
     let server = Arc::new(server);
@@ -181,31 +136,21 @@ fn on(server: Server) -> PooledLedger<FakeSession> {
 }
 
 #[test]
-fn exclusion_is_proven_by_sessions_that_exclude_each_other() {
+fn exclusion_is_proven_by_sessions_that_exclude_each_other_and_give_their_locks_back() {
     let ledger = on(Server::default());
     for _ in 0..2 {
         assert_eq!(ledger.prove_exclusion("x", until()), Ok(()));
     }
-}
-
-#[test]
-fn sessions_of_different_servers_prove_nothing() {
-    let why = over(Arc::default, ALONE).prove_exclusion("x", until()).unwrap_err();
-    assert!(why.contains("deliveries would not exclude each other"), "{why}");
-}
-
-#[test]
-fn a_lock_that_is_never_given_back_proves_nothing() {
-    let ledger = on(Server { keeps_locks: true, ..Server::default() });
-    let why = ledger.prove_exclusion("x", until()).unwrap_err();
-    assert_eq!(why, "a lock that was given back cannot be taken: contended");
-}
-
-#[test]
-fn a_lock_that_cannot_be_tried_proves_nothing() {
-    let ledger = on(Server { refuses_locks: true, ..Server::default() });
-    let why = ledger.prove_exclusion("x", until()).unwrap_err();
-    assert_eq!(why, "a session cannot take a lock that nobody holds: not allowed");
+    let keeps_locks = Server { keeps_locks: true, ..Server::default() };
+    let refuses_locks = Server { refuses_locks: true, ..Server::default() };
+    for (ledger, expected) in [
+        (over(Arc::default, ALONE), "deliveries would not exclude each other"),
+        (on(keeps_locks), "a lock that was given back cannot be taken: contended"),
+        (on(refuses_locks), "a session cannot take a lock that nobody holds: not allowed"),
+    ] {
+        let why = ledger.prove_exclusion("x", until()).unwrap_err();
+        assert!(why.contains(expected), "{why}");
+    }
 }
 
 #[test]
@@ -258,9 +203,10 @@ fn a_file_goes_on_after_an_error_and_no_call_in_it_is_made_twice() {
 
 #[test]
 fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
-    let claim = Claim { copy: 1, value: Default::default(), epoch: 1, in_doubt: false };
+    let ledger = on(Server::default());
+    let claim = Claim { copy: 1, value: RandomValue::default(), epoch: 1, in_doubt: false };
     let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
     let one = ToConfirm { claim, receipt, facts, end: None };
-    let confirmed = on(Server::default()).confirm(&one, until());
-    assert!(matches!(confirmed, Ok(Confirmed::Recorded)), "{confirmed:?}");
+    let confirm = || assert_eq!(ledger.confirm(&one, until()).unwrap(), Confirmed::Recorded);
+    thread::scope(|scope| (0..9).for_each(|_| drop(scope.spawn(confirm))));
 }

@@ -2,16 +2,29 @@
 //! column of text, whatever types the site's tables have (the client would have to look up another
 //! type in the catalogue, with a prepared statement).
 
+use std::time::Instant;
+
 use postgres::types::Type;
 
-use super::columns::cell;
+use super::PostgresLedger;
 use super::connection::{Connection, Statement};
 use super::errors::is_late;
 use crate::directory::Asked;
-use crate::ledger::LedgerError;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{Accounts, LedgerError};
 
-/// [`Ledger::account_by_query`](crate::ledger::Ledger::account_by_query).
-pub(super) fn by_query(
+impl Accounts for PostgresLedger {
+    fn account_by_query(
+        &self,
+        query: &str,
+        asked: &Asked,
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        self.call(until, |connection| by_query(connection, query, asked))
+    }
+}
+
+fn by_query(
     connection: &mut Connection,
     query: &str,
     asked: &Asked,
@@ -21,23 +34,21 @@ pub(super) fn by_query(
     }
     // The line end closes a comment at the end of the query.
     let query = query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
-    let sql = format!("SELECT ARRAY({query}\n)::text[]");
+    let sql = format!("SELECT unnest(ARRAY({query}\n)::text[])");
     // Postgres refuses a parameter that the statement does not use.
-    let (address, given) = (asked.address.as_str(), asked.given.as_str());
-    let mut statement = Statement::new(&sql).with(&address, Type::TEXT);
+    let mut statement = Statement::new(sql).with(&asked.address, Type::TEXT);
     if query.contains("$2") {
-        statement = statement.with(&given, Type::TEXT);
+        statement = statement.with(&asked.given, Type::TEXT);
     }
-    let rows = connection.read(&[statement]).map_err(explained)?;
-    let answer: Vec<Option<String>> = match rows.first().and_then(|rows| rows.first()) {
-        Some(row) => cell(row, 0)?,
-        None => Vec::new(),
-    };
-    let mut accounts = answer.into_iter().flatten().filter(|account| !account.is_empty());
-    let Some(account) = accounts.next() else { return Ok(None) };
-    match accounts.all(|other| other == account) {
-        true => Ok(Some(account)),
-        false => Err(LedgerError::Refused(
+    let rows = connection.query(statement).map_err(explained)?;
+    let mut accounts = Vec::new();
+    for row in &rows {
+        accounts.extend(row.cell::<Option<String>>(0)?.filter(|account| !account.is_empty()));
+    }
+    accounts.dedup();
+    match accounts.len() {
+        0 | 1 => Ok(accounts.pop()),
+        _ => Err(LedgerError::Refused(
             "the directory's query names more than one account".to_owned(),
         )),
     }

@@ -1,17 +1,19 @@
-//! Converts the port's values to columns and back. Text from a command line or a header is cleaned
-//! before it is stored, so that Postgres refuses no message because of it; a stored value that
-//! makes no sense is an error.
+//! The parameters of the schema's functions, and what they return. Text from a command line or a
+//! header is cleaned before it is stored, so that Postgres refuses no message because of it.
 
-use std::time::UNIX_EPOCH;
+use std::borrow::Cow;
 
 use postgres::Row;
-use postgres::types::{FromSql, Type};
+use postgres::types::Type;
 
 use super::connection::Statement;
+use crate::directory::Destination;
+use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Attempt, AttemptEnd, Entry, LedgerError, RandomValue, no_receipt, receipt_columns,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, Recorded,
+    SCHEMA_VERSION, SessionTurn, ToConfirm, ToRecord,
 };
-use crate::receipt::Receipt;
+use crate::lock_key::advisory_key;
 use crate::text;
 
 /// Bytes of a text in an indexed column; Postgres allows 2704, and `lower()` may lengthen a text.
@@ -19,99 +21,63 @@ pub(super) const INDEXED: usize = 1000;
 /// Bytes of a text in any other column.
 pub(super) const LONGEST: usize = 4000;
 
-/// A message as it is recorded, its addresses and parts: 19 columns.
-pub(super) struct MessageColumns<'a> {
-    message_id: Option<&'a [u8]>,
-    message_id_text: Option<String>,
-    sender: String,
-    subject: Option<String>,
-    date: Option<f64>,
-    in_reply_to: Option<String>,
-    references: Option<String>,
-    size_bytes: i64,
-    recorded_at: Option<i64>,
-    nul_runs: Option<&'a [u8]>,
-    roles: Vec<&'a str>,
-    names: Vec<Option<String>>,
-    addresses: Vec<Option<String>>,
-    paths: Vec<String>,
-    content_types: Vec<String>,
-    part_names: Vec<Option<String>>,
-    part_sizes: Vec<i64>,
+/// How many parameters `onedrop_record` has, with [`Connection::patience_ms`], and
+/// `onedrop_confirm`.
+///
+/// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
+pub(super) const RECORD: usize = 36;
+pub(super) const CONFIRM: usize = 14;
+
+/// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
+pub(super) const CONFIRM_AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, \
+     NULL::bigint, NULL::boolean, NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, \
+     f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, f.file_name, NULL::bytea";
+
+/// All parameters of `onedrop_record` but the first; `with_raw`: also the bytes, if they are to be
+/// kept.
+pub(super) fn record<'a>(
+    statement: Statement<'a>,
+    one: &ToRecord<'a>,
+    with_raw: bool,
+) -> Statement<'a> {
+    let ToRecord { entry, attempt, destinations, terms } = *one;
+    let (identity, facts) = (entry.identity, entry.facts);
+    let message_id = identity.message_id.as_deref();
+    let statement = statement
+        .with(SCHEMA_VERSION as i32, Type::INT4)
+        .with(advisory_key(&identity.id_hash), Type::INT8)
+        .with(identity.id_hash.as_slice(), Type::BYTEA)
+        .with(identity.digest.as_slice(), Type::BYTEA)
+        .with(message_id, Type::BYTEA)
+        .with(message_id.map(|id| text::of_bytes(id, INDEXED)), Type::TEXT)
+        .with(text::within(&attempt.sender, INDEXED), Type::TEXT)
+        .with(within(&facts.subject, LONGEST), Type::TEXT)
+        .with(facts.date.and_then(date_secs), Type::FLOAT8)
+        .with(within(&facts.in_reply_to, INDEXED), Type::TEXT)
+        .with(within(&facts.references, LONGEST), Type::TEXT)
+        .with(clamped(entry.size_bytes), Type::INT8)
+        .with(entry.at.map(rows::whole_secs), Type::INT8)
+        .with(entry.raw.is_some(), Type::BOOL)
+        .with(entry.raw.filter(|_| with_raw), Type::BYTEA)
+        .with(entry.nul_runs, Type::BYTEA);
+    let (addresses, parts) = (&facts.addresses, &facts.parts);
+    let statement = statement
+        .with(list(addresses, |one| one.role), Type::TEXT_ARRAY)
+        .with(list(addresses, |one| within(&one.name, LONGEST)), Type::TEXT_ARRAY)
+        .with(list(addresses, |one| within(&one.address, INDEXED)), Type::TEXT_ARRAY)
+        .with(list(parts, |one| text::within(&one.path, INDEXED)), Type::TEXT_ARRAY)
+        .with(list(parts, |one| text::within(&one.content_type, LONGEST)), Type::TEXT_ARRAY)
+        .with(list(parts, |one| within(&one.name, LONGEST)), Type::TEXT_ARRAY)
+        .with(list(parts, |one| clamped(one.size_bytes)), Type::INT8_ARRAY);
+    claims(by(statement, attempt), destinations, attempt, terms)
 }
 
-impl<'a> MessageColumns<'a> {
-    pub fn of(entry: &Entry<'a>, attempt: &Attempt) -> MessageColumns<'a> {
-        let facts = entry.facts;
-        let plain = |value: &Option<String>| {
-            value.as_deref().map(|value| text::within(value, LONGEST).into_owned())
-        };
-        let indexed = |value: &Option<String>| {
-            value.as_deref().map(|value| text::within(value, INDEXED).into_owned())
-        };
-        MessageColumns {
-            message_id: entry.identity.message_id.as_deref(),
-            message_id_text: entry
-                .identity
-                .message_id
-                .as_deref()
-                .map(|id| text::of_bytes(id, INDEXED)),
-            sender: text::within(&attempt.sender, INDEXED).into_owned(),
-            subject: plain(&facts.subject),
-            date: facts.date.and_then(date_secs),
-            in_reply_to: indexed(&facts.in_reply_to),
-            references: plain(&facts.references),
-            size_bytes: clamped(entry.size_bytes),
-            recorded_at: entry
-                .at
-                .and_then(|at| i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()),
-            nul_runs: entry.nul_runs,
-            roles: facts.addresses.iter().map(|one| one.role).collect(),
-            names: facts.addresses.iter().map(|one| plain(&one.name)).collect(),
-            addresses: facts.addresses.iter().map(|one| indexed(&one.address)).collect(),
-            paths: facts
-                .parts
-                .iter()
-                .map(|one| text::within(&one.path, INDEXED).into_owned())
-                .collect(),
-            content_types: facts
-                .parts
-                .iter()
-                .map(|one| text::within(&one.content_type, LONGEST).into_owned())
-                .collect(),
-            part_names: facts.parts.iter().map(|one| plain(&one.name)).collect(),
-            part_sizes: facts.parts.iter().map(|one| clamped(one.size_bytes)).collect(),
-        }
-    }
+fn list<'a, T, U>(all: &'a [T], column: impl Fn(&'a T) -> U) -> Vec<U> {
+    all.iter().map(column).collect()
+}
 
-    /// `keeps_raw` and `raw`: whether the message's bytes are kept, and the bytes.
-    pub fn bind<'s>(
-        &'s self,
-        statement: Statement<'s>,
-        keeps_raw: &'s bool,
-        raw: &'s Option<&[u8]>,
-    ) -> Statement<'s> {
-        statement
-            .with(&self.message_id, Type::BYTEA)
-            .with(&self.message_id_text, Type::TEXT)
-            .with(&self.sender, Type::TEXT)
-            .with(&self.subject, Type::TEXT)
-            .with(&self.date, Type::FLOAT8)
-            .with(&self.in_reply_to, Type::TEXT)
-            .with(&self.references, Type::TEXT)
-            .with(&self.size_bytes, Type::INT8)
-            .with(&self.recorded_at, Type::INT8)
-            .with(keeps_raw, Type::BOOL)
-            .with(raw, Type::BYTEA)
-            .with(&self.nul_runs, Type::BYTEA)
-            .with(&self.roles, Type::TEXT_ARRAY)
-            .with(&self.names, Type::TEXT_ARRAY)
-            .with(&self.addresses, Type::TEXT_ARRAY)
-            .with(&self.paths, Type::TEXT_ARRAY)
-            .with(&self.content_types, Type::TEXT_ARRAY)
-            .with(&self.part_names, Type::TEXT_ARRAY)
-            .with(&self.part_sizes, Type::INT8_ARRAY)
-    }
+fn within(value: &Option<String>, longest: usize) -> Option<Cow<'_, str>> {
+    value.as_deref().map(|value| text::within(value, longest))
 }
 
 /// The Date field, if its year is 1 to 9999.
@@ -123,64 +89,154 @@ fn clamped(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// An attempt, as five columns. Arguments and environment variables may hold any text.
-pub(super) struct AttemptColumns {
-    texts: [String; 4],
-    pid: i64,
+/// An attempt: five parameters. Arguments and environment variables may hold any text.
+pub(super) fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statement<'a> {
+    [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host]
+        .into_iter()
+        .fold(statement, |statement, value| {
+            statement.with(text::within(value, INDEXED), Type::TEXT)
+        })
+        .with(i64::from(attempt.pid), Type::INT8)
 }
 
-impl AttemptColumns {
-    pub fn of(attempt: &Attempt) -> AttemptColumns {
-        let texts = [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host];
-        AttemptColumns {
-            texts: texts.map(|value| text::within(value, INDEXED).into_owned()),
-            pid: i64::from(attempt.pid),
-        }
+/// How an attempt ended, if it did: four parameters.
+pub(super) fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
+    statement
+        .with(end.map(|end| rows::millis(end.duration)), Type::INT8)
+        .with(end.map(|end| text::within(end.outcome, LONGEST)), Type::TEXT)
+        .with(end.map(|end| text::within(&end.status, LONGEST)), Type::TEXT)
+        .with(end.map(|end| text::within(&end.text, LONGEST)), Type::TEXT)
+}
+
+/// The destinations' indexes, sorted so that all sessions lock rows in the same order.
+fn lock_order(destinations: &[Destination]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..destinations.len()).collect();
+    order.sort_by_key(|at| (&destinations[*at].account, &destinations[*at].mailbox));
+    order
+}
+
+/// Claims: seven parameters.
+pub(super) fn claims<'a>(
+    statement: Statement<'a>,
+    destinations: &'a [Destination],
+    owner: &'a Attempt,
+    terms: LeaseTerms,
+) -> Statement<'a> {
+    let order = lock_order(destinations);
+    let name = format!("{}:{}", owner.host, owner.pid);
+    statement
+        .with(list(&order, |at| destinations[*at].account.as_str()), Type::TEXT_ARRAY)
+        .with(list(&order, |at| destinations[*at].mailbox.as_str()), Type::TEXT_ARRAY)
+        .with(list(&order, |at| destinations[*at].shared), Type::BOOL_ARRAY)
+        .with(text::within(&name, INDEXED).into_owned(), Type::TEXT)
+        .with(owner.value.bytes(), Type::BYTEA)
+        .with(terms.join, Type::BOOL)
+        .with(rows::millis(terms.lease), Type::INT8)
+}
+
+/// Reads the rows of claims, whose columns from `at` on are: copy, claimed, epoch, doubt, placed,
+/// receipt, random value.
+pub(super) fn claimed(
+    destinations: &[Destination],
+    rows: &[Row],
+    at: usize,
+) -> Result<Vec<CopyState>, LedgerError> {
+    let order = lock_order(destinations);
+    if rows.len() != order.len() {
+        let text = format!("{} claims, {} answers", order.len(), rows.len());
+        return Err(LedgerError::Broken(text));
     }
+    let mut states = vec![CopyState::Busy; rows.len()];
+    for (place, row) in order.into_iter().zip(rows) {
+        states[place] = match (row.cell(at + 1)?, row.cell(at + 4)?) {
+            (true, _) => CopyState::Claimed(Claim {
+                copy: row.cell(at)?,
+                value: rows::random_value(row, at + 8)?,
+                epoch: row.cell(at + 2)?,
+                in_doubt: row.cell(at + 3)?,
+            }),
+            (false, Some(true)) => CopyState::Placed(rows::receipt(row, at + 5)?),
+            (false, Some(false)) => CopyState::Busy,
+            // The row was deleted at this moment.
+            (false, None) => return Err(LedgerError::Contended),
+        };
+    }
+    Ok(states)
+}
 
-    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
-        let statement =
-            self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT));
-        statement.with(&self.pid, Type::INT8)
+/// The result of `onedrop_record`; `None`: it wants the bytes.
+pub(super) fn recorded(one: &ToRecord<'_>, rows: &[Row]) -> Result<Option<Recorded>, LedgerError> {
+    let missing = || LedgerError::Broken("a record without an answer".to_owned());
+    let row = rows.first().ok_or_else(missing)?;
+    let found = row.cell::<Option<i32>>(1)?.map_or(0, i64::from);
+    if found != SCHEMA_VERSION {
+        return Err(LedgerError::Version { found });
+    }
+    if row.cell::<Option<bool>>(2)? != Some(true) {
+        return Err(LedgerError::Contended);
+    }
+    if row.cell::<Option<bool>>(3)? == Some(true) {
+        return Ok(None);
+    }
+    // Without a destination there is one row all the same.
+    let copies: &[Row] = if one.destinations.is_empty() { &[] } else { rows };
+    Ok(Some(Recorded {
+        message: row.cell(4)?,
+        recorded_at: rows::time(row.cell(5)?),
+        is_new: row.cell(6)?,
+        collision: row.cell(7)?,
+        attempt: row.cell(8)?,
+        copies: claimed(one.destinations, copies, 9)?,
+    }))
+}
+
+/// All parameters of `onedrop_confirm` but the first.
+pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> Statement<'a> {
+    let ToConfirm { claim, receipt, facts, end: ended } = one;
+    let (validity, uid, name) = rows::columns(receipt);
+    let statement = statement
+        .with(claim.copy, Type::INT8)
+        .with(claim.value.bytes(), Type::BYTEA)
+        .with(claim.epoch, Type::INT8)
+        .with(validity, Type::INT8)
+        .with(uid, Type::INT8)
+        .with(name, Type::TEXT)
+        .with(facts.nul_replaced, Type::BOOL)
+        .with(facts.found_by_look, Type::BOOL)
+        .with(ended.map(|(attempt, _)| attempt), Type::INT8);
+    end(statement, ended.map(|(_, end)| end))
+}
+
+/// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
+pub(super) fn confirmed(one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
+    let row = rows.first().ok_or_else(|| no_copy(&one.claim))?;
+    if row.cell(2)? {
+        return Ok(Confirmed::Recorded);
+    }
+    match row.cell(13)? {
+        Some(true) => Ok(Confirmed::Superseded { by: rows::receipt(row, 14)? }),
+        _ => Err(no_copy(&one.claim)),
     }
 }
 
-/// How an attempt ended, as four columns.
-#[derive(Default)]
-pub(super) struct EndColumns {
-    duration_ms: i64,
-    texts: [String; 3],
-}
-
-impl EndColumns {
-    pub fn of(end: &AttemptEnd) -> EndColumns {
-        EndColumns {
-            duration_ms: i64::try_from(end.duration.as_millis()).unwrap_or(i64::MAX),
-            texts: [end.outcome, &end.status, &end.text]
-                .map(|value| text::within(value, LONGEST).into_owned()),
-        }
+/// The result of `onedrop_turn`.
+pub(super) fn turn(claim: &Claim, row: Option<&Row>) -> Result<SessionTurn, LedgerError> {
+    let row = row.ok_or_else(|| no_copy(claim))?;
+    if !row.cell(0)? {
+        return Err(LedgerError::Contended);
     }
-
-    pub fn bind<'s>(&'s self, statement: Statement<'s>) -> Statement<'s> {
-        let statement = statement.with(&self.duration_ms, Type::INT8);
-        self.texts.iter().fold(statement, |statement, value| statement.with(value, Type::TEXT))
-    }
+    let epoch: i64 = row.cell::<Option<i64>>(1)?.ok_or_else(|| no_copy(claim))?;
+    Ok(if row.cell(2)? {
+        SessionTurn::Placed(rows::receipt(row, 3)?)
+    } else if epoch == claim.epoch {
+        SessionTurn::Ours { in_doubt: row.cell(6)? }
+    } else {
+        SessionTurn::EpochGone
+    })
 }
 
-/// The receipt in the three columns from `at`.
-pub(super) fn receipt(row: &Row, at: usize) -> Result<Receipt, LedgerError> {
-    let receipt = receipt_columns::receipt(cell(row, at)?, cell(row, at + 1)?, cell(row, at + 2)?);
-    receipt.ok_or_else(no_receipt)
-}
-
-/// The random value of a row.
-pub(super) fn value(row: &Row, at: usize) -> Result<RandomValue, LedgerError> {
-    RandomValue::of(cell(row, at)?)
-}
-
-/// A column of the type that the SQL says it has.
-pub(super) fn cell<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, LedgerError> {
-    row.try_get(at).map_err(|error| LedgerError::Broken(format!("column {at}: {error}")))
+fn no_copy(claim: &Claim) -> LedgerError {
+    LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
 #[cfg(test)]

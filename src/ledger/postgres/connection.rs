@@ -5,6 +5,7 @@
 //! carry their types, so a pooler may give each transaction another server connection, unless
 //! `ledger.prepare` is set.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use postgres::error::{DbError, Severity};
 use postgres::types::{ToSql, Type};
-use postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
+use postgres::{Error, Row};
 use tokio::time::timeout_at;
 
 use super::errors::{meaning_of, no_answer, unavailable};
@@ -23,24 +24,24 @@ use crate::ledger::LedgerError;
 
 /// A statement and its parameters, `$1` first.
 pub struct Statement<'a> {
-    sql: &'a str,
-    params: Vec<(&'a (dyn ToSql + Sync), Type)>,
-    /// The text, if the statement should be prepared where the connection can.
-    kept: Option<&'static str>,
+    sql: Cow<'a, str>,
+    params: Vec<(Box<dyn ToSql + Sync + 'a>, Type)>,
+    /// Most deliveries run it: it is prepared where the connection can keep it.
+    is_kept: bool,
 }
 
 impl<'a> Statement<'a> {
-    pub fn new(sql: &'a str) -> Statement<'a> {
-        Statement { sql, params: Vec::new(), kept: None }
+    pub fn new(sql: impl Into<Cow<'a, str>>) -> Statement<'a> {
+        Statement { sql: sql.into(), params: Vec::new(), is_kept: false }
     }
 
     /// A statement that most deliveries run.
-    pub fn kept(sql: &'static str) -> Statement<'a> {
-        Statement { sql, params: Vec::new(), kept: Some(sql) }
+    pub fn kept(sql: impl Into<Cow<'a, str>>) -> Statement<'a> {
+        Statement { is_kept: true, ..Statement::new(sql) }
     }
 
-    pub fn with(mut self, value: &'a (dyn ToSql + Sync), kind: Type) -> Statement<'a> {
-        self.params.push((value, kind));
+    pub fn with(mut self, value: impl ToSql + Sync + 'a, kind: Type) -> Statement<'a> {
+        self.params.push((Box::new(value), kind));
         self
     }
 }
@@ -71,6 +72,7 @@ impl Connection {
         Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
     }
 
+    /// [`Session::reopen`](crate::ledger::session::Session::reopen).
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.lose();
         self.until = until;
@@ -78,7 +80,7 @@ impl Connection {
         Ok(())
     }
 
-    /// See [`Ledger::renew`](crate::ledger::Ledger::renew).
+    /// [`Session::renew`](crate::ledger::session::Session::renew).
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
         match self.link.as_ref().is_some_and(Link::is_alive) {
@@ -87,56 +89,42 @@ impl Connection {
         }
     }
 
-    /// Opens a transaction and runs `sql` in it, all in one round trip; returns the rows of each
-    /// statement of `sql`, of which there must be `results`. An error ends the transaction.
-    pub fn begin(
-        &mut self,
-        sql: &str,
-        results: usize,
-    ) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
-        self.rollback()?;
-        let sql = format!("{} {sql}", self.begin_sql(TransactionMode::Write));
-        self.in_transaction = true;
-        let outcome = self.batch(&sql).and_then(|mut sets| {
-            let own = sets.len().checked_sub(results).map(|start| sets.split_off(start));
-            own.ok_or_else(|| {
-                LedgerError::Broken(format!("{} results, {results} expected", sets.len()))
-            })
-        });
-        if outcome.is_err() {
-            self.rollback_or_lose();
-        }
-        outcome
-    }
-
     /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the
     /// transaction.
-    pub fn begin_with(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        self.rollback()?;
-        self.prepare(&[statement])?;
-        self.in_transaction = true;
-        let answered = self.run(async |link| {
-            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-            let begin: Sent<'_> =
-                Box::pin(async { link.client.batch_execute(begin).await.map(|()| Vec::new()) });
-            Ok(in_one_go([begin, sent(link, statement)].into_iter()).await)
-        })?;
-        let outcome = match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
-            Ok(rows) => only(rows),
-            Err(error) => Err(self.explain(&error)),
-        };
-        if outcome.is_err() {
-            self.rollback_or_lose();
-        }
-        outcome
+    pub fn begin(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        let begin = self.begin_sql(TransactionMode::Write);
+        self.begin_by(&begin, statement)
     }
 
-    /// Calls a function of the schema that does a whole step, in a transaction of its own. If the
-    /// function reports the wrong isolation level, it is called again in a suitable transaction.
-    pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+    /// As [`begin`](Connection::begin), with a statement that sets the transaction's limits itself.
+    pub fn begin_turn(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        self.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED", statement)
+    }
+
+    fn begin_by(
+        &mut self,
+        begin: &str,
+        statement: &Statement<'_>,
+    ) -> Result<Vec<Row>, LedgerError> {
         self.rollback()?;
-        if !self.calls_begin {
-            self.prepare(&[statement])?;
+        let answered = self.send(Some(begin), std::slice::from_ref(statement), None);
+        if answered.is_err() {
+            self.rollback_or_lose();
+        }
+        only(answered?)
+    }
+
+    /// Runs `statement` in the open transaction, which stays open.
+    pub fn go_on(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        only(self.send(None, std::slice::from_ref(statement), None)?)
+    }
+
+    /// Calls a function of the schema that does a whole step: in the open transaction, which it
+    /// commits, or in one of its own. If the function reports the wrong isolation level, it is
+    /// called again in a suitable transaction.
+    pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        if !self.in_transaction && !self.calls_begin {
+            self.prepare(std::slice::from_ref(statement))?;
             let answered = self.run(async |link| Ok(sent(link, statement).await))?;
             match answered {
                 Ok(rows) => return Ok(rows),
@@ -146,15 +134,7 @@ impl Connection {
                 Err(error) => return Err(self.explain(&error)),
             }
         }
-        self.commit(std::slice::from_ref(statement)).and_then(only)
-    }
-
-    /// As [`call`](Connection::call); an open transaction is used and committed.
-    pub fn commit_call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        if !self.in_transaction {
-            return self.call(statement);
-        }
-        self.commit(std::slice::from_ref(statement)).and_then(only)
+        only(self.commit(std::slice::from_ref(statement))?)
     }
 
     /// Milliseconds that the server may wait for a lock: slightly more than the client waits, so
@@ -174,27 +154,28 @@ impl Connection {
     }
 
     /// Prepares those of `statements` that are marked for it, if the target allows.
-    fn prepare(&mut self, statements: &[&Statement<'_>]) -> Result<(), LedgerError> {
+    fn prepare(&mut self, statements: &[Statement<'_>]) -> Result<(), LedgerError> {
         if !self.target.prepare {
             return Ok(());
         }
         for statement in statements {
-            let Some(sql) = statement.kept else { continue };
-            if self.link.as_ref().is_some_and(|link| link.prepared.contains_key(sql)) {
+            let sql = statement.sql.as_ref();
+            let is_known = |link: &Link| link.prepared.contains_key(sql);
+            if !statement.is_kept || self.link.as_ref().is_some_and(is_known) {
                 continue;
             }
             let types: Vec<Type> = statement.params.iter().map(|(_, kind)| kind.clone()).collect();
             let prepared = self.run(async |link| link.client.prepare_typed(sql, &types).await)?;
             if let Some(link) = &mut self.link {
-                link.prepared.insert(sql, prepared);
+                link.prepared.insert(sql.to_owned(), prepared);
             }
         }
         Ok(())
     }
 
-    /// Runs the statements in `sql`, which take no parameters; returns the rows of each.
-    pub fn batch(&mut self, sql: &str) -> Result<Vec<Vec<SimpleQueryRow>>, LedgerError> {
-        self.run(async |link| link.client.simple_query(sql).await).map(result_sets)
+    /// Runs the statements in `sql`, which take no parameters and return nothing.
+    pub fn batch(&mut self, sql: &str) -> Result<(), LedgerError> {
+        self.run(async |link| link.client.batch_execute(sql).await)
     }
 
     /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one
@@ -204,10 +185,21 @@ impl Connection {
         self.send_and_end(TransactionMode::Write, statements)
     }
 
+    /// As [`commit`](Connection::commit), in a transaction of their own.
+    pub fn write(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.rollback()?;
+        self.commit(statements)
+    }
+
     /// Runs `statements` in a read-only transaction.
     pub fn read(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.rollback()?;
         self.send_and_end(TransactionMode::Read, statements)
+    }
+
+    /// Runs one query in a read-only transaction.
+    pub fn query(&mut self, statement: Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        only(self.read(&[statement])?)
     }
 
     /// Ends the open transaction, if any, and releases its locks.
@@ -216,7 +208,7 @@ impl Connection {
             return Ok(());
         }
         self.in_transaction = false;
-        self.run(async |link| link.client.batch_execute("ROLLBACK").await)
+        self.batch("ROLLBACK")
     }
 
     /// After another failure: rolls back, or closes the session.
@@ -228,40 +220,47 @@ impl Connection {
 
     fn send_and_end(
         &mut self,
-        access: TransactionMode,
+        mode: TransactionMode,
         statements: &[Statement<'_>],
     ) -> Result<Vec<Vec<Row>>, LedgerError> {
-        self.prepare(&statements.iter().collect::<Vec<_>>())?;
-        let begin = if self.in_transaction { None } else { Some(self.begin_sql(access)) };
-        self.in_transaction = false;
+        let begin = (!self.in_transaction).then(|| self.begin_sql(mode));
+        self.send(begin.as_deref(), statements, Some("COMMIT"))
+    }
+
+    /// Sends everything in one go; returns the rows of each of `statements`.
+    fn send(
+        &mut self,
+        begin: Option<&str>,
+        statements: &[Statement<'_>],
+        end: Option<&str>,
+    ) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.prepare(statements)?;
+        self.in_transaction = end.is_none();
         let answered = self.run(async |link| {
-            let client = &link.client;
-            let begin = begin.iter().map(|sql| -> Sent<'_> {
-                Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
-            });
+            let plain = |sql| -> Sent<'_> {
+                Box::pin(async move { link.client.batch_execute(sql).await.map(|()| Vec::new()) })
+            };
             let own = statements.iter().map(|one| sent(link, one));
-            let commit: Sent<'_> =
-                Box::pin(async { client.batch_execute("COMMIT").await.map(|()| Vec::new()) });
-            Ok(in_one_go(begin.chain(own).chain([commit])).await)
+            Ok(in_one_go(begin.map(plain).into_iter().chain(own).chain(end.map(plain))).await)
         })?;
-        let skip = answered.len().saturating_sub(statements.len() + 1);
+        let first = usize::from(begin.is_some());
+        let count = first + statements.len() + usize::from(end.is_some());
         match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
-            // All statements and COMMIT have their answers.
-            Ok(rows) if skip == usize::from(begin.is_some()) => {
-                Ok(rows.into_iter().skip(skip).take(statements.len()).collect())
+            Ok(rows) if rows.len() == count => {
+                Ok(rows.into_iter().skip(first).take(statements.len()).collect())
             }
-            Ok(_) => Err(LedgerError::Broken("a statement without an answer".to_owned())),
+            Ok(_) => Err(no_answer_to_a_statement()),
             Err(error) => Err(self.explain(&error)),
         }
     }
 
-    fn begin_sql(&self, access: TransactionMode) -> String {
+    fn begin_sql(&self, mode: TransactionMode) -> String {
         let (statement_ms, idle_ms) = (self.patience_ms(), self.idle_ms());
         let limits = format!(
             "SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
              SET LOCAL statement_timeout = {statement_ms};"
         );
-        match access {
+        match mode {
             // The level is explicit, because under another default a row re-read under a lock would
             // be an old one. A copy must not be written after a commit that the server may lose.
             TransactionMode::Write => format!(
@@ -269,10 +268,9 @@ impl Connection {
                  SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
             ),
-            TransactionMode::Read => format!(
-                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-                                              {limits}"
-            ),
+            TransactionMode::Read => {
+                format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}")
+            }
         }
     }
 
@@ -335,21 +333,29 @@ impl Drop for Connection {
 
 /// The rows of the last statement.
 fn only(mut rows: Vec<Vec<Row>>) -> Result<Vec<Row>, LedgerError> {
-    rows.pop().ok_or_else(|| LedgerError::Broken("a statement without an answer".to_owned()))
+    rows.pop().ok_or_else(no_answer_to_a_statement)
+}
+
+fn no_answer_to_a_statement() -> LedgerError {
+    LedgerError::Broken("a statement without an answer".to_owned())
 }
 
 /// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
 const WRONG_ISOLATION: &str = "OD001";
 
 fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
-    match statement.kept.and_then(|sql| link.prepared.get(sql)) {
-        Some(prepared) => Box::pin(async move {
-            let params: Vec<&(dyn ToSql + Sync)> =
-                statement.params.iter().map(|(value, _)| *value).collect();
-            link.client.query(prepared, &params).await
-        }),
-        None => Box::pin(link.client.query_typed(statement.sql, &statement.params)),
-    }
+    let prepared = link.prepared.get(statement.sql.as_ref());
+    Box::pin(async move {
+        let params: Vec<(&(dyn ToSql + Sync), Type)> =
+            statement.params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();
+        match prepared {
+            Some(prepared) => {
+                let params: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                link.client.query(prepared, &params).await
+            }
+            None => link.client.query_typed(&statement.sql, &params).await,
+        }
+    })
 }
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + 'a>>;
@@ -387,19 +393,7 @@ async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<V
     answers.into_iter().flatten().collect()
 }
 
-/// The rows of each statement of a simple query.
-fn result_sets(messages: Vec<SimpleQueryMessage>) -> Vec<Vec<SimpleQueryRow>> {
-    let (mut sets, mut set) = (Vec::new(), Vec::new());
-    for message in messages {
-        match message {
-            SimpleQueryMessage::Row(row) => set.push(row),
-            SimpleQueryMessage::CommandComplete(_) => sets.push(std::mem::take(&mut set)),
-            _ => {}
-        }
-    }
-    sets
-}
-
+/// In the range of the server's limits.
 fn millis(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }

@@ -22,7 +22,7 @@ pub(super) struct Link {
     /// Bytes that the server may still send.
     pub budget: Budget,
     /// Statements prepared in this connection, by their text.
-    pub prepared: HashMap<&'static str, tokio_postgres::Statement>,
+    pub prepared: HashMap<String, tokio_postgres::Statement>,
     connection: JoinHandle<Result<(), Error>>,
     pub runtime: Background,
 }

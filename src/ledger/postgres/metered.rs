@@ -1,6 +1,7 @@
 //! Limits the bytes that a server may send for one call. tokio-postgres buffers a message until it
 //! is complete, and the server states its length: up to 2 GiB, even before the login. Bytes are
-//! counted below TLS; one byte above the limit ends the connection.
+//! counted as tokio-postgres reads them; TLS below buffers one record. One byte above the limit
+//! ends the connection.
 //!
 //! tokio-postgres opens its sockets itself and passes them on in one place only, to add TLS. So a
 //! TCP connection without TLS passes here too, as "direct" TLS that adds nothing. Unix sockets,
@@ -61,30 +62,30 @@ pub(super) fn with_meter(config: &Config) -> Option<Config> {
     Some(config)
 }
 
-/// Wraps every socket in a [`Metered`], and in TLS if there is any.
+/// Makes a [`MeteredStream`] of every socket, with TLS if there is any.
 pub(super) struct MeteredTls {
     pub tls: Option<MakeRustlsConnect>,
     pub budget: Budget,
 }
 
 type Rustls = MakeRustlsConnect;
-type RustlsConnect = <Rustls as MakeTlsConnect<Metered>>::TlsConnect;
-type RustlsStream = <Rustls as MakeTlsConnect<Metered>>::Stream;
+type RustlsConnect = <Rustls as MakeTlsConnect<Socket>>::TlsConnect;
+type RustlsStream = <Rustls as MakeTlsConnect<Socket>>::Stream;
 
 pub(super) struct MeteredConnector {
     tls: Option<RustlsConnect>,
     budget: Budget,
 }
 
-pub(super) enum MeteredStream {
-    Plain(Metered),
-    Tls(Box<RustlsStream>),
+/// A connection that counts what is read from it.
+pub(super) struct MeteredStream {
+    below: Below,
+    budget: Budget,
 }
 
-/// A socket that counts what it reads.
-pub(super) struct Metered {
-    socket: Socket,
-    budget: Budget,
+enum Below {
+    Plain(Socket),
+    Tls(Box<RustlsStream>),
 }
 
 impl MakeTlsConnect<Socket> for MeteredTls {
@@ -96,7 +97,7 @@ impl MakeTlsConnect<Socket> for MeteredTls {
         let tls = self
             .tls
             .as_mut()
-            .map(|tls| MakeTlsConnect::<Metered>::make_tls_connect(tls, name))
+            .map(|tls| MakeTlsConnect::<Socket>::make_tls_connect(tls, name))
             .transpose()?;
         Ok(MeteredConnector { tls, budget: self.budget.clone() })
     }
@@ -108,92 +109,66 @@ impl TlsConnect<Socket> for MeteredConnector {
     type Future = Pin<Box<dyn Future<Output = io::Result<MeteredStream>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
-        let metered = Metered { socket, budget: self.budget };
         Box::pin(async move {
-            match self.tls {
-                Some(tls) => Ok(MeteredStream::Tls(Box::new(tls.connect(metered).await?))),
-                None => Ok(MeteredStream::Plain(metered)),
-            }
+            let below = match self.tls {
+                Some(tls) => Below::Tls(Box::new(tls.connect(socket).await?)),
+                None => Below::Plain(socket),
+            };
+            Ok(MeteredStream { below, budget: self.budget })
         })
     }
 }
 
 impl TlsStream for MeteredStream {
     fn channel_binding(&self) -> ChannelBinding {
-        match self {
-            MeteredStream::Plain(_) => ChannelBinding::none(),
-            MeteredStream::Tls(tls) => tls.channel_binding(),
+        match &self.below {
+            Below::Plain(_) => ChannelBinding::none(),
+            Below::Tls(tls) => tls.channel_binding(),
         }
     }
 }
 
-impl AsyncRead for Metered {
+/// What reads and writes.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+impl MeteredStream {
+    fn below(&mut self) -> Pin<&mut dyn Duplex> {
+        match &mut self.below {
+            Below::Plain(plain) => Pin::new(plain),
+            Below::Tls(tls) => Pin::new(tls.as_mut()),
+        }
+    }
+}
+
+impl AsyncRead for MeteredStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let had = into.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(cx, into))?;
+        ready!(self.below().poll_read(cx, into))?;
         Poll::Ready(self.budget.spend(into.filled().len() - had))
-    }
-}
-
-impl AsyncWrite for Metered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-}
-
-impl AsyncRead for MeteredStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MeteredStream::Plain(plain) => Pin::new(plain).poll_read(cx, into),
-            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, into),
-        }
     }
 }
 
 impl AsyncWrite for MeteredStream {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            MeteredStream::Plain(plain) => Pin::new(plain).poll_write(cx, bytes),
-            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, bytes),
-        }
+        self.below().poll_write(cx, bytes)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MeteredStream::Plain(plain) => Pin::new(plain).poll_flush(cx),
-            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.below().poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MeteredStream::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
-            MeteredStream::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.below().poll_shutdown(cx)
     }
 }
 

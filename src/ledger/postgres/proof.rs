@@ -1,14 +1,18 @@
-//! Proofs about mail servers; see [`Ledger::is_proven`](crate::ledger::Ledger::is_proven).
+//! Proofs about mail servers, and the copies that `onedrop check` looks for.
+
+use std::time::Instant;
 
 use postgres::types::Type;
 
-use super::columns::cell;
-use super::connection::{Connection, Statement};
-use crate::ledger::LedgerError;
+use super::PostgresLedger;
+use super::connection::Statement;
+use crate::directory::Destination;
+use crate::ledger::{LedgerError, Proofs, rows};
 use crate::login::Way;
+use crate::receipt::Receipt;
 
 const IS_PROVEN: &str =
-    "SELECT count(*) FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
+    "SELECT 1 FROM onedrop_proof WHERE server = $1 AND login_user = $2 AND way = $3";
 const PUT: &str =
     "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ($1, $2, $3, $4)
      ON CONFLICT (server, login_user, way) DO UPDATE SET proven_at = clock_timestamp(),
@@ -22,24 +26,37 @@ fn of<'a>(sql: &'a str, way: &'a Way) -> Statement<'a> {
         .with(&way.form, Type::TEXT)
 }
 
-pub(super) fn is_proven(connection: &mut Connection, way: &Way) -> Result<bool, LedgerError> {
-    let rows = connection.read(&[of(IS_PROVEN, way)])?;
-    match rows.first().and_then(|rows| rows.first()) {
-        Some(row) => Ok(cell::<i64>(row, 0)? > 0),
-        None => Ok(false),
+impl Proofs for PostgresLedger {
+    fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError> {
+        self.call(until, |connection| Ok(!connection.query(of(IS_PROVEN, way))?.is_empty()))
     }
-}
 
-pub(super) fn note(
-    connection: &mut Connection,
-    way: &Way,
-    holds: bool,
-    host: &str,
-) -> Result<(), LedgerError> {
-    connection.rollback()?;
-    let statement = match holds {
-        true => of(PUT, way).with(&host, Type::TEXT),
-        false => of(TAKE, way),
-    };
-    connection.commit(&[statement]).map(drop)
+    fn note_proof(
+        &self,
+        way: &Way,
+        holds: bool,
+        host: &str,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.call(until, |connection| {
+            let statement = match holds {
+                true => of(PUT, way).with(host, Type::TEXT),
+                false => of(TAKE, way),
+            };
+            connection.write(&[statement]).map(drop)
+        })
+    }
+
+    fn latest_copies(
+        &self,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        let sql = "SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy
+                   WHERE placed_at IS NOT NULL ORDER BY id DESC LIMIT $1";
+        self.call(until, |connection| {
+            let statement = Statement::new(sql).with(i64::from(limit), Type::INT8);
+            connection.query(statement)?.iter().map(rows::placed_copy).collect()
+        })
+    }
 }

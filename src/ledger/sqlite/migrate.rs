@@ -2,10 +2,10 @@
 //! start: if two processes migrate at once, one applies them and the other has nothing to do. A
 //! crash leaves the version before.
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, params};
 use sha2::{Digest, Sha256};
 
-use super::schema_version;
+use super::{first, schema_version};
 use crate::ledger::LedgerError;
 
 /// Name and SQL, in order of their versions, from 1.
@@ -18,8 +18,8 @@ const MIGRATIONS: [(&str, &str); 5] = [
 ];
 
 /// Applies the missing migrations; returns their names.
-pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, LedgerError> {
-    let version = schema_version(&tx)?;
+pub(super) fn migrate(tx: &Connection, now: f64) -> Result<Vec<String>, LedgerError> {
+    let version = schema_version(tx)?;
     let known = MIGRATIONS.len() as i64;
     if version > known {
         return Err(LedgerError::Version { found: version });
@@ -28,7 +28,13 @@ pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, Ledg
     for (number, (name, sql)) in (1i64..).zip(MIGRATIONS) {
         let sha256: [u8; 32] = Sha256::digest(sql.as_bytes()).into();
         if number <= version {
-            check_unchanged(&tx, number, name, &sha256)?;
+            let sql = "SELECT sha256 FROM onedrop_schema WHERE version = ?1";
+            let stored: Option<Vec<u8>> = first(tx, sql, [number])?;
+            if stored.as_deref() != Some(&sha256) {
+                return Err(LedgerError::Broken(format!(
+                    "migration {name} was applied from another text than this program's"
+                )));
+            }
             continue;
         }
         tx.execute_batch(sql)?;
@@ -39,25 +45,5 @@ pub(super) fn migrate(tx: Transaction<'_>, now: f64) -> Result<Vec<String>, Ledg
         )?;
         applied.push(name.to_owned());
     }
-    tx.commit()?;
     Ok(applied)
-}
-
-fn check_unchanged(
-    tx: &Transaction<'_>,
-    version: i64,
-    name: &str,
-    sha256: &[u8; 32],
-) -> Result<(), LedgerError> {
-    let stored: Option<Vec<u8>> = tx
-        .query_row("SELECT sha256 FROM onedrop_schema WHERE version = ?1", [version], |row| {
-            row.get(0)
-        })
-        .optional()?;
-    if stored.as_deref() == Some(sha256) {
-        return Ok(());
-    }
-    Err(LedgerError::Broken(format!(
-        "migration {name} was applied from another text than this program's"
-    )))
 }

@@ -1,0 +1,180 @@
+//! What a delivery asks of Postgres. Each step is a function of the schema, in one round trip. A
+//! turn is a transaction that holds the copy's lock and no row lock while the store works; the
+//! receipt and COMMIT end it in one round trip. Without a turn no transaction is open meanwhile. A
+//! crash before a commit leaves nothing, a crash after it rows, and leases that run out. If a lock
+//! is lost, for example in a fail-over, unique keys still prevent a second row of a message or
+//! copy.
+
+use std::time::Instant;
+
+use postgres::types::Type;
+
+use super::columns::{self, LONGEST};
+use super::connection::{Connection, Statement};
+use super::{schema, together};
+use crate::directory::Destination;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Committed, CopyState, LeaseTerms, LedgerError, Session,
+    SessionTurn, ToConfirm, ToRecord,
+};
+use crate::lock_key::{Hash, advisory_key, name_hash};
+use crate::message::Identity;
+use crate::text;
+
+const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
+
+/// Locks rows in the same order as claims.
+const RELEASE: &str = r#"
+UPDATE onedrop_copy c SET leased_until = NULL, in_doubt = c.prior_doubt
+FROM (
+    SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[])
+         AS ours (id, value, epoch) USING (id, value, epoch)
+    WHERE c.placed_at IS NULL
+    ORDER BY c.account COLLATE "C", c.mailbox COLLATE "C"
+    FOR UPDATE OF c
+) ours
+WHERE c.id = ours.id"#;
+
+/// Tried first, so that the bytes are sent only once.
+const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
+
+/// Locks the copy's row, so that a receipt recorded at the same moment deletes the kept bytes.
+const KEEP: &str = "
+WITH unplaced AS (
+    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared
+    AND placed_at IS NULL FOR UPDATE
+)
+INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
+ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
+RETURNING message_id";
+
+const FINISH: &str = "
+UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1";
+
+const INSERT_ENDED_ATTEMPT: &str = "
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+                             started_at, duration_ms, outcome, status, detail)
+VALUES ((SELECT id FROM onedrop_message WHERE id_hash = $1 AND digest = $2), $1, $3, $4, $5, $6, $7,
+        clock_timestamp() - $8 * interval '1 millisecond', $8, $9, $10, $11)";
+
+impl Session for Connection {
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::renew(self, until)
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::reopen(self, until)
+    }
+
+    fn commit(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        together::commit(self, records, receipts)
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.rollback()?;
+        let statement =
+            Statement::kept(CLAIMS).with(self.patience_ms(), Type::INT8).with(message, Type::INT8);
+        let rows = self.call(&columns::claims(statement, destinations, owner, terms))?;
+        columns::claimed(destinations, &rows, 0)
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        let statement = Statement::kept(TURN)
+            .with(self.patience_ms(), Type::INT8)
+            .with(self.idle_ms(), Type::INT8)
+            .with(advisory_key(copy_key), Type::INT8)
+            .with(claim.copy, Type::INT8)
+            .with(claim.value.bytes(), Type::BYTEA);
+        let turn = columns::turn(claim, self.begin_turn(&statement)?.first());
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+            self.rollback_or_lose();
+        }
+        turn
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.rollback()
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        let statement = |sql: &'static str| {
+            let why = text::within(why, LONGEST);
+            Statement::new(sql).with(message, Type::INT8).with(why, Type::TEXT)
+        };
+        let known = self.write(&[statement(SAY_WHY)])?;
+        if known.iter().flatten().next().is_some() {
+            return Ok(true);
+        }
+        let kept = self.write(&[statement(KEEP).with(bytes, Type::BYTEA)])?;
+        Ok(kept.iter().flatten().next().is_some())
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        let sql = "SELECT why FROM onedrop_kept WHERE message_id = $1";
+        let rows = self.query(Statement::new(sql).with(message, Type::INT8))?;
+        rows.first().map(|row| row.cell(0)).transpose()
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let copies: Vec<i64> = claims.iter().map(|claim| claim.copy).collect();
+        let values: Vec<&[u8]> = claims.iter().map(|claim| claim.value.bytes()).collect();
+        let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
+        let statement = Statement::new(RELEASE)
+            .with(copies, Type::INT8_ARRAY)
+            .with(values, Type::BYTEA_ARRAY)
+            .with(epochs, Type::INT8_ARRAY);
+        self.write(&[statement]).map(drop)
+    }
+
+    fn finish(
+        &mut self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        let own = recorded.map(|(attempt, end)| {
+            columns::end(Statement::new(FINISH).with(attempt, Type::INT8), Some(end))
+        });
+        let others = others.iter().map(|(attempt, end)| {
+            let statement = Statement::new(INSERT_ENDED_ATTEMPT)
+                .with(identity.id_hash.as_slice(), Type::BYTEA)
+                .with(identity.digest.as_slice(), Type::BYTEA);
+            columns::end(columns::by(statement, attempt), Some(end))
+        });
+        self.write(&own.into_iter().chain(others).collect::<Vec<_>>()).map(drop)
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        schema::version(self)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        schema::migrate(self)
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        let statement = Statement::new("SELECT pg_try_advisory_xact_lock($1)")
+            .with(advisory_key(&name_hash(name)), Type::INT8);
+        if self.begin(&statement)?.first().map(|row| row.cell(0)).transpose()? == Some(true) {
+            return Ok(());
+        }
+        self.rollback_or_lose();
+        Err(LedgerError::Contended)
+    }
+}

@@ -1,0 +1,135 @@
+//! Rows of SQL engines, read into the port's values: every engine selects the same columns in the
+//! same order. Columns count from 0. A value on record that makes no sense is
+//! [`LedgerError::Broken`].
+
+use std::time::{Duration, SystemTime};
+
+use super::{CopyOnRecord, LedgerError, RandomValue, Standing};
+use crate::directory::Destination;
+use crate::message::Identity;
+use crate::receipt::Receipt;
+
+/// A row of any engine.
+pub trait SqlRow {
+    fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError>;
+}
+
+/// A type that a column has in every engine.
+pub trait Cell: for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql {}
+
+impl<T: for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql> Cell for T {}
+
+impl SqlRow for postgres::Row {
+    fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError> {
+        self.try_get(at).map_err(|error| LedgerError::Broken(format!("column {at}: {error}")))
+    }
+}
+
+impl SqlRow for rusqlite::Row<'_> {
+    fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError> {
+        self.get(at).map_err(|error| LedgerError::Broken(format!("column {at}: {error}")))
+    }
+}
+
+/// A receipt as columns: UIDVALIDITY, UID and file name, each of which may be NULL.
+pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<&str>) {
+    match receipt {
+        Receipt::Uid { validity, uid } => (Some((*validity).into()), Some((*uid).into()), None),
+        Receipt::Name(name) => (None, None, Some(name)),
+        Receipt::Unnamed => (None, None, None),
+    }
+}
+
+/// The receipt in the three columns from `at`.
+pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
+    let (validity, uid): (Option<i64>, Option<i64>) = (row.cell(at)?, row.cell(at + 1)?);
+    let number = |number: i64| u32::try_from(number).ok();
+    let receipt = match (validity, uid, row.cell(at + 2)?) {
+        (Some(validity), Some(uid), None) => {
+            number(validity).zip(number(uid)).map(|(validity, uid)| Receipt::Uid { validity, uid })
+        }
+        (None, None, Some(name)) => Some(Receipt::Name(name)),
+        (None, None, None) => Some(Receipt::Unnamed),
+        _ => None,
+    };
+    receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
+}
+
+/// A copy's random value.
+pub fn random_value(row: &impl SqlRow, at: usize) -> Result<RandomValue, LedgerError> {
+    bytes(row, at).map(RandomValue)
+}
+
+fn bytes<const N: usize>(row: &impl SqlRow, at: usize) -> Result<[u8; N], LedgerError> {
+    let bytes: Vec<u8> = row.cell(at)?;
+    bytes.try_into().map_err(|bytes: Vec<u8>| {
+        LedgerError::Broken(format!("column {at} has {} bytes, not {N}", bytes.len()))
+    })
+}
+
+/// Account, mailbox, whether it is shared.
+fn destination(row: &impl SqlRow, at: usize) -> Result<Destination, LedgerError> {
+    let (account, mailbox) = (row.cell(at)?, row.cell(at + 1)?);
+    Ok(Destination { account, mailbox, shared: row.cell(at + 2)? })
+}
+
+/// A destination and the receipt of the copy there.
+pub fn placed_copy(row: &impl SqlRow) -> Result<(Destination, Receipt), LedgerError> {
+    Ok((destination(row, 0)?, receipt(row, 3)?))
+}
+
+/// 24 columns: see the queries.
+pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
+    let (placed_secs_ago, is_leased): (Option<f64>, bool) = (row.cell(13)?, row.cell(14)?);
+    let standing = match placed_secs_ago {
+        Some(ago) => Standing::Placed {
+            receipt: receipt(row, 17)?,
+            ago: Duration::try_from_secs_f64(ago).unwrap_or_default(),
+        },
+        None if is_leased => Standing::Leased,
+        None if row.cell(16)? => Standing::InDoubt { lease_left_over: row.cell(15)? },
+        None => Standing::Free,
+    };
+    let unsigned = |at| row.cell(at).map(|number: i64| number.max(0).unsigned_abs());
+    Ok(CopyOnRecord {
+        copy: row.cell(0)?,
+        message: row.cell(1)?,
+        identity: Identity {
+            message_id: row.cell(2)?,
+            id_hash: bytes(row, 3)?,
+            digest: bytes(row, 4)?,
+        },
+        size_bytes: unsigned(5)?,
+        recorded_at: time(row.cell(6)?),
+        destination: destination(row, 7)?,
+        epoch: row.cell(10)?,
+        owner: row.cell(11)?,
+        settled: row.cell(12)?,
+        standing,
+        may_be_double: row.cell(20)?,
+        value: random_value(row, 21)?,
+        lease: Duration::from_millis(unsigned(22)?),
+        kept: row.cell(23)?,
+    })
+}
+
+/// Seconds since 1970; 0 for a time before.
+pub fn secs(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// As [`secs`], whole.
+pub fn whole_secs(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(0)
+}
+
+/// The time of a column with whole seconds since 1970.
+pub fn time(secs: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(secs.max(0).unsigned_abs())
+}
+
+/// As columns hold a lease's length and an attempt's duration.
+pub fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,213 @@
+//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed.
+
+use rusqlite::{Connection, Row, params};
+
+use super::record::end_attempt;
+use crate::directory::Destination;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, RandomValue,
+    SessionTurn, ToConfirm, rows,
+};
+use crate::receipt::Receipt;
+
+/// Claims the copies in order; a mailbox that is named twice is leased once.
+pub(super) fn claim(
+    tx: &Connection,
+    now: f64,
+    message: i64,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<Vec<CopyState>, LedgerError> {
+    let claim = |(at, destination): (usize, &Destination)| {
+        let is_named_before =
+            destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+        let value = (!is_named_before).then_some(owner.value);
+        claim_copy(tx, now, message, destination, owner, value, terms)
+    };
+    destinations.iter().enumerate().map(claim).collect()
+}
+
+/// Leases a copy to `owner` if it is free, joins a live lease if the terms allow it, or finds the
+/// attempt's own lease (of a call whose answer was lost); otherwise returns the copy's state.
+fn claim_copy(
+    tx: &Connection,
+    now: f64,
+    message: i64,
+    destination: &Destination,
+    owner: &Attempt,
+    value: Option<RandomValue>,
+    terms: LeaseTerms,
+) -> Result<CopyState, LedgerError> {
+    let sql = format!(
+        "INSERT INTO onedrop_copy AS c
+             (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
+              leased_until, in_doubt, prior_doubt, value)
+         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, 1, 0, randomblob(16))
+         ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
+             epoch = epoch + ({LIVE} IS NOT TRUE),
+             prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt
+                                ELSE in_doubt END,
+             in_doubt = 1, owner = ?5, lease_value = coalesce(?6, lease_value),
+             lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
+             leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
+             shared = shared OR ?4
+         WHERE placed_at IS NULL AND (?10 OR lease_value = ?6 OR {LIVE} IS NOT TRUE)
+         RETURNING id, value, epoch, prior_doubt"
+    );
+    let params = params![
+        message,
+        destination.account,
+        destination.mailbox,
+        destination.shared,
+        format!("{}:{}", owner.host, owner.pid),
+        value.as_ref().map(RandomValue::bytes),
+        rows::millis(terms.lease),
+        now + terms.lease.as_secs_f64(),
+        now,
+        terms.join,
+    ];
+    let claimed = super::read(tx, &sql, params, |row| {
+        let (copy, value) = (row.cell(0)?, rows::random_value(row, 1)?);
+        Ok(Claim { copy, value, epoch: row.cell(2)?, in_doubt: row.cell(3)? })
+    })?;
+    if let Some(claim) = claimed.first() {
+        return Ok(CopyState::Claimed(*claim));
+    }
+    let sql = format!("{COPY} WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3");
+    let params = params![message, destination.account, destination.mailbox];
+    let row = tx.query_row_and_then(&sql, params, copy_row)?;
+    Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
+}
+
+/// Whether the row's lease is live at ?9 (seconds). If it ends later than twice its length from
+/// then, the clock was set back, and it is not.
+const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
+
+struct CopyRow {
+    epoch: i64,
+    prior_doubt: bool,
+    /// The epoch of the claim that confirmed, 0 if none has.
+    placed_epoch: i64,
+    /// If it is placed.
+    receipt: Option<Receipt>,
+}
+
+const COPY: &str = "SELECT epoch, prior_doubt, placed_epoch, placed_at IS NOT NULL, uid_validity,
+    uid, file_name FROM onedrop_copy";
+
+fn copy_row(row: &Row<'_>) -> Result<CopyRow, LedgerError> {
+    let receipt = if row.cell(3)? { Some(rows::receipt(row, 4)?) } else { None };
+    let (epoch, prior_doubt) = (row.cell(0)?, row.cell(1)?);
+    Ok(CopyRow { epoch, prior_doubt, placed_epoch: row.cell(2)?, receipt })
+}
+
+/// The row that the claim names.
+fn claimed(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerError> {
+    let sql = format!("{COPY} WHERE id = ?1 AND value = ?2");
+    let rows = super::read(connection, &sql, params![claim.copy, claim.value.bytes()], copy_row)?;
+    let found = rows.into_iter().next();
+    found.ok_or_else(|| LedgerError::Broken(format!("no copy {}", claim.copy)))
+}
+
+/// What the row says once the copy's lock is held.
+pub(super) fn turn(connection: &Connection, claim: &Claim) -> Result<SessionTurn, LedgerError> {
+    Ok(match claimed(connection, claim)? {
+        CopyRow { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
+        CopyRow { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
+        CopyRow { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
+    })
+}
+
+pub(super) fn confirm(
+    tx: &Connection,
+    now: f64,
+    one: &ToConfirm<'_>,
+) -> Result<Confirmed, LedgerError> {
+    let ToConfirm { claim, receipt, facts, end } = *one;
+    let CopyRow { placed_epoch, receipt: recorded, .. } = claimed(tx, &claim)?;
+    match recorded {
+        // The first receipt wins, whatever its epoch.
+        None => store_receipt(tx, now, &claim, receipt, facts)?,
+        // Receipts without a name are equal only if no other claim can have been placed.
+        Some(by)
+            if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch =>
+        {
+            // A look that has read the row before this must not settle it.
+            tx.execute(
+                "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
+                [claim.copy],
+            )?;
+            return Ok(Confirmed::Superseded { by });
+        }
+        Some(_) => {}
+    }
+    if let Some((attempt, end)) = end {
+        end_attempt(tx, attempt, end)?;
+    }
+    Ok(Confirmed::Recorded)
+}
+
+fn store_receipt(
+    tx: &Connection,
+    now: f64,
+    claim: &Claim,
+    receipt: &Receipt,
+    facts: CopyFacts,
+) -> Result<(), LedgerError> {
+    let (validity, uid, name) = rows::columns(receipt);
+    let CopyFacts { nul_replaced, found_by_look } = facts;
+    tx.execute(
+        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0,
+             uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6, found_by_look = ?7,
+             placed_epoch = ?8
+         WHERE id = ?1",
+        params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
+    )?;
+    tx.execute(
+        "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy
+         WHERE id = ?1 AND shared)",
+        [claim.copy],
+    )?;
+    Ok(())
+}
+
+pub(super) fn release(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
+    tx.execute(
+        "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
+         WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+        params![claim.copy, claim.value.bytes(), claim.epoch],
+    )?;
+    Ok(())
+}
+
+pub(super) fn keep(
+    tx: &Connection,
+    now: f64,
+    message: i64,
+    bytes: &[u8],
+    why: &str,
+) -> Result<bool, LedgerError> {
+    // Only if they are not kept: writing the row again would write all its bytes.
+    if let Some(known) = kept(tx, message)? {
+        if known != why {
+            tx.execute(
+                "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1",
+                params![message, why],
+            )?;
+        }
+        return Ok(true);
+    }
+    let rows = tx.execute(
+        "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
+         WHERE EXISTS (SELECT 1 FROM onedrop_copy
+                       WHERE message_id = ?1 AND shared AND placed_at IS NULL)",
+        params![message, bytes, why, now],
+    )?;
+    Ok(rows > 0)
+}
+
+pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<String>, LedgerError> {
+    super::first(connection, "SELECT why FROM onedrop_kept WHERE message_id = ?1", [message])
+}

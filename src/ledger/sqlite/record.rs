@@ -1,0 +1,172 @@
+//! Messages with their facts, and attempts. Each function works in the given transaction.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use super::{copies, first, read, schema_version};
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{
+    Attempt, AttemptEnd, Entry, LedgerError, Recorded, SCHEMA_VERSION, ToRecord, recorded_secs,
+    rows,
+};
+use crate::message::{Facts, Identity};
+use crate::text;
+
+/// [`Ledger::record`](crate::ledger::Ledger::record), under the message's lock.
+pub(super) fn record(
+    tx: &Connection,
+    now: f64,
+    one: &ToRecord<'_>,
+) -> Result<Recorded, LedgerError> {
+    let ToRecord { entry, attempt, destinations, terms } = *one;
+    let version = schema_version(tx)?;
+    if version != SCHEMA_VERSION {
+        return Err(LedgerError::Version { found: version });
+    }
+    let identity = entry.identity;
+    let collision = collides(tx, identity)?;
+    let known = find_message(tx, identity)?;
+    let (message, recorded_at) = match known {
+        Some(known) => known,
+        None => insert_message(tx, now, &entry, attempt, collision)?,
+    };
+    Ok(Recorded {
+        message,
+        recorded_at: rows::time(recorded_at),
+        is_new: known.is_none(),
+        collision,
+        attempt: insert_attempt(tx, now, Some(message), identity, attempt)?,
+        copies: copies::claim(tx, now, message, destinations, attempt, terms)?,
+    })
+}
+
+/// Whether another message with the same Message-ID and other content is on record.
+fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
+    let sql =
+        "SELECT ?3 AND EXISTS (SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)";
+    let params = params![identity.id_hash, identity.digest, identity.message_id.is_some()];
+    Ok(first(tx, sql, params)? == Some(true))
+}
+
+/// Row id and time of recording.
+type MessageRow = (i64, i64);
+
+fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
+    let sql = "SELECT id, recorded_at FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2";
+    let params = [&identity.id_hash, &identity.digest];
+    let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))?;
+    Ok(rows.into_iter().next())
+}
+
+fn insert_message(
+    tx: &Connection,
+    now: f64,
+    entry: &Entry<'_>,
+    attempt: &Attempt,
+    collision: bool,
+) -> Result<MessageRow, LedgerError> {
+    let (identity, facts) = (entry.identity, entry.facts);
+    let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
+    let recorded_at = recorded_secs(entry.at, now);
+    let message_id_text = identity
+        .message_id
+        .as_deref()
+        .map(|id| text::one_line(&String::from_utf8_lossy(id)).into_owned());
+    tx.execute(
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
+             subject, date, in_reply_to, reference_ids, size_bytes, collision, raw, nul_runs,
+             recorded_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        params![
+            identity.id_hash,
+            identity.digest,
+            identity.message_id,
+            message_id_text,
+            attempt.sender,
+            facts.subject,
+            facts.date,
+            facts.in_reply_to,
+            facts.references,
+            entry.size_bytes as i64,
+            collision,
+            entry.raw,
+            entry.nul_runs,
+            recorded_at,
+        ],
+    )?;
+    let message = tx.last_insert_rowid();
+    insert_facts(tx, message, facts)?;
+    Ok((message, recorded_at))
+}
+
+fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), LedgerError> {
+    let mut address = tx.prepare("INSERT INTO onedrop_address VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    for (position, fact) in (0i64..).zip(&facts.addresses) {
+        address.execute(params![message, position, fact.role, fact.name, fact.address])?;
+    }
+    let mut part = tx.prepare("INSERT INTO onedrop_part VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    for (position, fact) in (0i64..).zip(&facts.parts) {
+        let (path, size_bytes) = (&fact.path, fact.size_bytes as i64);
+        part.execute(params![message, position, path, fact.content_type, fact.name, size_bytes])?;
+    }
+    Ok(())
+}
+
+fn insert_attempt(
+    tx: &Connection,
+    now: f64,
+    message: Option<i64>,
+    identity: &Identity,
+    attempt: &Attempt,
+) -> Result<i64, LedgerError> {
+    tx.execute(
+        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+             started_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            message,
+            identity.id_hash,
+            attempt.recipient.to_lowercase(),
+            attempt.sender,
+            attempt.queue_id,
+            attempt.host,
+            attempt.pid,
+            now
+        ],
+    )?;
+    Ok(tx.last_insert_rowid())
+}
+
+/// Puts an attempt's end on record.
+pub(super) fn end_attempt(
+    tx: &Connection,
+    attempt: i64,
+    end: &AttemptEnd,
+) -> Result<(), LedgerError> {
+    tx.execute(
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5
+         WHERE id = ?1",
+        params![attempt, rows::millis(end.duration), end.outcome, end.status, end.text],
+    )?;
+    Ok(())
+}
+
+/// [`Ledger::finish`](crate::ledger::Ledger::finish).
+pub(super) fn finish(
+    tx: &Connection,
+    now: f64,
+    identity: &Identity,
+    recorded: Option<(i64, &AttemptEnd)>,
+    others: &[(Attempt, AttemptEnd)],
+) -> Result<(), LedgerError> {
+    if let Some((attempt, end)) = recorded {
+        end_attempt(tx, attempt, end)?;
+    }
+    let message = find_message(tx, identity)?.map(|(message, _)| message);
+    for (attempt, end) in others {
+        let id = insert_attempt(tx, now, message, identity, attempt)?;
+        end_attempt(tx, id, end)?;
+    }
+    Ok(())
+}
