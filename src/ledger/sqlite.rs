@@ -31,6 +31,7 @@ use crate::message::Identity;
 use crate::pool::Limits;
 
 mod account;
+mod attempts;
 mod copies;
 mod migrate;
 mod proof;

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::record::end_attempt;
+use super::attempts;
 use crate::directory::Destination;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
@@ -144,7 +144,7 @@ pub(super) fn confirm(
         Some(_) => {}
     }
     if let Some((attempt, end)) = end {
-        end_attempt(tx, attempt, end)?;
+        attempts::end(tx, attempt, end)?;
     }
     Ok(Confirmed::Recorded)
 }

@@ -1,10 +1,10 @@
-//! Messages with their facts, and attempts. Each function works in the given transaction.
+//! Messages with their facts. Each function works in the given transaction.
 
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::{copies, first, read, schema_version};
+use super::{attempts, copies, first, read, schema_version};
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     Attempt, AttemptEnd, Entry, LedgerError, Recorded, SCHEMA_VERSION, ToRecord, recorded_secs,
@@ -36,7 +36,7 @@ pub(super) fn record(
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,
-        attempt: insert_attempt(tx, now, Some(message), identity, attempt)?,
+        attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
         copies: copies::claim(tx, now, message, destinations, attempt, terms)?,
     })
 }
@@ -113,45 +113,6 @@ fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), Ledg
     Ok(())
 }
 
-fn insert_attempt(
-    tx: &Connection,
-    now: f64,
-    message: Option<i64>,
-    identity: &Identity,
-    attempt: &Attempt,
-) -> Result<i64, LedgerError> {
-    tx.execute(
-        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
-             started_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        params![
-            message,
-            identity.id_hash,
-            attempt.recipient.to_lowercase(),
-            attempt.sender,
-            attempt.queue_id,
-            attempt.host,
-            attempt.pid,
-            now
-        ],
-    )?;
-    Ok(tx.last_insert_rowid())
-}
-
-/// Puts an attempt's end on record.
-pub(super) fn end_attempt(
-    tx: &Connection,
-    attempt: i64,
-    end: &AttemptEnd,
-) -> Result<(), LedgerError> {
-    tx.execute(
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5
-         WHERE id = ?1",
-        params![attempt, rows::millis(end.duration), end.outcome, end.status, end.text],
-    )?;
-    Ok(())
-}
-
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).
 pub(super) fn finish(
     tx: &Connection,
@@ -161,12 +122,12 @@ pub(super) fn finish(
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     if let Some((attempt, end)) = recorded {
-        end_attempt(tx, attempt, end)?;
+        attempts::end(tx, attempt, end)?;
     }
     let message = find_message(tx, identity)?.map(|(message, _)| message);
     for (attempt, end) in others {
-        let id = insert_attempt(tx, now, message, identity, attempt)?;
-        end_attempt(tx, id, end)?;
+        let id = attempts::insert(tx, now, message, identity, attempt)?;
+        attempts::end(tx, id, end)?;
     }
     Ok(())
 }
