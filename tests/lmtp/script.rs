@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use onedrop::config::{Config, LmtpSettings};
@@ -25,6 +26,9 @@ pub struct Directory {
     pub broken: Vec<String>,
 }
 
+/// Read once: the fuzzer asks for it thousands of times.
+static DEFAULTS: LazyLock<LmtpSettings> = LazyLock::new(|| Config::default().lmtp);
+
 /// A host `host` with a limit of recipients and of bytes for a message (0: none), and the other
 /// defaults.
 pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> ConnectionSettings {
@@ -33,7 +37,7 @@ pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Connection
         idle_secs: 300,
         spool_bytes: u64::MAX,
         spool_dir: "/nonexistent".into(),
-        ..Config::default().lmtp
+        ..DEFAULTS.clone()
     };
     ConnectionSettings { host: host.to_owned(), lmtp, message_bytes }
 }
