@@ -88,18 +88,13 @@ impl<T> Pool<T> {
         *state.by_key.entry(key.to_owned()).or_insert(0) += 1;
         let at = state.idle.iter().rposition(|idle| idle.key == key);
         let item = at.map(|at| state.idle.remove(at).item);
-        Ok(Pooled { pool: Arc::clone(self), key: key.to_owned(), item })
+        Ok(Pooled { pool: Arc::clone(self), key: key.to_owned(), item, is_sound: true })
     }
 
     /// Closes what nobody has used for too long.
     pub fn close_idle(&self) {
-        let now = Instant::now();
         let mut state = self.state();
-        let stale = state
-            .idle
-            .iter()
-            .take_while(|idle| now.duration_since(idle.since) >= self.limits.idle)
-            .count();
+        let stale = state.idle.partition_point(|idle| idle.since.elapsed() >= self.limits.idle);
         let closed: Vec<Idle<T>> = state.idle.drain(..stale).collect();
         // Closing may take a while, and others want the lock.
         drop(state);
@@ -121,7 +116,7 @@ impl<T> Pool<T> {
         (state.used, state.idle.len())
     }
 
-    fn give_back(&self, key: String, item: Option<T>) {
+    fn give_back(&self, key: String, item: Option<T>, is_sound: bool) {
         let mut state = self.state();
         state.used -= 1;
         if let Some(count) = state.by_key.get_mut(&key) {
@@ -132,11 +127,11 @@ impl<T> Pool<T> {
         }
         let mut surplus = None;
         match item {
-            Some(item) if self.limits.kept > 0 && !state.retired => {
-                if state.idle.len() >= self.limits.kept {
+            Some(item) if is_sound => {
+                state.idle.push(Idle { key, since: Instant::now(), item });
+                if state.retired || state.idle.len() > self.limits.kept {
                     surplus = Some(state.idle.remove(0).item);
                 }
-                state.idle.push(Idle { key, since: Instant::now(), item });
             }
             item => surplus = item,
         }
@@ -157,6 +152,7 @@ pub struct Pooled<T> {
     pool: Arc<Pool<T>>,
     key: String,
     item: Option<T>,
+    is_sound: bool,
 }
 
 impl<T> Pooled<T> {
@@ -170,32 +166,28 @@ impl<T> Pooled<T> {
     /// # Errors
     /// What `make` says.
     pub fn or_make<E>(mut self, make: impl FnOnce() -> Result<T, E>) -> Result<InUse<T>, E> {
-        let item = match self.item.take() {
-            Some(item) => item,
-            None => make()?,
-        };
-        Ok(InUse { right: self, item: Some(item), sound: true })
+        if self.item.is_none() {
+            self.item = Some(make()?);
+        }
+        Ok(InUse(self))
     }
 }
 
 impl<T> Drop for Pooled<T> {
     fn drop(&mut self) {
-        self.pool.give_back(std::mem::take(&mut self.key), self.item.take());
+        // A user that panicked may have left it in mid-sentence.
+        let is_sound = self.is_sound && !std::thread::panicking();
+        self.pool.give_back(std::mem::take(&mut self.key), self.item.take(), is_sound);
     }
 }
 
 /// One in use.
-pub struct InUse<T> {
-    right: Pooled<T>,
-    /// `None` only while it is dropped.
-    item: Option<T>,
-    sound: bool,
-}
+pub struct InUse<T>(Pooled<T>);
 
 impl<T> InUse<T> {
     /// It had trouble: not for the next user.
     pub fn throw_away(&mut self) {
-        self.sound = false;
+        self.0.is_sound = false;
     }
 }
 
@@ -203,84 +195,12 @@ impl<T> Deref for InUse<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.item.as_ref().unwrap_or_else(|| unreachable!("taken by drop only"))
+        self.0.item.as_ref().unwrap_or_else(|| unreachable!("made before, taken by drop only"))
     }
 }
 
 impl<T> DerefMut for InUse<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.item.as_mut().unwrap_or_else(|| unreachable!("taken by drop only"))
-    }
-}
-
-impl<T> Drop for InUse<T> {
-    fn drop(&mut self) {
-        // Whoever panicked with it may have left it in mid-sentence.
-        if self.sound && !std::thread::panicking() {
-            self.right.item = self.item.take();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::thread;
-
-    fn pool(used: usize, per_key: usize, kept: usize) -> Arc<Pool<u32>> {
-        Arc::new(Pool::new(Limits { used, per_key, kept, idle: Duration::ZERO }))
-    }
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(20)
-    }
-
-    fn make(number: u32) -> impl FnOnce() -> Result<u32, Exhausted> {
-        move || Ok(number)
-    }
-
-    #[test]
-    fn what_was_used_is_used_again_by_its_key() {
-        let pool = pool(9, 9, 9);
-        drop(pool.take("a", soon()).unwrap().or_make(make(1)).unwrap());
-        assert_eq!(*pool.take("b", soon()).unwrap().or_make(make(2)).unwrap(), 2);
-        assert_eq!(*pool.take("a", soon()).unwrap().or_make(make(3)).unwrap(), 1);
-        assert_eq!(pool.count(), (0, 2));
-        pool.close_idle();
-        assert_eq!(pool.count(), (0, 0));
-    }
-
-    #[test]
-    fn what_had_trouble_is_not_used_again() {
-        let pool = pool(9, 9, 9);
-        pool.take("a", soon()).unwrap().or_make(make(1)).unwrap().throw_away();
-        let user = Arc::clone(&pool);
-        let _ = thread::spawn(move || {
-            let _in_use = user.take("a", soon()).unwrap().or_make(make(2)).unwrap();
-            panic!("told to");
-        })
-        .join();
-        assert!(pool.take("a", soon()).unwrap().or_make(|| Err::<u32, _>(Exhausted)).is_err());
-        assert_eq!(pool.count(), (0, 0));
-    }
-
-    #[test]
-    fn limits_hold_for_one_key_and_for_all() {
-        let pool = pool(2, 1, 1);
-        let first = pool.take("a", soon()).unwrap().or_make(make(1)).unwrap();
-        assert!(pool.take("a", soon()).is_err(), "one for each key");
-        let second = pool.take("b", soon()).unwrap().or_make(make(2)).unwrap();
-        assert!(pool.take("c", soon()).is_err(), "two in all");
-        let waiter = Arc::clone(&pool);
-        let waiting = thread::spawn(move || {
-            waiter.take("c", Instant::now() + Duration::from_secs(20)).is_ok()
-        });
-        drop(first);
-        assert!(waiting.join().unwrap(), "a free one is a waiter's");
-        drop(second);
-        assert_eq!(pool.count(), (0, 1), "one is kept");
-        pool.retire();
-        drop(pool.take("a", soon()).unwrap().or_make(make(3)).unwrap());
-        assert_eq!(pool.count(), (0, 0), "none is kept any more");
+        self.0.item.as_mut().unwrap_or_else(|| unreachable!("made before, taken by drop only"))
     }
 }

@@ -6,6 +6,7 @@ mod find;
 mod look;
 mod mailboxes;
 mod maildir;
+mod pool;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod removal;
