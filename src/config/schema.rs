@@ -278,7 +278,7 @@ fn absolute(text: &str) -> Result<(), String> {
 }
 
 fn login(text: &str) -> Result<(), String> {
-    LoginForm::parse(text).map(drop)
+    LoginForm::try_from(text.to_owned()).map(drop)
 }
 
 fn anything(_: &str) -> Result<(), String> {

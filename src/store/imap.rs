@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
-use crate::deadline::{Deadline, UNACKNOWLEDGED};
+use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
@@ -27,10 +27,13 @@ use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 
 pub use crate::net::tls::Tls;
-pub use login::Connector;
-use session::{CommandError, ConnectError, Refusal, Session, SessionError};
+
+use error::ImapError;
+use login::Connector;
+use session::ImapSession;
 
 mod append;
+mod error;
 mod fetch;
 mod grouped;
 mod login;
@@ -40,8 +43,6 @@ mod removal;
 mod session;
 mod slot;
 mod syntax;
-#[cfg(test)]
-mod tests;
 mod wire;
 mod witness;
 
@@ -65,38 +66,22 @@ pub struct ImapSettings {
     pub dedup_by: DedupBy,
 }
 
-impl ImapSettings {
-    fn way(&self) -> Way {
-        Way {
-            server: format!("{}:{}", self.host, self.port),
-            login_user: self.user.clone(),
-            form: self.login.to_string(),
-        }
-    }
-}
-
 /// The store on an IMAP server.
 pub struct ImapStore {
     connector: Arc<Connector>,
     /// By account.
-    sessions: Arc<Pool<Session>>,
+    sessions: Arc<Pool<ImapSession>>,
     most_per_account: usize,
     /// Logins in the background, by account, whose outcome no call has taken yet.
     logins: Mutex<HashMap<String, BackgroundLogin>>,
     appends: grouped::Appends,
-    /// As [`IDLE`] says.
-    idle: Duration,
 }
 
 /// A login in the background; its session goes into the pool.
 struct BackgroundLogin {
-    ended: Receiver<Result<(), ConnectError>>,
+    ended: Receiver<Result<(), ImapError>>,
     until: Instant,
 }
-
-/// A session that was idle for this long is asked whether it is still there before anything is done
-/// in it: an append whose last bytes went to a host that is gone would be in doubt.
-const IDLE: Duration = Duration::from_secs(2);
 
 /// A login in the background with the same deadline gets this much longer, to say why it failed.
 const TO_SAY_WHY: Duration = Duration::from_millis(200);
@@ -110,22 +95,21 @@ impl ImapStore {
             most_per_account: limits.per_key,
             logins: Mutex::default(),
             appends: grouped::Appends::default(),
-            idle: IDLE,
         }
     }
 
     /// A session for `account`: the one that is being opened, a kept one, or a new one.
-    fn take(&self, account: &str, until: Instant) -> Result<Taken, ConnectError> {
+    fn take(&self, account: &str, until: Instant) -> Result<Taken, ImapError> {
         self.wait_for_login(account, until)?;
         let right = self.sessions.take(account, until).map_err(|_| {
             let most = self.most_per_account;
             let all = format!("all {most} sessions of account={account} (pool.per_account)");
-            ConnectError::Failed(format!("in use by other deliveries: {all}"))
+            ImapError::not_stored(format!("in use by other deliveries: {all}"))
         })?;
         let was_kept = right.is_at_hand();
         let session = right.or_make(|| self.connector.open(account, until))?;
         let mut taken = Taken { session, was_kept };
-        if was_kept && !taken.is_there(self.idle, until) {
+        if was_kept && !taken.session.is_there(until) {
             taken.replace(self.connector.open(account, until)?);
         }
         Ok(taken)
@@ -136,27 +120,27 @@ impl ImapStore {
         let right = self.sessions.take(account, Instant::now()).ok()?;
         let session = right.or_make(|| Err(())).ok()?;
         let mut taken = Taken { session, was_kept: true };
-        taken.is_there(self.idle, until).then_some(taken)
+        taken.session.is_there(until).then_some(taken)
     }
 
     /// Runs `work` in the session at hand, else in one that is taken, and leaves the session at
     /// hand. A kept session may end in the very moment in which it is used: if that is all that
     /// happened, `work` runs once more in a new one.
-    fn run<T, E: SessionError>(
+    fn run<T>(
         &self,
         account: &str,
         at_hand: &mut Option<Taken>,
         until: Instant,
-        mut work: impl FnMut(&mut Session) -> Result<T, E>,
-    ) -> Result<T, E> {
+        mut work: impl FnMut(&mut ImapSession) -> Result<T, ImapError>,
+    ) -> Result<T, ImapError> {
         let mut taken = match at_hand.take() {
             Some(taken) => taken,
-            None => self.take(account, until).map_err(CommandError::ConnectError)?,
+            None => self.take(account, until)?,
         };
         let mut result = work(&mut taken.session);
-        let is_lost = matches!(&result, Err(error) if error.is_lost_session());
-        if is_lost && taken.was_kept && !taken.session.is_open() && Instant::now() < until {
-            taken.replace(self.connector.open(account, until).map_err(CommandError::ConnectError)?);
+        let is_lost = matches!(result, Err(ImapError::Lost(_)));
+        if is_lost && taken.was_kept && Instant::now() < until {
+            taken.replace(self.connector.open(account, until)?);
             result = work(&mut taken.session);
         }
         *at_hand = taken.session.is_sound().then_some(taken);
@@ -164,7 +148,7 @@ impl ImapStore {
     }
 
     /// Waits for the login in the background, if there is one. Its error is reported once.
-    fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), ConnectError> {
+    fn wait_for_login(&self, account: &str, until: Instant) -> Result<(), ImapError> {
         let Some(login) = self.logins().remove(account) else { return Ok(()) };
         let now = Instant::now();
         if login.until + TO_SAY_WHY < now {
@@ -176,7 +160,7 @@ impl ImapStore {
             Err(RecvTimeoutError::Timeout) => {
                 self.logins().insert(account.to_owned(), login);
                 let ImapSettings { host, port, .. } = &self.connector.settings;
-                Err(ConnectError::Failed(format!("{host}:{port}: not logged in in time")))
+                Err(ImapError::not_stored(format!("{host}:{port}: not logged in in time")))
             }
             // Without it the session is opened here.
             Err(RecvTimeoutError::Disconnected) => Ok(()),
@@ -201,7 +185,7 @@ impl ImapStore {
         let found = self.run(&destination.account, at_hand, until, |session| {
             look::find(session, &mailbox, sought, by, until)
         });
-        found.map_err(|error| failed(&format!("looking in {destination}"), error))
+        found.map_err(|error| error.while_doing(&format!("looking in {destination}")))
     }
 
     /// Takes out message `uid` the way that `work` does, if the server can take out one alone.
@@ -210,16 +194,16 @@ impl ImapStore {
         destination: &Destination,
         uid: u32,
         until: Instant,
-        mut work: impl FnMut(&mut Session, &str) -> Result<(), CommandError>,
+        mut work: impl FnMut(&mut ImapSession, &str) -> Result<(), ImapError>,
     ) -> Result<(), StoreError> {
         let mailbox = mailbox(destination)?;
         let done = self.run(&destination.account, &mut None, until, |session| {
             if !session.capabilities().has("UIDPLUS") {
-                return Err(look::refused("the server has no UIDPLUS".to_owned()));
+                return Err(ImapError::refused("the server has no UIDPLUS"));
             }
             work(session, &mailbox)
         });
-        done.map_err(|error| failed(&format!("taking uid {uid} out of {destination}"), error))
+        done.map_err(|error| error.while_doing(&format!("taking uid {uid} out of {destination}")))
     }
 }
 
@@ -257,11 +241,7 @@ impl Store for ImapStore {
         need: Need,
         deadline: &'a Deadline,
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
-        let slot = match need {
-            Need::Early => slot::begin(self, destination, copy, deadline),
-            Need::Write => Some(slot::write(self, destination, copy, deadline)?),
-            Need::Look => Some(slot::look(self, destination, copy, deadline)?),
-        };
+        let slot = slot::reserve(self, destination, copy, need, deadline)?;
         Ok(slot.map(|slot| Box::new(slot) as Box<dyn Slot + 'a>))
     }
 
@@ -316,7 +296,9 @@ impl Mailboxes for ImapStore {
 
 impl Access for ImapStore {
     fn way(&self) -> Option<Way> {
-        Some(self.connector.settings.way())
+        let ImapSettings { host, port, user, login, .. } = &self.connector.settings;
+        let server = format!("{host}:{port}");
+        Some(Way { server, login_user: user.clone(), form: login.to_string() })
     }
 
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {
@@ -329,7 +311,7 @@ impl Access for ImapStore {
             let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)?;
             Ok(facts(session, settings, account, inbox))
         });
-        checked.map_err(|error| failed(&format!("opening INBOX of {account}"), error))
+        checked.map_err(|error| error.while_doing(&format!("opening INBOX of {account}")))
     }
 }
 
@@ -349,19 +331,13 @@ impl Connections for ImapStore {
 
 /// A session taken from the pool. It goes back when dropped, if the next user can have it.
 struct Taken {
-    session: InUse<Session>,
+    session: InUse<ImapSession>,
     /// It was idle in the pool, and may have ended there.
     was_kept: bool,
 }
 
 impl Taken {
-    /// Whether a kept session is still there, asked of the server after a while.
-    fn is_there(&mut self, idle: Duration, until: Instant) -> bool {
-        let soon = until.min(Instant::now() + UNACKNOWLEDGED);
-        (self.session.idle() < idle || self.session.answers(soon)) && self.session.is_alive(until)
-    }
-
-    fn replace(&mut self, session: Session) {
+    fn replace(&mut self, session: ImapSession) {
         *self.session = session;
         self.was_kept = false;
     }
@@ -375,76 +351,44 @@ impl Drop for Taken {
     }
 }
 
-impl From<ConnectError> for StoreError {
-    fn from(no: ConnectError) -> Self {
-        match no {
-            ConnectError::NoAccount(why) => StoreError::NoAccount(why),
-            ConnectError::Setup(why) => StoreError::Setup(why),
-            ConnectError::Failed(why) => StoreError::NotStored(why),
-        }
-    }
-}
-
 fn mailbox(destination: &Destination) -> Result<String, StoreError> {
     syntax::mailbox(&destination.mailbox).ok_or_else(|| {
         StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox))
     })
 }
 
-fn failed(doing: &str, error: CommandError) -> StoreError {
-    match error {
-        CommandError::ConnectError(no) => no.into(),
-        CommandError::Refused(Refusal { text: why, .. }) | CommandError::Lost(why) => {
-            StoreError::NotStored(format!("{doing}: {why}"))
-        }
-    }
-}
-
-/// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501
-/// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code it is not known whom it concerns.
-fn refused(doing: &str, refusal: Refusal) -> StoreError {
-    let text = format!("{doing}: {}", refusal.text);
-    match refusal.code.as_str() {
-        "OVERQUOTA" => StoreError::OverQuota(text),
-        "TOOBIG" | "LIMIT" => StoreError::TooBig(text),
-        "NOPERM" | "CANNOT" | "NONEXISTENT" | "TRYCREATE" => StoreError::Refused(text),
-        _ => StoreError::NotStored(text),
-    }
-}
-
 fn facts(
-    session: &Session,
+    session: &ImapSession,
     settings: &ImapSettings,
     account: &str,
     inbox: Option<u32>,
 ) -> Vec<String> {
     let ImapSettings { host, port, user, tls, .. } = settings;
-    let capabilities = session.capabilities();
-    let protection = match tls {
+    let has = |name| session.capabilities().has(name);
+    let tls = match tls {
         Tls::Implicit => "TLS",
         Tls::StartTls => "STARTTLS",
         Tls::None => "no TLS",
     };
-    let mut facts =
-        vec![format!("imap: logged in to {host}:{port} ({protection}) as {user} for {account}")];
-    facts.push(match inbox {
-        Some(validity) => format!("imap: INBOX can be opened, uidvalidity={validity}"),
-        None => "imap: INBOX does not exist yet".to_owned(),
+    let inbox = inbox.map_or("does not exist yet".to_owned(), |validity| {
+        format!("can be opened, uidvalidity={validity}")
     });
-    facts.push(match capabilities.has("UIDPLUS") {
-        true => "imap: UIDPLUS: yes, copies have receipts".to_owned(),
-        false => "imap: UIDPLUS: no, a copy cannot be named nor taken out again".to_owned(),
-    });
-    facts.push(match (capabilities.has("LITERAL+"), capabilities.has("LITERAL-")) {
-        (true, _) => "imap: LITERAL+: yes".to_owned(),
-        (false, true) => {
-            "imap: LITERAL-: yes, messages over 4096 bytes cost one more round trip".to_owned()
-        }
-        (false, false) => "imap: LITERAL+: no, each message costs one more round trip".to_owned(),
-    });
-    facts.push(match capabilities.append_limit() {
-        Some(limit) => format!("imap: APPENDLIMIT: {limit} bytes"),
-        None => "imap: APPENDLIMIT: none told".to_owned(),
-    });
-    facts
+    let uidplus = match has("UIDPLUS") {
+        true => "yes, copies have receipts",
+        false => "no, a copy cannot be named nor taken out again",
+    };
+    let literals = match (has("LITERAL+"), has("LITERAL-")) {
+        (true, _) => "LITERAL+: yes",
+        (false, true) => "LITERAL-: yes, messages over 4096 bytes cost one more round trip",
+        (false, false) => "LITERAL+: no, each message costs one more round trip",
+    };
+    let limit = session.capabilities().append_limit();
+    let limit = limit.map_or("none told".to_owned(), |limit| format!("{limit} bytes"));
+    vec![
+        format!("imap: logged in to {host}:{port} ({tls}) as {user} for {account}"),
+        format!("imap: INBOX {inbox}"),
+        format!("imap: UIDPLUS: {uidplus}"),
+        format!("imap: {literals}"),
+        format!("imap: APPENDLIMIT: {limit}"),
+    ]
 }

@@ -2,20 +2,20 @@
 //! refused login is, and whose mailboxes a session shows.
 
 use std::fs;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crate::courier::Courier;
 use crate::cyrus::Cyrus;
+use crate::imap_script;
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
-use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Access, Need, Store};
-use onedrop::store::{Copy, MailboxOwner, Receipt, StoreError};
+use onedrop::store::{MailboxOwner, Receipt, StoreError};
 
 fn settings(dovecot: &Dovecot) -> ImapSettings {
     ImapSettings {
@@ -28,17 +28,7 @@ fn settings(dovecot: &Dovecot) -> ImapSettings {
 
 /// With the user and password that all servers here have.
 fn like_dovecots() -> ImapSettings {
-    ImapSettings {
-        host: "127.0.0.1".to_owned(),
-        port: 0,
-        tls: Tls::None,
-        ca_file: None,
-        user: "mda".to_owned(),
-        login: LoginForm::Sasl,
-        password: "store-secret".into(),
-        create_mailboxes: true,
-        dedup_by: DedupBy::Content,
-    }
+    ImapSettings { password: "store-secret".into(), ..imap_script::settings(0) }
 }
 
 fn store_with(settings: ImapSettings) -> ImapStore {
@@ -75,19 +65,9 @@ fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
 const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
      plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
 
-fn letter() -> Message {
-    Message::new(b"Message-ID: <login@b>\nSubject: s\n\nbody\n".to_vec(), DedupBy::Content)
-}
-
 fn append(store: &ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
-    let letter = letter();
-    let copy = Copy {
-        key: &[0; 32],
-        head: b"",
-        bytes: letter.own_copy(),
-        identity: letter.identity(),
-        recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
-    };
+    let letter = imap_script::letter(imap_script::LETTER);
+    let copy = imap_script::copy_of(&letter);
     let deadline = Deadline::new(Duration::from_secs(30), Duration::from_secs(10));
     store.reserve(destination, copy, Need::Write, &deadline)?.expect("a slot").append()
 }
@@ -276,7 +256,7 @@ fn a_template_names_the_account_in_the_login() {
     let users = users_in_a_file(&folder, &["lisa", "doug", "li*sa", "rig-probe"]);
     let dovecot = Dovecot::start_with_users(&format!("{users}auth_master_user_separator = *\n"));
     let template = || ImapSettings {
-        login: LoginForm::parse("{account}*{user}").expect("a template"),
+        login: LoginForm::try_from("{account}*{user}".to_owned()).expect("a template"),
         ..settings(&dovecot)
     };
     let store = store_with(template());

@@ -9,7 +9,11 @@ mod escapes;
 mod hostile;
 mod imap_dialogs;
 mod imap_login;
+mod imap_owner;
 mod imap_proof;
+mod imap_script;
+mod imap_sessions;
+mod imap_together;
 mod ipv6;
 #[path = "../support/mod.rs"]
 mod support;

@@ -10,6 +10,7 @@ mod group_commit;
 mod keys;
 mod layering;
 mod lmtp_wire;
+mod login;
 mod message;
 mod net;
 mod outcome;

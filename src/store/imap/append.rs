@@ -5,74 +5,36 @@
 //! trouble itself. A large message is announced and waits for the server's `+`, also where LITERAL+
 //! would spare the round trip: a missing mailbox or a full one is then known before the upload. The
 //! message is streamed from the caller's bytes; what is small goes out in one piece with its last
-//! bytes, after the look at the clock. Several small ones for one mailbox can go in one command,
-//! with one sync of the server's: all of them are stored or none.
+//! bytes, after the look at the clock. Several small ones for one mailbox can go in one command
+//! (MULTIAPPEND, RFC 3502), with one sync of the server's: all of them are stored or none.
 
+use std::slice;
 use std::time::Instant;
 
-use crate::deadline::Deadline;
-use crate::store::{Copy, Receipt};
-
-use super::session::{
-    Capabilities, CommandError, CommandOutput, ConnectError, Event, Refusal, Session, SessionError,
-};
+use super::error::ImapError;
+use super::session::{Capabilities, CommandOutput, Event, ImapSession, WANTS_MORE};
 use super::syntax;
+use super::wire::Wire;
+use crate::deadline::Deadline;
+use crate::store::{Copy, Receipt, StoreError};
 
 /// Messages above this size wait for the server's `+`.
 const ANNOUNCED_BYTES: usize = 1024 * 1024;
 /// RFC 7888: LITERAL- takes non-synchronising literals up to this size.
 const LITERAL_MINUS_BYTES: usize = 4096;
 
-/// Why a copy was not appended.
-#[derive(Debug)]
-pub enum AppendError {
-    /// Certainly not stored: the server answered NO or BAD, and was not itself in trouble.
-    Refused(Refusal),
-    /// Certainly not stored.
-    NotStored(String),
-    /// Certainly not stored: too little time is left for the answer.
-    TooLate(String),
-    /// Certainly not stored: there is no session for the account.
-    ConnectError(ConnectError),
-    /// Certainly not stored: the mailbox is not there, and is not to be made or cannot be.
-    NoMailbox(String),
-    /// Certainly not stored: larger than this limit.
-    TooBig { size: u64, limit: u64 },
-    /// The server may have taken it.
-    InDoubt(String),
-}
-
-impl From<CommandError> for AppendError {
-    fn from(error: CommandError) -> Self {
-        match error {
-            CommandError::Refused(refusal) => AppendError::Refused(refusal),
-            CommandError::Lost(why) => AppendError::NotStored(why),
-            CommandError::ConnectError(no) => AppendError::ConnectError(no),
-        }
-    }
-}
-
-impl SessionError for AppendError {
-    fn is_lost_session(&self) -> bool {
-        matches!(self, AppendError::NotStored(_))
-    }
-}
-
 /// One message of an APPEND.
 pub struct AppendMessage<'a> {
-    pub copy: &'a Copy<'a>,
-    pub deadline: &'a Deadline,
+    copy: &'a Copy<'a>,
+    deadline: &'a Deadline,
     /// Of its literal, in bytes.
-    pub size: usize,
+    size: usize,
 }
 
 impl<'a> AppendMessage<'a> {
     pub fn new(copy: &'a Copy<'a>, deadline: &'a Deadline) -> AppendMessage<'a> {
-        AppendMessage {
-            copy,
-            deadline,
-            size: syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes),
-        }
+        let size = syntax::literal_size(copy.head) + syntax::literal_size(copy.bytes);
+        AppendMessage { copy, deadline, size }
     }
 
     /// The options and the announcement of the literal.
@@ -80,9 +42,24 @@ impl<'a> AppendMessage<'a> {
         let flags = if seen { " (\\Seen)" } else { "" };
         format!("{flags} \"{}\" {{{}{plus}}}", syntax::date_time(self.copy.recorded_at), self.size)
     }
+
+    fn put(&self, wire: &Wire) -> Result<(), String> {
+        syntax::literal_form(self.copy.head, |piece| wire.put(piece))?;
+        syntax::literal_form(self.copy.bytes, |piece| wire.put(piece))
+    }
 }
 
-/// Whether the server takes `messages` in one command (MULTIAPPEND, RFC 3502: all of them or none).
+/// Until when the last bytes of all may be sent.
+pub fn until(messages: &[AppendMessage<'_>]) -> Instant {
+    first(messages, Deadline::last_bytes)
+}
+
+fn first(messages: &[AppendMessage<'_>], when: fn(&Deadline) -> Instant) -> Instant {
+    let times = messages.iter().map(|message| when(message.deadline));
+    times.min().unwrap_or_else(Instant::now)
+}
+
+/// Whether the server takes `messages` in one command.
 fn take_together(capabilities: &Capabilities, messages: &[AppendMessage<'_>]) -> bool {
     let limit = capabilities.append_limit().unwrap_or(u64::MAX);
     // An empty literal would be a wish to stop.
@@ -94,68 +71,58 @@ fn take_together(capabilities: &Capabilities, messages: &[AppendMessage<'_>]) ->
     capabilities.has("MULTIAPPEND") && messages.iter().all(small)
 }
 
-/// Appends `messages` (one, or such as [`take_together`]) to `mailbox` (as it is in a command),
-/// with `\Seen` if `seen`; returns a receipt for each.
+/// Appends `messages` (one, or small ones) to `mailbox` (as it is in a command), with `\Seen` if
+/// `seen`; returns a receipt for each.
 ///
 /// # Errors
-/// See [`AppendError`]; it is that of all. The session is closed wherever it may be out of step.
+/// That of all. The session is closed wherever it may be out of step.
 pub fn append(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     seen: bool,
     messages: &[AppendMessage<'_>],
-) -> Result<Vec<Receipt>, AppendError> {
+) -> Result<Vec<Receipt>, ImapError> {
     if messages.len() > 1 && !take_together(session.capabilities(), messages) {
-        return Err(AppendError::NotStored("not taken in one command".to_owned()));
+        return Err(ImapError::not_stored("not taken in one command"));
     }
-    let started = begin(session, mailbox, seen, messages, until(messages))?;
-    complete(session, &started, messages)
-}
-
-/// Until when the last bytes of all may be sent.
-pub fn until(messages: &[AppendMessage<'_>]) -> Instant {
-    messages.iter().map(|message| message.deadline.last_bytes()).min().unwrap_or_else(Instant::now)
-}
-
-/// An APPEND up to the last bytes, which make it take effect.
-pub struct StartedAppend {
-    tag: String,
+    let tag = begin(session, mailbox, seen, messages, until(messages))?;
+    complete(session, &tag, messages)
 }
 
 /// Puts everything but the last bytes on the wire, until `until`; small messages stay unsent.
+/// Returns the command's tag.
 ///
 /// # Errors
 /// As for [`append`]; never in doubt.
 fn begin(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     seen: bool,
     messages: &[AppendMessage<'_>],
     until: Instant,
-) -> Result<StartedAppend, AppendError> {
+) -> Result<String, ImapError> {
     let [first, others @ ..] = messages else {
-        return Err(AppendError::NotStored("nothing to append".to_owned()));
+        return Err(ImapError::not_stored("nothing to append"));
     };
-    if let Some(limit) =
-        session.capabilities().append_limit().filter(|limit| first.size as u64 > *limit)
-    {
-        return Err(AppendError::TooBig { size: first.size as u64, limit });
+    let (size, limit) = (first.size as u64, session.capabilities().append_limit());
+    if let Some(limit) = limit.filter(|limit| size > *limit) {
+        let why = format!("{size} bytes, the server's APPENDLIMIT is {limit}");
+        return Err(ImapError::Final(StoreError::TooBig, why));
     }
     let plus = if waits_for_plus(session.capabilities(), first.size) { "" } else { "+" };
     let tag = session.queue(&format!("APPEND {mailbox}{}", first.announced(seen, plus)), until)?;
     if plus.is_empty() {
         wait_for_plus(session, &tag)?;
     }
-    put_literal(session, &tag, first.copy)?;
-    for message in others {
-        let announced = format!("{}\r\n", message.announced(seen, plus));
-        session
-            .wire()
-            .put(announced.as_bytes())
-            .map_err(|error| not_sent(session, &tag, &error))?;
-        put_literal(session, &tag, message.copy)?;
-    }
-    Ok(StartedAppend { tag })
+    let wire = session.wire();
+    let put = first.put(wire).and_then(|()| {
+        others.iter().try_for_each(|message| {
+            wire.put(format!("{}\r\n", message.announced(seen, plus)).as_bytes())?;
+            message.put(wire)
+        })
+    });
+    put.map_err(|why| not_sent(session, &tag, &why))?;
+    Ok(tag)
 }
 
 /// Begins the append of one small message and sends what is not the last bytes, so that the server
@@ -164,47 +131,47 @@ fn begin(
 /// # Errors
 /// As for [`append`], never in doubt; also where the server would have to be waited for.
 pub fn begin_early(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     seen: bool,
     message: &AppendMessage<'_>,
     until: Instant,
-) -> Result<StartedAppend, AppendError> {
+) -> Result<String, ImapError> {
     if waits_for_plus(session.capabilities(), message.size) {
-        return Err(AppendError::NotStored("the server is to be waited for".to_owned()));
+        return Err(ImapError::not_stored("the server is to be waited for"));
     }
-    let started = begin(session, mailbox, seen, std::slice::from_ref(message), until)?;
-    session.wire().send().map_err(|error| not_sent(session, &started.tag, &error))?;
-    Ok(started)
+    let tag = begin(session, mailbox, seen, slice::from_ref(message), until)?;
+    session.wire().send().map_err(|why| not_sent(session, &tag, &why))?;
+    Ok(tag)
 }
 
-/// Ends what was begun: looks at the clock, sends the last bytes and waits for the answer.
+/// Ends what was begun as `tag`: looks at the clock, sends the last bytes and waits for the answer.
 ///
 /// # Errors
 /// As for [`append`].
 pub fn complete(
-    session: &mut Session,
-    started: &StartedAppend,
+    session: &mut ImapSession,
+    tag: &str,
     messages: &[AppendMessage<'_>],
-) -> Result<Vec<Receipt>, AppendError> {
-    let tag = &started.tag;
+) -> Result<Vec<Receipt>, ImapError> {
     session.wire().wait_until(until(messages));
     // What is small goes out in one piece, and until then nothing has.
     if session.wire().has_sent() {
-        session.wire().send().map_err(|error| not_sent(session, tag, &error))?;
+        session.wire().send().map_err(|why| not_sent(session, tag, &why))?;
         nothing_said_yet(session, tag)?;
     }
     for (at, message) in messages.iter().enumerate() {
         if let Err(too_late) = message.deadline.pass_point_of_no_return() {
-            messages[..at].iter().for_each(|message| message.deadline.answered());
-            return Err(AppendError::TooLate(session.close(too_late)));
+            answered(&messages[..at]);
+            return Err(ImapError::not_stored(session.close(too_late)));
         }
     }
-    let outcome = finish(session, tag, messages);
-    if !matches!(outcome, Ok(_) | Err(AppendError::InDoubt(_))) {
-        messages.iter().for_each(|message| message.deadline.answered());
-    }
-    outcome
+    finish(session, tag, messages)
+}
+
+/// The watchdog need not wait for them.
+fn answered(messages: &[AppendMessage<'_>]) {
+    messages.iter().for_each(|message| message.deadline.answered());
 }
 
 fn waits_for_plus(capabilities: &Capabilities, size: usize) -> bool {
@@ -218,50 +185,39 @@ fn waits_for_plus(capabilities: &Capabilities, size: usize) -> bool {
     size > at_once
 }
 
-fn wait_for_plus(session: &mut Session, tag: &str) -> Result<(), AppendError> {
-    let event =
-        session.wire().send().map_err(|error| error.to_string()).and_then(|()| session.next(tag));
-    match event {
+fn wait_for_plus(session: &mut ImapSession, tag: &str) -> Result<(), ImapError> {
+    match session.answer(tag) {
         Ok(Event::GoOn) => Ok(()),
         // Instead of `+`: the command is over, and the session can go on.
-        Ok(Event::Refused(refusal)) => Err(AppendError::Refused(refusal)),
-        Ok(Event::Done(_)) => Err(AppendError::NotStored(
-            session.close("the server said OK to a message it has not got"),
-        )),
-        Err(why) => Err(AppendError::NotStored(session.close(why))),
+        Ok(Event::Refused(no)) => Err(ImapError::Refused(no)),
+        Ok(Event::Done(_)) => Err(session.lost("the server said OK to a message it has not got")),
+        Err(why) => Err(session.lost(why)),
     }
 }
 
-fn put_literal(session: &mut Session, tag: &str, copy: &Copy<'_>) -> Result<(), AppendError> {
-    let wire = session.wire();
-    let put = syntax::literal_form(copy.head, |piece| wire.put(piece))
-        .and_then(|()| syntax::literal_form(copy.bytes, |piece| wire.put(piece)));
-    put.map_err(|error| not_sent(session, tag, &error))
-}
-
 /// A server that hangs up in the middle may have said why.
-fn not_sent(session: &mut Session, tag: &str, error: &std::io::Error) -> AppendError {
-    let refusal = match session.early(tag) {
-        Ok(Some(Event::Refused(refusal))) => Some(refusal),
-        _ => None,
-    };
-    let why = session.close(format!("sending the message: {error}"));
-    refusal.map_or(AppendError::NotStored(why), AppendError::Refused)
+fn not_sent(session: &mut ImapSession, tag: &str, why: &str) -> ImapError {
+    let said = session.early(Some(tag));
+    let lost = session.lost(format!("sending the message: {why}"));
+    match said {
+        Ok(Some(Event::Refused(no))) => ImapError::Refused(no),
+        _ => lost,
+    }
 }
 
 /// An answer to a command that is not complete yet: a refusal is final; an OK proves nothing, but a
 /// server that says it may have stored the literal, so the copy is in doubt.
-fn nothing_said_yet(session: &mut Session, tag: &str) -> Result<(), AppendError> {
-    let error = match session.early(tag) {
+fn nothing_said_yet(session: &mut ImapSession, tag: &str) -> Result<(), ImapError> {
+    let error = match session.early(Some(tag)) {
         Ok(None) => return Ok(()),
-        Ok(Some(Event::Refused(refusal))) => {
+        Ok(Some(Event::Refused(no))) => {
             session.close("refused early");
-            AppendError::Refused(refusal)
+            ImapError::Refused(no)
         }
-        Ok(Some(_)) => AppendError::InDoubt(
-            session.close("the server answered before the command was complete"),
-        ),
-        Err(why) => AppendError::NotStored(session.close(why)),
+        Ok(Some(_)) => {
+            in_doubt(session.close("the server answered before the command was complete"))
+        }
+        Err(why) => session.lost(why),
     };
     Err(error)
 }
@@ -275,47 +231,43 @@ const UNSURE: [&str; 3] = ["SERVERBUG", "INUSE", "UNAVAILABLE"];
 /// what was in time when the clock was looked at is not cut off in the middle; one whose deadline
 /// has passed by now is not sent.
 fn finish(
-    session: &mut Session,
+    session: &mut ImapSession,
     tag: &str,
     messages: &[AppendMessage<'_>],
-) -> Result<Vec<Receipt>, AppendError> {
-    let first = |ends: fn(&Deadline) -> Instant| {
-        messages.iter().map(|message| ends(message.deadline)).min()
-    };
-    session.wire().wait_until(first(Deadline::end).unwrap_or_else(Instant::now));
+) -> Result<Vec<Receipt>, ImapError> {
+    session.wire().wait_until(first(messages, Deadline::end));
     let sent = session.wire().put(b"\r\n").and_then(|()| session.wire().send());
-    session.wire().wait_until(first(Deadline::answer_until).unwrap_or_else(Instant::now));
-    let event = sent.map_err(|error| error.to_string()).and_then(|()| session.next(tag));
-    match event {
+    session.wire().wait_until(first(messages, Deadline::answer_until));
+    match sent.and_then(|()| session.answer(tag)) {
         Ok(Event::Done(answer)) => Ok(receipts(&answer, messages.len())),
-        Ok(Event::Refused(refusal)) if UNSURE.contains(&refusal.code.as_str()) => {
-            Err(AppendError::InDoubt(refusal.text))
+        Ok(Event::Refused(no)) if UNSURE.contains(&no.code.as_str()) => Err(in_doubt(no.text)),
+        Ok(Event::Refused(no)) => {
+            answered(messages);
+            Err(ImapError::Refused(no))
         }
-        Ok(Event::Refused(refusal)) => Err(AppendError::Refused(refusal)),
-        Ok(Event::GoOn) => {
-            Err(AppendError::InDoubt(session.close("the server wants more of a complete command")))
-        }
-        Err(why) => Err(AppendError::InDoubt(session.close(why))),
+        Ok(Event::GoOn) => Err(in_doubt(session.close(WANTS_MORE))),
+        Err(why) => Err(in_doubt(session.close(why))),
     }
+}
+
+fn in_doubt(why: String) -> ImapError {
+    ImapError::Final(StoreError::InDoubt, why)
 }
 
 /// APPENDUID (RFC 4315, section 3) where it names as many messages as there are, in their order;
 /// servers were seen that leave it out or get it wrong.
 fn receipts(answer: &CommandOutput, count: usize) -> Vec<Receipt> {
-    named(answer, count).unwrap_or_else(|| vec![Receipt::Unnamed; count])
+    let named = answer.code.as_ref().filter(|(name, _)| name == "APPENDUID");
+    named
+        .and_then(|(_, arguments)| uid_receipts(arguments, count))
+        .unwrap_or_else(|| vec![Receipt::Unnamed; count])
 }
 
-fn named(answer: &CommandOutput, count: usize) -> Option<Vec<Receipt>> {
-    let (name, arguments) = answer.code.as_ref()?;
+/// A UIDVALIDITY and a set of exactly `count` UIDs that rise, as those of messages appended
+/// together do.
+fn uid_receipts(arguments: &str, count: usize) -> Option<Vec<Receipt>> {
     let (validity, set) = arguments.split_once(' ')?;
     let validity = validity.parse::<u32>().ok().filter(|validity| *validity > 0)?;
-    let uids = uids(set, count)?;
-    (name == "APPENDUID")
-        .then(|| uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect())
-}
-
-/// A set of exactly `count` UIDs that rise, as those of messages appended together do.
-fn uids(set: &str, count: usize) -> Option<Vec<u32>> {
     let mut uids = Vec::with_capacity(count);
     for range in set.split(',') {
         let (from, to) = range.split_once(':').unwrap_or((range, range));
@@ -326,68 +278,33 @@ fn uids(set: &str, count: usize) -> Option<Vec<u32>> {
         }
         uids.extend(from..=to);
     }
-    (uids.len() == count).then_some(uids)
+    let receipts = uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect::<Vec<_>>();
+    (receipts.len() == count).then_some(receipts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(name: &str, arguments: &str, count: usize) -> Vec<Receipt> {
-        receipts(
-            &CommandOutput {
-                code: Some((name.to_owned(), arguments.to_owned())),
-                responses: Vec::new(),
-            },
-            count,
-        )
-    }
-
-    #[test]
-    fn only_a_plain_pair_of_numbers_is_a_receipt() {
-        let uid = |uid| Receipt::Uid { validity: 7, uid };
-        assert_eq!(told("APPENDUID", "7 42", 1), [uid(42)]);
-        for odd in [
-            "",
-            "7",
-            "0 42",
-            "7 0",
-            "7 42:43",
-            "7 42,43",
-            "7 -1",
-            "7 42 1",
-            "7 4294967296",
-            "x y",
-            "7 0:0",
-        ] {
-            assert_eq!(told("APPENDUID", odd, 1), [Receipt::Unnamed], "{odd}");
-        }
-        assert_eq!(told("COPYUID", "7 42", 1), [Receipt::Unnamed]);
-        assert_eq!(receipts(&CommandOutput::default(), 2), [Receipt::Unnamed, Receipt::Unnamed]);
-    }
-
     #[test]
     fn messages_appended_together_have_a_receipt_each_or_none_has() {
-        let uids = |uids: [u32; 3]| uids.map(|uid| Receipt::Uid { validity: 7, uid });
-        assert_eq!(told("APPENDUID", "7 42:44", 3), uids([42, 43, 44]));
-        assert_eq!(told("APPENDUID", "7 1,3:4", 3), uids([1, 3, 4]));
-        for odd in [
-            "7 42",
-            "7 42:43",
-            "7 42:45",
-            "7 44:42",
-            "7 3,2,1",
-            "7 1:2,2",
-            "7 1:4294967295",
-            "7 1,2,3,4",
-            "7 1,,3",
-        ] {
-            assert_eq!(told("APPENDUID", odd, 3), vec![Receipt::Unnamed; 3], "{odd}");
+        let uids = |uids: &[u32]| {
+            Some(uids.iter().map(|uid| Receipt::Uid { validity: 7, uid: *uid }).collect())
+        };
+        assert_eq!(uid_receipts("7 42", 1), uids(&[42]));
+        assert_eq!(uid_receipts("7 42:44", 3), uids(&[42, 43, 44]));
+        assert_eq!(uid_receipts("7 1,3:4", 3), uids(&[1, 3, 4]));
+        let one = "|7|0 42|7 0|7 42:43|7 42,43|7 -1|7 42 1|7 4294967296|x y|7 0:0";
+        let three = "7 42|7 42:43|7 42:45|7 44:42|7 3,2,1|7 1:2,2|7 1:4294967295|7 1,2,3,4|7 1,,3";
+        for (count, odd) in [(1, one), (3, three)] {
+            for arguments in odd.split('|') {
+                assert_eq!(uid_receipts(arguments, count), None, "{arguments}");
+            }
         }
     }
 
     #[test]
-    fn who_waits_for_the_plus() {
+    fn a_message_waits_for_the_plus_by_its_size() {
         let waits = |list: &str, size| waits_for_plus(&Capabilities::parse(list), size);
         assert!(!waits("LITERAL+", ANNOUNCED_BYTES) && waits("LITERAL+", ANNOUNCED_BYTES + 1));
         assert!(!waits("LITERAL-", 4096) && waits("LITERAL-", 4097));

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use crate::deadline::Deadline;
@@ -30,14 +30,9 @@ pub fn is_small(copy: &Copy<'_>) -> bool {
 
 /// The appends that are under way, by account and mailbox.
 #[derive(Default)]
-pub struct Appends {
-    mailboxes: Mutex<UsedMailboxes>,
-}
+pub struct Appends(Mutex<HashMap<(String, String), Weak<MailboxAppends>>>);
 
-/// Mailboxes by account and name, each with how many use it.
-type UsedMailboxes = HashMap<(String, String), (usize, Arc<Mailbox>)>;
-
-struct Mailbox {
+struct MailboxAppends {
     group: GroupCommit<OwnedCopy, Appended>,
     /// An append has begun early.
     has_begun: AtomicBool,
@@ -56,11 +51,11 @@ struct OwnedCopy {
 impl Appends {
     /// Notes that an append to `destination` begins early; others do not wait for it. `None` where
     /// other appends are under way: then it is better to go with them.
-    pub fn begin(&self, destination: &Destination) -> Option<EarlyMark<'_>> {
-        let entry = self.entry(destination);
-        let is_first = entry.mailbox.group.count() == (0, 0)
-            && !entry.mailbox.has_begun.swap(true, Ordering::Relaxed);
-        is_first.then(|| EarlyMark(entry))
+    pub fn begin(&self, destination: &Destination) -> Option<EarlyMark> {
+        let mailbox = self.mailbox(destination);
+        let is_first =
+            mailbox.group.count() == (0, 0) && !mailbox.has_begun.swap(true, Ordering::Relaxed);
+        is_first.then(|| EarlyMark(mailbox))
     }
 
     /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this
@@ -75,9 +70,9 @@ impl Appends {
         deadline: &Deadline,
         append: impl FnOnce(&[(Copy<'_>, &Deadline)]) -> Vec<Appended>,
     ) -> Appended {
-        let entry = self.entry(destination);
+        let mailbox = self.mailbox(destination);
         let owned = || OwnedCopy::of(copy, deadline);
-        let leader = match entry.mailbox.group.wait(owned, deadline.last_bytes()) {
+        let leader = match mailbox.group.wait(owned, deadline.last_bytes()) {
             Waited::Leads(leader) => leader,
             Waited::Done(appended) => return appended,
             Waited::TimedOut => {
@@ -93,36 +88,25 @@ impl Appends {
         own
     }
 
-    fn entry(&self, destination: &Destination) -> Entry<'_> {
-        let key = (destination.account.clone(), destination.mailbox.clone());
-        let mut mailboxes = self.mailboxes();
-        let (users, mailbox) = mailboxes.entry(key.clone()).or_default();
-        *users += 1;
-        Entry { appends: self, key, mailbox: Arc::clone(mailbox) }
-    }
-
-    fn mailboxes(&self) -> MutexGuard<'_, UsedMailboxes> {
+    /// What all appends to `destination` share; forgotten some time after the last of them.
+    fn mailbox(&self, destination: &Destination) -> Arc<MailboxAppends> {
         // Nothing that can panic is done under this lock.
-        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many appends wait for their turn.
-    #[cfg(test)]
-    pub fn waiting(&self) -> usize {
-        self.mailboxes().values().map(|(_, mailbox)| mailbox.group.count().1).sum()
-    }
-
-    /// Whether an append to any mailbox is under way.
-    #[cfg(test)]
-    pub fn is_busy(&self) -> bool {
-        !self.mailboxes().is_empty()
+        let mut mailboxes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (destination.account.clone(), destination.mailbox.clone());
+        if let Some(mailbox) = mailboxes.get(&key).and_then(Weak::upgrade) {
+            return mailbox;
+        }
+        mailboxes.retain(|_, mailbox| mailbox.strong_count() > 0);
+        let mailbox = Arc::<MailboxAppends>::default();
+        mailboxes.insert(key, Arc::downgrade(&mailbox));
+        mailbox
     }
 }
 
-impl Default for Mailbox {
-    fn default() -> Mailbox {
+impl Default for MailboxAppends {
+    fn default() -> MailboxAppends {
         let group = GroupCommit::new(1, MOST, None, abandoned);
-        Mailbox { group, has_begun: AtomicBool::new(false) }
+        MailboxAppends { group, has_begun: AtomicBool::new(false) }
     }
 }
 
@@ -130,32 +114,12 @@ fn abandoned() -> Appended {
     Err(StoreError::InDoubt("the thread that appended it did not say what came of it".to_owned()))
 }
 
-/// A mailbox in use; it is forgotten when the last user leaves.
-struct Entry<'a> {
-    appends: &'a Appends,
-    key: (String, String),
-    mailbox: Arc<Mailbox>,
-}
-
-impl Drop for Entry<'_> {
-    fn drop(&mut self) {
-        let mut mailboxes = self.appends.mailboxes();
-        // Counted under the lock: what an Arc counts is too much until its owner is gone.
-        if let Some((users, _)) = mailboxes.get_mut(&self.key) {
-            *users -= 1;
-            if *users == 0 {
-                mailboxes.remove(&self.key);
-            }
-        }
-    }
-}
-
 /// An append that has begun early; over when dropped.
-pub struct EarlyMark<'a>(Entry<'a>);
+pub struct EarlyMark(Arc<MailboxAppends>);
 
-impl Drop for EarlyMark<'_> {
+impl Drop for EarlyMark {
     fn drop(&mut self) {
-        self.0.mailbox.has_begun.store(false, Ordering::Relaxed);
+        self.0.has_begun.store(false, Ordering::Relaxed);
     }
 }
 
@@ -174,30 +138,5 @@ impl OwnedCopy {
     fn copy(&self) -> Copy<'_> {
         let OwnedCopy { key, head, bytes, identity, recorded_at, .. } = self;
         Copy { key, head, bytes, identity, recorded_at: *recorded_at }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn nothing_is_kept_of_a_mailbox_that_two_threads_leave_at_once() {
-        let (appends, together) = (Appends::default(), Barrier::new(2));
-        for _ in 0..2000 {
-            thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        let entry = appends.entry(&Destination::inbox("doug"));
-                        together.wait();
-                        drop(entry);
-                    });
-                }
-            });
-            assert!(appends.mailboxes().is_empty());
-        }
     }
 }

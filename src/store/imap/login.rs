@@ -14,13 +14,15 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 
-use super::session::{Capabilities, CommandError, ConnectError, Refusal, Session, guarded};
+use super::error::{ImapError, Meaning, Rejection};
+use super::session::{Capabilities, ImapSession, guarded};
 use super::syntax;
 use super::wire::Wire;
-use super::witness::{Span, Verdict, Witnesses};
+use super::witness::{LoginSpan, LoginVerdict, Witnesses};
 use super::{ImapSettings, Tls};
 use crate::login::LoginForm;
 use crate::net::tls;
+use crate::store::StoreError;
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
@@ -34,62 +36,6 @@ pub struct Connector {
     witnesses: Witnesses,
     /// By the capabilities of the last login.
     has_multiappend: AtomicBool,
-}
-
-/// Whose mailboxes a login is for.
-#[derive(Clone, Copy)]
-enum LoginAs<'a> {
-    Account(&'a str),
-    /// The user that logs in.
-    Itself,
-}
-
-impl std::fmt::Display for LoginAs<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LoginAs::Account(account) => write!(f, " for {account}"),
-            LoginAs::Itself => f.write_str(" for itself"),
-        }
-    }
-}
-
-/// Why one login came to nothing.
-pub enum LoginError {
-    /// The server said NO or BAD.
-    Refused(Refusal),
-    Failed(ConnectError),
-}
-
-impl LoginError {
-    /// Whether the server denies that this user may log in (RFC 5530), and says nothing else.
-    pub fn denies_identity(&self) -> bool {
-        const CODES: [&str; 2] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"];
-        matches!(self, LoginError::Refused(no) if CODES.contains(&no.code.as_str()))
-    }
-
-    pub fn why(self) -> String {
-        match self {
-            LoginError::Refused(no) => no.text,
-            LoginError::Failed(no) => no.why(),
-        }
-    }
-}
-
-impl From<String> for LoginError {
-    fn from(why: String) -> Self {
-        LoginError::Failed(ConnectError::Failed(why))
-    }
-}
-
-impl LoginError {
-    fn map(self, say: impl FnOnce(String) -> String) -> LoginError {
-        match self {
-            LoginError::Refused(Refusal { code, text }) => {
-                LoginError::Refused(Refusal { code, text: say(text) })
-            }
-            LoginError::Failed(no) => LoginError::Failed(no.map(say)),
-        }
-    }
 }
 
 /// SASL PLAIN (RFC 4616) for the crate.
@@ -117,43 +63,40 @@ impl Connector {
     ///
     /// # Errors
     /// What stood in the way, with host, user and account, without the password.
-    pub fn open(&self, account: &str, until: Instant) -> Result<Session, ConnectError> {
-        let (mut session, mut at) = self.log_in(account, until);
+    pub fn open(&self, account: &str, until: Instant) -> Result<ImapSession, ImapError> {
         for _ in 0..2 {
+            let (session, at) = self.log_in(account, until);
             let why = match session {
-                Ok(session) => return Ok(session),
-                Err(LoginError::Failed(no)) => return Err(no),
-                Err(LoginError::Refused(no)) if !CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
-                    return Err(ConnectError::Failed(no.text));
-                }
                 // Whose fault it is shows only beside other logins.
-                Err(LoginError::Refused(no)) => no.text,
+                Err(ImapError::Refused(no)) if CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
+                    no.text
+                }
+                session => return session.map_err(certainly_ended),
             };
-            match self.judge(account, at, until) {
-                Verdict::Accounts(witness) => {
-                    return Err(ConnectError::NoAccount(format!(
-                        "{why}; but {witness} can log in"
-                    )));
+            let judged = self.witnesses.judge(account, at, until, |witness| {
+                let (session, span) = self.log_in(witness, until);
+                session.map(|_| span).map_err(ImapError::text)
+            });
+            let (meaning, proof): (Meaning, _) = match judged {
+                LoginVerdict::Accounts(witness) => {
+                    (StoreError::NoAccount, format!("but {witness} can log in"))
                 }
-                Verdict::Ours(proof) => {
-                    let text =
-                        format!("{why}; perhaps store.user or its password is wrong: {proof}");
-                    return Err(ConnectError::Setup(text));
+                LoginVerdict::Ours(proof) => {
+                    (StoreError::Setup, format!("{PERHAPS_OURS}: {proof}"))
                 }
-                Verdict::Unknown(doubt) => {
-                    let text =
-                        format!("{why}; perhaps store.user or its password is wrong: {doubt}");
-                    return Err(ConnectError::Failed(text));
+                LoginVerdict::Unknown(doubt) => {
+                    (StoreError::NotStored, format!("{PERHAPS_OURS}: {doubt}"))
                 }
                 // Perhaps it was our password that was wrong until a moment ago.
-                Verdict::OnlyAfter(_) => (session, at) = self.log_in(account, until),
-            }
+                LoginVerdict::OnlyAfter => continue,
+            };
+            return Err(ImapError::Final(meaning, format!("{why}; {proof}")));
         }
-        session.map_err(|no| match no {
-            LoginError::Refused(no) => {
-                ConnectError::Failed(format!("{}; others can log in now", no.text))
+        self.log_in(account, until).0.map_err(|error| match error {
+            ImapError::Refused(no) => {
+                ImapError::not_stored(format!("{}; others can log in now", no.text))
             }
-            LoginError::Failed(no) => no,
+            other => other,
         })
     }
 
@@ -163,23 +106,15 @@ impl Connector {
     }
 
     /// A session of the user's own, for none of the accounts.
-    pub fn open_own(&self, until: Instant) -> Result<Session, LoginError> {
-        self.connect_and_log_in(LoginAs::Itself, until)
-    }
-
-    /// What others' logins say about a refusal of `account`.
-    fn judge(&self, account: &str, refused: Span, until: Instant) -> Verdict {
-        self.witnesses.judge(account, refused, until, |witness| {
-            let (session, span) = self.log_in(witness, until);
-            session.map(|_| span).map_err(LoginError::why)
-        })
+    pub fn open_own(&self, until: Instant) -> Result<ImapSession, ImapError> {
+        self.connect_and_log_in(None, until)
     }
 
     /// Logs in once.
-    fn log_in(&self, account: &str, until: Instant) -> (Result<Session, LoginError>, Span) {
+    fn log_in(&self, account: &str, until: Instant) -> (Result<ImapSession, ImapError>, LoginSpan) {
         let began = Instant::now();
-        let session = self.connect_and_log_in(LoginAs::Account(account), until);
-        let span = Span { began, ended: Instant::now() };
+        let session = self.connect_and_log_in(Some(account), until);
+        let span = LoginSpan { began, ended: Instant::now() };
         if let Ok(session) = &session {
             self.witnesses.logged_in(account, span);
             let has_multiappend = session.capabilities().has("MULTIAPPEND");
@@ -188,16 +123,26 @@ impl Connector {
         (session, span)
     }
 
-    fn connect_and_log_in(&self, who: LoginAs<'_>, until: Instant) -> Result<Session, LoginError> {
+    /// Logs in for `account`, or for the user itself.
+    fn connect_and_log_in(
+        &self,
+        account: Option<&str>,
+        until: Instant,
+    ) -> Result<ImapSession, ImapError> {
         let ImapSettings { host, port, user, .. } = &self.settings;
-        let wire = Wire::connect(host, *port, until)
-            .map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
+        let wire = Wire::connect(host, *port, until).map_err(|why| {
+            ImapError::not_stored(format!("cannot connect to {host}:{port}: {why}"))
+        })?;
         wire.begin(until, LOGIN_BYTES);
-        self.greet(&wire)
-            .map_err(|why| LoginError::from(format!("{host}:{port}: {why}")))
+        let greeted = self.greet(&wire);
+        greeted
+            .map_err(|why| ImapError::not_stored(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
-                self.authenticate(&wire, &capabilities, who, until).map_err(|no| {
-                    no.map(|why| format!("cannot log in to {host}:{port} as {user}{who}: {why}"))
+                let session = self.authenticate(&wire, &capabilities, account, until);
+                session.map_err(|error| {
+                    let account = account.unwrap_or("itself");
+                    let doing = format!("cannot log in to {host}:{port} as {user} for {account}");
+                    error.map(|why| format!("{doing}: {why}"))
                 })
             })
             .inspect_err(|_| wire.close())
@@ -209,20 +154,19 @@ impl Connector {
         if self.settings.tls == Tls::Implicit {
             self.start_tls(wire)?;
         }
-        let greeting = line(wire)?;
-        let text = String::from_utf8_lossy(&greeting).into_owned();
+        let greeting = wire.read_line()?;
+        let said = syntax::clean(&greeting);
+        let text = String::from_utf8_lossy(&greeting);
         let mut words = text.splitn(3, ' ');
         match (words.next(), words.next().unwrap_or("").to_ascii_uppercase().as_str()) {
             (Some("*"), "OK") => {}
-            (Some("*"), "BYE") => {
-                return Err(format!("the server turns us away: {}", syntax::clean(&greeting)));
-            }
+            (Some("*"), "BYE") => return Err(format!("the server turns us away: {said}")),
             // It is not known whose mailboxes a pre-authenticated connection shows, nor whether TLS
             // protects it.
             (Some("*"), "PREAUTH") => {
                 return Err("the server's PREAUTH greeting cannot be used: we must log in".into());
             }
-            _ => return Err(format!("no IMAP greeting: {}", syntax::clean(&greeting))),
+            _ => return Err(format!("no IMAP greeting: {said}")),
         }
         if self.settings.tls == Tls::StartTls {
             ask_for_tls(wire)?;
@@ -240,27 +184,25 @@ impl Connector {
                 self.tls.get_or_init(|| Arc::new(config))
             }
         };
-        wire.start_tls(Arc::clone(config), &self.settings.host)
-            .map_err(|error| format!("TLS: {error}"))
+        wire.start_tls(Arc::clone(config), &self.settings.host).map_err(|why| format!("TLS: {why}"))
     }
 
     fn authenticate(
         &self,
         wire: &Wire,
         capabilities: &Capabilities,
-        who: LoginAs<'_>,
+        account: Option<&str>,
         until: Instant,
-    ) -> Result<Session, LoginError> {
+    ) -> Result<ImapSession, ImapError> {
         let ImapSettings { user, password, login, .. } = &self.settings;
         let password = password.expose_secret();
-        let no_account = |why: String| LoginError::Failed(ConnectError::NoAccount(why));
-        let (identity, name) = match (login, who) {
-            (LoginForm::Sasl, LoginAs::Account(account)) => (account, user.clone()),
-            (LoginForm::Sasl, LoginAs::Itself) => (user.as_str(), user.clone()),
-            (LoginForm::Template(template), LoginAs::Account(account)) => {
+        let no_account = |why: String| ImapError::Final(StoreError::NoAccount, why);
+        let (identity, name) = match (login, account) {
+            (LoginForm::Sasl, account) => (account.unwrap_or(user), user.clone()),
+            (LoginForm::Template(template), Some(account)) => {
                 ("", template.name(account, user).map_err(no_account)?)
             }
-            (LoginForm::Template(_), LoginAs::Itself) => ("", user.clone()),
+            (LoginForm::Template(_), None) => ("", user.clone()),
         };
         if [identity, &name, password].iter().any(|part| part.contains('\0')) {
             return Err(no_account("account, user and password cannot hold NUL".to_owned()));
@@ -273,23 +215,15 @@ impl Connector {
         };
         let mut client = imap::Client::new(wire.clone());
         client.greeting_read = true;
-        match guarded(|| client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error))?
-        {
+        let call = || client.authenticate(mechanism, &Plain(plain)).map_err(|(error, _)| error);
+        match guarded(call).map_err(ImapError::not_stored)? {
             Ok(session) => {
                 let capabilities = capabilities_at_login(wire);
-                Session::new(session, wire.clone(), capabilities, until).map_err(
-                    |error| match error {
-                        CommandError::ConnectError(no) => LoginError::Failed(no),
-                        CommandError::Refused(Refusal { text: why, .. })
-                        | CommandError::Lost(why) => LoginError::from(why),
-                    },
-                )
+                let session = ImapSession::new(session, wire.clone(), capabilities, until);
+                session.map_err(certainly_ended)
             }
-            Err(imap::Error::Io(error)) => Err(LoginError::from(error.to_string())),
-            Err(error) => {
-                let said = what_was_said(wire, &error, &[&encoded, password]);
-                Err(refused(said))
-            }
+            Err(imap::Error::Io(error)) => Err(ImapError::not_stored(error.to_string())),
+            Err(error) => Err(refused(wire, &error, &[&encoded, password])),
         }
     }
 }
@@ -299,32 +233,29 @@ impl Connector {
 const CODES_OF_REFUSAL: [&str; 5] =
     ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
 
-fn refused(said: String) -> LoginError {
-    let code = said.split_once(' ').and_then(|(_, text)| syntax::response_code(text));
-    LoginError::Refused(Refusal {
-        code: code.map(|(name, _)| name).unwrap_or_default(),
-        text: said,
-    })
+const PERHAPS_OURS: &str = "perhaps store.user or its password is wrong";
+
+/// There is no session, and another one would not be had.
+fn certainly_ended(error: ImapError) -> ImapError {
+    match error {
+        ImapError::Final(..) => error,
+        other => ImapError::not_stored(other.text()),
+    }
 }
 
 /// STARTTLS by hand: the crate would keep what it has read ahead.
 fn ask_for_tls(wire: &Wire) -> Result<(), String> {
-    wire.put(b"s1 STARTTLS\r\n").and_then(|()| wire.send()).map_err(|error| error.to_string())?;
-    loop {
-        let answer = line(wire)?;
-        if answer.starts_with(b"* ") {
-            continue;
-        }
-        let is_ok = answer.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"s1 OK "));
-        return match is_ok || answer.eq_ignore_ascii_case(b"s1 OK") {
-            true => Ok(()),
-            false => Err(format!("no STARTTLS: {}", syntax::clean(&answer))),
-        };
+    wire.put(b"s1 STARTTLS\r\n")?;
+    wire.send()?;
+    let mut answer = wire.read_line()?;
+    while answer.starts_with(b"* ") {
+        answer = wire.read_line()?;
     }
-}
-
-fn line(wire: &Wire) -> Result<Vec<u8>, String> {
-    wire.read_line().map_err(|error| error.to_string())
+    let is_ok = answer.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"s1 OK "));
+    match is_ok || answer.eq_ignore_ascii_case(b"s1 OK") {
+        true => Ok(()),
+        false => Err(format!("no STARTTLS: {}", syntax::clean(&answer))),
+    }
 }
 
 fn capability_code(text: &str) -> Capabilities {
@@ -337,32 +268,33 @@ fn capability_code(text: &str) -> Capabilities {
 /// Capabilities that came with the OK to AUTHENTICATE: in its code, or in an untagged line before
 /// it.
 fn capabilities_at_login(wire: &Wire) -> Capabilities {
-    for line in wire.tapped().iter().rev() {
-        let line = String::from_utf8_lossy(line);
+    let lines = wire.tapped().into_iter().rev();
+    let mut told = lines.map(|line| {
         let (tag, rest) = line.trim_end().split_once(' ').unwrap_or_default();
         let (word, rest) = rest.split_once(' ').unwrap_or_default();
-        let capabilities = match tag {
+        match tag {
             "*" if word.eq_ignore_ascii_case("CAPABILITY") => Capabilities::parse(rest),
             "*" => Capabilities::default(),
             _ => capability_code(rest),
-        };
-        if !capabilities.is_empty() {
-            return capabilities;
         }
-    }
-    Capabilities::default()
+    });
+    told.find(|capabilities| !capabilities.is_empty()).unwrap_or_default()
 }
 
-/// The server's last line without its tag, and without anything secret it may have echoed.
-fn what_was_said(wire: &Wire, error: &imap::Error, secrets: &[&str]) -> String {
-    let Some(last) = wire.tapped().pop() else { return error.to_string() };
-    let mut text = String::from_utf8_lossy(&last).into_owned();
-    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
-        text = text.replace(*secret, "***");
-    }
-    let text = syntax::clean(text.as_bytes());
-    match text.split_once(' ') {
-        Some((tag, rest)) if tag != "*" => rest.to_owned(),
-        _ => text,
-    }
+/// The server's last line without its tag, and without anything secret it may have echoed; what the
+/// crate says where there is none.
+fn refused(wire: &Wire, error: &imap::Error, secrets: &[&str]) -> ImapError {
+    let said = wire.tapped().pop().map(|mut line| {
+        for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+            line = line.replace(*secret, "***");
+        }
+        let line = syntax::clean(line.as_bytes());
+        match line.split_once(' ') {
+            Some((tag, rest)) if tag != "*" => rest.to_owned(),
+            _ => line,
+        }
+    });
+    let text = said.unwrap_or_else(|| error.to_string());
+    let code = text.split_once(' ').and_then(|(_, text)| syntax::response_code(text));
+    ImapError::Refused(Rejection { code: code.map(|(name, _)| name).unwrap_or_default(), text })
 }

@@ -8,12 +8,12 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use super::error::ImapError;
+use super::fetch::{self, Fetched};
+use super::session::{CommandOutput, ImapSession};
+use super::syntax;
 use crate::message::{DedupBy, Identity};
 use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
-
-use super::fetch::{self, Fetched};
-use super::session::{CommandError, CommandOutput, Refusal, Session};
-use super::syntax;
 
 /// A candidate is fetched in pieces of this size.
 const PIECE: usize = 1024 * 1024;
@@ -29,23 +29,21 @@ const LONGEST_SEARCHED_ID: usize = 500;
 /// # Errors
 /// The search did not come to its end.
 pub fn find(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     sought: &CopySearch<'_>,
     by: DedupBy,
     until: Instant,
-) -> Result<Vec<FoundCopy>, CommandError> {
+) -> Result<Vec<FoundCopy>, ImapError> {
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else { return Ok(Vec::new()) };
     let on_record = match sought.on_record {
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
         _ => None,
     };
-    let mut look =
-        Look { session, sought, by, until, on_record, seen: BTreeSet::new(), found: Vec::new() };
+    let (seen, found) = (BTreeSet::new(), Vec::new());
+    let mut look = Look { session, sought, by, until, on_record, seen, found };
     let recorded = match on_record {
-        Some(uid) => {
-            fetch_one(look.session, uid, "(FLAGS INTERNALDATE)", until)?.map(|seen| (uid, seen))
-        }
+        Some(uid) => look.fetch(uid, "(FLAGS INTERNALDATE)")?.map(|fetched| (uid, fetched)),
         None => None,
     };
     let id = searchable_id(sought);
@@ -55,16 +53,16 @@ pub fn find(
     if id.is_some() && sought.needs_proof && !is_shown {
         look.search(None)?;
     }
-    if let Some((uid, seen)) = recorded {
+    if let Some((uid, fetched)) = recorded {
         let proof = look.proof(uid)?;
-        look.found.push((uid, seen, proof));
+        look.found.push((uid, fetched, proof));
     }
     let mut found = look.found;
     found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
-    let copy = |(uid, seen, proof): (u32, Fetched, Proof)| FoundCopy {
+    let copy = |(uid, fetched, proof): (u32, Fetched, Proof)| FoundCopy {
         receipt: Receipt::Uid { validity, uid },
-        has_our_date: seen.date == Some(sought.recorded_at),
-        marked_deleted: seen.is_deleted == Some(true),
+        has_our_date: fetched.date == Some(sought.recorded_at),
+        marked_deleted: fetched.is_deleted == Some(true),
         proof,
     };
     Ok(found.into_iter().map(copy).collect())
@@ -72,7 +70,7 @@ pub fn find(
 
 /// One look at an open mailbox.
 struct Look<'a> {
-    session: &'a mut Session,
+    session: &'a mut ImapSession,
     sought: &'a CopySearch<'a>,
     by: DedupBy,
     until: Instant,
@@ -86,20 +84,18 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// Searches, by `id` if there is one, and compares what was not seen before.
-    fn search(&mut self, id: Option<&str>) -> Result<(), CommandError> {
+    fn search(&mut self, id: Option<&str>) -> Result<(), ImapError> {
         let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
         let answer = self.session.run_large(&command, self.until)?;
-        let mut hits = hits(&answer).map_err(|why| CommandError::Lost(self.session.close(why)))?;
+        let mut hits = hits(&answer).map_err(|why| self.session.lost(why))?;
         hits.sort_unstable();
         for uid in hits.into_iter().rev() {
-            if !self.seen.insert(uid)
-                || Some(uid) == self.on_record
-                || self.found.len() >= self.sought.at_most
+            if self.seen.insert(uid)
+                && Some(uid) != self.on_record
+                && self.found.len() < self.sought.at_most
+                && let Some(fetched) = self.candidate(uid)?
             {
-                continue;
-            }
-            if let Some(seen) = candidate(self.session, uid, self.sought, self.by, self.until)? {
-                self.found.push((uid, seen, Proof::Equal));
+                self.found.push((uid, fetched, Proof::Equal));
             }
         }
         Ok(())
@@ -108,15 +104,52 @@ impl Look<'_> {
     /// What message `uid`, which is on record, is. A UID stays with its message only as long as
     /// nobody puts an older state of the mailbox back; so it is compared before another copy counts
     /// as a double.
-    fn proof(&mut self, uid: u32) -> Result<Proof, CommandError> {
+    fn proof(&mut self, uid: u32) -> Result<Proof, ImapError> {
         if self.found.is_empty() && !self.sought.needs_proof {
             return Ok(Proof::Assumed);
         }
-        Ok(match candidate(self.session, uid, self.sought, self.by, self.until)? {
+        Ok(match self.candidate(uid)? {
             None => Proof::Foreign,
             Some(_) if self.seen.contains(&uid) => Proof::Equal,
             Some(_) => Proof::Hidden,
         })
+    }
+
+    /// What FETCH says of message `uid`, without its bytes; `None` when it is gone or another
+    /// message.
+    fn candidate(&mut self, uid: u32) -> Result<Option<Fetched>, ImapError> {
+        let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
+        let Some(mut fetched) = self.fetch(uid, &first)? else { return Ok(None) };
+        let (mut bytes, size) =
+            (fetched.body.take().unwrap_or_default(), fetched.size.unwrap_or(0));
+        let (least, most) = (self.sought.size_bytes.start(), self.sought.size_bytes.end());
+        let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
+        if self.by == DedupBy::Content && !likely.contains(&(size as u64)) {
+            return Ok(None);
+        }
+        let mut last = bytes.len();
+        // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches
+        // it, or an empty one.
+        while last == PIECE || (last > 0 && bytes.len() < size) {
+            if bytes.len() as u64 > (size as u64).max(*most).saturating_add(PIECE as u64) {
+                return Err(self.session.lost(format!("message {uid} does not end at its size")));
+            }
+            let next = self.fetch(uid, &format!("({})", piece(bytes.len())))?;
+            let Some(body) = next.and_then(|next| next.body) else { return Ok(None) };
+            last = body.len();
+            bytes.extend_from_slice(&body);
+        }
+        Ok((Identity::of(&bytes, self.by) == *self.sought.identity).then_some(fetched))
+    }
+
+    /// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
+    fn fetch(&mut self, uid: u32, items: &str) -> Result<Option<Fetched>, ImapError> {
+        let answer = self.session.run_large(&format!("UID FETCH {uid} {items}"), self.until)?;
+        let is_whole = |fetched: &Fetched| match items.contains("BODY") {
+            true => fetched.body.is_some(),
+            false => fetched.date.is_some(),
+        };
+        Ok(fetch::all_of(answer, uid).find(is_whole))
     }
 }
 
@@ -125,24 +158,17 @@ impl Look<'_> {
 /// # Errors
 /// Refused for another reason, or no UIDVALIDITY.
 pub fn open(
-    session: &mut Session,
+    session: &mut ImapSession,
     how: &str,
     mailbox: &str,
     until: Instant,
-) -> Result<Option<u32>, CommandError> {
+) -> Result<Option<u32>, ImapError> {
     let answer = match session.run(&format!("{how} {mailbox}"), until) {
-        Ok(answer) => answer,
-        Err(CommandError::Refused(refusal))
-            if refusal.code == "NONEXISTENT" || refusal.code == "TRYCREATE" =>
-        {
+        Err(ImapError::Refused(no)) if no.is_missing_mailbox() => return Ok(None),
+        Err(ImapError::Refused(no)) if no.code.is_empty() && !exists(session, mailbox, until)? => {
             return Ok(None);
         }
-        Err(CommandError::Refused(refusal))
-            if refusal.code.is_empty() && !exists(session, mailbox, until)? =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
+        answer => answer?,
     };
     let codes = answer
         .responses
@@ -152,19 +178,15 @@ pub fn open(
         codes.filter(|(name, _)| name == "UIDVALIDITY").find_map(|(_, number)| number.parse().ok());
     match validity.filter(|validity| *validity > 0) {
         Some(validity) => Ok(Some(validity)),
-        None => Err(refused("the mailbox has no UIDVALIDITY".to_owned())),
+        None => Err(ImapError::refused("the mailbox has no UIDVALIDITY")),
     }
 }
 
 /// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards
 /// in the name can only make this say yes.
-pub fn exists(session: &mut Session, mailbox: &str, until: Instant) -> Result<bool, CommandError> {
+pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Result<bool, ImapError> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
-}
-
-pub fn refused(text: String) -> CommandError {
-    CommandError::Refused(Refusal { code: String::new(), text })
 }
 
 /// What to search for: a Message-ID, or without one messages of about the sought size.
@@ -173,18 +195,15 @@ fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
     if let Some(id) = id {
         return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
     }
-    match (by, &sought.identity.message_id) {
+    if by == DedupBy::MessageId && sought.identity.message_id.is_some() {
         // Copies with this Message-ID may be of any size.
-        (DedupBy::MessageId, Some(_)) => format!("SINCE {since}"),
-        _ => {
-            let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
-            let (over, under) =
-                (least.saturating_sub(SEARCH_BAND), most.saturating_add(SEARCH_BAND));
-            // RFC 3501 knows numbers of 32 bits only.
-            let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
-            format!("SINCE {since} LARGER {over} SMALLER {under}")
-        }
+        return format!("SINCE {since}");
     }
+    let over = sought.size_bytes.start().saturating_sub(SEARCH_BAND);
+    let under = sought.size_bytes.end().saturating_add(SEARCH_BAND);
+    // RFC 3501 knows numbers of 32 bits only.
+    let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
+    format!("SINCE {since} LARGER {over} SMALLER {under}")
 }
 
 /// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII,
@@ -199,79 +218,20 @@ fn searchable_id<'a>(sought: &CopySearch<'a>) -> Option<&'a str> {
 }
 
 fn hits(answer: &CommandOutput) -> Result<Vec<u32>, String> {
+    if answer.responses.iter().any(|response| response.after("ESEARCH").is_some()) {
+        return Err("ESEARCH in answer to SEARCH".to_owned());
+    }
     let mut hits = Vec::new();
     for list in answer.responses.iter().filter_map(|response| response.after("SEARCH")) {
         // A server with CONDSTORE may add (MODSEQ n).
-        let numbers = list.split('(').next().unwrap_or("");
-        for number in numbers.split_ascii_whitespace() {
-            hits.push(
-                number.parse().map_err(|_| {
-                    format!("no answer to SEARCH: {}", syntax::clean(list.as_bytes()))
-                })?,
-            );
+        for number in list.split('(').next().unwrap_or("").split_ascii_whitespace() {
+            let no_number = |_| format!("no answer to SEARCH: {}", syntax::clean(list.as_bytes()));
+            hits.push(number.parse().map_err(no_number)?);
         }
-    }
-    if answer.responses.iter().any(|response| response.after("ESEARCH").is_some()) {
-        return Err("ESEARCH in answer to SEARCH".to_owned());
     }
     Ok(hits)
 }
 
-/// What FETCH says of message `uid`, without its bytes; `None` when it is gone or another message.
-fn candidate(
-    session: &mut Session,
-    uid: u32,
-    sought: &CopySearch<'_>,
-    by: DedupBy,
-    until: Instant,
-) -> Result<Option<Fetched>, CommandError> {
-    let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
-    let Some(mut seen) = fetch_one(session, uid, &first, until)? else { return Ok(None) };
-    let (Some(mut bytes), size) = (seen.body.take(), seen.size.unwrap_or(0)) else {
-        return Ok(None);
-    };
-    let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
-    let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
-    if by == DedupBy::Content && !likely.contains(&(size as u64)) {
-        return Ok(None);
-    }
-    let mut last = bytes.len();
-    // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches it,
-    // or an empty one.
-    while last == PIECE || (last > 0 && bytes.len() < size) {
-        if bytes.len() as u64 > (size as u64).max(*most).saturating_add(PIECE as u64) {
-            return Err(CommandError::Lost(
-                session.close(format!("message {uid} does not end at its size")),
-            ));
-        }
-        let next = fetch_one(session, uid, &format!("({})", piece(bytes.len())), until)?;
-        let Some(body) = next.and_then(|next| next.body) else { return Ok(None) };
-        last = body.len();
-        bytes.extend_from_slice(&body);
-    }
-    Ok((Identity::of(&bytes, by) == *sought.identity).then_some(seen))
-}
-
 fn piece(offset: usize) -> String {
     format!("BODY.PEEK[]<{offset}.{PIECE}>")
-}
-
-/// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
-pub fn fetch_one(
-    session: &mut Session,
-    uid: u32,
-    items: &str,
-    until: Instant,
-) -> Result<Option<Fetched>, CommandError> {
-    let answer = session.run_large(&format!("UID FETCH {uid} {items}"), until)?;
-    let wants_body = items.contains("BODY");
-    let fetched = answer
-        .responses
-        .into_iter()
-        .filter_map(fetch::parse)
-        .filter(|fetched| fetched.uid == Some(uid));
-    let is_whole = |fetched: &Fetched| {
-        if wants_body { fetched.body.is_some() } else { fetched.date.is_some() }
-    };
-    Ok(fetched.into_iter().find(is_whole))
 }

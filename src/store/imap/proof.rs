@@ -13,12 +13,14 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Instant;
 
-use super::login::{Connector, LoginError};
-use super::session::{CommandError, Refusal, Session};
-use super::{failed, look, syntax};
+use super::error::{ImapError, Rejection};
+use super::login::Connector;
+use super::session::ImapSession;
+use super::{look, syntax};
 use crate::store::{MailboxOwner, StoreError};
 
-/// See [`Store::whose_mailboxes`](crate::store::Store::whose_mailboxes).
+/// See [`Access::whose_mailboxes`](crate::store::Access::whose_mailboxes). It is an error of the
+/// set-up that this server's answer for good proves nothing.
 pub fn whose_mailboxes(
     connector: &Connector,
     account: &str,
@@ -26,9 +28,8 @@ pub fn whose_mailboxes(
 ) -> Result<MailboxOwner, StoreError> {
     let user = &connector.settings.user;
     if is_same_person(account, user) {
-        return Err(cannot(format!(
-            "{account} is the account of {user} itself; another account can tell"
-        )));
+        let why = format!("{account} is the account of {user} itself; another account can tell");
+        return Err(StoreError::Setup(why));
     }
     let mut session = connector.open(account, until)?;
     let mut own = match connector.open_own(until) {
@@ -40,9 +41,8 @@ pub fn whose_mailboxes(
     let theirs = inbox(&mut own, user, until)?;
     let again = inbox(&mut connector.open(account, until)?, account, until)?;
     if before.is_some() && before == again && before != theirs {
-        let uidvalidity =
-            |inbox: Option<u32>| inbox.map_or("none".to_owned(), |validity| validity.to_string());
-        let (ours, theirs) = (uidvalidity(before), uidvalidity(theirs));
+        let [ours, theirs] = [before, theirs]
+            .map(|inbox| inbox.map_or("none".to_owned(), |validity| validity.to_string()));
         return Ok(MailboxOwner::Accounts(format!(
             "INBOX of {account} has uidvalidity {ours}, that of {user} {theirs}"
         )));
@@ -55,27 +55,30 @@ pub fn whose_mailboxes(
 fn refused_itself(
     connector: &Connector,
     account: &str,
-    no: LoginError,
+    no: ImapError,
     until: Instant,
 ) -> Result<MailboxOwner, StoreError> {
     match no {
-        no if no.denies_identity() => drop(connector.open(account, until)?),
-        LoginError::Refused(Refusal { code, text }) if !is_temporary(&code) => {
-            return Err(cannot(format!(
+        // The server denies that this user may log in (RFC 5530), and says nothing else.
+        ImapError::Refused(Rejection { code, .. })
+            if ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"].contains(&code.as_str()) =>
+        {
+            drop(connector.open(account, until)?);
+        }
+        ImapError::Refused(Rejection { code, text }) if !is_temporary(&code) => {
+            return Err(StoreError::Setup(format!(
                 "{text}; an account of its own for this user on the mail server would tell"
             )));
         }
-        no => return Err(StoreError::NotStored(no.why())),
+        no => return Err(StoreError::NotStored(no.text())),
     }
-    Ok(MailboxOwner::Accounts(format!(
-        "{} may log in for {account} and not for itself",
-        connector.settings.user
-    )))
+    let user = &connector.settings.user;
+    Ok(MailboxOwner::Accounts(format!("{user} may log in for {account} and not for itself")))
 }
 
 fn by_a_mailbox(
     connector: &Connector,
-    own: &mut Session,
+    own: &mut ImapSession,
     account: &str,
     until: Instant,
 ) -> Result<MailboxOwner, StoreError> {
@@ -84,16 +87,16 @@ fn by_a_mailbox(
     let mailbox = syntax::quote(&name);
     match own.run(&format!("CREATE {mailbox}"), until) {
         Ok(_) => {}
-        Err(CommandError::Refused(Refusal { code, text })) if !is_temporary(&code) => {
-            return Err(cannot(format!("{user} cannot make a mailbox {name} of its own: {text}")));
+        Err(ImapError::Refused(Rejection { code, text })) if !is_temporary(&code) => {
+            let why = format!("{user} cannot make a mailbox {name} of its own: {text}");
+            return Err(StoreError::Setup(why));
         }
-        Err(error) => return Err(failed(&format!("making a mailbox for {user}"), error)),
+        Err(error) => return Err(error.while_doing(&format!("making a mailbox for {user}"))),
     }
     let seen = look_for(connector, own, account, &mailbox, until);
     // Also after an error: nothing else takes it away.
-    let deleted = own.run(&format!("DELETE {mailbox}"), until);
-    if let Err(error) = deleted {
-        let error = failed("deleting it", error);
+    if let Err(error) = own.run(&format!("DELETE {mailbox}"), until) {
+        let error = error.while_doing("deleting it");
         tracing::warn!("the mailbox {name} of {user}, made for a test, is left behind: {error}");
     }
     Ok(match seen? {
@@ -109,46 +112,46 @@ fn by_a_mailbox(
 /// Whether `mailbox`, which `own` shows before and after, shows for the account.
 fn look_for(
     connector: &Connector,
-    own: &mut Session,
+    own: &mut ImapSession,
     account: &str,
     mailbox: &str,
     until: Instant,
 ) -> Result<bool, StoreError> {
-    let shows = |session: &mut Session| {
-        look::exists(session, mailbox, until).map_err(|error| failed("listing a mailbox", error))
+    let shows = |session: &mut ImapSession| {
+        look::exists(session, mailbox, until)
+            .map_err(|error| error.while_doing("listing a mailbox"))
     };
     let before = shows(own)?;
     let seen = shows(&mut connector.open(account, until)?)?;
-    let is_listed = seen || (before && shows(own)?);
-    if !is_listed {
-        return Err(cannot(format!(
-            "the server does not list a mailbox that it has made for {}",
-            connector.settings.user
-        )));
+    if seen || (before && shows(own)?) {
+        return Ok(seen);
     }
-    Ok(seen)
+    let user = &connector.settings.user;
+    let why = format!("the server does not list a mailbox that it has made for {user}");
+    Err(StoreError::Setup(why))
 }
 
 /// UIDVALIDITY of the session's INBOX; `None` where there is none.
-fn inbox(session: &mut Session, whose: &str, until: Instant) -> Result<Option<u32>, StoreError> {
+fn inbox(
+    session: &mut ImapSession,
+    whose: &str,
+    until: Instant,
+) -> Result<Option<u32>, StoreError> {
     look::open(session, "EXAMINE", "\"INBOX\"", until)
-        .map_err(|error| failed(&format!("opening INBOX of {whose}"), error))
+        .map_err(|error| error.while_doing(&format!("opening INBOX of {whose}")))
 }
 
 /// What the names of one's own mailboxes begin with (RFC 2342).
-fn prefix(session: &mut Session, until: Instant) -> Result<String, StoreError> {
+fn prefix(session: &mut ImapSession, until: Instant) -> Result<String, StoreError> {
     if !session.capabilities().has("NAMESPACE") {
         return Ok(String::new());
     }
-    match session.run("NAMESPACE", until) {
-        Ok(answer) => {
-            let namespaces =
-                answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
-            Ok(namespaces.as_deref().and_then(personal_prefix).unwrap_or_default())
-        }
-        Err(CommandError::Refused(Refusal { .. })) => Ok(String::new()),
-        Err(error) => Err(failed("asking for namespaces", error)),
-    }
+    let answer = match session.run("NAMESPACE", until) {
+        Err(ImapError::Refused(_)) => return Ok(String::new()),
+        answer => answer.map_err(|error| error.while_doing("asking for namespaces"))?,
+    };
+    let namespaces = answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
+    Ok(namespaces.as_deref().and_then(personal_prefix).unwrap_or_default())
 }
 
 /// The prefix of the first personal namespace: printable ASCII without quotes, which a command may
@@ -175,42 +178,6 @@ fn is_temporary(code: &str) -> bool {
     ["UNAVAILABLE", "INUSE", "SERVERBUG", "LIMIT", "CONTACTADMIN"].contains(&code)
 }
 
-/// It is this server's answer for good that proves nothing.
-fn cannot(why: String) -> StoreError {
-    StoreError::Setup(why)
-}
-
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes() {
-        for (namespaces, prefix) in [
-            ("((\"INBOX.\" \".\")) NIL NIL", Some("INBOX.")),
-            ("((\"\" \"/\")) ((\"user/\" \"/\")) NIL", Some("")),
-            ("NIL NIL NIL", None),
-            ("((\"a\\\\\" \".\"))", None),
-            ("((\"a", None),
-            ("", None),
-        ] {
-            assert_eq!(personal_prefix(namespaces).as_deref(), prefix, "{namespaces}");
-        }
-    }
-
-    #[test]
-    fn the_users_own_account_is_known_by_its_name() {
-        for (account, user) in
-            [("mda", "mda"), ("MDA", "mda"), ("mda", "mda@mail.axial.net"), ("mda@a", "MDA")]
-        {
-            assert!(is_same_person(account, user), "{account} {user}");
-        }
-        for (account, user) in [("lisa", "mda"), ("mda@a", "mda@b"), ("mda2", "mda"), ("", "mda")] {
-            assert!(!is_same_person(account, user), "{account} {user}");
-        }
-    }
 }

@@ -5,22 +5,23 @@
 
 use std::time::Instant;
 
+use super::error::ImapError;
 use super::fetch;
-use super::look::{open, refused};
-use super::session::{CommandError, Refusal, Session};
+use super::look::open;
+use super::session::ImapSession;
 
 /// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
 /// fine.
 ///
 /// # Errors
-/// [`CommandError::Refused`] also when the mailbox has another UIDVALIDITY.
+/// [`ImapError::Refused`] also when the mailbox has another UIDVALIDITY.
 pub fn remove(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     validity: u32,
     uid: u32,
     until: Instant,
-) -> Result<(), CommandError> {
+) -> Result<(), ImapError> {
     if !select(session, mailbox, validity, until)? {
         return Ok(());
     }
@@ -33,22 +34,24 @@ pub fn remove(
 /// the other's mark.
 ///
 /// # Errors
-/// [`CommandError::Refused`] also when either is gone or marked as deleted by another, or the
+/// [`ImapError::Refused`] also when either is gone or marked as deleted by another, or the
 /// mailbox has another UIDVALIDITY.
 pub fn remove_double(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     validity: u32,
     uid: u32,
     keeper: u32,
     until: Instant,
-) -> Result<(), CommandError> {
+) -> Result<(), ImapError> {
     if !select(session, mailbox, validity, until)? {
-        return Err(refused("the mailbox is gone".to_owned()));
+        return Err(ImapError::refused("the mailbox is gone"));
     }
     // A mark that is not ours must not be taken back below.
     if !stands(session, uid, until)? {
-        return Err(refused(format!("uid {uid} is gone or marked as deleted by now, try again")));
+        return Err(ImapError::refused(format!(
+            "uid {uid} is gone or marked as deleted by now, try again"
+        )));
     }
     mark(session, uid, until)?;
     match stands(session, keeper, until) {
@@ -58,20 +61,20 @@ pub fn remove_double(
                 format!("uid {keeper}, which was to stay, is gone or marked as deleted by now");
             Err(unmark(session, uid, why, until))
         }
-        Err(CommandError::Refused(refusal)) => Err(unmark(session, uid, refusal.text, until)),
+        Err(ImapError::Refused(no)) => Err(unmark(session, uid, no.text, until)),
         Err(broken) => Err(broken),
     }
 }
 
 /// Opens the mailbox to write; false when it does not exist.
 fn select(
-    session: &mut Session,
+    session: &mut ImapSession,
     mailbox: &str,
     validity: u32,
     until: Instant,
-) -> Result<bool, CommandError> {
+) -> Result<bool, ImapError> {
     match open(session, "SELECT", mailbox, until)? {
-        Some(other) if other != validity => Err(refused(format!(
+        Some(other) if other != validity => Err(ImapError::refused(format!(
             "the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}"
         ))),
         found => Ok(found.is_some()),
@@ -79,38 +82,33 @@ fn select(
 }
 
 /// Whether message `uid` is there and, as the server expressly says, not marked as deleted.
-fn stands(session: &mut Session, uid: u32, until: Instant) -> Result<bool, CommandError> {
+fn stands(session: &mut ImapSession, uid: u32, until: Instant) -> Result<bool, ImapError> {
     let answer = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
-    let fetched = answer
-        .responses
-        .into_iter()
-        .filter_map(fetch::parse)
-        .filter(|fetched| fetched.uid == Some(uid));
-    let marks: Vec<bool> = fetched.filter_map(|fetched| fetched.is_deleted).collect();
+    let marks: Vec<bool> =
+        fetch::all_of(answer, uid).filter_map(|fetched| fetched.is_deleted).collect();
     Ok(!marks.is_empty() && marks.iter().all(|is_deleted| !is_deleted))
 }
 
-fn mark(session: &mut Session, uid: u32, until: Instant) -> Result<(), CommandError> {
+fn mark(session: &mut ImapSession, uid: u32, until: Instant) -> Result<(), ImapError> {
     session.run(&format!("UID STORE {uid} +FLAGS.SILENT (\\Deleted)"), until).map(drop)
 }
 
-fn expunge(session: &mut Session, uid: u32, until: Instant) -> Result<(), CommandError> {
+fn expunge(session: &mut ImapSession, uid: u32, until: Instant) -> Result<(), ImapError> {
     match session.run(&format!("UID EXPUNGE {uid}"), until) {
-        Err(CommandError::Refused(Refusal { text, .. })) => Err(unmark(session, uid, text, until)),
+        Err(ImapError::Refused(no)) => Err(unmark(session, uid, no.text, until)),
         expunged => expunged.map(drop),
     }
 }
 
 /// Takes our mark back, as the message stays; returns why it does.
-fn unmark(session: &mut Session, uid: u32, why: String, until: Instant) -> CommandError {
+fn unmark(session: &mut ImapSession, uid: u32, why: String, until: Instant) -> ImapError {
     match session.run(&format!("UID STORE {uid} -FLAGS.SILENT (\\Deleted)"), until) {
-        Ok(_) => refused(why),
-        Err(CommandError::Refused(refusal)) => {
-            refused(format!("{why}; uid {uid} stays marked as deleted: {}", refusal.text))
+        Ok(_) => ImapError::refused(why),
+        Err(ImapError::Refused(no)) => {
+            ImapError::refused(format!("{why}; uid {uid} stays marked as deleted: {}", no.text))
         }
-        Err(no @ CommandError::ConnectError(_)) => no,
-        Err(CommandError::Lost(broken)) => {
-            CommandError::Lost(format!("{why}; uid {uid} may stay marked as deleted: {broken}"))
+        Err(broken) => {
+            broken.map(|broken| format!("{why}; uid {uid} may stay marked as deleted: {broken}"))
         }
     }
 }

@@ -5,14 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::append::{self, AppendError, AppendMessage};
+use super::append::{self, AppendMessage};
+use super::error::ImapError;
 use super::grouped::{self, Appended, EarlyMark};
-use super::session::{CommandError, Refusal};
-use super::{ImapStore, Taken, mailbox, refused};
+use super::session::IDLE;
+use super::{ImapStore, Taken, mailbox};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::store::Slot;
-use crate::store::{Copy, Receipt, StoreError};
+use crate::store::{Copy, Need, Receipt, Slot, StoreError};
 
 /// A server that can be waited for takes a small message at once.
 const SOON: Duration = Duration::from_secs(1);
@@ -26,72 +26,42 @@ pub struct ImapSlot<'a> {
     copy: Copy<'a>,
     deadline: &'a Deadline,
     session: Option<Taken>,
-    early: Option<EarlyAppend<'a>>,
+    early: Option<EarlyAppend>,
 }
 
 /// An append that has begun early.
-struct EarlyAppend<'a> {
-    append: append::StartedAppend,
+struct EarlyAppend {
+    tag: String,
     /// As for an idle session: what has waited for long may wait at a host that is gone.
     since: Instant,
-    _mark: EarlyMark<'a>,
+    _mark: EarlyMark,
 }
 
-/// A slot to write, which takes what it needs when it does.
+/// A slot; `None` where an early append would have to wait, and where others append to the mailbox.
 ///
 /// # Errors
-/// The mailbox cannot have such a name.
-pub fn write<'a>(
+/// The mailbox cannot have such a name, or no session can be had while last bytes may go out.
+pub fn reserve<'a>(
     store: &'a ImapStore,
     destination: &'a Destination,
     copy: Copy<'a>,
+    need: Need,
     deadline: &'a Deadline,
-) -> Result<ImapSlot<'a>, StoreError> {
-    let mailbox = mailbox(destination)?;
-    Ok(ImapSlot { store, destination, mailbox, copy, deadline, session: None, early: None })
-}
-
-/// A slot to look, with a session.
-///
-/// # Errors
-/// No session can be had while last bytes may go out.
-pub fn look<'a>(
-    store: &'a ImapStore,
-    destination: &'a Destination,
-    copy: Copy<'a>,
-    deadline: &'a Deadline,
-) -> Result<ImapSlot<'a>, StoreError> {
-    let slot = write(store, destination, copy, deadline)?;
-    let session = store.take(&destination.account, deadline.last_bytes())?;
-    Ok(ImapSlot { session: Some(session), ..slot })
-}
-
-/// A slot whose append has begun; `None` where that would have to wait, and where others append to
-/// the mailbox.
-pub fn begin<'a>(
-    store: &'a ImapStore,
-    destination: &'a Destination,
-    copy: Copy<'a>,
-    deadline: &'a Deadline,
-) -> Option<ImapSlot<'a>> {
-    if !grouped::is_small(&copy) {
-        return None;
+) -> Result<Option<ImapSlot<'a>>, StoreError> {
+    let mailbox = match mailbox(destination) {
+        Err(_) if need == Need::Early => return Ok(None),
+        named => named?,
+    };
+    let (session, early) = (None, None);
+    let mut slot = ImapSlot { store, destination, mailbox, copy, deadline, session, early };
+    match need {
+        Need::Early => return Ok(slot.begin().map(|()| slot)),
+        Need::Write => {}
+        Need::Look => {
+            slot.session = Some(store.take(&destination.account, deadline.last_bytes())?);
+        }
     }
-    let slot = write(store, destination, copy, deadline).ok()?;
-    let mark = store.appends.begin(destination)?;
-    // The append itself may have more time to wait for this server.
-    let until = deadline.last_bytes().min(Instant::now() + SOON);
-    let mut session = store.take_idle(&destination.account, until)?;
-    let message = AppendMessage::new(&copy, deadline);
-    let append = append::begin_early(
-        &mut session.session,
-        &slot.mailbox,
-        destination.shared,
-        &message,
-        until,
-    );
-    let early = EarlyAppend { append: append.ok()?, since: Instant::now(), _mark: mark };
-    Some(ImapSlot { session: Some(session), early: Some(early), ..slot })
+    Ok(Some(slot))
 }
 
 impl Slot for ImapSlot<'_> {
@@ -103,55 +73,53 @@ impl Slot for ImapSlot<'_> {
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
-        let ImapSlot { store, destination, copy, deadline, .. } = *self;
-        let idle = store.idle;
-        self.give_up_early(|early| early.since.elapsed() >= idle);
-        if self.session.is_none()
-            && self.early.is_none()
-            && grouped::is_small(&copy)
-            && store.connector.has_multiappend()
-        {
-            return store.appends.append(destination, &copy, deadline, |copies| {
-                store.append_together(destination, &self.mailbox, copies)
-            });
+        let ImapSlot { store, copy, deadline, .. } = *self;
+        self.give_up_early(|early| early.since.elapsed() >= IDLE);
+        if self.session.is_none() && grouped::is_small(&copy) && store.connector.has_multiappend() {
+            return store
+                .appends
+                .append(self.destination, &copy, deadline, |copies| self.append_together(copies));
         }
-        let early = self.early.take();
-        let mut session = self.session.take();
-        let started = early.as_ref().map(|early| &early.append);
+        let (early, mut session) = (self.early.take(), self.session.take());
         let message = [AppendMessage::new(&copy, deadline)];
-        store
-            .append_messages(destination, &self.mailbox, &message, &mut session, started)
-            .map(|receipts| receipts.into_iter().next().unwrap_or(Receipt::Unnamed))
-            .map_err(|error| not_appended(destination, error))
+        let appended = self.append_messages(&message, &mut session, early.as_ref());
+        appended.map(|mut receipts| receipts.pop().unwrap_or(Receipt::Unnamed))
     }
 }
 
 impl ImapSlot<'_> {
+    /// Begins the append in an idle session.
+    fn begin(&mut self) -> Option<()> {
+        if !grouped::is_small(&self.copy) {
+            return None;
+        }
+        let mark = self.store.appends.begin(self.destination)?;
+        // The append itself may have more time to wait for this server.
+        let until = self.deadline.last_bytes().min(Instant::now() + SOON);
+        let mut taken = self.store.take_idle(&self.destination.account, until)?;
+        let message = AppendMessage::new(&self.copy, self.deadline);
+        let seen = self.destination.shared;
+        let tag =
+            append::begin_early(&mut taken.session, &self.mailbox, seen, &message, until).ok()?;
+        self.session = Some(taken);
+        self.early = Some(EarlyAppend { tag, since: Instant::now(), _mark: mark });
+        Some(())
+    }
+
     /// Gives up the begun append, with its session, which waits for the end of the command.
-    fn give_up_early(&mut self, is_over: impl FnOnce(&mut EarlyAppend<'_>) -> bool) {
+    fn give_up_early(&mut self, is_over: impl FnOnce(&mut EarlyAppend) -> bool) {
         if self.early.take_if(is_over).is_some() {
             self.session = None;
         }
     }
-}
 
-impl ImapStore {
-    /// Appends `copies` of different messages to one mailbox. Each comes to what it would have come
+    /// Appends `copies` of different messages to the mailbox. Each comes to what it would have come
     /// to alone.
-    fn append_together(
-        &self,
-        destination: &Destination,
-        mailbox: &str,
-        copies: &[(Copy<'_>, &Deadline)],
-    ) -> Vec<Appended> {
+    fn append_together(&self, copies: &[(Copy<'_>, &Deadline)]) -> Vec<Appended> {
         let messages: Vec<AppendMessage<'_>> =
             copies.iter().map(|(copy, deadline)| AppendMessage::new(copy, deadline)).collect();
         let mut session = None;
-        let mut append = |messages: &[AppendMessage<'_>]| {
-            self.append_messages(destination, mailbox, messages, &mut session, None)
-                .map_err(|error| not_appended(destination, error))
-        };
-        match append(&messages) {
+        match self.append_messages(&messages, &mut session, None) {
             Ok(receipts) => receipts.into_iter().map(Ok).collect(),
             Err(StoreError::InDoubt(why)) => {
                 copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect()
@@ -160,87 +128,62 @@ impl ImapStore {
             // None was stored, perhaps because of one of them: each by itself.
             Err(_) => messages
                 .chunks(1)
-                .map(|one| Ok(append(one)?.pop().unwrap_or(Receipt::Unnamed)))
+                .map(|one| {
+                    let mut receipts = self.append_messages(one, &mut session, None)?;
+                    Ok(receipts.pop().unwrap_or(Receipt::Unnamed))
+                })
                 .collect(),
         }
     }
 
-    /// Appends `messages` in one command, or ends the one that has `started` in the session at
+    /// Appends `messages` in one command, or ends the one that has begun early in the session at
     /// hand; creates the mailbox if it is missing.
     fn append_messages(
         &self,
-        destination: &Destination,
-        mailbox: &str,
         messages: &[AppendMessage<'_>],
         session: &mut Option<Taken>,
-        mut started: Option<&append::StartedAppend>,
-    ) -> Result<Vec<Receipt>, AppendError> {
-        let until = append::until(messages);
-        let account = &destination.account;
+        mut early: Option<&EarlyAppend>,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        let ImapSlot { store, destination, mailbox, .. } = self;
+        let (account, until) = (&destination.account, append::until(messages));
         let mut append = |session: &mut Option<Taken>| {
-            self.run(account, session, until, |session| match started.take() {
-                Some(started) => append::complete(session, started, messages),
+            store.run(account, session, until, |session| match early.take() {
+                Some(early) => append::complete(session, &early.tag, messages),
                 None => append::append(session, mailbox, destination.shared, messages),
             })
         };
-        let refusal = match append(session) {
-            Err(AppendError::Refused(refusal))
-                if ["TRYCREATE", "NONEXISTENT"].contains(&refusal.code.as_str()) =>
-            {
-                refusal
+        let appended = match append(session) {
+            Err(ImapError::Refused(no)) if no.is_missing_mailbox() => {
+                self.create(session, until, no.text).and_then(|()| append(session))
             }
-            appended => return appended,
+            appended => appended,
         };
-        if !self.connector.settings.create_mailboxes {
-            let text =
-                format!("it does not exist and store.create_mailboxes is off: {}", refusal.text);
-            return Err(AppendError::NoMailbox(text));
-        }
-        self.create(account, mailbox, session, until)?;
-        append(session)
+        appended.map_err(|error| error.while_appending(&format!("appending to {destination}")))
     }
 
-    /// Creates and subscribes a mailbox. That another was faster is fine; not subscribed, it still
-    /// holds mail.
+    /// Creates and subscribes the mailbox, which is missing, as `missing` says. That another was
+    /// faster is fine; not subscribed, it still holds mail.
     fn create(
         &self,
-        account: &str,
-        mailbox: &str,
         session: &mut Option<Taken>,
         until: Instant,
-    ) -> Result<(), AppendError> {
-        self.run(account, session, until, |session| {
-            let doing = |doing: &str, error: CommandError| match error {
-                CommandError::Refused(Refusal { code, text }) => {
-                    AppendError::Refused(Refusal { code, text: format!("{doing}: {text}") })
-                }
-                CommandError::Lost(why) => AppendError::NotStored(format!("{doing}: {why}")),
-                no @ CommandError::ConnectError(_) => no.into(),
-            };
+        missing: String,
+    ) -> Result<(), ImapError> {
+        if !self.store.connector.settings.create_mailboxes {
+            let why = format!("it does not exist and store.create_mailboxes is off: {missing}");
+            return Err(ImapError::Final(StoreError::Refused, why));
+        }
+        let mailbox = &self.mailbox;
+        self.store.run(&self.destination.account, session, until, |session| {
             match session.run(&format!("CREATE {mailbox}"), until) {
-                Err(CommandError::Refused(refusal)) if refusal.code == "ALREADYEXISTS" => {}
-                created => drop(created.map_err(|error| doing("creating it", error))?),
+                Err(ImapError::Refused(no)) if no.code == "ALREADYEXISTS" => {}
+                Err(error) => return Err(error.map(|why| format!("creating it: {why}"))),
+                Ok(_) => {}
             }
             match session.run(&format!("SUBSCRIBE {mailbox}"), until) {
-                Ok(_) | Err(CommandError::Refused(_)) => Ok(()),
-                Err(error) => Err(doing("subscribing to it", error)),
+                Ok(_) | Err(ImapError::Refused(_)) => Ok(()),
+                Err(error) => Err(error.map(|why| format!("subscribing to it: {why}"))),
             }
         })
-    }
-}
-
-pub fn not_appended(destination: &Destination, error: AppendError) -> StoreError {
-    let doing = format!("appending to {destination}");
-    match error {
-        AppendError::Refused(refusal) => refused(&doing, refusal),
-        AppendError::NotStored(why) | AppendError::TooLate(why) => {
-            StoreError::NotStored(format!("{doing}: {why}"))
-        }
-        AppendError::NoMailbox(why) => StoreError::Refused(format!("{doing}: {why}")),
-        AppendError::ConnectError(no) => no.map(|why| format!("{doing}: {why}")).into(),
-        AppendError::TooBig { size, limit } => StoreError::TooBig(format!(
-            "{doing}: {size} bytes, the server's APPENDLIMIT is {limit}"
-        )),
-        AppendError::InDoubt(why) => StoreError::InDoubt(format!("{doing}: {why}")),
     }
 }

@@ -2,10 +2,10 @@
 //! through it; we keep another, read the answers and send message literals ourselves. Beside the
 //! socket's deadline it keeps a byte budget, so that no endless line or flood fills our memory.
 //! What the crate reads is handed over line by line (nothing that we want to read ends up in its
-//! buffers) and in 7 bits (its parser gives up on anything else); the last lines it saw are kept.
+//! buffers) and in 7 bits (its parser gives up on anything else); the lines it saw are kept.
+//! An error says that the connection is gone, the deadline has passed or the budget is used up.
 //! Dropping or closing a wire sends nothing, also not what was put and not sent.
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,9 +21,6 @@ use crate::net::tls::{Transport, closed};
 const OUTPUT: usize = 64 * 1024;
 /// Read at once.
 const BLOCK: usize = 16 * 1024;
-/// Lines of the crate's input that are kept, and how much of each.
-const TAPPED_LINES: usize = 8;
-const TAPPED_BYTES: usize = 8 * 1024;
 
 struct Inner {
     transport: Transport,
@@ -35,8 +32,8 @@ struct Inner {
     budget: usize,
     /// Whether the crate's flush sends, or leaves the output for [`Wire::send`].
     crate_flushes: bool,
-    tap: VecDeque<Vec<u8>>,
-    tapping: Vec<u8>,
+    /// What the crate has read; the budget bounds it.
+    tapped: Vec<u8>,
 }
 
 /// A shared handle to one connection.
@@ -45,11 +42,9 @@ pub struct Wire(Arc<Mutex<Inner>>);
 
 impl Wire {
     /// Connects to the first address of `host` that answers.
-    ///
-    /// # Errors
-    /// No address, none that answers, or no time left.
-    pub fn connect(host: &str, port: u16, until: Instant) -> io::Result<Wire> {
-        let socket = Timed::new(Socket::connect_tcp(host, port, until)?, until);
+    pub fn connect(host: &str, port: u16, until: Instant) -> Result<Wire, String> {
+        let socket = Socket::connect_tcp(host, port, until).map_err(|error| error.to_string())?;
+        let socket = Timed::new(socket, until);
         Ok(Wire(Arc::new(Mutex::new(Inner {
             transport: Transport::Clear(socket),
             input: Input::default(),
@@ -57,27 +52,21 @@ impl Wire {
             sent: false,
             budget: 0,
             crate_flushes: true,
-            tap: VecDeque::new(),
-            tapping: Vec::new(),
+            tapped: Vec::new(),
         }))))
     }
 
     /// Goes over to TLS and verifies that the peer is `host`.
-    ///
-    /// # Errors
-    /// Handshake or verification failed, or the peer sent something in clear before TLS began.
-    pub fn start_tls(&self, config: Arc<ClientConfig>, host: &str) -> io::Result<()> {
-        let mut inner = self.lock();
-        if !inner.input.rest().is_empty() {
-            // RFC 3501 section 6.2.1 says to forget it; but no honest server sends it.
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the server sent data in clear before TLS began",
-            ));
-        }
-        let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
-        inner.transport = transport.start_tls(config, host)?;
-        Ok(())
+    pub fn start_tls(&self, config: Arc<ClientConfig>, host: &str) -> Result<(), String> {
+        self.with(|inner| {
+            if !inner.input.rest().is_empty() {
+                // RFC 3501 section 6.2.1 says to forget it; but no honest server sends it.
+                return Err(io::Error::other("the server sent data in clear before TLS began"));
+            }
+            let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
+            inner.transport = transport.start_tls(config, host)?;
+            Ok(())
+        })
     }
 
     /// Bounds what comes now: it must end before `until` and bring at most `budget` bytes.
@@ -96,10 +85,12 @@ impl Wire {
         }
     }
 
-    /// From now on the crate's output is sent by [`send`](Wire::send) only, together with what
-    /// [`put`](Wire::put) adds.
+    /// From now on the crate only writes, and its output is sent by [`send`](Wire::send), together
+    /// with what [`put`](Wire::put) adds.
     pub fn collect_output(&self) {
-        self.lock().crate_flushes = false;
+        let mut inner = self.lock();
+        inner.crate_flushes = false;
+        inner.tapped = Vec::new();
     }
 
     /// What was put and not sent yet.
@@ -108,19 +99,13 @@ impl Wire {
     }
 
     /// Adds to the output, and sends it whenever it has grown large.
-    ///
-    /// # Errors
-    /// The connection is gone or the deadline has passed.
-    pub fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        self.lock().put(bytes)
+    pub fn put(&self, bytes: &[u8]) -> Result<(), String> {
+        self.with(|inner| inner.put(bytes))
     }
 
     /// Sends all output.
-    ///
-    /// # Errors
-    /// The connection is gone or the deadline has passed.
-    pub fn send(&self) -> io::Result<()> {
-        self.lock().send()
+    pub fn send(&self) -> Result<(), String> {
+        self.with(Inner::send)
     }
 
     /// Whether anything was sent since [`begin`](Wire::begin).
@@ -129,64 +114,61 @@ impl Wire {
     }
 
     /// The next line, without its end.
-    ///
-    /// # Errors
-    /// The connection is gone, the deadline has passed or the budget is used up.
-    pub fn read_line(&self) -> io::Result<Vec<u8>> {
-        let mut inner = self.lock();
-        loop {
-            // The budget bounds it.
-            if let Some(InputLine::Whole(line)) = inner.input.line(usize::MAX) {
-                return Ok(line);
+    pub fn read_line(&self) -> Result<Vec<u8>, String> {
+        self.with(|inner| {
+            loop {
+                // The budget bounds it.
+                if let Some(InputLine::Whole(line)) = inner.input.line(usize::MAX) {
+                    return Ok(line);
+                }
+                inner.fill()?;
             }
-            inner.fill()?;
-        }
+        })
     }
 
-    /// Exactly `count` bytes.
-    ///
-    /// # Errors
-    /// As for [`read_line`](Wire::read_line); known beforehand when `count` is over the budget.
-    pub fn read_exactly(&self, count: usize) -> io::Result<Vec<u8>> {
-        let mut inner = self.lock();
-        if count > inner.budget.saturating_add(inner.input.rest().len()) {
-            return Err(too_much());
-        }
-        let mut bytes = Vec::with_capacity(count);
-        loop {
-            let rest = inner.input.rest();
-            let piece = &rest[..rest.len().min(count - bytes.len())];
-            bytes.extend_from_slice(piece);
-            let taken = piece.len();
-            inner.input.take(taken);
-            if bytes.len() == count {
-                return Ok(bytes);
+    /// Exactly `count` bytes. That there are more than the budget allows is known beforehand.
+    pub fn read_exactly(&self, count: usize) -> Result<Vec<u8>, String> {
+        self.with(|inner| {
+            if count > inner.budget.saturating_add(inner.input.rest().len()) {
+                return Err(too_much());
             }
-            inner.fill()?;
-        }
+            let mut bytes = Vec::with_capacity(count);
+            loop {
+                let rest = inner.input.rest();
+                let piece = &rest[..rest.len().min(count - bytes.len())];
+                bytes.extend_from_slice(piece);
+                let taken = piece.len();
+                inner.input.take(taken);
+                if bytes.len() == count {
+                    return Ok(bytes);
+                }
+                inner.fill()?;
+            }
+        })
     }
 
     /// Whether something of the peer's is there that was not read; does not wait.
-    ///
-    /// # Errors
-    /// The connection is gone.
-    pub fn has_input(&self) -> io::Result<bool> {
-        let mut inner = self.lock();
-        if inner.input.rest().is_empty() {
-            inner.transport.socket()?.waits = false;
-            let filled = inner.fill();
-            inner.transport.socket()?.waits = true;
-            match filled {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                filled => filled?,
+    pub fn has_input(&self) -> Result<bool, String> {
+        self.with(|inner| {
+            if inner.input.rest().is_empty() {
+                inner.transport.socket()?.waits = false;
+                let filled = inner.fill();
+                inner.transport.socket()?.waits = true;
+                match filled {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    filled => filled?,
+                }
             }
-        }
-        Ok(!inner.input.rest().is_empty())
+            Ok(!inner.input.rest().is_empty())
+        })
     }
 
-    /// The last lines that the crate has read, oldest first.
-    pub fn tapped(&self) -> Vec<Vec<u8>> {
-        self.lock().tap.iter().cloned().collect()
+    /// The lines that the crate has read, with their ends.
+    pub fn tapped(&self) -> Vec<String> {
+        let inner = self.lock();
+        let lines = inner.tapped.split_inclusive(|byte| *byte == b'\n');
+        let whole = lines.filter(|line| line.ends_with(b"\n"));
+        whole.map(|line| String::from_utf8_lossy(line).into_owned()).collect()
     }
 
     /// Ends the connection. Output that was not sent is dropped, and no more can be sent.
@@ -198,6 +180,10 @@ impl Wire {
         inner.transport = Transport::Closed;
         inner.output = Vec::new();
         inner.input = Input::default();
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> io::Result<T>) -> Result<T, String> {
+        work(&mut self.lock()).map_err(|error| error.to_string())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -240,17 +226,6 @@ impl Inner {
             Err(error) => Err(error),
         }
     }
-
-    fn tap(&mut self, bytes: &[u8]) {
-        let room = TAPPED_BYTES.saturating_sub(self.tapping.len());
-        self.tapping.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if bytes.ends_with(b"\n") {
-            if self.tap.len() == TAPPED_LINES {
-                self.tap.pop_front();
-            }
-            self.tap.push_back(std::mem::take(&mut self.tapping));
-        }
-    }
 }
 
 /// For the crate: at most up to the end of a line, in 7 bits.
@@ -268,7 +243,7 @@ impl Read for Wire {
         let count = line.min(into.len());
         into[..count].copy_from_slice(&ready[..count]);
         inner.input.take(count);
-        inner.tap(&into[..count]);
+        inner.tapped.extend_from_slice(&into[..count]);
         for byte in into[..count].iter_mut().filter(|byte| !byte.is_ascii()) {
             *byte = b'?';
         }
@@ -290,5 +265,5 @@ impl Write for Wire {
 }
 
 fn too_much() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the server sends more than it should")
+    io::Error::other("the server sends more than it should")
 }

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// When a login began and when it had ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Span {
+pub struct LoginSpan {
     pub began: Instant,
     pub ended: Instant,
 }
@@ -33,18 +33,18 @@ pub struct Witnesses {
 #[derive(Default)]
 struct State {
     /// The last two accounts, the latest first: one is another than the one that is refused.
-    good: Vec<(String, Span)>,
+    good: Vec<(String, LoginSpan)>,
     is_asking: bool,
     failed: Option<(Instant, String)>,
 }
 
 /// What the others' logins say about a refusal.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LoginVerdict {
     /// This account logged in before and after it.
     Accounts(String),
-    /// This account has logged in after it; whether it could before is not known.
-    OnlyAfter(String),
+    /// Another account has logged in after it; whether it could before is not known.
+    OnlyAfter,
     /// It is ours, by this proof: an account that logged in before cannot either.
     Ours(String),
     /// It cannot be told, for this reason.
@@ -53,7 +53,7 @@ pub enum Verdict {
 
 impl Witnesses {
     /// Notes that `account` has logged in.
-    pub fn logged_in(&self, account: &str, span: Span) {
+    pub fn logged_in(&self, account: &str, span: LoginSpan) {
         let mut state = self.state();
         state.good.retain(|(other, _)| other != account);
         state.good.insert(0, (account.to_owned(), span));
@@ -66,23 +66,25 @@ impl Witnesses {
     pub fn judge(
         &self,
         account: &str,
-        refused: Span,
+        refused: LoginSpan,
         until: Instant,
-        log_in: impl FnOnce(&str) -> Result<Span, String>,
-    ) -> Verdict {
+        log_in: impl FnOnce(&str) -> Result<LoginSpan, String>,
+    ) -> LoginVerdict {
         let mut state = self.state();
         loop {
             let Some((witness, last)) =
                 state.good.iter().find(|(other, _)| other != account).cloned()
             else {
-                return Verdict::Unknown("no other account has logged in by now that could tell");
+                return LoginVerdict::Unknown(
+                    "no other account has logged in by now that could tell",
+                );
             };
             if last.began >= refused.ended {
                 // Which of its logins came before this one is not kept.
-                return Verdict::OnlyAfter(witness);
+                return LoginVerdict::OnlyAfter;
             }
             if let Some((_, why)) = state.failed.as_ref().filter(|(at, _)| at.elapsed() < PAUSE) {
-                return Verdict::Ours(why.clone());
+                return LoginVerdict::Ours(why.clone());
             }
             if !state.is_asking {
                 state.is_asking = true;
@@ -91,7 +93,7 @@ impl Witnesses {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Verdict::Unknown("whether others can log in was not known in time");
+                return LoginVerdict::Unknown("whether others can log in was not known in time");
             }
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -100,10 +102,10 @@ impl Witnesses {
     fn ask(
         &self,
         witness: &str,
-        last: Span,
-        refused: Span,
-        log_in: impl FnOnce(&str) -> Result<Span, String>,
-    ) -> Verdict {
+        last: LoginSpan,
+        refused: LoginSpan,
+        log_in: impl FnOnce(&str) -> Result<LoginSpan, String>,
+    ) -> LoginVerdict {
         // Given back also should the login panic.
         let _asking = LoginGuard(self);
         match log_in(witness) {
@@ -111,14 +113,14 @@ impl Witnesses {
                 self.logged_in(witness, span);
                 let was_good = last.ended <= refused.began && refused.began - last.ended < RECENT;
                 match was_good {
-                    true => Verdict::Accounts(witness.to_owned()),
-                    false => Verdict::OnlyAfter(witness.to_owned()),
+                    true => LoginVerdict::Accounts(witness.to_owned()),
+                    false => LoginVerdict::OnlyAfter,
                 }
             }
             Err(why) => {
                 let why = format!("{witness}, which has logged in before, cannot either: {why}");
                 self.state().failed = Some((Instant::now(), why.clone()));
-                Verdict::Ours(why)
+                LoginVerdict::Ours(why)
             }
         }
     }
@@ -145,63 +147,57 @@ mod tests {
 
     use super::*;
 
-    fn now() -> Span {
-        Span { began: Instant::now(), ended: Instant::now() }
+    fn now() -> LoginSpan {
+        LoginSpan { began: Instant::now(), ended: Instant::now() }
     }
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(10)
+    /// Judges that `account` is refused in `refused`; the witness may log in, or why not.
+    fn judge(
+        witnesses: &Witnesses,
+        account: &str,
+        refused: LoginSpan,
+        log_in: impl FnOnce(&str) -> Result<LoginSpan, String>,
+    ) -> LoginVerdict {
+        witnesses.judge(account, refused, Instant::now() + Duration::from_secs(10), log_in)
     }
 
-    fn nobody(_: &str) -> Result<Span, String> {
+    fn nobody(_: &str) -> Result<LoginSpan, String> {
         panic!("nobody is to be asked")
     }
 
     #[test]
     fn an_account_is_judged_by_another_before_and_after() {
         let witnesses = Witnesses::default();
-        assert!(
-            matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)),
-            "nobody is known"
-        );
-        witnesses.logged_in("doug", now());
-        assert!(
-            matches!(witnesses.judge("doug", now(), soon(), nobody), Verdict::Unknown(_)),
-            "not by itself"
-        );
-        witnesses.logged_in("lisa", now());
+        for why in ["nobody is known", "not by itself"] {
+            let judged = judge(&witnesses, "doug", now(), nobody);
+            assert!(matches!(judged, LoginVerdict::Unknown(_)), "{why}");
+            witnesses.logged_in("doug", now());
+        }
+        let long_ago = Instant::now().checked_sub(RECENT).expect("a machine up for seconds");
+        witnesses.logged_in("lisa", LoginSpan { began: long_ago, ended: long_ago });
+        // That says nothing of the time before the refusal.
+        let judged = judge(&witnesses, "doug", now(), |_| Ok(now()));
+        assert_eq!(judged, LoginVerdict::OnlyAfter);
         let refused = now();
-        let judged = witnesses.judge("doug", refused, soon(), |witness| {
+        let judged = judge(&witnesses, "doug", refused, |witness| {
             assert_eq!(witness, "lisa");
             Ok(now())
         });
-        assert_eq!(judged, Verdict::Accounts("lisa".to_owned()));
+        assert_eq!(judged, LoginVerdict::Accounts("lisa".to_owned()));
         // Another refusal at that time needs no login more, but also has none before it.
-        assert_eq!(
-            witnesses.judge("scuba", refused, soon(), nobody),
-            Verdict::OnlyAfter("lisa".to_owned())
-        );
-        assert_eq!(
-            witnesses.judge("lisa", now(), soon(), |_| Ok(now())),
-            Verdict::Accounts("doug".to_owned())
-        );
+        assert_eq!(judge(&witnesses, "scuba", refused, nobody), LoginVerdict::OnlyAfter);
+        let judged = judge(&witnesses, "lisa", now(), |_| Ok(now()));
+        assert_eq!(judged, LoginVerdict::Accounts("doug".to_owned()));
     }
 
     #[test]
-    fn a_login_of_long_ago_says_nothing_of_the_time_before() {
-        let witnesses = Witnesses::default();
-        let Some(long_ago) = Instant::now().checked_sub(RECENT) else { return };
-        witnesses.logged_in("lisa", Span { began: long_ago, ended: long_ago });
-        assert_eq!(
-            witnesses.judge("doug", now(), soon(), |_| Ok(now())),
-            Verdict::OnlyAfter("lisa".to_owned())
-        );
-    }
-
-    #[test]
-    fn many_refusals_are_one_question() {
+    fn many_refusals_are_one_question_also_after_one_that_panicked() {
         let (witnesses, asked) = (Witnesses::default(), AtomicUsize::new(0));
         witnesses.logged_in("lisa", now());
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| judge(&witnesses, "doug", now(), |_| panic!("told to")));
+            assert!(asking.join().is_err());
+        });
         let together = std::sync::Barrier::new(20);
         thread::scope(|scope| {
             for number in 0..20 {
@@ -209,30 +205,17 @@ mod tests {
                 scope.spawn(move || {
                     let refused = now();
                     together.wait();
-                    let verdict = witnesses.judge(&format!("a{number}"), refused, soon(), |_| {
+                    let verdict = judge(witnesses, &format!("a{number}"), refused, |_| {
                         asked.fetch_add(1, Ordering::SeqCst);
                         thread::sleep(Duration::from_millis(20));
                         Err("NO".to_owned())
                     });
-                    assert!(matches!(verdict, Verdict::Ours(why) if why.contains("lisa")));
+                    assert!(matches!(verdict, LoginVerdict::Ours(why) if why.contains("lisa")));
                 });
             }
         });
         assert_eq!(asked.into_inner(), 1);
         witnesses.logged_in("lisa", now());
         assert!(witnesses.state().failed.is_none(), "a login that came right ends the pause");
-    }
-
-    #[test]
-    fn one_that_panics_keeps_nobody_waiting() {
-        let witnesses = Witnesses::default();
-        witnesses.logged_in("lisa", now());
-        let panicked = thread::scope(|scope| {
-            scope
-                .spawn(|| witnesses.judge("doug", now(), soon(), |_| panic!("told to")))
-                .join()
-                .is_err()
-        });
-        assert!(panicked && !witnesses.state().is_asking);
     }
 }
