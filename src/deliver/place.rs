@@ -228,15 +228,22 @@ impl<'a> Placing<'a> {
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
     fn failed(&self, index: usize, claim: &Claim, failure: Failure) -> Step {
-        let destination = &self.job.destinations[index];
+        let (destination, ledger) = (&self.job.destinations[index], self.means.ledger);
         let is_in_doubt =
             matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
             Failure::Store(error) if destination.shared => match self.keep(destination, &error) {
                 Some(failure) => failure,
-                // Another delivery has placed it: a claim tells where.
+                // Another delivery has placed it: a claim tells where. What this one may have
+                // written beside it leaves a doubt on record, as an unnamed receipt.
                 None => {
-                    self.release(claim);
+                    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+                    let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None };
+                    if is_in_doubt {
+                        note(self.insisting(|until| ledger.confirm(&unnamed, until)).map(drop));
+                    } else {
+                        self.release(claim);
+                    }
                     return self.claim_busy(&[index]).remove(0);
                 }
             },

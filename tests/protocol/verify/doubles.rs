@@ -1,15 +1,18 @@
 //! More copies than one: which of them stays, and when a second look is over.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use onedrop::directory::Destination;
 use onedrop::ledger::Window;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::{Copy, Receipt, Store};
 use onedrop::verify::{Level, Tally, Topic};
 
 use super::{ALL, DAY, Site, append, not_stored, uid};
-use crate::ports::{LEASE, inbox, mail, mail_with_body, soon};
+use crate::ports::{LEASE, inbox, mail, mail_with_body, sent, soon};
+use crate::script::StoreFault;
+use crate::world::World;
 
 #[test]
 fn of_two_copies_the_one_on_record_stays() {
@@ -242,4 +245,27 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             "{flags} {later_secs}"
         );
     }
+}
+
+/// Frozen past its lease, and then in doubt whether its own append took effect.
+#[test]
+fn a_late_sent_in_doubt_beside_a_placed_one_gets_a_second_look_again() {
+    let world = World::like_imap();
+    let site = || Site { ledger: world.ledger.clone(), store: world.store.clone() };
+    let (other, others) = (world.clone(), site());
+    let late = world.delivery().failing_store(1, StoreFault::DoneInDoubt);
+    let late = late.before_nth("append", 2, move || {
+        other.expire_leases();
+        let zoe = [Destination::inbox("zoe"), sent()];
+        other.deliver(&mail("m"), &zoe).expect_delivered();
+        other.expire_leases();
+        assert_eq!(others.verify(true).tally.settled, 1, "nothing is left to look for");
+    });
+    late.run(&mail("m"), &[inbox(), sent()]).expect_delivered();
+    let site = site();
+    assert_eq!(site.uids(&sent()).len(), 2);
+    // Long after the window in which the message was recorded.
+    let window = Window { since: SystemTime::now() + 365 * DAY, account: None };
+    assert_eq!(site.verify_in(window, true).topics(), [(Level::Repaired, Topic::Double)]);
+    assert_eq!(site.uids(&sent()).len(), 1);
 }
