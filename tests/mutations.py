@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks the code in ways that a tool does not think of, one at a time, and runs the tests that must notice.
+"""Breaks the code in ways that a tool does not think of, one at a time, and runs the tests that
+must notice.
 
-    tests/mutations.py [TEXT]     all, or those whose name contains TEXT
+    tests/mutations.py [--check] [TEXT]     all, or those whose name contains TEXT
 
-Works on a copy of the tree, built under target/mutations. Ends in 1 if a mutation is not noticed, no longer applies or does
-not compile. tests/mutants.md says more.
+Works on a copy of the tree, built under target/mutations. Ends in 1 if a mutation is not noticed,
+no longer applies or does not compile. `--check` builds nothing and looks only whether each still
+applies. tests/mutants.md says more.
 """
 
 import os
@@ -17,36 +19,165 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "src/message/identity.rs"
 LOCK_KEY = "src/lock_key.rs"
-VALUES = ["--lib", "--test", "values", "-E", "test(message::) | test(lock_key::) | test(hashes_on_file)"]
+COPIES, RECORD = "src/ledger/sqlite/copies.rs", "src/ledger/sqlite/record.rs"
+HASHES = "test(message::) | test(lock_key::) | test(hashes_on_file)"
+VALUES = ["--lib", "--test", "values", "-E", HASHES]
+LEDGER = ["--test", "ledger_contract", "-E", "test(/^on_sqlite::/)"]
 
-AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version mail-followup-to
-mail-reply-to autocrypt disposition-notification-to return-receipt-to""".split()
+AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version
+mail-followup-to mail-reply-to autocrypt disposition-notification-to return-receipt-to""".split()
 
-# Name, file, text that stands there once, text in its place, what nextest is to run.
-MUTATIONS = [
+# The statements of a claim, a receipt and a release: no tool breaks the words of SQL.
+CLAIMS = [
+    (
+        "a lease that a step of the clock made long is live",
+        COPIES, " AND leased_until <= ?9 + lease_ms / 500.0", "",
+    ),
+    ("no lease is live", COPIES, '"(leased_until > ?9 AND', '"(leased_until < 0 AND'),
+    ("a claim keeps the epoch", COPIES, "epoch = epoch + ({LIVE} IS NOT TRUE)", "epoch = epoch"),
+    ("every claim raises the epoch", COPIES, "epoch + ({LIVE} IS NOT TRUE)", "epoch + 1"),
+    ("a claim forgets the doubt", COPIES, "ELSE in_doubt END", "ELSE prior_doubt END"),
+    (
+        "a claim made again is in doubt",
+        COPIES, "AND {LIVE} THEN prior_doubt", "AND {LIVE} THEN in_doubt",
+    ),
+    (
+        "a lease of ours that ran out leaves no doubt",
+        COPIES, "lease_value = ?6 AND {LIVE} THEN", "lease_value = ?6 THEN",
+    ),
+    (
+        "a second claim leaves no doubt",
+        COPIES, "in_doubt = 1, owner = ?5", "in_doubt = in_doubt, owner = ?5",
+    ),
+    (
+        "a first claim leaves no doubt",
+        COPIES, "?7, ?8, 1, 0, randomblob", "?7, ?8, 0, 0, randomblob",
+    ),
+    ("a second claim has no owner", COPIES, "in_doubt = 1, owner = ?5,", "in_doubt = 1,"),
+    ("a second claim has no value", COPIES, "coalesce(?6, lease_value)", "lease_value"),
+    ("a mailbox named twice loses the value", COPIES, "coalesce(?6, lease_value)", "?6"),
+    ("a joined lease gets shorter", COPIES, "THEN max(leased_until, ?8) ELSE", "THEN ?8 ELSE"),
+    (
+        "a joined lease has the shorter length",
+        COPIES, "THEN max(lease_ms, ?7) ELSE", "THEN ?7 ELSE",
+    ),
+    (
+        "a second claim has the first one's length",
+        COPIES, "lease_ms, ?7) ELSE ?7", "lease_ms, ?7) ELSE lease_ms",
+    ),
+    ("a later claim makes no copy shared", COPIES, "shared = shared OR ?4", "shared = shared"),
+    ("a placed copy is claimed", COPIES, "WHERE placed_at IS NULL AND (", "WHERE ("),
+    (
+        "every live lease is joined",
+        COPIES, "AND (?10 OR lease_value", "AND (1 OR ?10 OR lease_value",
+    ),
+    ("no live lease is joined", COPIES, "AND (?10 OR lease_value", "AND (0 AND ?10 OR lease_value"),
+    ("a call made again does not find its lease", COPIES, "OR lease_value = ?6 OR", "OR"),
+    (
+        "a claim names its row by the number alone",
+        COPIES, "AND value = ?2\");", "AND (1 OR value = ?2)\");",
+    ),
+    (
+        "any message with its Message-ID collides",
+        RECORD, "AND digest <> ?2", "AND (1 OR digest <> ?2)",
+    ),
+    (
+        "without a Message-ID there is a collision",
+        RECORD, "SELECT ?3 AND EXISTS", "SELECT (1 OR ?3) AND EXISTS",
+    ),
+    (
+        "a message is known by its Message-ID alone",
+        RECORD, "AND digest = ?2", "AND (1 OR digest = ?2)",
+    ),
+    (
+        "a second receipt keeps the epoch",
+        COPIES, "SET epoch = epoch + 1, settled_at", "SET settled_at",
+    ),
+    ("a second receipt leaves it settled", COPIES, "epoch + 1, settled_at = NULL", "epoch + 1"),
+    (
+        "a receipt leaves the lease",
+        COPIES, "placed_at = ?2, leased_until = NULL,", "placed_at = ?2,",
+    ),
+    (
+        "a receipt leaves a doubt",
+        COPIES, "leased_until = NULL, in_doubt = 0,", "leased_until = NULL,",
+    ),
+    ("a receipt has no epoch", COPIES, "placed_epoch = ?8", "placed_epoch = 0 * ?8"),
+    (
+        "kept bytes stay after the receipt",
+        COPIES, "FROM onedrop_kept WHERE message_id = (", "FROM onedrop_kept WHERE 0 = (",
+    ),
+    (
+        "the receipt of an own copy takes out kept bytes",
+        COPIES, "WHERE id = ?1 AND shared)", "WHERE id = ?1)",
+    ),
+    ("a release keeps the lease", COPIES, "SET leased_until = NULL, in_doubt", "SET in_doubt"),
+    (
+        "a release keeps the doubt",
+        COPIES, "leased_until = NULL, in_doubt = prior_doubt", "leased_until = NULL",
+    ),
+    (
+        "a release takes every doubt away",
+        COPIES, "NULL, in_doubt = prior_doubt", "NULL, in_doubt = 0",
+    ),
+    (
+        "a release heeds no epoch",
+        COPIES, "AND epoch = ?3 AND placed_at", "AND (1 OR epoch = ?3) AND placed_at",
+    ),
+    (
+        "a release heeds no value",
+        COPIES, "AND value = ?2 AND epoch", "AND (1 OR value = ?2) AND epoch",
+    ),
+    ("a placed copy is released", COPIES, "epoch = ?3 AND placed_at IS NULL", "epoch = ?3"),
+]
+
+IDENTITIES = [
     *(
-        (f"{name} is no part of the identity", IDENTITY, f'    b"{name}",\n', f'    b"x-{name}",\n', VALUES)
+        (f"{name} is no part of the identity", IDENTITY, f' b"{name}",\n', f' b"x-{name}",\n')
         for name in AUTHORED
     ),
-    ("Content-* is no part of the identity", IDENTITY, 'b"content-", b', 'b"x-content-", b', VALUES),
-    ("Resent-* is no part of the identity", IDENTITY, 'b"resent-"]', 'b"x-resent-"]', VALUES),
-    ("Content-Length is a part of the identity", IDENTITY, 'b"content-length"', 'b"x-content-length"', VALUES),
-    ("Resent-Bcc is a part of the identity", IDENTITY, 'b"resent-bcc"', 'b"x-resent-bcc"', VALUES),
-    ("the top-most Received counts", IDENTITY, "!is_our_own(field)).last()?", "!is_our_own(field)).next()?", VALUES),
+    ("Content-* is no part of the identity", IDENTITY, 'b"content-", b', 'b"x-content-", b'),
+    ("Resent-* is no part of the identity", IDENTITY, 'b"resent-"]', 'b"x-resent-"]'),
+    ("Content-Length is authored", IDENTITY, 'b"content-length"', 'b"x-content-length"'),
+    ("Resent-Bcc is authored", IDENTITY, 'b"resent-bcc"', 'b"x-resent-bcc"'),
+    ("the newest Received counts", IDENTITY, "our_own(field)).last()?", "our_own(field)).next()?"),
     *(
-        (f"the {name} hashes have another domain", LOCK_KEY, f"onedrop/1/{name}", f"onedrop/2/{name}", VALUES)
+        (f"the {name} hashes have another domain", LOCK_KEY, f"/1/{name}", f"/2/{name}")
         for name in ["message", "content", "copy", "name"]
     ),
 ]
 
+# Name, file, text that stands there once, text in its place, what nextest is to run.
+MUTATIONS = [
+    *((*mutation, VALUES) for mutation in IDENTITIES),
+    *((*mutation, LEDGER) for mutation in CLAIMS),
+]
+
+
+def refusal(path, text):
+    """What keeps a mutation from its place; empty if nothing does."""
+    count = path.read_text().count(text) if path.exists() else 0
+    return "" if count == 1 else f"DOES NOT APPLY: {text!r} stands {count} times in {path}"
+
+
+def check(chosen):
+    refused = [
+        f"{why}: {name}" for name, file, text, *_ in chosen if (why := refusal(ROOT / file, text))
+    ]
+    print("\n".join(refused) or f"{len(chosen)} mutations apply")
+    sys.exit(1 if refused or not chosen else 0)
+
 
 def main():
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    is_check = "--check" in sys.argv
+    wanted = next((arg for arg in sys.argv[1:] if arg != "--check"), "")
     chosen = [mutation for mutation in MUTATIONS if wanted in mutation[0]]
+    if is_check:
+        check(chosen)
     environment = {"CARGO_TARGET_DIR": str(ROOT / "target/mutations"), **os.environ}
     failed = not chosen
     with tempfile.TemporaryDirectory(prefix="onedrop-mutations-") as copy:
-        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+        files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT)
         for name in filter(None, files.split(b"\0")):
             path = pathlib.Path(copy, os.fsdecode(name))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,17 +185,17 @@ def main():
 
         def run(*args):
             command = ["cargo", "nextest", "run", "--cargo-quiet", *args]
-            return subprocess.run(command, cwd=copy, env=environment, capture_output=True).returncode == 0
+            ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True)
+            return ran.returncode == 0
 
         for tests in {tuple(mutation[4]): None for mutation in chosen}:
             if not run(*tests):
                 sys.exit("the tests fail without a mutation: " + " ".join(tests))
         for name, file, text, other, tests in chosen:
             path = pathlib.Path(copy, file)
-            original = path.read_text()
-            if original.count(text) != 1:
-                result = f"DOES NOT APPLY: {text!r} stands {original.count(text)} times in {file}"
-            else:
+            result = refusal(path, text)
+            if not result:
+                original = path.read_text()
                 path.write_text(original.replace(text, other))
                 if not run("--no-run", *tests):
                     result = "DOES NOT COMPILE"

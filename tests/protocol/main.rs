@@ -6,9 +6,11 @@
 mod ports;
 
 mod crashes;
+mod endings;
 mod failures;
 mod late;
 mod others;
+mod phases;
 mod script;
 mod sent;
 mod turns;

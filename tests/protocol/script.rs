@@ -5,11 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::deliver::{CopyResult, Phases, Placed, Watch};
+use onedrop::deliver::{CopyResult, Ending, Phases, Placed, Watch};
 use onedrop::directory::Destination;
 use onedrop::hook::{Call, Hook};
-use onedrop::ledger::LedgerError;
 use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{LedgerError, Recorded};
 use onedrop::store::StoreError;
 
 /// How a ledger's call goes wrong.
@@ -65,6 +65,15 @@ impl StoreFault {
     ];
 }
 
+/// What a delivery's watch heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Watched {
+    Recorded(Phases),
+    NotRecorded(u32),
+    Copy(Phases),
+    Ended(usize, Phases),
+}
+
 type Deed = Box<dyn FnOnce() + Send>;
 
 /// What happens in one delivery: at which calls it fails, and what others do in between.
@@ -91,6 +100,7 @@ pub struct State {
     pub before: Vec<(&'static str, usize, Deed)>,
     pub after: Vec<(&'static str, Deed)>,
     pub placed: Vec<Placed>,
+    pub watched: Vec<Watched>,
     pub is_dead: bool,
     is_lost_for_good: bool,
 }
@@ -257,7 +267,21 @@ impl Hook<StoreError> for Script {
 }
 
 impl Watch for Script {
-    fn copy_ended(&self, end: &CopyResult, _: &Phases) {
-        self.state().placed.extend(end.as_ref().ok().cloned());
+    fn recorded(&self, _: &Recorded, phases: &Phases) {
+        self.state().watched.push(Watched::Recorded(*phases));
+    }
+
+    fn not_recorded(&self, waits: u32) {
+        self.state().watched.push(Watched::NotRecorded(waits));
+    }
+
+    fn copy_ended(&self, end: &CopyResult, phases: &Phases) {
+        let mut state = self.state();
+        state.watched.push(Watched::Copy(*phases));
+        state.placed.extend(end.as_ref().ok().cloned());
+    }
+
+    fn ended(&self, recipient: usize, ending: &Ending) {
+        self.state().watched.push(Watched::Ended(recipient, ending.phases));
     }
 }

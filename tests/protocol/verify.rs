@@ -221,7 +221,9 @@ fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
     let (_, receipt) = site.placed(&mail("gone"), &inbox(), 1);
     site.store.remove(&inbox(), &receipt, soon()).expect("remove");
     for repair in [false, true] {
-        assert_eq!(site.verify(repair).topics(), [(Level::Info, Topic::Moved)]);
+        let verified = site.verify(repair);
+        assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)]);
+        assert!(verified.findings[0].text.contains("moved or deleted by its owner"));
         assert!(site.uids(&inbox()).is_empty());
     }
 }
@@ -232,14 +234,15 @@ fn a_copy_moved_away_and_back_is_recorded_under_its_new_name() {
     let (date, old) = site.placed(&mail("back"), &inbox(), 1);
     site.store.remove(&inbox(), &old, soon()).expect("remove");
     let new = site.append(&mail("back"), &inbox(), date);
-    assert_eq!(
-        site.verify(true).topics(),
-        [(Level::Info, Topic::Moved)],
-        "its lease may not be over yet"
-    );
+    let verified = site.verify(true);
+    assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)], "its lease may not be over yet");
+    let there = format!("the copy is there as {new}");
+    assert!(verified.findings[0].text.contains(&there), "{:?}", verified.findings);
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(site.verify(false).topics(), [(Level::Info, Topic::Moved)]);
-    assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)]);
+    let verified = site.verify(true);
+    assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)]);
+    assert_eq!(verified.tally.settled, 0, "it needed no second look");
     assert_eq!(site.receipt().as_ref(), Some(&new));
     assert_eq!(site.verify(false).findings, []);
     assert_eq!(site.uids(&inbox()), [uid(&new)]);

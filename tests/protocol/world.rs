@@ -20,7 +20,7 @@ use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Store, StoreError};
 
 use crate::ports::{LEASE, attempt, soon};
-use crate::script::{LedgerFault, Script, StoreFault};
+use crate::script::{LedgerFault, Script, StoreFault, Watched};
 
 /// The ledger's calls of a delivery that takes a turn at its only copy.
 pub const TURN_TAKEN: &[&str] = &["record", "take_turn", "confirm"];
@@ -68,6 +68,8 @@ pub struct Delivery {
     pub wait: Duration,
     pub deadline: Deadline,
     pub over_quota: OverQuota,
+    /// Addresses that nobody has, before those of the destinations' accounts.
+    pub strangers: Vec<&'static str>,
     begins_early: bool,
 }
 
@@ -77,7 +79,9 @@ pub struct Ended {
     /// Another message with its Message-ID is on record.
     pub collision: bool,
     destinations: Vec<Destination>,
+    pub endings: Vec<Ending>,
     pub placed: Vec<Placed>,
+    pub watched: Vec<Watched>,
     pub ledger_calls: Vec<&'static str>,
     pub store_calls: Vec<&'static str>,
     pub reserved: Vec<&'static str>,
@@ -137,6 +141,7 @@ impl World {
             wait: Duration::ZERO,
             deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
             over_quota: OverQuota::Defer,
+            strangers: Vec::new(),
             begins_early: false,
         }
     }
@@ -323,9 +328,12 @@ impl Delivery {
         if accounts.is_empty() {
             accounts.push(Some("doug".to_owned()));
         }
+        accounts.splice(0..0, self.strangers.iter().map(|_| None));
+        let known = accounts.iter().flatten().map(|to| format!("{to}@x"));
         let envelope = Envelope {
             sender: "lisa@gmail.com".to_owned(),
-            recipients: accounts.iter().flatten().map(|to| format!("{to}@x")).collect(),
+            recipients: self.strangers.iter().map(ToString::to_string).chain(known).collect(),
+            queue_id: "4Xyz12".to_owned(),
             ..Envelope::default()
         };
         let job = DeliveryRequest {
@@ -360,13 +368,15 @@ impl Delivery {
             vec![Ending::of(crashed.outcome(over_quota))]
         });
         let collision = endings[0].collision;
-        let outcome = Outcome::worst(endings.into_iter().map(|ending| ending.outcome));
+        let outcome = Outcome::worst(endings.iter().map(|ending| ending.outcome.clone()));
         let mut state = self.script.state();
         Ended {
             outcome,
             collision,
             destinations: destinations.to_vec(),
+            endings,
             placed: std::mem::take(&mut state.placed),
+            watched: std::mem::take(&mut state.watched),
             ledger_calls: state.ledger_calls.clone(),
             store_calls: state.store_calls.clone(),
             reserved: state.reserved.clone(),

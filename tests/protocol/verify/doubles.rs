@@ -103,11 +103,13 @@ fn nothing_is_removed_for_a_copy_that_its_owner_has_marked_as_deleted() {
         });
     };
     mark(uid(&on_record));
+    let verified = site.verify(true);
     assert_eq!(
-        site.verify(true).topics(),
+        verified.topics(),
         [(Level::Info, Topic::Moved)],
         "the other one is all that will be left"
     );
+    assert!(verified.findings[0].text.contains("is marked as deleted by its owner"));
     mark(uid(&other));
     assert_eq!(site.verify(true).findings, [], "the owner is at it");
     assert_eq!(site.uids(&inbox()).len(), 2);
