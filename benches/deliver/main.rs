@@ -19,12 +19,13 @@ mod speed;
 mod table;
 mod world;
 
-const CASES: [cases::Case; 5] = [
+const CASES: [cases::Case; 6] = [
     ("maildir", speed::maildir),
     ("imap", speed::imap),
     ("growth", growth::run),
     ("large", large::run),
     ("phases", phases::run),
+    ("builds", speed::builds),
 ];
 
 fn main() {

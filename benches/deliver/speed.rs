@@ -4,7 +4,9 @@ use crate::support::dovecot::Dovecot;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::Postgres;
 use crate::table::{Contender, Line, ROUNDS, compare};
-use crate::world::{Bench, CONFIG_BY_SOCKET, LISA, STRANGER, config_socket, lda, maildrop};
+use crate::world::{
+    Bench, CONFIG_BY_SOCKET, LISA, STRANGER, builds as named_builds, config_socket, lda, maildrop,
+};
 
 const LDA: &str = "dovecot-lda";
 const LDA_BY_SOCKET: &str = "dovecot-lda, settings by socket";
@@ -76,4 +78,44 @@ pub fn imap() {
         against_lda(5, None),
     ];
     compare(&mut contenders, ROUNDS, &lines);
+}
+
+/// Builds of this program beside each other, each with a ledger and accounts of its own; the last
+/// one is what the others are compared with.
+pub fn builds() {
+    let dovecot = Dovecot::start_high_performance();
+    let builds: Vec<_> = named_builds()
+        .into_iter()
+        .map(|(name, bench)| {
+            let postgres = Postgres::start();
+            let servers = bench.imap_config("servers", &postgres, &dovecot);
+            bench.migrate(&servers);
+            let embedded = bench.maildir_config(&dovecot);
+            (name, bench, postgres, embedded, servers)
+        })
+        .collect();
+    if builds.is_empty() {
+        println!("ONEDROP_BENCH_BUILDS names none");
+        return;
+    }
+    for by_servers in [false, true] {
+        let mut contenders: Vec<Contender<'_>> = builds
+            .iter()
+            .map(|(name, bench, _, embedded, servers)| match by_servers {
+                false => {
+                    let deliver = bench.onedrop(embedded, name, STRANGER);
+                    Contender::new(format!("{name}, SQLite + Maildir"), deliver)
+                }
+                true => {
+                    let deliver = bench.onedrop(servers, name, STRANGER);
+                    Contender::new(format!("{name}, Postgres + IMAP"), deliver)
+                }
+            })
+            .collect();
+        let last = builds.len().saturating_sub(1);
+        let line = |ours| Line { ours, peer: last, target: None };
+        let lines: Vec<Line> = (0..last).map(line).collect();
+        compare(&mut contenders, 5 * ROUNDS, &lines);
+        println!();
+    }
 }

@@ -45,6 +45,19 @@ pub fn message(from: &str, size: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// `ONEDROP_BENCH_BUILDS`, as in `now=target/release/onedrop,before=/tmp/before/onedrop`: builds by
+/// name, each with a folder of its own.
+pub fn builds() -> Vec<(String, Bench)> {
+    let builds = std::env::var("ONEDROP_BENCH_BUILDS").unwrap_or_default();
+    let build = |build: &str| {
+        let (name, path) = build.split_once('=').expect("ONEDROP_BENCH_BUILDS: NAME=PATH,...");
+        let bench = Bench::new();
+        fs::copy(path, &bench.onedrop).unwrap_or_else(|error| panic!("{path}: {error}"));
+        (name.to_owned(), bench)
+    };
+    builds.split(',').filter(|build| !build.is_empty()).map(build).collect()
+}
+
 /// A folder of the mail's user beside the mail, with a copy of the program: where it was built,
 /// others may not go.
 pub struct Bench {

@@ -10,6 +10,8 @@ use crate::world::{MESSAGE_BYTES, STRANGER};
 const DOMAIN: &str = "mail.axial.net";
 /// How many mailboxes the load with many goes to.
 pub const MAILBOXES: usize = 200;
+/// How many recipients a message has that has several.
+pub const TEN: usize = 10;
 /// Addresses for Dovecot's LMTP are accounts without their domain, as for us.
 pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
 
@@ -36,6 +38,8 @@ pub struct Clients {
 pub enum Target {
     /// One account.
     One(String),
+    /// Each message to ten accounts: 10NAME to 2NAME, and NAME.
+    Ten(String),
     /// The accounts 1NAME to 200NAME in turn.
     Many(String),
 }
@@ -44,6 +48,10 @@ impl Target {
     fn accounts(&self) -> Vec<String> {
         match self {
             Target::One(account) => vec![account.clone()],
+            Target::Ten(name) => {
+                let numbered = (2..=TEN).map(|number| format!("{number}{name}"));
+                numbered.chain([name.clone()]).collect()
+            }
             Target::Many(name) => (1..=MAILBOXES).map(|number| format!("{number}{name}")).collect(),
         }
     }
@@ -62,32 +70,38 @@ pub struct Peer<'a> {
     pub tag: &'a str,
 }
 
-/// Sends `messages` (with many mailboxes: a multiple of their number) and returns how long that
-/// took; panics unless each is in its mailbox.
+/// Sends what makes `copies` (with several mailboxes: a multiple of their number) and returns how
+/// long that took; panics unless each is in its mailbox.
 pub fn send(
     peer: &Peer<'_>,
     dovecot: &Dovecot,
     target: &Target,
     clients: Clients,
-    messages: usize,
+    copies: usize,
 ) -> Duration {
     let before = target.count(dovecot);
     let began = Instant::now();
+    let number = target.accounts().len();
+    assert_eq!(copies % number, 0, "as many copies for each mailbox");
     match target {
-        Target::One(account) => smtp_source(&peer.socket, clients, messages, account, false),
+        Target::One(account) => smtp_source(&peer.socket, clients, copies, account, &[]),
+        // They are numbered down to the last one, which has none.
+        Target::Ten(name) => {
+            let recipients = ["-r", &TEN.to_string()];
+            smtp_source(&peer.socket, clients, copies / TEN, name, &recipients);
+        }
         // It counts its recipients from 1 in every run and has no other way to choose among them.
         Target::Many(name) => {
-            assert_eq!(messages % MAILBOXES, 0, "as many messages for each mailbox");
-            for _ in 0..messages / MAILBOXES {
-                smtp_source(&peer.socket, clients, MAILBOXES, name, true);
+            for _ in 0..copies / MAILBOXES {
+                smtp_source(&peer.socket, clients, MAILBOXES, name, &["-N"]);
             }
         }
     }
     let took = began.elapsed();
     assert_eq!(
         target.count(dovecot) - before,
-        messages,
-        "{}: what arrived, of {messages} sent",
+        copies,
+        "{}: what arrived, of {copies} sent",
         peer.name
     );
     took
@@ -104,7 +118,7 @@ pub fn index(dovecot: &Dovecot, target: &Target) -> Duration {
     began.elapsed()
 }
 
-fn smtp_source(socket: &Path, clients: Clients, messages: usize, account: &str, numbered: bool) {
+fn smtp_source(socket: &Path, clients: Clients, messages: usize, account: &str, more: &[&str]) {
     let mut command = Command::new("/usr/sbin/smtp-source");
     // -L: LMTP; -d: the next message over the same connection; -N: a number before the recipient.
     command.args(["-L", "-M", "bench.example", "-f", STRANGER]);
@@ -119,11 +133,9 @@ fn smtp_source(socket: &Path, clients: Clients, messages: usize, account: &str, 
         "-l",
         &MESSAGE_BYTES.to_string(),
     ]);
-    command.args(["-t", &format!("{account}@{DOMAIN}")]);
-    if numbered {
-        command.arg("-N");
-    }
     let output = command
+        .args(["-t", &format!("{account}@{DOMAIN}")])
+        .args(more)
         .arg(format!("unix:{}", socket.display()))
         .stdin(Stdio::null())
         .output()

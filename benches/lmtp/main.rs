@@ -24,18 +24,21 @@ mod table;
 #[allow(dead_code)]
 mod world;
 
+mod builds;
 mod load;
 mod memory;
 mod phases;
 mod speed;
 mod via;
 
-const CASES: [cases::Case; 5] = [
+const CASES: [cases::Case; 7] = [
     ("maildirs", speed::maildirs),
     ("imap", speed::imap),
     ("phases", phases::run),
     ("memory", memory::run),
     ("via", via::run),
+    ("builds-maildirs", builds::maildirs),
+    ("builds-imap", builds::imap),
 ];
 
 fn main() {

@@ -1,22 +1,22 @@
-//! Messages a second, beside Dovecot's own LMTP server: few and many connections, one and many
-//! mailboxes; ours with its defaults and with `ledger.prepare`. Into Maildirs also with Dovecot's
-//! index of the mailboxes brought up to date after the load, on both sides: Dovecot's server writes
-//! it while it delivers, ours leaves it to the next reader.
+//! Copies a second, beside Dovecot's own LMTP server: few and many connections, one mailbox, ten
+//! for each message, and many; ours with its defaults and with `ledger.prepare`. Into Maildirs also
+//! with Dovecot's index of the mailboxes brought up to date after the load, on both sides: Dovecot's
+//! server writes it while it delivers, ours leaves it to the next reader.
 
 use std::time::Duration;
 
-use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TUNED_LMTP, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TEN, TUNED_LMTP, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Launch;
 use crate::support::postgres::Postgres;
 use crate::table::Times;
 use crate::world::Bench;
 
-/// Connections, and messages in a run of two or three seconds.
+/// Connections, and copies in a run of two or three seconds.
 const LOADS: [(usize, usize); 3] = [(1, 1400), (4, 2000), (10, 2400)];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Into {
+pub enum Into {
     Maildirs,
     Imap,
 }
@@ -54,25 +54,24 @@ fn run(into: Into) {
         Peer { name: &with_prepare, socket: prepared.socket(), tag: "prepared" },
         Peer { name: "Dovecot's lmtp, tuned", socket: dovecot.lmtp_socket(), tag: "peer" },
     ];
+    loads(&peers, &dovecot, into);
+}
+
+/// Every load to `peers`; the last one is what the others are compared with.
+pub fn loads(peers: &[Peer<'_>], dovecot: &Dovecot, into: Into) {
     let rounds = if short() { 3 } else { 5 };
-    let index = if into == Into::Maildirs { " | with the index | of Dovecot's" } else { "" };
+    let last = peers.last().map_or("none", |peer| peer.name);
+    let index = if into == Into::Maildirs { " | with the index | of the last" } else { "" };
     println!(
-        "| connections | mailboxes | medians of {rounds}, in turn | messages/s | of \
-         Dovecot's{index} |"
+        "| connections | mailboxes | medians of {rounds}, in turn | copies/s | of {last}'s{index} \
+         |"
     );
     println!("|---|---:|---|---:|---:|{}", if into == Into::Maildirs { "---:|---:|" } else { "" });
     for kept in [true, false].into_iter().take(if short() { 1 } else { 2 }) {
-        for (sessions, messages) in LOADS {
-            for mailboxes in [1, MAILBOXES] {
-                one_load(
-                    &peers,
-                    &dovecot,
-                    into,
-                    rounds,
-                    Clients { sessions, kept },
-                    messages,
-                    mailboxes,
-                );
+        for (sessions, copies) in LOADS {
+            for mailboxes in [1, TEN, MAILBOXES] {
+                let clients = Clients { sessions, kept };
+                one_load(peers, dovecot, into, rounds, clients, copies, mailboxes);
             }
         }
     }
@@ -91,7 +90,7 @@ fn one_load(
     into: Into,
     rounds: usize,
     clients: Clients,
-    messages: usize,
+    copies: usize,
     mailboxes: usize,
 ) {
     let Clients { sessions, kept } = clients;
@@ -107,6 +106,7 @@ fn one_load(
             let peer = &peers[at];
             let target = match mailboxes {
                 // A mailbox that has grown makes everybody slower.
+                TEN => Target::Ten(peer.tag.to_owned()),
                 1 => Target::One(format!("{}-{sessions}-{kept}-{round}", peer.tag)),
                 _ => Target::Many(peer.tag.to_owned()),
             };
@@ -118,7 +118,7 @@ fn one_load(
             // What the warming left to be written is nobody's to pay.
             nix::unistd::sync();
             if round > 0 {
-                let took = load::send(peer, dovecot, &target, clients, messages);
+                let took = load::send(peer, dovecot, &target, clients, copies);
                 sent[at].push(took);
                 if into == Into::Maildirs {
                     indexed[at].push(took + load::index(dovecot, &target));
@@ -126,7 +126,7 @@ fn one_load(
             }
         }
     }
-    let (sent, indexed) = (rates(sent, messages), rates(indexed, messages));
+    let (sent, indexed) = (rates(sent, copies), rates(indexed, copies));
     for (at, peer) in peers.iter().enumerate() {
         let how = if kept { "kept" } else { "one a message" };
         let of =
@@ -137,11 +137,11 @@ fn one_load(
     }
 }
 
-/// Messages a second, by the medians.
-fn rates(times: Vec<Vec<Duration>>, messages: usize) -> Vec<f64> {
+/// Copies a second, by the medians.
+fn rates(times: Vec<Vec<Duration>>, copies: usize) -> Vec<f64> {
     let rate = |times: Vec<Duration>| match times.is_empty() {
         true => f64::NAN,
-        false => messages as f64 * 1000.0 / Times::of(times).median_ms(),
+        false => copies as f64 * 1000.0 / Times::of(times).median_ms(),
     };
     times.into_iter().map(rate).collect()
 }
