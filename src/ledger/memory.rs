@@ -144,8 +144,6 @@ fn locked(rows: &Mutex<Rows>) -> MutexGuard<'_, Rows> {
 }
 
 impl Ledger for MemoryLedger {
-    fn prepare(&self, _until: Instant) {}
-
     fn time(&self) -> SystemTime {
         let time = *self.time.lock().unwrap_or_else(PoisonError::into_inner);
         let time = time.unwrap_or_else(|| self.rows().time.wall_clock());

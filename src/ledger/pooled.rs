@@ -7,11 +7,9 @@
 //! the dead one have done it, and only the answer be lost, the second call finds what the first one
 //! did. A file does not die ([`Traits::is_a_file`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use super::{
     Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Entry, LeaseTerms, Ledger,
@@ -33,7 +31,7 @@ pub type Open<S> = Arc<dyn Fn(Instant) -> Result<S, LedgerError> + Send + Sync>;
 pub struct Traits {
     /// Several records and receipts in one transaction cost less than each in its own.
     pub commits_together: bool,
-    /// A session is a file, no connection that may die or that takes long to open: no call in it is
+    /// A session is a file, no connection that may die: no call in it is
     /// made a second time, and after an error it is opened anew before it is closed. Were it closed
     /// first, the next one to open the file would take a commit that could not be synced for one
     /// that is on the disk.
@@ -45,8 +43,6 @@ pub struct PooledLedger<S: Session> {
     open: Open<S>,
     most: usize,
     sessions: Arc<Pool<S>>,
-    /// A session that is being opened ([`Ledger::prepare`](Ledger::prepare)).
-    opening: Mutex<Option<Receiver<Result<S, LedgerError>>>>,
     is_a_file: bool,
     commits: Option<Commits>,
     /// By how many seconds the ledger's clock is ahead of ours, by its last word.
@@ -59,7 +55,6 @@ impl<S: Session + 'static> PooledLedger<S> {
             open,
             most: limits.used,
             sessions: Arc::new(Pool::new(limits)),
-            opening: Mutex::default(),
             is_a_file: traits.is_a_file,
             commits: traits.commits_together.then(Commits::default),
             ahead: AtomicI64::new(0),
@@ -73,27 +68,12 @@ impl<S: Session + 'static> PooledLedger<S> {
             .take("", until)
             .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.most)))?;
         let was_kept = right.is_at_hand();
-        let mut session = right.or_make(|| self.opened(until))?;
+        let mut session = right.or_make(|| (self.open)(until))?;
         if let Err(error) = session.renew(until) {
             session.throw_away();
             return Err(error);
         }
         Ok((session, was_kept))
-    }
-
-    /// The session that is being opened, else a new one.
-    fn opened(&self, until: Instant) -> Result<S, LedgerError> {
-        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // It was given a time of its own. If that is ours, it says more than we can.
-        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(100);
-        match opening.map(|opening| opening.recv_timeout(left)) {
-            Some(Ok(opened)) => opened,
-            Some(Err(RecvTimeoutError::Timeout)) => {
-                Err(LedgerError::Unavailable("no connection in time".to_owned()))
-            }
-            // Without a thread, or after its panic, as if it had not been asked for.
-            Some(Err(RecvTimeoutError::Disconnected)) | None => (self.open)(until),
-        }
     }
 
     /// Makes a call, in a kept session or a new one.
@@ -138,18 +118,6 @@ impl<S: Session + 'static> PooledLedger<S> {
 }
 
 impl<S: Session + 'static> Ledger for PooledLedger<S> {
-    fn prepare(&self, until: Instant) {
-        if self.is_a_file {
-            return;
-        }
-        let (opened, opening) = channel();
-        let open = Arc::clone(&self.open);
-        let work = move || drop(opened.send(open(until)));
-        if thread::Builder::new().name("ledger".to_owned()).spawn(work).is_ok() {
-            *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
-        }
-    }
-
     fn time(&self) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         rows::time(rows::whole_secs(SystemTime::now()).saturating_add(ahead))

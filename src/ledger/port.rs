@@ -26,10 +26,6 @@ use crate::receipt::Receipt;
 
 /// What a delivery needs of a ledger.
 pub trait Ledger: Send + Sync {
-    /// Begins, in the background, what the first call will need. Nothing is reported here; an error
-    /// shows at that call.
-    fn prepare(&self, until: Instant);
-
     /// What the ledger's clock says, in whole seconds, as far as it is known: by its last word, and
     /// before the first by this host's clock.
     fn time(&self) -> SystemTime;

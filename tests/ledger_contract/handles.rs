@@ -30,7 +30,7 @@ impl Prepared {
     }
 }
 
-/// All kinds of calls but `prepare` and `time`, which ask no server.
+/// All kinds of calls but `time`, which asks no server.
 pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
     let way = || Way {
         server: "imap.example.net:993".to_owned(),
@@ -190,15 +190,6 @@ pub fn connections_are_closed_when_nobody_uses_them(rig: &dyn Rig) {
     assert_eq!(turn.confirm(&claim, &uid(1)), Confirmed::Recorded);
     assert_eq!(host.claim_state(&mail("idle"), &inbox()), CopyState::Placed(uid(1)));
     assert_eq!(host.0.count(), (0, 0), "none is kept any more");
-}
-
-pub fn what_is_prepared_changes_nothing(rig: &dyn Rig) {
-    let host = Host::of(rig);
-    for name in ["first", "second"] {
-        host.0.prepare(soon());
-        assert!(host.trace(&format!("{name}@example.org")).is_empty());
-        assert!(host.record(&mail(name), &[inbox()]).is_new);
-    }
 }
 
 pub fn the_ledgers_time_is_known_from_its_first_word_on(rig: &dyn Rig) {

@@ -147,7 +147,6 @@ macro_rules! ledger_contract {
                     a_connection_is_used_again,
                     a_call_waits_for_a_connection_and_says_when_none_came_free,
                     connections_are_closed_when_nobody_uses_them,
-                    what_is_prepared_changes_nothing,
                     the_ledgers_time_is_known_from_its_first_word_on,
                     threads_share_a_handle,
                 }

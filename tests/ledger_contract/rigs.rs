@@ -157,14 +157,6 @@ impl PostgresRig {
         let url = format!("postgres://onedrop@127.0.0.1:{port}/onedrop?sslmode=disable");
         Host(self.ledger_at(url, limits(20)))
     }
-
-    /// The server's processes for ledgers' connections.
-    pub fn backends(&self) -> String {
-        self.postgres.psql(
-            "SELECT string_agg(pid::text, ' ' ORDER BY backend_start) FROM pg_stat_activity
-             WHERE usename = 'onedrop'",
-        )
-    }
 }
 
 impl Rig for PostgresRig {

@@ -52,10 +52,6 @@ impl DeliverysLedger {
 }
 
 impl Ledger for DeliverysLedger {
-    fn prepare(&self, until: Instant) {
-        self.ledger.prepare(until);
-    }
-
     fn time(&self) -> SystemTime {
         self.ledger.time()
     }

@@ -1,6 +1,9 @@
 //! The pool over an engine that misbehaves.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::ledger::{CopyFacts, RandomValue};
