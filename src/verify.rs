@@ -207,7 +207,7 @@ impl Verification<'_, '_> {
         if named.is_none() && *on_record != Receipt::Unnamed {
             self.moved(copy, on_record, found, keeper);
         }
-        let mut doubles = 0;
+        let mut is_alone = true;
         let is_other =
             |one: &&&FoundCopy| keeper.is_none_or(|keeper| one.receipt != keeper.receipt);
         for one in standing.iter().filter(is_other) {
@@ -216,14 +216,14 @@ impl Verification<'_, '_> {
             // our date: a mail program may save what it sent within the same second.
             match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
                 Some(_) if found.iter().any(is_foreign) => {
-                    doubles += 1;
+                    is_alone = false;
                     let text = format!(
                         "{receipt} is one too many; it stays, as {on_record} is another message"
                     );
                     self.found(copy, Level::Error, Topic::Double, Some(receipt), text);
                 }
                 Some(keeper) => {
-                    doubles += 1;
+                    is_alone = false;
                     self.double(copy, one, keeper);
                 }
                 None => {
@@ -239,7 +239,7 @@ impl Verification<'_, '_> {
         let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
         // That a double is gone the next look has to see: a server says OK to the removal of what
         // somebody unmarked, too.
-        if doubles == 0
+        if is_alone
             && is_over
             && ago >= copy.lease.max(self.plan.lease)
             && (needs_a_look(copy) || receipt != on_record)

@@ -7,6 +7,7 @@ mod clocks;
 mod company;
 mod handles;
 mod host;
+mod memory;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod postgres;

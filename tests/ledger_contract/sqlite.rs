@@ -1,5 +1,9 @@
 //! What SQLite promises besides: a file that many open at once, a writer that never ends.
 
+use std::fs;
+use std::path::Path;
+
+use onedrop::ledger::Schema;
 use onedrop::ledger::sqlite::SqliteLedger;
 
 use super::*;
@@ -47,4 +51,58 @@ fn a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lock() {
     assert_eq!(recorded.copies, [CopyState::Busy], "the message's lock is free");
     assert_eq!(other.turn(&claim, &key), OURS, "the copy's lock is free");
     assert_eq!(hurried.confirm(&claim, &uid(1)), Confirmed::Recorded);
+}
+
+/// Records a message in the ledger at `path`, which nobody has opened before.
+fn record_in(path: &Path, until: Instant) -> Result<Recorded, LedgerError> {
+    let (host, mail) = (Host(Arc::new(SqliteLedger::new(path.to_owned(), limits(1)))), mail("m"));
+    let facts = mail.facts();
+    host.0.record(&entry(mail.identity(), &facts), &attempt("mx1"), &[inbox()], LEASE, until)
+}
+
+#[test]
+fn a_file_that_is_no_ledger_is_broken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ledger.db");
+    let text = "This is no database. ".repeat(1000);
+    fs::write(&path, &text).expect("a file");
+    let began = Instant::now();
+    let recorded = record_in(&path, soon());
+    assert!(matches!(recorded, Err(LedgerError::Broken(_))), "{recorded:?}");
+    assert!(began.elapsed() < Duration::from_secs(60), "waiting mends nothing");
+    assert_eq!(fs::read_to_string(&path).expect("a file"), text, "it stays as it is");
+}
+
+/// SQLite itself waits for nobody where a file is turned to WAL.
+#[test]
+fn a_file_that_cannot_be_turned_to_wal_now_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ledger.db");
+    let reader = rusqlite::Connection::open(&path).expect("a file");
+    reader
+        .execute_batch("PRAGMA user_version = 1; BEGIN; SELECT count(*) FROM sqlite_schema")
+        .expect("a lock");
+    let (began, wait) = (Instant::now(), Duration::from_millis(60));
+    let recorded = record_in(&path, began + wait);
+    assert!(matches!(recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
+    assert!(began.elapsed() >= wait, "{:?}", began.elapsed());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(wait);
+            drop(reader);
+        });
+        assert!(record_in(&path, soon()).expect("a record").is_new);
+    });
+}
+
+#[test]
+fn a_schema_that_cannot_be_read_is_not_taken_for_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ledger.db");
+    let other = rusqlite::Connection::open(&path).expect("a file");
+    let version = || SqliteLedger::new(path.clone(), limits(1)).schema_version(soon());
+    other.execute_batch("CREATE TABLE another (x)").expect("a table");
+    assert_eq!(version().expect("none"), 0);
+    other.execute_batch("CREATE TABLE onedrop_schema (x)").expect("a table");
+    assert!(matches!(version(), Err(LedgerError::Refused(_))), "{:?}", version());
 }

@@ -9,6 +9,7 @@ mod maildir;
 mod pool;
 #[path = "../ports/mod.rs"]
 mod ports;
+mod refusals;
 mod removal;
 mod rigs;
 mod slots;

@@ -113,6 +113,11 @@ fn nothing_is_removed_for_a_copy_that_its_owner_has_marked_as_deleted() {
     mark(uid(&other));
     assert_eq!(site.verify(true).findings, [], "the owner is at it");
     assert_eq!(site.uids(&inbox()).len(), 2);
+    // What is marked is the other one; the one on record is gone.
+    site.store.remove(&inbox(), &on_record, soon()).expect("remove");
+    let verified = site.verify(true);
+    assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)]);
+    assert!(verified.findings[0].text.contains("moved or deleted by its owner"));
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::time::SystemTime;
 
-use onedrop::ledger::{Ledger, Window};
+use onedrop::ledger::{Audit, Ledger, Window};
 use onedrop::message::Message;
 use onedrop::store::StoreError;
 use onedrop::verify::{Level, Topic};
 
-use super::{DAY, Site, uid};
+use super::{ALL, DAY, Site, uid};
 use crate::ports::{LEASE, mail, message, sent, soon};
 
 /// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
@@ -96,4 +96,18 @@ fn kept_bytes_of_another_identity_are_placed_nowhere() {
     site.ledger.release(&[claim], soon()).expect("release");
     assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Kept)]);
     assert!(site.uids(&sent()).is_empty());
+}
+
+#[test]
+fn a_kept_copy_that_is_refused_at_once_keeps_no_other_from_its_mailbox() {
+    let site = Site::new();
+    let (first, second) = (mail("first"), mail("second"));
+    kept(&site, &first, false);
+    let (claim, _) = site.claim(&second, &sent());
+    let row = site.ledger.copies_to_verify(&ALL, None, 10, soon()).expect("copies").remove(1);
+    site.ledger.keep(row.message, second.shared_copy(), "no right", soon()).expect("keep");
+    site.ledger.release(&[claim], soon()).expect("release");
+    let verified = site.verify_failing("append", StoreError::Refused("told to fail".to_owned()));
+    assert_eq!(verified.topics(), [(Level::Error, Topic::Kept), (Level::Repaired, Topic::Kept)]);
+    assert_eq!((verified.tally.failed, site.uids(&sent()).len()), (0, 1));
 }
