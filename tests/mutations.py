@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "src/message/identity.rs"
 LOCK_KEY = "src/lock_key.rs"
 COPIES, RECORD = "src/ledger/sqlite/copies.rs", "src/ledger/sqlite/record.rs"
-HASHES = "test(message::) | test(lock_key::) | test(hashes_on_file)"
+HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
 LEDGER = ["--test", "ledger_contract", "-E", "test(/^on_sqlite::/)"]
 

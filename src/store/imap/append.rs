@@ -284,7 +284,11 @@ fn uid_receipts(arguments: &str, count: usize) -> Option<Vec<Receipt>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
+    use crate::lock_key::Hash;
+    use crate::message::{DedupBy, Message};
 
     #[test]
     fn messages_appended_together_have_a_receipt_each_or_none_has() {
@@ -301,6 +305,25 @@ mod tests {
                 assert_eq!(uid_receipts(arguments, count), None, "{arguments}");
             }
         }
+    }
+
+    #[test]
+    fn messages_that_go_in_one_command_are_small_and_not_empty() {
+        let message = Message::new(b"\r\n".to_vec(), DedupBy::Content);
+        let (key, identity) = (Hash::default(), message.identity());
+        let recorded_at = SystemTime::UNIX_EPOCH;
+        let copy = Copy { key: &key, head: b"", bytes: b"", identity, recorded_at };
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        let takes = |list: &str, sizes: [usize; 2]| {
+            let one = |size| AppendMessage { copy: &copy, deadline: &deadline, size };
+            take_together(&Capabilities::parse(list), &sizes.map(one))
+        };
+        assert!(takes("MULTIAPPEND LITERAL+ APPENDLIMIT=9", [1, 9]));
+        assert!(!takes("MULTIAPPEND LITERAL+ APPENDLIMIT=9", [1, 10]));
+        assert!(!takes("MULTIAPPEND LITERAL+", [1, 0]), "an empty one would be a wish to stop");
+        assert!(!takes("MULTIAPPEND", [1, 1]), "each would wait for a plus");
+        assert!(!takes("MULTIAPPEND LITERAL-", [1, 4097]));
+        assert!(!takes("LITERAL+", [1, 1]));
     }
 
     #[test]

@@ -141,3 +141,22 @@ impl OwnedCopy {
         Copy { key, head, bytes, identity, recorded_at: *recorded_at }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_is_known_as_long_as_it_is_used() {
+        let (appends, doug) = (Appends::default(), Destination::inbox("doug"));
+        let used = appends.mailbox(&doug);
+        drop(appends.mailbox(&Destination::inbox("lisa")));
+        drop(appends.mailbox(&Destination::inbox("zoe")));
+        assert!(Arc::ptr_eq(&used, &appends.mailbox(&doug)));
+        assert_eq!(appends.0.lock().unwrap().len(), 2, "of those that nobody uses the last");
+        let early = appends.begin(&doug);
+        assert!(early.is_some() && appends.begin(&doug).is_none());
+        drop(early);
+        assert!(appends.begin(&doug).is_some());
+    }
+}

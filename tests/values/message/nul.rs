@@ -73,6 +73,7 @@ fn the_bytes_of_another_message_stay_unchanged() {
     for (copy, far) in [
         (&b"abc"[..], [&[1, 0][..], &[0xff; 8], &[0x7f, 5]].concat()),
         (b"a\x80", [&[1, 0, 1][..], &[0xff; 8], &[0x7f]].concat()),
+        (b"abc", [&[1, 0][..], &[0x80; 9], &[1, 1]].concat()),
     ] {
         assert_eq!(restored(copy, &far), Err(NulError::OtherMessage));
     }
@@ -80,7 +81,7 @@ fn the_bytes_of_another_message_stay_unchanged() {
 
 #[test]
 fn an_encoded_value_is_read_back_and_stays_below_its_limit() {
-    for message in [&b"\0"[..], b"x\0", b"Subject: \0\0\n\n\0", &[0; 70_000]] {
+    for message in [&b"\0"[..], b"x\0", b"Subject: \0\0\n\n\0", &[0; 128], &[0; 70_000]] {
         assert_eq!(restored(&without_nul(message), &runs(message)), Ok(message.to_vec()));
     }
     // Two bytes a run after two bytes of header: as many as fit, then one more.
