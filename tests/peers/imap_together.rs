@@ -125,6 +125,19 @@ fn what_is_refused_in_company_is_tried_alone() {
 }
 
 #[test]
+fn what_is_refused_alone_is_not_tried_again() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, MULTI);
+        server.answer_append(1, "NO [OVERQUOTA] full");
+    });
+    world.store.prepare("doug", soon());
+    until(|| world.store.count() == (0, 1));
+    let refused = world.append(&deadline());
+    assert!(matches!(refused, Err(StoreError::OverQuota(_))), "{refused:?}");
+    world.end();
+}
+
+#[test]
 fn without_an_answer_all_are_in_doubt() {
     let ended = all_wait(&[deadline(), deadline()], |_, server| {
         server.append(2);
