@@ -22,7 +22,7 @@ LOCK_KEY = "src/lock_key.rs"
 COPIES, RECORD = "src/ledger/sqlite/copies.rs", "src/ledger/sqlite/record.rs"
 HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
-LEDGER = ["--test", "ledger_contract", "-E", "test(/^on_sqlite::/)"]
+LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_(lease|second))/)"]
 
 AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version
 mail-followup-to mail-reply-to autocrypt disposition-notification-to return-receipt-to""".split()

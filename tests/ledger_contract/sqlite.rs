@@ -106,3 +106,38 @@ fn a_schema_that_cannot_be_read_is_not_taken_for_none() {
     other.execute_batch("CREATE TABLE onedrop_schema (x)").expect("a table");
     assert!(matches!(version(), Err(LedgerError::Refused(_))), "{:?}", version());
 }
+
+#[test]
+fn a_lease_of_a_clock_that_was_set_back_is_over() {
+    let rig = SqliteRig::new();
+    let late = Host::of(&rig).claim(&mail("back"), &inbox());
+    rig.step_clock(-3600);
+    let claim = Host::of(&rig).claim(&mail("back"), &inbox());
+    assert_eq!((claim.copy, claim.in_doubt), (late.copy, true));
+}
+
+#[test]
+fn a_second_claim_has_its_owner_and_its_value_and_shortens_no_lease() {
+    let rig = SqliteRig::new();
+    let host = Host::of(&rig);
+    let message = host.record(&mail("m"), &[inbox()]).message;
+    let claim = |wanted: &[Destination], owner: &Attempt, terms: LeaseTerms| {
+        host.0.claim(message, wanted, owner, terms, soon()).expect("a claim")
+    };
+    rig.step_clock(2 * LEASE.lease.as_secs() as i64);
+    let (second, third) = (attempt("mx2"), attempt("mx3"));
+    let first = claim(&[inbox()], &second, LEASE);
+    assert!(matches!(first[..], [CopyState::Claimed(_)]), "{first:?}");
+    assert_eq!(claim(&[inbox()], &second, LEASE), first, "the call is made again");
+    let all = Window { since: UNIX_EPOCH, account: None };
+    let rows = host.0.copies_to_verify(&all, None, 1, soon()).expect("copies");
+    assert_eq!(rows[0].owner, "mx2:42");
+
+    // Joined, for a shorter time; named twice, which leases it once.
+    let short = LeaseTerms { lease: Duration::from_secs(10), join: true };
+    claim(&[inbox(), inbox()], &third, short);
+    let again = claim(&[inbox()], &third, LeaseTerms { join: false, ..short });
+    assert!(matches!(again[..], [CopyState::Claimed(_)]), "its own lease: {again:?}");
+    rig.step_clock(60);
+    assert_eq!(claim(&[inbox()], &attempt("mx4"), LEASE), [CopyState::Busy]);
+}
