@@ -1,6 +1,8 @@
 //! Single texts of a configuration. Whole files are cases of `fixtures/config`
 //! (`tests/commands/config.rs`).
 
+use std::collections::BTreeSet;
+
 use onedrop::config::{Config, Listen, SocketMode, known_keys};
 
 #[test]
@@ -53,7 +55,13 @@ fn everything_else_is_refused_with_what_was_meant() {
     }
 }
 
-/// serde names the words that it knows when it meets one that it does not know.
+/// The words that serde knows where `text` has another one: its error names them.
+fn known_words(text: &str) -> Vec<String> {
+    let error = toml::from_str::<Config>(text).expect_err("an unknown word").to_string();
+    let known = error.split("expected ").nth(1).unwrap_or_default();
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
 #[test]
 fn the_schema_and_the_enums_have_the_same_words() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -66,11 +74,20 @@ fn the_schema_and_the_enums_have_the_same_words() {
         let loaded = Config::load_from(Some(&file), std::iter::empty());
         let why = loaded.err().map(|errors| errors.to_string()).unwrap_or_default();
         let Some((_, words)) = why.split_once("(one of: ") else { continue };
-        let error = toml::from_str::<Config>(&text).expect_err("an unknown word").to_string();
-        let known = error.split("expected ").nth(1).unwrap_or_default();
-        let known: Vec<_> = known.split('`').skip(1).step_by(2).collect();
-        assert_eq!(words, format!("{})", known.join(", ")), "of {key}");
+        assert_eq!(words, format!("{})", known_words(&text).join(", ")), "of {key}");
         choices += 1;
     }
     assert_eq!(choices, 4);
+}
+
+/// An optional setting without a key would stay unset, whatever an administrator writes.
+#[test]
+fn every_setting_has_a_key_in_the_schema() {
+    let sections = known_words("zzz = 1");
+    let settings = sections.iter().flat_map(|section| {
+        let names = known_words(&format!("[{section}]\nzzz = 1"));
+        names.into_iter().map(move |name| format!("{section}.{name}"))
+    });
+    let settings: BTreeSet<String> = settings.collect();
+    assert_eq!(settings, known_keys().map(str::to_owned).collect());
 }
