@@ -21,10 +21,10 @@ pub struct GroupCommit<J, R> {
     patience: Option<Duration>,
     /// The result of a follower whose leader gave it none, because it panicked.
     abandoned: fn() -> R,
-    state: Mutex<State<J, R>>,
+    state: Mutex<GroupState<J, R>>,
 }
 
-struct State<J, R> {
+struct GroupState<J, R> {
     /// Until when each of the working leaders is waited for.
     working: Vec<Option<Instant>>,
     waiting: VecDeque<Arc<Follower<J, R>>>,
@@ -54,7 +54,7 @@ impl<J, R> GroupCommit<J, R> {
         patience: Option<Duration>,
         abandoned: fn() -> R,
     ) -> GroupCommit<J, R> {
-        let state = Mutex::new(State { working: Vec::new(), waiting: VecDeque::new() });
+        let state = Mutex::new(GroupState { working: Vec::new(), waiting: VecDeque::new() });
         GroupCommit { leaders, most, patience, abandoned, state }
     }
 
@@ -96,13 +96,13 @@ impl<J, R> GroupCommit<J, R> {
     }
 
     /// Whether one more leader may work, with this many `others` to follow it.
-    fn may_lead(&self, state: &State<J, R>, others: usize) -> bool {
+    fn may_lead(&self, state: &GroupState<J, R>, others: usize) -> bool {
         let working = state.awaited().count();
         working == 0 || working < self.leaders && others > 0
     }
 
     /// Makes the caller a leader, if it may be one.
-    fn lead(&self, mut state: MutexGuard<'_, State<J, R>>) -> Option<Leader<'_, J, R>> {
+    fn lead(&self, mut state: MutexGuard<'_, GroupState<J, R>>) -> Option<Leader<'_, J, R>> {
         if !self.may_lead(&state, state.waiting.len()) {
             return None;
         }
@@ -118,7 +118,7 @@ impl<J, R> GroupCommit<J, R> {
     }
 }
 
-impl<J, R> State<J, R> {
+impl<J, R> GroupState<J, R> {
     /// Those working leaders that are waited for still, and until when.
     fn awaited(&self) -> impl Iterator<Item = Option<Instant>> {
         let now = Instant::now();

@@ -39,11 +39,11 @@ pub struct Limits {
 /// A pool of `T`, each for one key (an account; or one key for all).
 pub struct Pool<T> {
     limits: Limits,
-    state: Mutex<State<T>>,
+    state: Mutex<PoolState<T>>,
     freed: Condvar,
 }
 
-struct State<T> {
+struct PoolState<T> {
     /// The one used last is at the end.
     idle: Vec<Idle<T>>,
     used: usize,
@@ -65,7 +65,7 @@ pub struct Exhausted;
 
 impl<T> Pool<T> {
     pub fn new(limits: Limits) -> Pool<T> {
-        let state = State { idle: Vec::new(), used: 0, by_key: HashMap::new(), retired: false };
+        let state = PoolState { idle: Vec::new(), used: 0, by_key: HashMap::new(), retired: false };
         Pool { limits, state: Mutex::new(state), freed: Condvar::new() }
     }
 
@@ -141,7 +141,7 @@ impl<T> Pool<T> {
         drop(surplus);
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, PoolState<T>> {
         // Nothing that can panic is done under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

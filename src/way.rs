@@ -28,13 +28,13 @@ const COPIES: u32 = 20;
 
 /// What a process knows of its way into the store.
 pub struct WayProof {
-    state: Mutex<State>,
+    state: Mutex<ProofState>,
     asked: Condvar,
     clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
-struct State {
+struct ProofState {
     proven: Option<Instant>,
     is_asking: bool,
     refused: Option<(Instant, String)>,
@@ -104,7 +104,7 @@ impl WayProof {
         ProofGuard(Arc::clone(self))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProofState> {
         // Nothing that can panic is done under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! Copies a second, beside Dovecot's own LMTP server: few and many connections, one mailbox, ten
 //! for each message, and many; ours with its defaults and with `ledger.prepare`. Into Maildirs also
-//! with Dovecot's index of the mailboxes brought up to date after the load, on both sides: Dovecot's
-//! server writes it while it delivers, ours leaves it to the next reader.
+//! with Dovecot's index of the mailboxes brought up to date after the load, on both sides:
+//! Dovecot's server writes it while it delivers, ours leaves it to the next reader.
 
 use std::time::Duration;
 

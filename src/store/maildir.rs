@@ -195,8 +195,8 @@ impl MaildirStore {
 }
 
 impl MaildirSlot<'_> {
-    /// Writes the file and begins to sync it, so that the disk works while the ledger is asked: 4 to
-    /// 7 % more messages a second. An error shows when that is done again for the append.
+    /// Writes the file and begins to sync it, so that the disk works while the ledger is asked:
+    /// 4 to 7 % more messages a second. An error shows when that is done again for the append.
     fn begin(&mut self) {
         self.written = Unlinked::write(&self.folder, &self.name, &self.copy).ok();
         if let Some(file) = &mut self.written {

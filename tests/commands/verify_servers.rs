@@ -244,12 +244,13 @@ fn sqlite_and_maildir_agree_again() {
         .and_then(|file| file.set_modified(modified))
         .expect("a date");
     fs::remove_file(inbox.join("new").join(gone)).expect("removal");
-    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, leased_until = 1
-                  WHERE message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<doubt@x>')";
+    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
+                  leased_until = 1 WHERE message_id =
+                  (SELECT id FROM onedrop_message WHERE message_id_text = '<doubt@x>')";
     assert_eq!(ledger.execute(forget, []).expect("SQL"), 1);
     // Two deliveries may have written it.
-    let joined = "UPDATE onedrop_copy SET prior_doubt = 1
-                  WHERE message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<double@x>')";
+    let joined = "UPDATE onedrop_copy SET prior_doubt = 1 WHERE message_id =
+                  (SELECT id FROM onedrop_message WHERE message_id_text = '<double@x>')";
     assert_eq!(ledger.execute(joined, []).expect("SQL"), 1);
 
     let (code, findings, _) = verify_site(&config, &[]);

@@ -376,8 +376,7 @@ fn what_the_server_says_of_the_mail_is_the_end() {
 }
 
 #[test]
-fn an_answer_that_is_not_understood_or_lost_is_75_and_the_process_does_not_deliver_beside_the_server()
- {
+fn an_answer_that_is_lost_or_not_understood_is_75_and_nothing_is_delivered_beside_the_server() {
     let cases = [
         (Script { greeting: "hello\r\n", ..Script::default() }, "is not understood"),
         (Script { greeting: "250 2.0.0 stored\r\n", ..Script::default() }, "is not understood"),

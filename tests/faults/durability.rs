@@ -19,8 +19,9 @@ use crate::support::site::{Files, Site, delivered, run};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 /// What changes files and folders, and what goes to servers.
-const CALLS: &str = "trace=write,writev,pwrite64,pwritev,ftruncate,fallocate,utimensat,fsync,fdatasync,link,linkat,unlink,\
-                     unlinkat,rename,renameat,renameat2,mkdir,mkdirat,openat,sendto,recvfrom,exit_group";
+const CALLS: &str = "trace=write,writev,pwrite64,pwritev,ftruncate,fallocate,utimensat,fsync,\
+                     fdatasync,link,linkat,unlink,unlinkat,rename,renameat,renameat2,mkdir,mkdirat,\
+                     openat,sendto,recvfrom,exit_group";
 const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \
                     \"authenticated\"\n\
                     authserv_id = \"mail.axial.net\"\n";

@@ -27,8 +27,9 @@ const KILLS_PER_HUNDRED: u64 = 40;
 const FIRST_GUESS: Duration = Duration::from_millis(100);
 /// What nextest leaves of its five minutes.
 const LIMIT: Duration = Duration::from_secs(240);
-const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\ntrust = \"authenticated\"\nauthserv_id = \"axial.net\"\n\
-    [lock]\nwait_secs = 2\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
+const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
+    authserv_id = \"axial.net\"\n[lock]\nwait_secs = 2\nlease_secs = 6\n\
+    [limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
 
 /// Sebastiano Vigna's SplitMix64: enough for choices that can be repeated.
 struct Dice(u64);
@@ -76,8 +77,9 @@ fn mails(dice: &mut Dice) -> Vec<Mail> {
             }
         }
         let text = format!(
-            "Authentication-Results: axial.net; dmarc=pass header.from=axial.net\nFrom: u{author}@axial.net\nTo: all\n\
-             Subject: message {n}\nMessage-ID: <m{n}@axial.net>\n\nNumber {n}.\n"
+            "Authentication-Results: axial.net; dmarc=pass header.from=axial.net\n\
+             From: u{author}@axial.net\nTo: all\nSubject: message {n}\n\
+             Message-ID: <m{n}@axial.net>\n\nNumber {n}.\n"
         );
         Mail { author, recipients, bytes: text.into_bytes() }
     };
@@ -247,9 +249,9 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let again = sql("SELECT count(*) FROM onedrop_copy WHERE epoch > 1");
     writeln!(
         std::io::stderr(),
-        "four hosts: seed {seed}; {MESSAGES} messages, {deliveries} deliveries on {HOSTS} hosts in {} tries ({} killed, {} \
-         deferred); {copies} copies, {again} of them leased more than once, {found} found by the look; {:.0} s and {:.0} s \
-         to set up",
+        "four hosts: seed {seed}; {MESSAGES} messages, {deliveries} deliveries on {HOSTS} hosts in \
+         {} tries ({} killed, {} deferred); {copies} copies, {again} of them leased more than \
+         once, {found} found by the look; {:.0} s and {:.0} s to set up",
         counts.tries,
         counts.killed,
         counts.deferred,
@@ -257,16 +259,16 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
         setup.as_secs_f32(),
     )
     .expect("stderr");
-    let clean = "SELECT count(*) FILTER (WHERE placed_at IS NOT NULL AND NOT in_doubt AND leased_until IS NULL), count(*) \
-                 FROM onedrop_copy";
+    let clean = "SELECT count(*) FILTER (WHERE placed_at IS NOT NULL AND NOT in_doubt \
+                 AND leased_until IS NULL), count(*) FROM onedrop_copy";
     assert_eq!(sql(clean), format!("{copies}|{copies}"));
     assert_eq!(sql("SELECT count(*) FROM onedrop_message"), MESSAGES.to_string());
     assert_eq!(
         sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt"),
         "mx0 mx1 mx2 mx3"
     );
-    let delivered = "SELECT count(*) FROM (SELECT DISTINCT message_id, recipient, host FROM onedrop_attempt \
-                     WHERE outcome = 'delivered') AS told";
+    let delivered = "SELECT count(*) FROM (SELECT DISTINCT message_id, recipient, host \
+                     FROM onedrop_attempt WHERE outcome = 'delivered') AS told";
     assert_eq!(
         sql(delivered),
         deliveries.to_string(),

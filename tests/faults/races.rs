@@ -68,8 +68,9 @@ impl Mailboxes for Site<Files> {
 /// What Lisa wrote, with an identity of its own.
 fn shared(id: &str) -> String {
     format!(
-        "Authentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com\nFrom: lisa@gmail.com\nTo: all\n\
-         Subject: race\nMessage-ID: <{id}@x>\n\nOne of {PROCESSES} will be first.\n"
+        "Authentication-Results: mail.axial.net; dmarc=pass header.from=gmail.com\n\
+         From: lisa@gmail.com\nTo: all\nSubject: race\n\
+         Message-ID: <{id}@x>\n\nOne of {PROCESSES} will be first.\n"
     )
 }
 

@@ -336,8 +336,8 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
          {ended:.1?}: {late}"
     );
     let status = zombie.strace.wait().expect("end");
-    // The second found the first's own copy: one copy, on record, which both may call delivered. The
-    // first has no time left to write the Sent copy, and learns that it is placed as well.
+    // The second found the first's own copy: one copy, on record, which both may call delivered.
+    // The first has no time left to write the Sent copy, and learns that it is placed as well.
     let is_delivered = freeze == Freeze::LastBytesSent;
     let (code, start) = if is_delivered { (0, "stored account=to-") } else { (75, "4.3.0 ") };
     if !freeze.is_kept_from_it() {

@@ -41,7 +41,8 @@ impl Courier {
             let hash = run(Command::new("openssl").args(["passwd", "-6", password]));
             let (home, maildir, hash) = (home.display(), maildir.display(), hash.trim());
             users += &format!(
-                "{user}\tuid=65534|gid=65534|home={home}|mail={maildir}|systempw={hash}|imappw={hash}\n"
+                "{user}\tuid=65534|gid=65534|home={home}|mail={maildir}|systempw={hash}|\
+                 imappw={hash}\n"
             );
         }
         chown_recursive(&root.join("mail"), "nobody");
@@ -120,6 +121,7 @@ set -a
 IMAP_CAPABILITY="IMAP4rev1 UIDPLUS CHILDREN NAMESPACE AUTH=PLAIN"
 IMAP_CAPABILITY_ORIG=$IMAP_CAPABILITY
 TLS_PROTOCOL=
-exec /usr/sbin/couriertcpd -address=127.0.0.1 -nodnslookup -noidentlookup -maxprocs=40 -maxperip=40 @PORT@ \
+exec /usr/sbin/couriertcpd -address=127.0.0.1 -nodnslookup -noidentlookup \
+    -maxprocs=40 -maxperip=40 @PORT@ \
     @COURIER@/usr/lib/courier/courier/imaplogin @COURIER@/usr/bin/imapd Maildir
 "#;

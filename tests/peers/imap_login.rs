@@ -62,7 +62,8 @@ fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
 }
 
 /// Access control lists; what a test says of an account's mailbox stands in its `dovecot-acl`.
-const ACL: &str = "mail_plugins = $mail_plugins acl\nprotocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
+const ACL: &str = "mail_plugins = $mail_plugins acl\n\
+     protocol imap {\n  mail_plugins = $mail_plugins imap_acl\n}\n\
      plugin {\n  acl = vfile\n  acl_user = %u\n}\n";
 
 fn append(store: &ImapStore, destination: &Destination) -> Result<Receipt, StoreError> {
@@ -306,7 +307,8 @@ fn the_account_does_not_count_with_courier() {
     let settings = ImapSettings { port: courier.port(), ..like_dovecots() };
     let told = store_with(settings).whose_mailboxes("lisa", soon()).expect("it can be told");
     assert!(
-        matches!(&told, MailboxOwner::Users(why) if why.contains("lisa has the very mailbox that mda")),
+        matches!(&told, MailboxOwner::Users(why)
+            if why.contains("lisa has the very mailbox that mda")),
         "{told:?}"
     );
     assert_eq!(

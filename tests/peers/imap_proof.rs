@@ -157,7 +157,8 @@ fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
     let mail = Mail::at(courier.port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
     let ledger = mail.site.sqlite();
     let prove = || {
-        let sql = "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) VALUES (?1, 'mda', 'sasl', 'h', 1)";
+        let sql = "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at) \
+                   VALUES (?1, 'mda', 'sasl', 'h', 1)";
         ledger.execute(sql, [format!("127.0.0.1:{}", courier.port())]).expect("a row");
     };
     prove();
@@ -182,7 +183,8 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     let dovecot = Dovecot::start_high_performance();
     let mail = Mail::at(
         dovecot.imap_port(),
-        "accounts = { \"lisa@gmail.com\" = \"lisa\", \"zoe@gmail.com\" = \"zoe\" }\n[sent]\ntrust = \"header\"",
+        "accounts = { \"lisa@gmail.com\" = \"lisa\", \"zoe@gmail.com\" = \"zoe\" }\n\
+         [sent]\ntrust = \"header\"",
     );
     let change = |password: &str| {
         let file = dovecot.config_file().with_file_name("master-users");
@@ -196,8 +198,11 @@ fn a_password_changed_under_the_server_loses_no_mail() {
         assert!(wait_until(Duration::from_secs(20), works));
     };
     let letter = |number: u32, from: &str| {
-        format!("From: {from}\nMessage-ID: <{number}@b>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\nbody {number}\n")
-            .into_bytes()
+        format!(
+            "From: {from}\nMessage-ID: <{number}@b>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\n\
+             body {number}\n"
+        )
+        .into_bytes()
     };
     let lmtp = Launch::of(&mail.config).start();
     let mut client = lmtp.client();

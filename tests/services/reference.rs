@@ -69,7 +69,8 @@ fn configurations_on_the_pages_are_read() {
             fs::write(&file, &block.text).expect("a file");
             let loaded = Config::load_from(Some(&file), std::iter::empty());
             let problems = loaded.err().map(|errors| errors.problems().to_vec());
-            // The files that a page names are not on this host, nor is all on it that goes together.
+            // The files that a page names are not on this host, nor is all on it that goes
+            // together.
             let excused = ["no such file", "needs the password of store.user"];
             for problem in problems.unwrap_or_default() {
                 let is_excused = excused.iter().any(|end| problem.text.ends_with(end));

@@ -1,14 +1,14 @@
-//! `deliver` and `verify` as they are, over a ledger and a store in memory, on two to four hosts, in
-//! a time of their own: a scheduler owns every call of a port, every sleep and every thread, and
+//! `deliver` and `verify` as they are, over a ledger and a store in memory, on two to four hosts,
+//! in a time of their own: a scheduler owns every call of a port, every sleep and every thread, and
 //! chance decides their order and what goes wrong (the habit of FoundationDB and TigerBeetle).
 //! Processes crash, are frozen or suspended, lose sessions and answers; servers append late; the
 //! ledger's clock steps; owners move and delete; Postfix comes again; `verify --repair` runs at any
 //! time.
 //!
-//! Inside of the promise there is one copy in each mailbox when all is over, outside of it one after
-//! `verify`. A seed repeats its run exactly: `ONEDROP_SEED=n cargo nextest run --test simulation
-//! a_seed --no-capture` prints its steps. `ONEDROP_FULL=1`: a million runs, and every order of the
-//! calls of two processes with one fault.
+//! Inside of the promise there is one copy in each mailbox when all is over, outside of it one
+//! after `verify`. A seed repeats its run exactly and prints its steps:
+//! `ONEDROP_SEED=n cargo nextest run --test simulation a_seed --no-capture`.
+//! `ONEDROP_FULL=1`: a million runs, and every order of the calls of two processes with one fault.
 
 mod chance;
 mod judge;
@@ -203,8 +203,8 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
     }
 }
 
-/// They matter for frozen processes only: the undo takes late copies out again, the copy's lock lets
-/// fewer be written, and the epoch stands in for the lock. Printed is what each saves.
+/// They matter for frozen processes only: the undo takes late copies out again, the copy's lock
+/// lets fewer be written, and the epoch stands in for the lock. Printed is what each saves.
 #[test]
 fn what_epoch_undo_and_lock_are_for() {
     let rules =
@@ -217,8 +217,8 @@ fn what_epoch_undo_and_lock_are_for() {
         let times = |what| ran.seen.get(what).copied().unwrap_or_default();
         let rule = without.map_or("every rule".to_owned(), |rule| format!("all but {rule:?}"));
         println!(
-            "10,000 runs with frozen processes, {rule}: {} times two copies at a time, {} taken out \
-             again at once, {} unsettled, {} after verify",
+            "10,000 runs with frozen processes, {rule}: {} times two copies at a time, {} taken \
+             out again at once, {} unsettled, {} after verify",
             times("two copies at a time"),
             times("remove"),
             ran.doubles.unsettled,

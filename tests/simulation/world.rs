@@ -606,7 +606,8 @@ impl Seat {
             false => world.plan.slack,
         };
         let began = scheduler.now();
-        // Of those that are on their way, the one that was sent just now; later there may be others.
+        // Of those that are on their way, the one that was sent just now; later there may be
+        // others.
         let Some(number) = world.store.under_way().last().copied() else { return Fate::GoesOn };
         self.writing.fetch_add(1, Ordering::Relaxed);
         let of = [Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession];

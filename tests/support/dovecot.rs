@@ -24,7 +24,8 @@ const USER_PASSWORD: &str = "user-secret";
 
 /// Undoes the shipped file's process settings: Dovecot's defaults, a fresh process per connection
 /// and per session.
-const DEFAULT_PROCESSES: &str = "service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
+const DEFAULT_PROCESSES: &str = "\
+     service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
      service imap {\n  service_count = 1\n  process_min_avail = 0\n}\n";
 
 /// See [`Dovecot::lock_mailbox`].
@@ -352,7 +353,8 @@ pub fn certificate(root: &Path) {
 
 /// Any name is an account.
 const EVERYBODY: &str = "passdb {\n  driver = static\n  args = password=@USER_PASSWORD@\n}\n\
-     userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u allow_all_users=yes\n}\n";
+     userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u \
+     allow_all_users=yes\n}\n";
 
 const CONF: &str = r"
 base_dir = @ROOT@/run

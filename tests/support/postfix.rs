@@ -364,8 +364,9 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
          virtual_mailbox_domains = {DOMAIN}\nvirtual_mailbox_maps = static:all\n\
          default_transport = discard\nrelay_transport = discard\n\
          disable_dns_lookups = yes\nsmtpd_peername_lookup = no\nsmtpd_error_sleep_time = 0\n\
-         smtpd_recipient_restrictions = permit_mynetworks, reject\nsmtpd_tls_security_level = none\n\
-         smtpd_sasl_auth_enable = no\nsmtpd_authorized_xclient_hosts = 127.0.0.1\n\
+         smtpd_recipient_restrictions = permit_mynetworks, reject\n\
+         smtpd_tls_security_level = none\nsmtpd_sasl_auth_enable = no\n\
+         smtpd_authorized_xclient_hosts = 127.0.0.1\n\
          message_size_limit = 0\nmailbox_size_limit = 0\nin_flow_delay = 0\nbiff = no\n",
         temp.display()
     );
@@ -383,8 +384,12 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
         }
     }
     if let Some(secs) = spec.retry_secs {
-        writeln!(text, "minimal_backoff_time = {secs}s\nmaximal_backoff_time = {secs}s\nqueue_run_delay = {secs}s")
-            .expect("text");
+        writeln!(
+            text,
+            "minimal_backoff_time = {secs}s\nmaximal_backoff_time = {secs}s\n\
+             queue_run_delay = {secs}s"
+        )
+        .expect("text");
     }
     text.push_str(&spec.main_cf);
     text.push('\n');
@@ -442,8 +447,10 @@ fn master_cf(port: u16) -> String {
     format!(
         "127.0.0.1:{port} inet n - n - - smtpd\n\
          pickup unix n - n 60 1 pickup\ncleanup unix n - n - 0 cleanup\nqmgr unix n - n 5 1 qmgr\n\
-         rewrite unix - - n - - trivial-rewrite\nbounce unix - - n - 0 bounce\ndefer unix - - n - 0 bounce\n\
-         trace unix - - n - 0 bounce\nverify unix - - n - 1 verify\nflush unix n - n 1000? 0 flush\n\
+         rewrite unix - - n - - trivial-rewrite\nbounce unix - - n - 0 bounce\n\
+         defer unix - - n - 0 bounce\n\
+         trace unix - - n - 0 bounce\nverify unix - - n - 1 verify\n\
+         flush unix n - n 1000? 0 flush\n\
          proxymap unix - - n - - proxymap\nshowq unix n - n - - showq\nerror unix - - n - - error\n\
          retry unix - - n - - error\ndiscard unix - - n - - discard\nlocal unix - n n - - local\n\
          virtual unix - n n - - virtual\nlmtp unix - - n - - lmtp\nanvil unix - - n - 1 anvil\n\

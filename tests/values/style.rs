@@ -36,52 +36,33 @@ const UNCLEAR: [&str; 25] = [
     "Telling",
 ];
 
-/// Words that may name one type only.
-const ONCE: [&str; 12] = [
-    "Answer",
-    "Begun",
-    "Delivery",
-    "Finding",
-    "Level",
-    "Mailboxes",
-    "Message",
-    "Report",
-    "Slot",
-    "Told",
-    "Trouble",
-    "Turn",
-];
-
-/// The files with these endings in `src` and `docs`, README and CHANGELOG.
-fn files(endings: &[&str]) -> Vec<(String, String)> {
-    fn walk(folder: &Path, endings: &[&str], found: &mut Vec<(String, String)>) {
-        for entry in fs::read_dir(folder).expect("a folder of the tree") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if path.is_dir() && !name.starts_with('.') {
-                walk(&path, endings, found);
-            } else if endings.iter().any(|ending| name.ends_with(ending)) && path.is_file() {
-                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path);
-                let text = fs::read_to_string(&path).expect("UTF-8");
-                found.push((name.display().to_string(), text));
+/// The files in `places`, folders or files, whose names have this ending.
+fn files(places: &[&str], ending: &str) -> Vec<(String, String)> {
+    fn walk(path: &Path, ending: &str, found: &mut Vec<(String, String)>) {
+        if path.is_dir() {
+            for entry in fs::read_dir(path).expect("a folder of the tree") {
+                walk(&entry.expect("an entry").path(), ending, found);
             }
+        } else if path.to_string_lossy().ends_with(ending) {
+            let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(path);
+            let text = fs::read_to_string(path).expect("UTF-8");
+            found.push((name.display().to_string(), text));
         }
     }
     let mut found = Vec::new();
-    for folder in ["src", "docs"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        if folder.exists() {
-            walk(&folder, endings, &mut found);
-        }
+    for place in places {
+        walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join(place), ending, &mut found);
     }
-    for name in ["README.md", "CHANGELOG.md"] {
-        if endings.iter().any(|ending| name.ends_with(ending)) {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-            found.push((name.to_owned(), fs::read_to_string(path).expect(name)));
-        }
-    }
-    assert!(found.len() > 1, "{endings:?} found in {found:?}");
+    assert!(found.len() > 1, "{ending} found in {found:?}");
     found
+}
+
+fn rust() -> Vec<(String, String)> {
+    files(&["src", "tests", "benches", "fuzz/fuzz_targets", "build.rs"], ".rs")
+}
+
+fn pages() -> Vec<(String, String)> {
+    files(&["docs", "fixtures/imap", "README.md", "CHANGELOG.md"], ".md")
 }
 
 fn is_wide(line: &str) -> bool {
@@ -116,13 +97,13 @@ fn defined_type(line: &str) -> Option<&str> {
 #[test]
 fn lines_have_at_most_100_columns() {
     let mut wide = Vec::new();
-    for (name, text) in files(&[".rs"]) {
+    for (name, text) in rust() {
         // A table in a comment cannot be wrapped.
         let is_table = |line: &str| line.trim_start().starts_with("/// |");
         let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line) && !is_table(line));
         wide.extend(lines.map(|(at, _)| format!("{name}:{}", at + 1)));
     }
-    for (name, text) in files(&[".md"]) {
+    for (name, text) in pages() {
         wide.extend(wide_prose(&text).iter().map(|at| format!("{name}:{at}")));
     }
     assert!(wide.is_empty(), "{} lines are too wide:\n{}", wide.len(), wide.join("\n"));
@@ -131,7 +112,7 @@ fn lines_have_at_most_100_columns() {
 #[test]
 fn module_headers_have_at_most_12_lines() {
     let header = |text: &str| text.lines().take_while(|line| line.starts_with("//!")).count();
-    let long: Vec<_> = files(&[".rs"])
+    let long: Vec<_> = rust()
         .into_iter()
         .map(|(name, text)| (name, header(&text)))
         .filter(|(name, lines)| *lines > HEADER_LINES && name != "src/lib.rs") // the map
@@ -145,17 +126,12 @@ fn a_types_name_is_clear_and_means_one_thing() {
     assert_eq!(defined_type("    /// The struct of it"), None);
     let mut unclear = Vec::new();
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, text) in files(&[".rs"]) {
+    for (name, text) in rust().into_iter().filter(|(name, _)| name.starts_with("src/")) {
         for defined in text.lines().filter_map(defined_type) {
-            if !name.starts_with("src/") || name.contains("/tests") {
-                continue;
-            }
             if UNCLEAR.contains(&defined) {
                 unclear.push(format!("{name}: {defined}"));
             }
-            if ONCE.contains(&defined) {
-                places.entry(defined.to_owned()).or_default().push(name.clone());
-            }
+            places.entry(defined.to_owned()).or_default().push(name.clone());
         }
     }
     assert!(unclear.is_empty(), "{unclear:#?}");

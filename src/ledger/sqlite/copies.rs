@@ -85,7 +85,7 @@ fn claim_copy(
 /// then, the clock was set back, and it is not.
 const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
 
-struct CopyRow {
+struct RecordedCopy {
     epoch: i64,
     prior_doubt: bool,
     /// The epoch of the claim that confirmed, 0 if none has.
@@ -97,14 +97,14 @@ struct CopyRow {
 const COPY: &str = "SELECT epoch, prior_doubt, placed_epoch, placed_at IS NOT NULL, uid_validity,
     uid, file_name FROM onedrop_copy";
 
-fn copy_row(row: &Row<'_>) -> Result<CopyRow, LedgerError> {
+fn copy_row(row: &Row<'_>) -> Result<RecordedCopy, LedgerError> {
     let receipt = if row.cell(3)? { Some(rows::receipt(row, 4)?) } else { None };
     let (epoch, prior_doubt) = (row.cell(0)?, row.cell(1)?);
-    Ok(CopyRow { epoch, prior_doubt, placed_epoch: row.cell(2)?, receipt })
+    Ok(RecordedCopy { epoch, prior_doubt, placed_epoch: row.cell(2)?, receipt })
 }
 
 /// The row that the claim names.
-fn claimed(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerError> {
+fn claimed(connection: &Connection, claim: &Claim) -> Result<RecordedCopy, LedgerError> {
     let sql = format!("{COPY} WHERE id = ?1 AND value = ?2");
     let rows = super::read(connection, &sql, params![claim.copy, claim.value.bytes()], copy_row)?;
     let found = rows.into_iter().next();
@@ -114,9 +114,9 @@ fn claimed(connection: &Connection, claim: &Claim) -> Result<CopyRow, LedgerErro
 /// What the row says once the copy's lock is held.
 pub(super) fn turn(connection: &Connection, claim: &Claim) -> Result<SessionTurn, LedgerError> {
     Ok(match claimed(connection, claim)? {
-        CopyRow { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
-        CopyRow { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
-        CopyRow { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
+        RecordedCopy { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
+        RecordedCopy { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
+        RecordedCopy { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
     })
 }
 
@@ -126,7 +126,7 @@ pub(super) fn confirm(
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
     let ToConfirm { claim, receipt, facts, end } = *one;
-    let CopyRow { placed_epoch, receipt: recorded, .. } = claimed(tx, &claim)?;
+    let RecordedCopy { placed_epoch, receipt: recorded, .. } = claimed(tx, &claim)?;
     match recorded {
         // The first receipt wins, whatever its epoch.
         None => store_receipt(tx, now, &claim, receipt, facts)?,

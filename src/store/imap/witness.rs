@@ -26,12 +26,12 @@ pub struct LoginSpan {
 /// The accounts that have logged in lately.
 #[derive(Default)]
 pub struct Witnesses {
-    state: Mutex<State>,
+    state: Mutex<WitnessState>,
     asked: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WitnessState {
     /// The last two accounts, the latest first: one is another than the one that is refused.
     good: Vec<(String, LoginSpan)>,
     is_asking: bool,
@@ -125,7 +125,7 @@ impl Witnesses {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WitnessState> {
         // Nothing that can panic is done under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -160,7 +160,8 @@ impl Combination {
             "",
             &format!(
                 "DO $$ BEGIN IF to_regclass('onedrop_proof') IS NOT NULL THEN
-                     INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ('127.0.0.1:{port}', '{user}', 'sasl', 'test')
+                     INSERT INTO onedrop_proof (server, login_user, way, host)
+                     VALUES ('127.0.0.1:{port}', '{user}', 'sasl', 'test')
                      ON CONFLICT DO NOTHING;
                  END IF; END $$"
             ),

@@ -23,7 +23,8 @@ fn kept(site: &Site, mail: &Message, in_doubt: bool) -> SystemTime {
 
 #[test]
 fn a_kept_copy_is_told_and_placed_by_repair_byte_for_byte() {
-    let bytes = b"Return-Path: <l@g>\r\nDelivered-To: doug@x\r\nMessage-ID: <kept@x>\r\nSubject: s\r\n\r\na\0b\r\n";
+    let bytes = b"Return-Path: <l@g>\r\nDelivered-To: doug@x\r\n\
+                  Message-ID: <kept@x>\r\nSubject: s\r\n\r\na\0b\r\n";
     let mail = message(bytes.to_vec());
     for in_doubt in [false, true] {
         let site = Site::new();

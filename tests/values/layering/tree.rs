@@ -250,7 +250,10 @@ fn is_punct(token: Option<&TokenTree>, c: char) -> bool {
 
 /// Behind the next `;` or braces.
 fn end_of_item(tokens: &[TokenTree], from: usize) -> usize {
-    let is_body = |token: &TokenTree| matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
+    let is_body = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        _ => false,
+    };
     let ends = |token: &TokenTree| is_punct(Some(token), ';') || is_body(token);
     tokens[from..].iter().position(ends).map_or(tokens.len(), |end| from + end + 1)
 }
