@@ -62,7 +62,7 @@ fn rust() -> Vec<(String, String)> {
 }
 
 fn pages() -> Vec<(String, String)> {
-    files(&["docs", "fixtures/imap", "README.md", "CHANGELOG.md"], ".md")
+    files(&["docs", "fixtures", "tests", "README.md", "CHANGELOG.md"], ".md")
 }
 
 fn is_wide(line: &str) -> bool {
