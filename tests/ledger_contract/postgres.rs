@@ -126,6 +126,7 @@ fn a_server_whose_default_is_another_isolation_level_works_the_same() {
 #[test]
 fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
     const MANY: usize = 8;
+    const STEP: Duration = Duration::from_millis(10);
     let rig = PostgresRig::direct(false);
     rig.slow_commits();
     let host = Host::of(&rig);
@@ -142,12 +143,18 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
                 scope.spawn(move || {
                     let name = if n == 3 { "locked".to_owned() } else { format!("m{round}-{n}") };
                     let began = Instant::now();
-                    let recorded = host.try_record(&mail(&name), &[inbox()], LEASE);
+                    // The server says that a group failed a moment before it frees the locks of it.
+                    let recorded = loop {
+                        match host.try_record(&mail(&name), &[inbox()], LEASE) {
+                            Err(LedgerError::Contended) => thread::sleep(STEP),
+                            recorded => break recorded,
+                        }
+                    };
                     done.send((n, began.elapsed(), recorded)).expect("the test waits");
                 });
             }
             let others = ended.iter().take(MANY - 1).map(|(n, took, recorded)| {
-                assert!(n != 3 && recorded.is_ok_and(|one| one.is_new), "{n} in {took:?}");
+                assert!(n != 3 && recorded.as_ref().is_ok_and(|one| one.is_new), "{n} in {took:?}: {recorded:?}");
                 assert!(took < Duration::from_secs(20), "and not until its time is over");
                 took
             });
