@@ -154,7 +154,10 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
                 });
             }
             let others = ended.iter().take(MANY - 1).map(|(n, took, recorded)| {
-                assert!(n != 3 && recorded.as_ref().is_ok_and(|one| one.is_new), "{n} in {took:?}: {recorded:?}");
+                assert!(
+                    n != 3 && recorded.as_ref().is_ok_and(|one| one.is_new),
+                    "{n} in {took:?}: {recorded:?}"
+                );
                 assert!(took < Duration::from_secs(20), "and not until its time is over");
                 took
             });
