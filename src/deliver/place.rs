@@ -228,19 +228,17 @@ impl<'a> Placing<'a> {
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
     fn failed(&self, index: usize, claim: &Claim, failure: Failure) -> Step {
-        let (destination, ledger) = (&self.job.destinations[index], self.means.ledger);
+        let Means { ledger, deadline, .. } = self.means;
+        let destination = &self.job.destinations[index];
         let is_in_doubt =
             matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
             Failure::Store(error) if destination.shared => match self.keep(destination, &error) {
                 Some(failure) => failure,
-                // Another delivery has placed it: a claim tells where. What this one may have
-                // written beside it leaves a doubt on record, as an unnamed receipt.
+                // Another delivery has placed it: a claim tells where.
                 None => {
-                    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
-                    let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None };
                     if is_in_doubt {
-                        note(self.insisting(|until| ledger.confirm(&unnamed, until)).map(drop));
+                        self.leave_doubt(claim);
                     } else {
                         self.release(claim);
                     }
@@ -254,8 +252,22 @@ impl<'a> Placing<'a> {
         // written, and the next attempt need not wait.
         if !is_in_doubt {
             self.release(claim);
+        } else if deadline.left().is_zero() {
+            // So late its lease may have run out before its last bytes went out.
+            let turn = ledger.take_turn(claim, &self.keys[index], self.insist_until());
+            if matches!(turn, Ok(Turn::Placed(_))) {
+                self.leave_doubt(claim);
+            }
         }
         Step::Ended(Err(failure))
+    }
+
+    /// What this delivery may have written beside the copy that another one has placed leaves a
+    /// doubt on record, as an unnamed receipt.
+    fn leave_doubt(&self, claim: &Claim) {
+        let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+        let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None };
+        note(self.insisting(|until| self.means.ledger.confirm(&unnamed, until)).map(drop));
     }
 
     /// Puts a shared copy's bytes on record. Only if that fails do the recipients' deliveries wait

@@ -122,7 +122,7 @@ impl Protocol {
 
     /// Requests a second look. It also changes the row, so that a look that has begun does not
     /// settle it.
-    fn doubt(&self, row: &mut Copy, found: bool) {
+    pub fn doubt(&self, row: &mut Copy, found: bool) {
         if self.layers.doubt && !found {
             (row.prior_doubt, row.settled) = (true, false);
             row.epoch += u8::from(self.wrong != Some(BrokenRule::DoubtKeepsEpoch));

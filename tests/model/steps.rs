@@ -244,6 +244,11 @@ impl Protocol {
                 let kept = if process.session { Step::Kept } else { Step::Failed };
                 if kept == Step::Kept {
                     self.keep(state, number);
+                    // A copy that may have been written beside the one on record.
+                    let row = self.named(state, number, claim).map(|row| &mut state.copies[row]);
+                    if let Some(row) = row.filter(|row| in_doubt && row.receipt.is_some()) {
+                        self.doubt(row, false);
+                    }
                 }
                 if !in_doubt {
                     self.release_claim(state, index);

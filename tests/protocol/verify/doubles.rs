@@ -1,8 +1,11 @@
 //! More copies than one: which of them stays, and when a second look is over.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use onedrop::clock::Clock;
+use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::Window;
 use onedrop::store::maildir::MaildirStore;
@@ -12,7 +15,7 @@ use onedrop::verify::{Level, Tally, Topic};
 use super::{ALL, DAY, Site, append, not_stored, uid};
 use crate::ports::{LEASE, inbox, mail, mail_with_body, sent, soon};
 use crate::script::StoreFault;
-use crate::world::World;
+use crate::world::{Delivery, Impatient, World};
 
 #[test]
 fn of_two_copies_the_one_on_record_stays() {
@@ -254,25 +257,44 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
     }
 }
 
-/// Frozen past its lease, and then in doubt whether its own append took effect.
-#[test]
-fn a_late_sent_in_doubt_beside_a_placed_one_gets_a_second_look_again() {
-    let world = World::like_imap();
-    let site = || Site { ledger: world.ledger.clone(), store: world.store.clone() };
-    let (other, others) = (world.clone(), site());
-    let late = world.delivery().failing_store(1, StoreFault::DoneInDoubt);
-    let late = late.before_nth("append", 2, move || {
+/// Frozen past its lease at its `nth` append, and then in doubt whether that took effect.
+fn late_in_doubt(world: &World, nth: usize, others: [Destination; 2]) -> Delivery {
+    let site = Site { ledger: world.ledger.clone(), store: world.store.clone() };
+    let (delivery, other) = (world.delivery(), world.clone());
+    delivery.failing_store(nth - 1, StoreFault::DoneInDoubt).before_nth("append", nth, move || {
         other.expire_leases();
-        let zoe = [Destination::inbox("zoe"), sent()];
-        other.deliver(&mail("m"), &zoe).expect_delivered();
+        other.deliver(&mail("m"), &others).expect_delivered();
         other.expire_leases();
-        assert_eq!(others.verify(true).tally.settled, 1, "nothing is left to look for");
-    });
-    late.run(&mail("m"), &[inbox(), sent()]).expect_delivered();
-    let site = site();
-    assert_eq!(site.uids(&sent()).len(), 2);
+        assert_eq!(site.verify(true).tally.settled, 1, "nothing is left to look for");
+    })
+}
+
+fn assert_second_look(world: &World, destination: &Destination) {
+    let site = Site { ledger: world.ledger.clone(), store: world.store.clone() };
+    assert_eq!(site.uids(destination).len(), 2);
     // Long after the window in which the message was recorded.
     let window = Window { since: SystemTime::now() + 365 * DAY, account: None };
     assert_eq!(site.verify_in(window, true).topics(), [(Level::Repaired, Topic::Double)]);
-    assert_eq!(site.uids(&sent()).len(), 1);
+    assert_eq!(site.uids(destination).len(), 1);
+}
+
+#[test]
+fn a_late_sent_in_doubt_beside_a_placed_one_gets_a_second_look_again() {
+    let world = World::like_imap();
+    let late = late_in_doubt(&world, 2, [Destination::inbox("zoe"), sent()]);
+    late.run(&mail("m"), &[inbox(), sent()]).expect_delivered();
+    assert_second_look(&world, &sent());
+}
+
+#[test]
+fn a_late_copy_in_doubt_beside_a_placed_one_gets_a_second_look_again() {
+    let (world, clock) = (World::like_imap(), Arc::<Impatient>::default());
+    let mut late = late_in_doubt(&world, 1, [inbox(), Destination::inbox("zoe")]);
+    let time = Duration::from_secs(60);
+    late.deadline = Deadline::by(Arc::clone(&clock) as _, time, time / 3);
+    let late = late.after("append", move || clock.sleep(time));
+    late.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_second_look(&world, &inbox());
+    world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(world.count(&inbox()), 1);
 }
