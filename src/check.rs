@@ -137,8 +137,9 @@ fn of_server(loaded: &Loaded) -> Option<Finding> {
 
 /// The file that is read: as [`Config::load`] chooses it.
 fn named_file(config: Option<&Path>) -> PathBuf {
-    let by_variable = || std::env::var_os("ONEDROP_CONFIG").map(PathBuf::from);
-    config.map(Path::to_owned).or_else(by_variable).unwrap_or_else(|| DEFAULT_FILE.into())
+    let by_variable = || std::env::var_os("ONEDROP_CONFIG").filter(|name| !name.is_empty());
+    let named = config.map(Path::to_owned).or_else(|| by_variable().map(PathBuf::from));
+    named.unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
 /// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with

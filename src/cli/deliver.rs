@@ -1,6 +1,6 @@
 //! `onedrop deliver`: one message from standard input to its recipients, by way of the LMTP server
-//! on this host or by itself. Connections are opened while the message is still being read; the
-//! watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
+//! on this host or by itself. The store's session is opened while the message is still being read;
+//! the watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use onedrop::check::of_postconf;
 
 use super::{CheckSite, USER};
 use crate::support::{
-    chown_recursive, fixture_text, onedrop_path, set_mode, unix_user, wait_until,
+    chown_recursive, fixture_text, onedrop, onedrop_path, set_mode, unix_user, wait_until,
 };
 
 impl CheckSite {
@@ -122,6 +122,22 @@ fn a_program_that_hangs_is_killed_with_what_it_started() {
         stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
     };
     assert!(wait_until(Duration::from_secs(10), || !runs()), "process {pid} still runs");
+}
+
+/// An empty variable names no file; both read the default one then.
+#[test]
+fn an_empty_onedrop_config_is_no_other_file_than_the_deliveries() {
+    let site = CheckSite::good();
+    let master = fixture_text("fixtures/postfix/good/master.cf");
+    site.write_postfix(
+        "master.cf",
+        &site.filled(&master.replace("--config $DIR/onedrop.toml", "")),
+    );
+    let mut command = onedrop();
+    command.args(["check", "--postfix", &site.path("postfix")]).env("ONEDROP_CONFIG", "");
+    let told = site.about("postfix", command.stdin(Stdio::null()));
+    assert!(told.contains("transport onedrop: "), "{told}");
+    assert!(!told.contains("and this check read"), "{told}");
 }
 
 #[test]
