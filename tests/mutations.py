@@ -94,14 +94,6 @@ CLAIMS = [
         COPIES, "SET epoch = epoch + 1, settled_at", "SET settled_at",
     ),
     ("a second receipt leaves it settled", COPIES, "epoch + 1, settled_at = NULL", "epoch + 1"),
-    (
-        "a receipt leaves the lease",
-        COPIES, "placed_at = ?2, leased_until = NULL,", "placed_at = ?2,",
-    ),
-    (
-        "a receipt leaves a doubt",
-        COPIES, "leased_until = NULL, in_doubt = 0,", "leased_until = NULL,",
-    ),
     ("a receipt has no epoch", COPIES, "placed_epoch = ?8", "placed_epoch = 0 * ?8"),
     (
         "kept bytes stay after the receipt",
@@ -128,7 +120,6 @@ CLAIMS = [
         "a release heeds no value",
         COPIES, "AND value = ?2 AND epoch", "AND (1 OR value = ?2) AND epoch",
     ),
-    ("a placed copy is released", COPIES, "epoch = ?3 AND placed_at IS NULL", "epoch = ?3"),
 ]
 
 IDENTITIES = [
