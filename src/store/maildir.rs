@@ -135,7 +135,12 @@ impl Store for MaildirStore {
             Err(error) if need != Need::Early => return Err(error),
             Ok(None) | Err(_) => return Ok(None),
         };
-        if need == Need::Early {
+        let begins = match need {
+            Need::Early => true,
+            Need::Write => sync::is_running(),
+            Need::Look => false,
+        };
+        if begins {
             slot.begin();
         }
         Ok(Some(Box::new(slot)))
