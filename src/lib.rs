@@ -41,6 +41,7 @@ pub mod hook;
 pub mod ledger;
 pub mod lmtp;
 pub mod lock_key;
+pub mod lock_name;
 pub mod login;
 pub mod message;
 pub mod net;

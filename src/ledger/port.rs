@@ -13,6 +13,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use super::locks::Locks;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
     LedgerError, Recorded, Trace, TraceFilter, Window,
@@ -231,6 +232,12 @@ pub trait Schema: Send + Sync {
 }
 
 /// All that an adapter is.
-pub trait AnyLedger: Ledger + Accounts + Proofs + Records + Audit + Schema + Connections {}
+pub trait AnyLedger:
+    Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Connections
+{
+}
 
-impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Connections> AnyLedger for L {}
+impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Connections> AnyLedger
+    for L
+{
+}

@@ -21,6 +21,7 @@ mod columns;
 mod connection;
 mod errors;
 mod link;
+mod locks;
 mod metered;
 mod proof;
 mod schema;

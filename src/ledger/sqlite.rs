@@ -33,6 +33,7 @@ use crate::pool::Limits;
 mod account;
 mod attempts;
 mod copies;
+mod locks;
 mod migrate;
 mod proof;
 mod record;

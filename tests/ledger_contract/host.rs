@@ -13,6 +13,11 @@ pub trait Rig: Sync {
     /// Makes all leases run out, as if the ledger's clock had gone on.
     fn expire_leases(&self);
 
+    /// Makes all leases of named locks run out.
+    fn expire_locks(&self) {
+        self.expire_leases();
+    }
+
     /// Makes the ledger's clock step, forward or back.
     fn step_clock(&self, secs: i64);
 
@@ -35,7 +40,9 @@ pub trait Rig: Sync {
     /// be.
     fn forget_schema(&self) -> bool {
         self.sql(
-            "DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
+            "DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+             DROP TABLE onedrop_lock;
+             DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
              DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
              DROP TABLE onedrop_message; DROP TABLE onedrop_schema;",
         )
@@ -44,7 +51,9 @@ pub trait Rig: Sync {
     /// Takes back what the last migration did; false where there is none.
     fn undo_mended(&self) -> bool {
         self.sql(
-            "DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
+            "DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+             DROP TABLE onedrop_lock;
+             DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
              ALTER TABLE onedrop_copy DROP COLUMN value;
              ALTER TABLE onedrop_copy DROP COLUMN lease_value;
              ALTER TABLE onedrop_copy DROP COLUMN lease_ms;

@@ -7,6 +7,7 @@ mod clocks;
 mod company;
 mod handles;
 mod host;
+mod locks;
 mod memory;
 #[path = "../ports/mod.rs"]
 mod ports;
@@ -150,6 +151,20 @@ macro_rules! ledger_contract {
                     connections_are_closed_when_nobody_uses_them,
                     the_ledgers_time_is_known_from_its_first_word_on,
                     threads_share_a_handle,
+                }
+                locks {
+                    a_lock_excludes_others_until_it_is_given_back,
+                    as_many_hold_a_lock_as_it_has_slots,
+                    of_twenty_that_want_three_slots_no_two_get_one,
+                    epochs_only_grow,
+                    a_lease_that_ran_out_is_lost_once_another_has_it,
+                    a_lease_that_ran_out_lasts_again_while_nobody_else_has_it,
+                    a_claim_made_again_finds_its_own,
+                    a_lock_given_back_twice_was_ours,
+                    a_lock_is_stolen_after_its_lease_or_by_force,
+                    asking_takes_no_lock_and_tells_who_has_it,
+                    names_are_taken_as_they_are,
+                    locks_of_another_schema_are_refused,
                 }
                 company {
                     messages_recorded_at_once_are_each_what_they_would_be_alone,

@@ -102,6 +102,10 @@ impl Rig for SqliteRig {
         self.sql("UPDATE onedrop_copy SET leased_until = leased_until - 1e6");
     }
 
+    fn expire_locks(&self) {
+        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - 1e9");
+    }
+
     fn lose_sessions(&self) -> bool {
         false
     }
@@ -173,6 +177,10 @@ impl Rig for PostgresRig {
         self.sql("UPDATE onedrop_copy SET leased_until = leased_until - interval '100 days'");
     }
 
+    fn expire_locks(&self) {
+        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - interval '100 days'");
+    }
+
     /// The server's clock cannot be set here: what is on record is moved against it, which is the
     /// same.
     fn step_clock(&self, secs: i64) {
@@ -207,7 +215,7 @@ impl Rig for PostgresRig {
         // Migrations before the last one make theirs anew.
         self.sql(NO_FUNCTIONS)
             && self.sql(
-                "DROP TABLE onedrop_kept, onedrop_proof;
+                "DROP TABLE onedrop_lock_lease, onedrop_lock, onedrop_kept, onedrop_proof;
                  ALTER TABLE onedrop_copy DROP COLUMN value, DROP COLUMN lease_value,
                      DROP COLUMN lease_ms, DROP COLUMN placed_epoch;
                  ALTER TABLE onedrop_message DROP COLUMN nul_runs;

@@ -31,6 +31,7 @@ const LAYERS: [Layer; 8] = [
             "directory",
             "envelope",
             "lock_key",
+            "lock_name",
             "login",
             "message",
             "outcome",

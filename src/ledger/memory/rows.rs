@@ -9,9 +9,10 @@ use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
-    RandomValue, Recorded, recorded_secs, rows,
+    LockHolder, RandomValue, Recorded, recorded_secs, rows,
 };
 use crate::lock_key::Hash;
+use crate::lock_name::LockName;
 use crate::login::Way;
 use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
@@ -29,6 +30,8 @@ pub struct Rows {
     pub attempts: Vec<AttemptRow>,
     pub accounts: BTreeMap<String, String>,
     pub proven: Vec<Way>,
+    /// Slots of named locks.
+    pub slots: BTreeMap<(Hash, u32), SlotRow>,
 }
 
 /// The ledger's clock: it stands still until a test moves it, or goes by another one; either way a
@@ -88,6 +91,18 @@ pub struct CopyRow {
     /// The epoch of the claim that confirmed.
     pub placed_epoch: i64,
     pub settled: bool,
+}
+
+/// A slot of a named lock, as long as the ledger lives.
+pub struct SlotRow {
+    pub name: LockName,
+    pub epoch: i64,
+    pub owner: RandomValue,
+    pub holder: LockHolder,
+    pub acquired_at: Duration,
+    pub lease: Duration,
+    /// `None`: given back or stolen.
+    pub until: Option<Duration>,
 }
 
 pub struct AttemptRow {

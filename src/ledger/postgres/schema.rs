@@ -18,6 +18,7 @@ const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
     ("0003_functions", include_str!("../migrations/postgres/0003_functions.sql")),
     ("0004_lighter", include_str!("../migrations/postgres/0004_lighter.sql")),
     ("0005_mended", include_str!("../migrations/postgres/0005_mended.sql")),
+    ("0006_locks", include_str!("../migrations/postgres/0006_locks.sql")),
 ];
 
 /// Not a migration: it records them.

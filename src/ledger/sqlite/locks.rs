@@ -1,0 +1,223 @@
+//! Named locks in the file. Leases count by the host's boot clock, so that a step of the wall clock
+//! means nothing, and say of which boot they are: after a restart one lasts its own length from the
+//! boot on.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use rusqlite::{Connection, params};
+
+use super::{SqliteLedger, SqliteSession, read, schema_version};
+use crate::ledger::locks::{
+    LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free, lock_row,
+};
+use crate::ledger::rows::{SqlRow, millis};
+use crate::ledger::{LedgerError, SCHEMA_VERSION};
+use crate::lock_name::LockName;
+
+/// Of each boot of a host (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+const ROWS: &str = "
+SELECT k.name, k.slot, k.epoch, k.host, k.pid, k.command, k.note, k.slots, k.acquired_at, l.owner,
+       l.lease_ms,
+       CASE WHEN l.boot_id = ?2 THEN l.lease_until ELSE l.lease_ms / 1000.0 END - ?3
+FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
+WHERE l.lease_until IS NOT NULL AND (?1 IS NULL OR k.name_hash = ?1) ORDER BY k.name, k.slot";
+
+/// The newest lease of a slot: epoch, owner, seconds that are left of it, or null.
+const LEASE: &str = "
+SELECT epoch, owner,
+       CASE WHEN lease_until IS NULL THEN NULL WHEN boot_id = ?2 THEN lease_until
+            ELSE lease_ms / 1000.0 END - ?3
+FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?4";
+
+const RENEW: &str = "
+UPDATE onedrop_lock_lease SET lease_ms = ?5, renewed_at = ?6, lease_until = ?7, boot_id = ?8
+WHERE name_hash = ?1 AND slot = ?2 AND epoch = ?3 AND owner = ?4 AND lease_until IS NOT NULL";
+
+const RELEASE: &str = "
+UPDATE onedrop_lock_lease SET lease_until = NULL
+WHERE name_hash = ?1 AND slot = ?2 AND epoch = ?3 AND owner = ?4";
+
+const TAKE_SLOT: &str = "
+INSERT INTO onedrop_lock (name_hash, slot, name, epoch, slots, host, pid, command, note,
+                          acquired_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+ON CONFLICT DO UPDATE SET epoch = excluded.epoch, slots = excluded.slots, host = excluded.host,
+    pid = excluded.pid, command = excluded.command, note = excluded.note,
+    acquired_at = excluded.acquired_at";
+
+const TAKE_LEASE: &str = "
+INSERT INTO onedrop_lock_lease (name_hash, slot, epoch, owner, lease_ms, renewed_at, lease_until,
+                                boot_id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT DO UPDATE SET epoch = excluded.epoch, owner = excluded.owner,
+    lease_ms = excluded.lease_ms, renewed_at = excluded.renewed_at,
+    lease_until = excluded.lease_until, boot_id = excluded.boot_id";
+
+const STEAL_LEASE: &str = "
+UPDATE onedrop_lock_lease SET epoch = ?3, owner = ?4, lease_until = NULL
+WHERE name_hash = ?1 AND slot = ?2";
+const STEAL_SLOT: &str = "
+UPDATE onedrop_lock SET epoch = ?3, note = ?4, acquired_at = ?5 WHERE name_hash = ?1 AND slot = ?2";
+
+impl Locks for SqliteLedger {
+    fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
+        self.call(until, |session| {
+            let rows = lock_rows(&session.connection, Some(request.name))?;
+            first_free(session, request, rows, renew, claim)
+        })
+    }
+
+    fn renew_lock(
+        &self,
+        claim: &LockClaim,
+        lease: Duration,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call(until, |session| renew(session, claim, lease))
+    }
+
+    fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
+        let LockClaim { name, slot, epoch, owner } = claim;
+        let params = params![name.hash(), slot, epoch, owner.bytes()];
+        self.call(until, |session| session.write(|tx, _| Ok(tx.execute(RELEASE, params)? > 0)))
+    }
+
+    fn lock_rows(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockRow>, LedgerError> {
+        self.call(until, |session| lock_rows(&session.connection, name))
+    }
+
+    fn steal_lock(
+        &self,
+        theft: &LockTheft<'_>,
+        until: Instant,
+    ) -> Result<Option<i64>, LedgerError> {
+        self.call(until, |session| session.write(|tx, now| steal(tx, now, theft)))
+    }
+}
+
+/// The host's clock that no step moves.
+struct BootTime {
+    secs: f64,
+    id: String,
+}
+
+impl BootTime {
+    /// # Errors
+    /// The boot's id cannot be read. It is never taken for another boot's.
+    fn now() -> Result<BootTime, LedgerError> {
+        let why =
+            |error: &dyn std::error::Error| LedgerError::Unavailable(format!("{BOOT_ID}: {error}"));
+        let id = fs::read_to_string(BOOT_ID).map_err(|error| why(&error))?;
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_err(|error| why(&error))?;
+        Ok(BootTime { secs: Duration::from(now).as_secs_f64(), id: id.trim().to_owned() })
+    }
+}
+
+fn lock_rows(
+    connection: &Connection,
+    name: Option<&LockName>,
+) -> Result<Vec<LockRow>, LedgerError> {
+    match schema_version(connection)? {
+        SCHEMA_VERSION => {}
+        found => return Err(LedgerError::Version { found }),
+    }
+    let BootTime { secs, id } = BootTime::now()?;
+    read(connection, ROWS, params![name.map(LockName::hash), id, secs], |row| lock_row(row))
+}
+
+/// Of the newest lease of a slot: epoch, owner, and the seconds that are left of it, unless it was
+/// given back or stolen.
+type Lease = (i64, Option<Vec<u8>>, Option<f64>);
+
+fn lease_of(
+    tx: &Connection,
+    boot: &BootTime,
+    name: &LockName,
+    slot: u32,
+) -> Result<Option<Lease>, LedgerError> {
+    let params = params![name.hash(), boot.id, boot.secs, slot];
+    let leases = read(tx, LEASE, params, |row| Ok((row.cell(0)?, row.cell(1)?, row.cell(2)?)))?;
+    Ok(leases.into_iter().next())
+}
+
+/// Claims a slot if it is free; its epoch.
+fn claim(
+    session: &mut SqliteSession,
+    request: &LockRequest<'_>,
+    slot: u32,
+) -> Result<Option<i64>, LedgerError> {
+    let LockRequest { name, owner, lease, holder, .. } = request;
+    session.write(|tx, now| {
+        // After the wait for the write lock.
+        let boot = BootTime::now()?;
+        let last = match lease_of(tx, &boot, name, slot)? {
+            Some((_, _, Some(left))) if left > 0.0 => return Ok(None),
+            Some((epoch, ..)) => epoch,
+            None => 0,
+        };
+        let (hash, epoch) = (name.hash(), last + 1);
+        let (host, command, note) = (&holder.host, &holder.command, &holder.note);
+        tx.execute(
+            TAKE_SLOT,
+            params![
+                hash,
+                slot,
+                name.as_str(),
+                epoch,
+                holder.slots,
+                host,
+                holder.pid,
+                command,
+                note,
+                now
+            ],
+        )?;
+        let until = boot.secs + lease.as_secs_f64();
+        let lease_ms = millis(*lease);
+        tx.execute(
+            TAKE_LEASE,
+            params![hash, slot, epoch, owner.bytes(), lease_ms, now, until, boot.id],
+        )?;
+        Ok(Some(epoch))
+    })
+}
+
+fn renew(
+    session: &mut SqliteSession,
+    claim: &LockClaim,
+    lease: Duration,
+) -> Result<bool, LedgerError> {
+    let LockClaim { name, slot, epoch, owner } = claim;
+    session.write(|tx, now| {
+        let boot = BootTime::now()?;
+        let (lease_ms, until) = (millis(lease), boot.secs + lease.as_secs_f64());
+        let params =
+            params![name.hash(), slot, epoch, owner.bytes(), lease_ms, now, until, boot.id];
+        Ok(tx.execute(RENEW, params)? > 0)
+    })
+}
+
+fn steal(tx: &Connection, now: f64, theft: &LockTheft<'_>) -> Result<Option<i64>, LedgerError> {
+    let LockTheft { name, slot, force, value, note } = *theft;
+    let Some((last, owner, left)) = lease_of(tx, &BootTime::now()?, name, slot)? else {
+        return Ok(None);
+    };
+    if owner.as_deref() == Some(value.bytes()) {
+        return Ok(Some(last));
+    }
+    if left.is_none_or(|left| left > 0.0 && !force) {
+        return Ok(None);
+    }
+    let epoch = last + 1;
+    tx.execute(STEAL_LEASE, params![name.hash(), slot, epoch, value.bytes()])?;
+    tx.execute(STEAL_SLOT, params![name.hash(), slot, epoch, note, now])?;
+    Ok(Some(epoch))
+}

@@ -1,0 +1,408 @@
+//! Named locks: exclusion, slots, epochs, leases, theft.
+
+use onedrop::ledger::{
+    LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, RandomValue,
+};
+use onedrop::lock_name::LockName;
+
+use super::rigs::{PostgresRig, SqliteRig};
+use super::*;
+
+const TTL: Duration = Duration::from_secs(60);
+
+fn name(text: &str) -> LockName {
+    text.parse().expect("a name")
+}
+
+fn holder(host: &str) -> LockHolder {
+    LockHolder {
+        host: host.to_owned(),
+        pid: 42,
+        command: "/usr/bin/repair".to_owned(),
+        note: "nightly".to_owned(),
+        slots: 3,
+    }
+}
+
+impl Host {
+    fn try_lock_by(&self, lock: &LockName, slots: &[u32], owner: RandomValue) -> LockTry {
+        let request = LockRequest { name: lock, slots, owner, lease: TTL, holder: &holder("mx1") };
+        self.0.take_lock(&request, soon()).expect("an answer")
+    }
+
+    fn try_lock(&self, lock: &LockName, slots: &[u32]) -> LockTry {
+        self.try_lock_by(lock, slots, RandomValue::default())
+    }
+
+    #[track_caller]
+    fn lock(&self, lock: &LockName, slots: &[u32]) -> LockClaim {
+        match self.try_lock(lock, slots) {
+            LockTry::Taken { claim, .. } => claim,
+            LockTry::Busy(rows) => panic!("busy: {rows:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn is_busy(&self, lock: &LockName, slots: &[u32]) {
+        let answer = self.try_lock(lock, slots);
+        assert!(matches!(answer, LockTry::Busy(_)), "{answer:?}");
+    }
+
+    fn renews(&self, claim: &LockClaim) -> bool {
+        self.0.renew_lock(claim, TTL, soon()).expect("an answer")
+    }
+
+    fn gives_back(&self, claim: &LockClaim) -> bool {
+        self.0.release_lock(claim, soon()).expect("an answer")
+    }
+
+    fn rows(&self, lock: &LockName) -> Vec<LockRow> {
+        self.0.lock_rows(Some(lock), soon()).expect("rows")
+    }
+
+    fn steal(&self, lock: &LockName, force: bool, value: RandomValue) -> Option<i64> {
+        let theft = LockTheft { name: lock, slot: 1, force, value, note: "by hand" };
+        self.0.steal_lock(&theft, soon()).expect("an answer")
+    }
+}
+
+pub fn a_lock_excludes_others_until_it_is_given_back(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("nightly"));
+    let claim = a.lock(&lock, &[1]);
+    assert_eq!((claim.slot, claim.epoch), (1, 1));
+    b.is_busy(&lock, &[1]);
+    b.is_busy(&lock, &[1]);
+    b.lock(&name("another"), &[1]);
+    assert!(a.renews(&claim));
+    b.is_busy(&lock, &[1]);
+    assert!(a.gives_back(&claim));
+    let next = b.lock(&lock, &[1]);
+    assert_eq!((next.slot, next.epoch), (1, 2));
+    a.is_busy(&lock, &[1]);
+}
+
+pub fn as_many_hold_a_lock_as_it_has_slots(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("mailer"));
+    let first = a.lock(&lock, &[2, 3, 1]);
+    let second = b.lock(&lock, &[2, 3, 1]);
+    let third = b.lock(&lock, &[2, 3, 1]);
+    assert_eq!([first.slot, second.slot, third.slot], [2, 3, 1], "in the order asked for");
+    a.is_busy(&lock, &[3, 2, 1]);
+    assert!(b.gives_back(&second));
+    match a.try_lock(&lock, &[1, 2, 3]) {
+        LockTry::Taken { claim, others } => {
+            assert_eq!((claim.slot, claim.epoch), (3, 2));
+            assert_eq!(others.iter().map(|row| row.slot).collect::<Vec<_>>(), [1, 2]);
+        }
+        busy => panic!("{busy:?}"),
+    }
+}
+
+pub fn of_twenty_that_want_three_slots_no_two_get_one(rig: &dyn Rig) {
+    let lock = name("rush");
+    let hosts: Vec<Host> = (0..4).map(|_| Host::of(rig)).collect();
+    let taken = at_once(20, |n| match hosts[n % 4].try_lock(&lock, &[1, 2, 3]) {
+        LockTry::Taken { claim, .. } => Some(claim.slot),
+        LockTry::Busy(_) => None,
+    });
+    let mut taken: Vec<u32> = taken.into_iter().flatten().collect();
+    taken.sort_unstable();
+    // A slot that another is claiming right now is busy, so that less than all may be taken.
+    assert!(!taken.is_empty() && taken.windows(2).all(|pair| pair[0] < pair[1]), "{taken:?}");
+    let held: Vec<u32> = hosts[0].rows(&lock).iter().map(|row| row.slot).collect();
+    assert_eq!(held, taken);
+    for slot in [1, 2, 3] {
+        match taken.contains(&slot) {
+            true => hosts[1].is_busy(&lock, &[slot]),
+            false => drop(hosts[1].lock(&lock, &[slot])),
+        }
+    }
+}
+
+pub fn epochs_only_grow(rig: &dyn Rig) {
+    let (host, lock) = (Host::of(rig), name("epochs"));
+    let mut last = 0;
+    for round in 0..6 {
+        let claim = host.lock(&lock, &[1]);
+        assert_eq!(claim.epoch, last + 1, "round {round}");
+        last = claim.epoch;
+        match round % 3 {
+            0 => assert!(host.gives_back(&claim)),
+            1 => rig.expire_locks(),
+            _ => {
+                last = host.steal(&lock, true, RandomValue::default()).expect("an epoch");
+                assert_eq!(last, claim.epoch + 1);
+            }
+        }
+    }
+}
+
+pub fn a_lease_that_ran_out_is_lost_once_another_has_it(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("frozen"));
+    let zombie = a.lock(&lock, &[1]);
+    rig.expire_locks();
+    let [row] = &b.rows(&lock)[..] else { panic!("{:?}", b.rows(&lock)) };
+    assert_eq!((row.left, row.epoch), (None, zombie.epoch), "shown, and free");
+    let claim = b.lock(&lock, &[1]);
+    assert!(claim.epoch > zombie.epoch);
+    assert!(!a.renews(&zombie) && !a.gives_back(&zombie));
+    assert!(b.renews(&claim), "the zombie changed nothing");
+    a.is_busy(&lock, &[1]);
+    assert!(b.gives_back(&claim));
+    assert!(!a.renews(&zombie) && !a.gives_back(&zombie));
+}
+
+pub fn a_lease_that_ran_out_lasts_again_while_nobody_else_has_it(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("slow"));
+    let claim = a.lock(&lock, &[1]);
+    rig.expire_locks();
+    assert!(a.renews(&claim));
+    b.is_busy(&lock, &[1]);
+    assert!(a.gives_back(&claim));
+    assert!(!a.renews(&claim), "it was given back");
+    assert_eq!(b.lock(&lock, &[1]).epoch, claim.epoch + 1);
+}
+
+pub fn a_claim_made_again_finds_its_own(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("lost answer"));
+    let other = b.lock(&lock, &[1]);
+    let owner = RandomValue::default();
+    let LockTry::Taken { claim, .. } = a.try_lock_by(&lock, &[1, 2], owner) else { panic!("busy") };
+    assert_eq!(claim.slot, 2);
+    // A slot comes free that is before its own.
+    assert!(b.gives_back(&other));
+    for _ in 0..2 {
+        match a.try_lock_by(&lock, &[1, 2], owner) {
+            LockTry::Taken { claim: again, .. } => assert_eq!(again, claim),
+            busy => panic!("{busy:?}"),
+        }
+    }
+    assert_eq!(a.rows(&lock).len(), 1, "it has one slot");
+    rig.expire_locks();
+    match a.try_lock_by(&lock, &[1, 2], owner) {
+        LockTry::Taken { claim: again, .. } => assert_eq!(again, claim),
+        busy => panic!("{busy:?}"),
+    }
+    b.is_busy(&lock, &[2]);
+}
+
+pub fn a_lock_given_back_twice_was_ours(rig: &dyn Rig) {
+    let (host, lock) = (Host::of(rig), name("twice"));
+    let claim = host.lock(&lock, &[1]);
+    assert!(host.gives_back(&claim) && host.gives_back(&claim));
+    let next = host.lock(&lock, &[1]);
+    assert!(!host.gives_back(&claim), "another has it");
+    assert!(host.renews(&next));
+}
+
+pub fn a_lock_is_stolen_after_its_lease_or_by_force(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("hung"));
+    assert_eq!(b.steal(&lock, true, RandomValue::default()), None, "nobody has ever had it");
+    let claim = a.lock(&lock, &[1]);
+    assert_eq!(b.steal(&lock, false, RandomValue::default()), None, "its lease lasts");
+    assert!(a.renews(&claim));
+    let value = RandomValue::default();
+    assert_eq!(b.steal(&lock, true, value), Some(claim.epoch + 1));
+    assert_eq!(b.steal(&lock, true, value), Some(claim.epoch + 1), "made again, it finds its own");
+    assert!(!a.renews(&claim) && !a.gives_back(&claim));
+    assert_eq!(b.steal(&lock, true, RandomValue::default()), None, "it is free");
+    let next = a.lock(&lock, &[1]);
+    assert_eq!(next.epoch, claim.epoch + 2);
+    rig.expire_locks();
+    assert_eq!(b.steal(&lock, false, RandomValue::default()), Some(next.epoch + 1));
+    assert!(!a.renews(&next), "nobody else has it, but it was stolen");
+}
+
+pub fn asking_takes_no_lock_and_tells_who_has_it(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("asked for"));
+    assert_eq!(a.rows(&lock), []);
+    let claim = a.lock(&lock, &[2]);
+    b.lock(&name("another"), &[1]);
+    for _ in 0..2 {
+        let [row] = &b.rows(&lock)[..] else { panic!("{:?}", b.rows(&lock)) };
+        assert_eq!((&row.name, row.slot, row.epoch), (&lock, 2, claim.epoch));
+        assert_eq!((row.owner, &row.holder, row.lease), (claim.owner, &holder("mx1"), TTL));
+        let left = row.left.expect("it lasts");
+        assert!(left <= TTL && left > TTL / 2, "{left:?}");
+    }
+    let all = b.0.lock_rows(None, soon()).expect("rows");
+    let all: Vec<_> = all.iter().map(|row| (row.name.as_str(), row.slot)).collect();
+    assert_eq!(all, [("another", 1), ("asked for", 2)]);
+    assert!(a.gives_back(&claim));
+    assert_eq!(b.rows(&lock), []);
+    b.lock(&lock, &[2]);
+}
+
+pub fn names_are_taken_as_they_are(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let names = ["a", "A", "ä", "a ä", "a\u{308}", "x'; DROP TABLE onedrop_lock; --", "a#1:2"];
+    let claims: Vec<_> = names.iter().map(|text| host.lock(&name(text), &[1])).collect();
+    for (text, claim) in names.iter().zip(&claims) {
+        assert_eq!(claim.epoch, 1, "{text}");
+        let [row] = &host.rows(&name(text))[..] else { panic!("{text}") };
+        assert_eq!(row.name.as_str(), *text);
+    }
+    let longest = "ü".repeat(100);
+    assert_eq!(host.lock(&name(&longest), &[1]).name.as_str(), longest);
+}
+
+pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
+    let (host, lock) = (Host::of(rig), name("early"));
+    let newest = "(SELECT max(version) FROM onedrop_schema)";
+    if !rig.sql(&format!("UPDATE onedrop_schema SET version = 99 WHERE version = {newest}")) {
+        return;
+    }
+    let request = LockRequest {
+        name: &lock,
+        slots: &[1],
+        owner: RandomValue::default(),
+        lease: TTL,
+        holder: &holder("mx1"),
+    };
+    let refused = |found: i64| {
+        let answer = host.0.take_lock(&request, soon());
+        let is_refused =
+            matches!(answer, Err(LedgerError::Version { found: seen }) if seen == found);
+        assert!(is_refused, "{answer:?}");
+        let answer = host.0.lock_rows(None, soon());
+        let is_refused =
+            matches!(answer, Err(LedgerError::Version { found: seen }) if seen == found);
+        assert!(is_refused, "{answer:?}");
+    };
+    refused(99);
+    assert!(rig.sql(
+        "DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+         DROP TABLE onedrop_lock; DELETE FROM onedrop_schema WHERE version > 5;"
+    ));
+    refused(5);
+}
+
+/// A session of the superuser's, who may be any role.
+fn session(rig: &PostgresRig) -> ::postgres::Client {
+    let url = rig.postgres.url_socket().replace("onedrop@/", "postgres@/");
+    ::postgres::Client::connect(&url, ::postgres::NoTls).expect("a session")
+}
+
+/// What the server says to these statements: SQLSTATE and message of an error.
+fn answer(session: &mut ::postgres::Client, sql: &str) -> Result<(), String> {
+    session.batch_execute(sql).map_err(|error| match error.as_db_error() {
+        Some(error) => format!("{} {}", error.code().code(), error.message()),
+        None => error.to_string(),
+    })
+}
+
+/// A transaction that asserts the lock, in a session of its own.
+fn asserted(rig: &PostgresRig, claim: &LockClaim) -> Result<(), String> {
+    let LockClaim { name, slot, epoch, .. } = claim;
+    let sql = format!("SELECT onedrop_assert_lock('{name}', {slot}, {epoch})");
+    answer(&mut session(rig), &sql)
+}
+
+#[test]
+fn a_transaction_without_the_lock_fails_on_postgres() {
+    let rig = PostgresRig::direct(false);
+    let (host, lock) = (Host::of(&rig), name("import ä"));
+    let claim = host.lock(&lock, &[1]);
+    assert_eq!(asserted(&rig, &claim), Ok(()));
+    let of_another_epoch = LockClaim { epoch: claim.epoch + 1, ..claim.clone() };
+    let refused = |claim: &LockClaim| {
+        let why = asserted(&rig, claim).expect_err("an error");
+        assert!(why.contains("OD002") && why.contains("import ä"), "{why}");
+    };
+    refused(&of_another_epoch);
+    rig.expire_locks();
+    refused(&claim);
+    assert!(host.renews(&claim));
+    assert_eq!(asserted(&rig, &claim), Ok(()));
+    assert!(host.gives_back(&claim));
+    refused(&claim);
+    let next = host.lock(&lock, &[1]);
+    refused(&claim);
+    assert_eq!(asserted(&rig, &next), Ok(()));
+    host.steal(&lock, true, RandomValue::default()).expect("an epoch");
+    refused(&next);
+}
+
+/// The transaction is older than the loss: nobody else may begin before it has ended.
+#[test]
+fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
+    let rig = PostgresRig::direct(false);
+    let (host, lock) = (Host::of(&rig), name("import"));
+    let claim = host.lock(&lock, &[1]);
+    let begin = format!("BEGIN; SELECT onedrop_assert_lock('import', 1, {});", claim.epoch);
+    let mut transaction = session(&rig);
+    assert_eq!(answer(&mut transaction, &begin), Ok(()));
+    assert!(host.renews(&claim), "a renewal does not wait for it");
+    rig.expire_locks();
+    host.is_busy(&lock, &[1]);
+    let theft =
+        LockTheft { name: &lock, slot: 1, force: true, value: RandomValue::default(), note: "" };
+    let stolen = host.0.steal_lock(&theft, soon());
+    assert!(matches!(stolen, Err(LedgerError::Contended)), "{stolen:?}");
+    assert_eq!(answer(&mut transaction, "COMMIT"), Ok(()));
+    assert_eq!(host.lock(&lock, &[1]).epoch, claim.epoch + 1);
+}
+
+/// Whoever may connect may assert, and sees what the schema's owner means by the tables.
+#[test]
+fn another_role_can_assert_a_lock_and_not_be_deceived() {
+    let rig = PostgresRig::direct(false);
+    let (host, lock) = (Host::of(&rig), name("import"));
+    let claim = host.lock(&lock, &[1]);
+    rig.sql("CREATE ROLE worker");
+    let as_worker = |more: &str, epoch: i64| {
+        let sql = format!(
+            "SET ROLE worker; {more} BEGIN; SELECT onedrop_assert_lock('import', 1, {epoch}); \
+             COMMIT"
+        );
+        answer(&mut session(&rig), &sql)
+    };
+    assert_eq!(as_worker("", claim.epoch), Ok(()));
+    let own_table = "CREATE TEMP TABLE onedrop_lock (name_hash bytea, slot int, epoch bigint);";
+    let why = as_worker(own_table, claim.epoch + 1).expect_err("an error");
+    assert!(why.contains("OD002"), "{why}");
+    assert_eq!(as_worker(own_table, claim.epoch), Ok(()));
+    let why = answer(&mut session(&rig), "SET ROLE worker; SELECT * FROM onedrop_lock");
+    let why = why.expect_err("an error");
+    assert!(why.contains("permission denied"), "{why}");
+}
+
+#[test]
+fn a_transaction_without_the_lock_fails_on_sqlite() {
+    let rig = SqliteRig::new();
+    let (host, lock) = (Host::of(&rig), name("import"));
+    let claim = host.lock(&lock, &[1]);
+    let connection = rig.connection();
+    let insert = |epoch: i64| {
+        let sql = "INSERT INTO onedrop_assert_lock (name, slot, epoch) VALUES ('import', 1, ?1)";
+        connection.execute(sql, [epoch]).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(insert(claim.epoch), Ok(()));
+    assert_eq!(insert(claim.epoch + 1), Err("the lock is not held".to_owned()));
+    connection.execute_batch("BEGIN").expect("a transaction");
+    assert_eq!(insert(claim.epoch), Ok(()));
+    // Until its end nobody else writes.
+    let early = Instant::now() + Duration::from_millis(200);
+    let claimed = host.0.renew_lock(&claim, TTL, early);
+    assert!(matches!(claimed, Err(LedgerError::Unavailable(_))), "{claimed:?}");
+    connection.execute_batch("COMMIT").expect("a commit");
+    assert!(host.gives_back(&claim));
+    assert_eq!(insert(claim.epoch), Err("the lock is not held".to_owned()));
+}
+
+#[test]
+fn a_lease_in_a_file_counts_by_the_boot_clock() {
+    let rig = SqliteRig::new();
+    let (host, lock) = (Host::of(&rig), name("clock"));
+    let claim = host.lock(&lock, &[1]);
+    for secs in [7200, -14_400] {
+        rig.step_clock(secs);
+        host.is_busy(&lock, &[1]);
+        assert!(host.renews(&claim), "{secs} s");
+    }
+    // Of another boot it lasts its own length from the boot on.
+    rig.sql("UPDATE onedrop_lock_lease SET boot_id = 'another', lease_ms = 1e12");
+    host.is_busy(&lock, &[1]);
+    rig.sql("UPDATE onedrop_lock_lease SET lease_ms = 1000");
+    assert_eq!(host.lock(&lock, &[1]).epoch, claim.epoch + 1);
+}
