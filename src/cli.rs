@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
 use crate::command_line::{Cli, CliCommand, usage_problem};
 use crate::config::{Config, Loaded};
@@ -24,25 +24,32 @@ mod check;
 mod deliver;
 mod input;
 mod lmtp;
+mod lock;
 mod migrate;
 mod trace;
 mod verify;
+mod with_lock;
 
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let argv: Vec<OsString> = argv.into_iter().collect();
+    // Mail is nobody else's to read: files are made for their owner alone.
+    let umask = umask(Mode::from_bits_truncate(0o077));
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
     if let CliCommand::Deliver(args) = cli.command {
         exit::end(&deliver::run(args, config, adapters));
     }
+    if let CliCommand::WithLock(args) = cli.command {
+        with_lock::run(args, config, adapters, umask, is_fed_by_postfix());
+    }
     // Before the command runs: it may take long, and its exit status could return the mail.
     if is_fed_by_postfix() {
         exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
     }
     let outcome = match cli.command {
-        CliCommand::Deliver(_) => unreachable!("it has ended"),
+        CliCommand::Deliver(_) | CliCommand::WithLock(_) => unreachable!("it has ended"),
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
@@ -55,6 +62,9 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         }
         CliCommand::Verify(args) => {
             load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
+        }
+        CliCommand::Lock(args) => {
+            load(config).and_then(|loaded| lock::run(args, &loaded, adapters))
         }
     };
     let failed = |err| CommandOutcome { out: String::new(), err, verdict: Verdict::Failed };
@@ -113,10 +123,26 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     match (asks, is_fed_by_postfix()) {
         (true, true) => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         (true, false) => exit::end_command(&text, "", Verdict::Done),
+        (false, by_postfix) if command_of(argv).is_some_and(|word| word == "with-lock") => {
+            with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
+        }
         (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {
             exit::end(&setup_failure(format!("usage: {}", usage_problem(error))))
         }
         (false, _) => exit::end_command("", &text, Verdict::Failed),
+    }
+}
+
+/// The command's name, wherever `--config` stands.
+fn command_of(argv: &[OsString]) -> Option<&OsString> {
+    let mut words = argv.iter().skip(1);
+    loop {
+        let word = words.next()?;
+        if word == "--config" {
+            words.next();
+        } else if !word.as_encoded_bytes().starts_with(b"-") {
+            return Some(word);
+        }
     }
 }
 

@@ -8,6 +8,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::Listen;
 
+mod locks;
+
+pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
+
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
 /// to.
 #[derive(Debug, Parser)]
@@ -36,6 +40,10 @@ pub enum CliCommand {
     /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
     /// (something is) or 75 (failed)
     Verify(VerifyArgs),
+    /// Run a command while no other host or process holds the same lock; exits as the command does
+    WithLock(WithLockArgs),
+    /// Show who holds locks, assert one, make one free
+    Lock(LockArgs),
 }
 
 /// What Postfix says about the message.

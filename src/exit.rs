@@ -2,7 +2,7 @@
 //! global/sys_exits.c). Only 71 and 75 defer. Every other non-zero status returns the mail to its
 //! sender, also a panic's 101 and an argument parser's 2. So this module makes all exits: 0, 67 and
 //! 69 for an explicit outcome, 75 for everything else. Commands that deliver nothing exit 0 or 75,
-//! or 1 for a negative result.
+//! or 1 for a negative result; `with-lock` exits as its command does, and has numbers of its own.
 //!
 //! On failure the output begins with `x.y.z text`, which overrides the exit status in Postfix; on
 //! success it is one line, of which Postfix logs 100 characters. A full or closed pipe neither
@@ -70,6 +70,8 @@ pub enum Verdict {
     No,
     /// 75: not done, or an error was found.
     Failed,
+    /// 201: `lock assert` found that the lock is not held, or not for long enough.
+    Lost,
 }
 
 /// Ends a command that delivers nothing: writes `out` to standard output, then `err` to standard
@@ -95,8 +97,84 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     std::process::exit(match verdict {
         Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
         Verdict::No if written.is_ok() => 1,
+        Verdict::Lost => LOST,
         Verdict::Done | Verdict::No | Verdict::Failed => ExitCode::TempFail as i32,
     })
+}
+
+/// How `with-lock` ended: as its command did, or why not, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockEnding {
+    /// The command's own status.
+    Exited(i32),
+    /// The command, or `with-lock` while it waited for the lock, ended by this signal: 128 and its
+    /// number.
+    Killed(i32),
+    /// 124: the command ran longer than it may.
+    TimedOut(String),
+    /// 125: something failed before the command ran.
+    Failed(String),
+    /// 126: the command is there and cannot be run.
+    NotExecutable(String),
+    /// 127: the command is not there.
+    NotFound(String),
+    /// 200, unless the caller wants another one: others hold the lock.
+    Busy(String),
+    /// 201: the lock was lost while the command ran.
+    Lost(String),
+}
+
+/// timeout(1) and env(1) have the same numbers for the same endings.
+const TIMED_OUT: i32 = 124;
+const FAILED_BEFORE: i32 = 125;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+const BY_SIGNAL: i32 = 128;
+pub const BUSY: u8 = 200;
+const LOST: i32 = 201;
+
+/// What `with-lock`'s caller wants to hear.
+#[derive(Debug, Clone, Copy)]
+pub struct LockCodes {
+    /// Every ending but the command's own status is a temporary failure for Postfix.
+    pub mail: bool,
+    /// The status of a lock that others hold.
+    pub busy: u8,
+    /// Nothing is said of such a lock.
+    pub quiet: bool,
+}
+
+/// Ends `with-lock`.
+pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
+    let (status, text) = match ending {
+        LockEnding::Exited(status) => std::process::exit(*status),
+        LockEnding::Killed(signal) => {
+            let name = Signal::try_from(*signal).map_or("a signal", Signal::as_str);
+            (BY_SIGNAL + signal, Some(format!("ended by {name}")).filter(|_| codes.mail))
+        }
+        LockEnding::TimedOut(text) => (TIMED_OUT, Some(text.clone())),
+        LockEnding::Failed(text) => (FAILED_BEFORE, Some(text.clone())),
+        LockEnding::NotExecutable(text) => (NOT_EXECUTABLE, Some(text.clone())),
+        LockEnding::NotFound(text) => (NOT_FOUND, Some(text.clone())),
+        LockEnding::Busy(text) => (codes.busy.into(), Some(text.clone())),
+        LockEnding::Lost(text) => (LOST, Some(text.clone())),
+    };
+    if codes.mail {
+        // Also a lock that is held: nothing was done with the mail.
+        end(&Outcome::TempFail(Status::TEMPORARY, text.unwrap_or_default()));
+    }
+    if matches!(ending, LockEnding::Busy(_)) && codes.quiet {
+        tracing::info!("{}", text.unwrap_or_default());
+    } else if let Some(text) = text {
+        // It cannot be reported elsewhere.
+        let _ = writeln!(std::io::stderr(), "onedrop: {}", text::one_line(&text));
+    }
+    std::process::exit(status)
+}
+
+/// Ends the process that guards the command of `with-lock`; nobody asks for its status.
+pub fn end_guardian() -> ! {
+    std::process::exit(0)
 }
 
 /// Runs `f` and turns a panic into a temporary failure.

@@ -11,7 +11,7 @@
 //! | ports         | `ledger`, `store`; each with its adapters below it                        |
 //! | configuration | `config`, `command_line` (what clap reads)                                |
 //! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
-//! | work          | `service`, `routing`, `way`, `check`, `verify`, `telemetry`, ...          |
+//! | work          | `service`, `routing`, `way`, `check`, `verify`, `lock`, `telemetry`, ...  |
 //! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
 //!
 //! A layer uses the ones above it in this table; the ports do not use each other nor `config`, and
@@ -40,6 +40,7 @@ pub mod group_commit;
 pub mod hook;
 pub mod ledger;
 pub mod lmtp;
+pub mod lock;
 pub mod lock_key;
 pub mod lock_name;
 pub mod login;

@@ -14,8 +14,6 @@ use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
-    // Mail is nobody else's to read: files are made for their owner alone.
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     exit::survive_file_size_limit();
     let outcome = exit::guard(|| cli::run(std::env::args_os(), Adapters { ledger, store }));
     exit::end(&outcome)

@@ -87,7 +87,7 @@ fn configurations_on_the_pages_are_read() {
 fn options_on_the_pages_are_the_commands_own() {
     let mut wrong = Vec::new();
     let mut helps: BTreeMap<&str, String> = BTreeMap::new();
-    let commands = ["deliver", "lmtp", "migrate", "check", "trace", "verify"];
+    let commands = ["deliver", "lmtp", "migrate", "check", "trace", "verify", "with-lock"];
     let mut count = 0;
     for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
         let blocks = page.blocks().into_iter().map(|block| block.text.replace("\\\n", " "));
@@ -105,9 +105,9 @@ fn options_on_the_pages_are_the_commands_own() {
                 let output = onedrop().args([command, "--help"]).output();
                 String::from_utf8(output.expect("onedrop").stdout).expect("text")
             });
-            for option in
-                words[at + 1..].iter().filter(|word| word.starts_with("--") && word.len() > 2)
-            {
+            // Behind the two hyphens are another command's.
+            let own = words[at + 2..].iter().take_while(|word| **word != "--");
+            for option in own.filter(|word| word.starts_with("--")) {
                 count += 1;
                 if !help.contains(&format!("{option} ")) && !help.contains(&format!("{option}\n")) {
                     wrong.push(format!("{}: {command} {option}", page.name));

@@ -11,9 +11,10 @@ use crate::page::{PROJECT, Page};
 use crate::support::onedrop_path;
 
 /// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
-pub const FOLLOWED: [&str; 6] = [
+pub const FOLLOWED: [&str; 7] = [
     "README.md",
     "docs/install.md",
+    "docs/locks.md",
     "docs/moving.md",
     "docs/set-up-imap.md",
     "docs/set-up-lmtp.md",
@@ -253,6 +254,18 @@ fn the_pages_set_up_imap_and_then_lmtp() {
     send(&machine, "by-lmtp", files, 3);
     assert!(machine.run("cat /var/log/mail.log").contains("relay=mx.mail.axial.net[/run/onedrop/"));
     nothing_was_deferred(&machine);
+}
+
+#[test]
+fn the_page_of_locks_says_what_happens() {
+    let machine = machine();
+    follow(&machine, "README.md", Some(README_SET_UP));
+    let blocks = Page::read("docs/locks.md").commands();
+    let said: String =
+        blocks.iter().map(|block| machine.run(&format!("cd {CHECKOUT}\n{}", block.text))).collect();
+    let expected = "only here, only now\nimporting acme as import.acme#1:1\nsending\nfetch\nload\n\
+                    report\nmigrating\n";
+    assert_eq!(said, expected);
 }
 
 #[test]

@@ -63,6 +63,7 @@ const LAYERS: [Layer; 8] = [
             "check",
             "delivery_log",
             "exit",
+            "lock",
             "routing",
             "service",
             "telemetry",

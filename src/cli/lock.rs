@@ -1,0 +1,210 @@
+//! `onedrop lock`: who holds which lock, whether one is still ours, and making one free. Asking
+//! never takes a lock.
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, Unit};
+
+use super::CommandOutcome;
+use crate::command_line::{LockArgs, LockCommand};
+use crate::config::Loaded;
+use crate::exit::Verdict;
+use crate::ledger::{AnyLedger, LedgerError, LockClaim, LockRow, LockTheft, RandomValue};
+use crate::lock;
+use crate::lock_name::{LockName, LockToken};
+use crate::service::{Adapters, ONE, host_name};
+use crate::telemetry;
+use crate::text;
+
+/// What a question may take.
+const TIME: Duration = Duration::from_secs(20);
+
+pub(super) fn run(
+    args: LockArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let ledger = (adapters.ledger)(loaded, ONE).map_err(told)?;
+    let until = Instant::now() + TIME;
+    match args.command {
+        LockCommand::List { stale, json } => list(&*ledger, None, stale, json, until),
+        LockCommand::Holder { name, json } => list(&*ledger, Some(&name), false, json, until),
+        LockCommand::Assert { name, min } => assert(&*ledger, name.as_deref(), min, until),
+        LockCommand::Release { name, slot, epoch } => {
+            release(&*ledger, &LockToken { name, slot, epoch }, until)
+        }
+        LockCommand::Steal { name, slot, force, note } => {
+            steal(&*ledger, &name, slot, force, &note, until)
+        }
+    }
+}
+
+fn told(error: LedgerError) -> String {
+    format!("ledger: {error}")
+}
+
+fn list(
+    ledger: &dyn AnyLedger,
+    name: Option<&LockName>,
+    stale: bool,
+    json: bool,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let mut rows = ledger.lock_rows(name, until).map_err(told)?;
+    // A lease that has run out keeps nobody out.
+    let shows_held = !stale;
+    let shows_stale = name.is_none();
+    rows.retain(|row| if row.left.is_some() { shows_held } else { shows_stale });
+    let verdict = match name.is_some() && rows.is_empty() {
+        true => Verdict::No,
+        false => Verdict::Done,
+    };
+    let out = match json {
+        true => as_json(&rows),
+        false => rows.iter().map(|row| line(row, Timestamp::now())).collect(),
+    };
+    Ok(CommandOutcome { out, err: String::new(), verdict })
+}
+
+fn line(row: &LockRow, now: Timestamp) -> String {
+    let LockRow { name, slot, epoch, holder, .. } = row;
+    let ago = Timestamp::try_from(row.acquired_at).map(|at| now.duration_since(at).as_secs());
+    let left = match row.left {
+        Some(left) => format!("{} s left", left.as_secs()),
+        None => "run out".to_owned(),
+    };
+    let note = if holder.note.is_empty() { String::new() } else { format!("  {}", holder.note) };
+    format!(
+        "{name} slot={slot}/{} epoch={epoch} {}:{} {} since {} s, {left}{note}\n",
+        holder.slots,
+        holder.host,
+        holder.pid,
+        holder.command,
+        ago.unwrap_or_default().max(0)
+    )
+}
+
+fn as_json(rows: &[LockRow]) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let acquired_at = Timestamp::try_from(row.acquired_at)
+                .and_then(|at| at.round(Unit::Second))
+                .map(|at| at.to_string());
+            serde_json::json!({
+                "name": row.name.as_str(),
+                "slot": row.slot,
+                "slots": row.holder.slots,
+                "epoch": row.epoch,
+                "host": row.holder.host,
+                "pid": row.holder.pid,
+                "command": row.holder.command,
+                "note": row.holder.note,
+                "acquired_at": acquired_at.unwrap_or_default(),
+                "lease_secs": row.lease.as_secs_f64(),
+                "left_secs": row.left.map(|left| left.as_secs_f64()),
+            })
+        })
+        .collect();
+    format!("{:#}", serde_json::Value::from(rows))
+}
+
+/// The holding that is meant: a token, or the one under which this process runs.
+fn meant(name: Option<&str>) -> Result<LockToken, String> {
+    if let Some(token) = name.and_then(|name| name.parse().ok()) {
+        return Ok(token);
+    }
+    let own = env::var("ONEDROP_LOCK_TOKEN").map_err(
+        |_| "not run by onedrop with-lock: ONEDROP_LOCK_TOKEN is not set, and no token is given",
+    )?;
+    let own: LockToken = own.parse().map_err(|why| format!("ONEDROP_LOCK_TOKEN: {why}"))?;
+    match name {
+        Some(name) if name != own.name.as_str() => {
+            Err(format!("run under the lock {}, not {}", own.name, text::one_line(name)))
+        }
+        _ => Ok(own),
+    }
+}
+
+fn assert(
+    ledger: &dyn AnyLedger,
+    name: Option<&str>,
+    min: Duration,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let token = meant(name)?;
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    let own = rows.iter().find(|row| row.slot == token.slot && row.epoch == token.epoch);
+    let left = own.and_then(|row| row.left);
+    Ok(match left {
+        Some(left) if left >= min => CommandOutcome::done(left.as_secs().to_string()),
+        Some(left) => lost(format!("{token} lasts {} s only", left.as_secs())),
+        None => lost(format!("{token} is not held any more")),
+    })
+}
+
+fn lost(err: String) -> CommandOutcome {
+    CommandOutcome { out: String::new(), err, verdict: Verdict::Lost }
+}
+
+fn no(err: String) -> CommandOutcome {
+    CommandOutcome { out: String::new(), err, verdict: Verdict::No }
+}
+
+fn release(
+    ledger: &dyn AnyLedger,
+    token: &LockToken,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    let own = rows.iter().find(|row| row.slot == token.slot && row.epoch == token.epoch);
+    let not_held = || no(format!("{token} is not held"));
+    let Some(LockRow { name, slot, epoch, owner, .. }) = own.cloned() else {
+        return Ok(not_held());
+    };
+    let claim = LockClaim { name, slot, epoch, owner };
+    Ok(match ledger.release_lock(&claim, until).map_err(told)? {
+        true => CommandOutcome::done(format!("{token} is free")),
+        false => not_held(),
+    })
+}
+
+fn steal(
+    ledger: &dyn AnyLedger,
+    name: &LockName,
+    slot: Option<u32>,
+    force: bool,
+    note: &str,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let mut rows = ledger.lock_rows(Some(name), until).map_err(told)?;
+    rows.retain(|row| slot.is_none_or(|slot| row.slot == slot));
+    if force && slot.is_none() && rows.len() > 1 {
+        let holders = lock::described(&rows);
+        return Err(format!("several slots are held, say which with --slot: {holders}"));
+    }
+    let by = format!("stolen by {}:{}", host_name(), std::process::id());
+    let note = match text::one_line(note) {
+        why if why.is_empty() => by,
+        why => format!("{by}: {why}"),
+    };
+    let mut out = String::new();
+    for row in &rows {
+        let value = RandomValue::default();
+        let theft = LockTheft { name, slot: row.slot, force, value, note: &note };
+        if let Some(epoch) = ledger.steal_lock(&theft, until).map_err(told)? {
+            let holder = lock::described(std::slice::from_ref(row));
+            let text = format!("{name}: stole {holder}; its epoch {} became {epoch}", row.epoch);
+            telemetry::start();
+            tracing::warn!("{text} ({note})");
+            out.push_str(&format!("{text}\n"));
+        }
+    }
+    let held = lock::described(&rows);
+    Ok(match (out.is_empty(), rows.is_empty()) {
+        (false, _) => CommandOutcome::done(out),
+        (true, true) => no(format!("{name} is free")),
+        (true, false) => no(format!("{name} is held: {held}; --force steals it all the same")),
+    })
+}

@@ -1,0 +1,107 @@
+//! `onedrop with-lock`: runs a command while it holds a named lock. Standard input, standard output
+//! and the exit status are the command's. Postfix may start it (pipe(8)): then every ending but the
+//! command's own status is temporary.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::sys::stat::Mode;
+
+use crate::command_line::{Codes, OnBusy, WithLockArgs};
+use crate::exit::{self, BUSY, LockCodes, LockEnding};
+use crate::ledger::{LockHolder, Locks, RandomValue};
+use crate::lock::{self, CommandPlan, LockTerms, LockWish, Wrapping};
+use crate::service::{Adapters, ONE, host_name};
+use crate::telemetry;
+use crate::text;
+
+/// Bytes of a note or a program's name on record.
+const LONGEST: usize = 200;
+
+/// Runs the command and ends the process. `umask` is the caller's.
+pub(super) fn run(
+    args: WithLockArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+    umask: Mode,
+    is_fed_by_postfix: bool,
+) -> ! {
+    let quiet = args.on_busy == OnBusy::Quiet;
+    let codes = LockCodes {
+        mail: args.codes == Codes::Mail || args.codes == Codes::Auto && is_fed_by_postfix,
+        busy: args.busy_exit.unwrap_or(if quiet { 0 } else { BUSY }),
+        quiet,
+    };
+    let work = AssertUnwindSafe(|| run_under_lock(args, config, adapters, umask));
+    let ending = catch_unwind(work)
+        .unwrap_or_else(|payload| Err(format!("internal error: {}", text::of_panic(payload))));
+    exit::end_with_lock(&ending.unwrap_or_else(LockEnding::Failed), codes)
+}
+
+/// Ends the process after a command line that is not understood.
+pub(super) fn refuse(text: &str, argv: &[OsString], is_fed_by_postfix: bool) -> ! {
+    let own = argv.iter().map(|word| word.as_os_str()).take_while(|word| *word != "--");
+    let own: Vec<&OsStr> = own.collect();
+    let asks_for_mail = own.windows(2).any(|pair| pair == ["--codes", "mail"])
+        || own.iter().any(|word| *word == "--codes=mail");
+    let codes = LockCodes { mail: is_fed_by_postfix || asks_for_mail, busy: BUSY, quiet: false };
+    exit::end_with_lock(&LockEnding::Failed(text.to_owned()), codes)
+}
+
+fn run_under_lock(
+    args: WithLockArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+    umask: Mode,
+) -> Result<LockEnding, String> {
+    let terms = LockTerms::new(args.ttl, args.grace)?;
+    let loaded = super::load(config)?;
+    let ledger = (adapters.ledger)(&loaded, ONE).map_err(|error| format!("ledger: {error}"))?;
+    telemetry::start();
+    let mut command = args.command.into_iter();
+    let program = command.next().unwrap_or_default();
+    let owner = RandomValue::default();
+    let shown = |text: &str| text::shortened(text, LONGEST).into_owned();
+    let holder = LockHolder {
+        host: host_name(),
+        pid: std::process::id(),
+        // Not its arguments: they may hold a password.
+        command: shown(&program.to_string_lossy()),
+        note: shown(&args.note),
+        slots: args.slots,
+    };
+    let variables = match config.map(std::path::absolute) {
+        Some(Ok(path)) => vec![("ONEDROP_CONFIG".into(), path.into())],
+        _ => Vec::new(),
+    };
+    let plan = CommandPlan {
+        program,
+        args: command.collect(),
+        variables,
+        foreground: args.foreground || has_terminal(),
+        umask,
+        name: args.name.clone(),
+        slots: args.slots,
+        owner,
+        terms,
+    };
+    let (name, slots, wait) = (args.name, args.slots, args.wait);
+    let wish = LockWish { name, slots, terms, wait, owner, holder };
+    let wrapping = Wrapping { wish, plan, timeout: args.timeout, say };
+    let locks: Arc<dyn Locks> = ledger;
+    Ok(lock::run(&wrapping, locks))
+}
+
+/// Whether a terminal may stop and end this process and its command together.
+fn has_terminal() -> bool {
+    std::io::stdin().is_terminal() || File::open("/dev/tty").is_ok()
+}
+
+fn say(text: &str) {
+    // It cannot be reported elsewhere.
+    let _ = writeln!(std::io::stderr(), "onedrop: {}", text::one_line(text));
+}

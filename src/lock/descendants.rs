@@ -1,0 +1,69 @@
+//! The processes below one, by /proc (proc(5)): also those that left its process group or session.
+//! The process that asks is a subreaper (PR_SET_CHILD_SUBREAPER), so that one whose parent has
+//! ended is still below it. A process that is made meanwhile is met at the next round.
+
+use std::collections::HashMap;
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpid};
+
+/// Sends `signal` to every process below this one but `spared`. One that ends in this moment, or is
+/// another user's, is passed over.
+pub(super) fn signal_all(signal: Signal, spared: Option<Pid>) {
+    for pid in below(getpid()).into_iter().filter(|pid| Some(*pid) != spared) {
+        let _ = kill(pid, signal);
+    }
+}
+
+/// The processes below `root`, children before their own.
+fn below(root: Pid) -> Vec<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids.map(Pid::from_raw) {
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let (mut found, mut at) = (children.remove(&root).unwrap_or_default(), 0);
+    while let Some(pid) = found.get(at) {
+        let own = children.remove(pid).unwrap_or_default();
+        found.extend(own);
+        at += 1;
+    }
+    found
+}
+
+/// The fourth field of /proc/PID/stat; the second, the name, may hold blanks and brackets.
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok().map(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn children_and_theirs_are_below() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = shell.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let pid = Pid::from_raw(i32::try_from(shell.id()).unwrap());
+        let [sleep] = below(pid)[..] else { panic!("{:?}", below(pid)) };
+        let mine = below(getpid());
+        assert!(mine.contains(&pid) && mine.contains(&sleep), "{mine:?}");
+        kill(sleep, Signal::SIGKILL).unwrap();
+        shell.wait().unwrap();
+        assert_eq!(below(pid), []);
+    }
+}

@@ -1,0 +1,177 @@
+//! What wrapper and guardian say to each other: frames of four numbers over a socket that nobody
+//! else has. A frame is written at once, so that a process that is stopped leaves none half sent.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+/// From the wrapper to the guardian. When its socket is closed, the wrapper is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The lock is ours: start the command.
+    Start { slot: u32, epoch: i64, trust: Duration },
+    /// The lease was renewed.
+    Trust(Duration),
+    /// The command is to get this signal.
+    Forward(Signal),
+    /// The command is to end: SIGTERM, and SIGKILL after the grace.
+    End,
+}
+
+/// From the guardian to the wrapper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notice {
+    Started,
+    /// The error's number (errno(3)).
+    NotStarted(i32),
+    /// The command has ended and nothing of it is left.
+    Ended {
+        status: CommandStatus,
+        by_trust: bool,
+    },
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommandStatus {
+    Exited(i32),
+    Killed(i32),
+}
+
+type Frame = [i64; 4];
+
+impl Order {
+    pub fn send(self, stream: &UnixStream) -> io::Result<()> {
+        let nanos = |trust: Duration| i64::try_from(trust.as_nanos()).unwrap_or(i64::MAX);
+        send(
+            stream,
+            match self {
+                Order::Start { slot, epoch, trust } => [1, slot.into(), epoch, nanos(trust)],
+                Order::Trust(trust) => [2, nanos(trust), 0, 0],
+                Order::Forward(signal) => [3, i64::from(signal as i32), 0, 0],
+                Order::End => [4, 0, 0, 0],
+            },
+        )
+    }
+
+    /// `None`: the other end is closed.
+    pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
+        let Some([kind, a, b, c]) = receive(stream)? else { return Ok(None) };
+        let trust = |nanos: i64| Duration::from_nanos(nanos.max(0).unsigned_abs());
+        let order = match kind {
+            1 => u32::try_from(a).ok().map(|slot| Order::Start { slot, epoch: b, trust: trust(c) }),
+            2 => Some(Order::Trust(trust(a))),
+            3 => number(a).and_then(|a| Signal::try_from(a).ok()).map(Order::Forward),
+            4 => Some(Order::End),
+            _ => None,
+        };
+        order.map(Some).ok_or_else(unknown)
+    }
+}
+
+impl Notice {
+    pub fn send(self, stream: &UnixStream) -> io::Result<()> {
+        send(
+            stream,
+            match self {
+                Notice::Started => [1, 0, 0, 0],
+                Notice::NotStarted(errno) => [2, errno.into(), 0, 0],
+                Notice::Ended { status: CommandStatus::Exited(code), by_trust } => {
+                    [3, code.into(), by_trust.into(), 0]
+                }
+                Notice::Ended { status: CommandStatus::Killed(signal), by_trust } => {
+                    [4, signal.into(), by_trust.into(), 0]
+                }
+            },
+        )
+    }
+
+    /// `None`: the other end is closed.
+    pub fn receive(stream: &UnixStream) -> io::Result<Option<Notice>> {
+        let Some([kind, a, b, _]) = receive(stream)? else { return Ok(None) };
+        let notice = match (kind, number(a)) {
+            (1, _) => Some(Notice::Started),
+            (2, Some(errno)) => Some(Notice::NotStarted(errno)),
+            (3, Some(code)) => {
+                Some(Notice::Ended { status: CommandStatus::Exited(code), by_trust: b != 0 })
+            }
+            (4, Some(signal)) => {
+                Some(Notice::Ended { status: CommandStatus::Killed(signal), by_trust: b != 0 })
+            }
+            _ => None,
+        };
+        notice.map(Some).ok_or_else(unknown)
+    }
+}
+
+fn number(a: i64) -> Option<i32> {
+    i32::try_from(a).ok()
+}
+
+fn unknown() -> io::Error {
+    io::Error::other("a frame of an unknown kind")
+}
+
+fn send(mut stream: &UnixStream, frame: Frame) -> io::Result<()> {
+    let mut bytes = [0; size_of::<Frame>()];
+    for (place, number) in bytes.chunks_mut(8).zip(frame) {
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    stream.write_all(&bytes)
+}
+
+fn receive(mut stream: &UnixStream) -> io::Result<Option<Frame>> {
+    let mut bytes = [0; size_of::<Frame>()];
+    match stream.read_exact(&mut bytes) {
+        Ok(()) => {}
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    }
+    let mut frame = Frame::default();
+    for (number, place) in frame.iter_mut().zip(bytes.chunks(8)) {
+        *number = i64::from_ne_bytes(place.try_into().map_err(|_| unknown())?);
+    }
+    Ok(Some(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let trust = Duration::from_nanos(1_234_567_890_123);
+        let orders = [
+            Order::Start { slot: u32::MAX, epoch: i64::MAX, trust },
+            Order::Trust(trust),
+            Order::Forward(Signal::SIGWINCH),
+            Order::End,
+        ];
+        let statuses = [CommandStatus::Exited(255), CommandStatus::Killed(9)];
+        let ends =
+            statuses.map(|status| [true, false].map(|by_trust| Notice::Ended { status, by_trust }));
+        let notices = [[Notice::Started, Notice::NotStarted(2)]].into_iter().chain(ends).flatten();
+        for order in orders {
+            order.send(&a).unwrap();
+            assert_eq!(Order::receive(&b).unwrap(), Some(order));
+        }
+        for notice in notices {
+            notice.send(&b).unwrap();
+            assert_eq!(Notice::receive(&a).unwrap(), Some(notice));
+        }
+        send(&a, [9, 0, 0, 0]).unwrap();
+        assert!(Order::receive(&b).is_err());
+        drop(a);
+        assert_eq!(Order::receive(&b).unwrap(), None);
+    }
+}

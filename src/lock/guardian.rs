@@ -1,0 +1,302 @@
+//! The process that starts the command and ends it: at the latest when the lease does, whether the
+//! wrapper lives, is stopped, or hears nothing from the ledger. It speaks with nobody else. It has
+//! one thread and a process group of its own, so that a terminal's signals do not reach it; as a
+//! subreaper it inherits what the command leaves behind, and ends that, too, before it says that
+//! the command has ended.
+//!
+//! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid};
+
+use super::boot_timer::BootTimer;
+use super::descendants::signal_all;
+use super::frames::{CommandStatus, Notice, Order};
+use super::{LockTerms, MARGIN, since_boot};
+use crate::ledger::RandomValue;
+use crate::lock_key::hex;
+use crate::lock_name::{LockName, LockToken};
+
+/// Between two rounds of SIGKILL.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+
+/// The command, and what it is told about its lock.
+#[derive(Debug, Clone)]
+pub struct CommandPlan {
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// For its environment, beside what is there.
+    pub variables: Vec<(OsString, OsString)>,
+    /// It stays in the caller's process group: a terminal's signals reach it by themselves.
+    pub foreground: bool,
+    pub umask: Mode,
+    pub name: LockName,
+    pub slots: u32,
+    pub owner: RandomValue,
+    pub terms: LockTerms,
+}
+
+/// What the command inherits from the wrapper's caller.
+pub(super) struct Caller {
+    /// The process group.
+    pub group: Pid,
+    /// The signals that it had blocked.
+    pub mask: SigSet,
+}
+
+/// Waits for the order to start, and guards the command to its end.
+///
+/// # Errors
+/// What is missing here; the command is gone when the process is.
+pub(super) fn guard(plan: &CommandPlan, wrapper: &UnixStream, caller: &Caller) -> io::Result<()> {
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    prctl::set_child_subreaper(true)?;
+    let Some(Order::Start { slot, epoch, trust }) = Order::receive(wrapper)? else {
+        return Ok(());
+    };
+    if since_boot()? >= plan.terms.ends_at(trust) {
+        let status = CommandStatus::Killed(Signal::SIGKILL as i32);
+        return Notice::Ended { status, by_trust: true }.send(wrapper);
+    }
+    match start(plan, slot, epoch, caller) {
+        Ok(command) => {
+            let_go_of_the_callers_streams()?;
+            Notice::Started.send(wrapper)?;
+            Guardian::new(plan, command, trust, wrapper)?.watch()
+        }
+        Err(error) => {
+            let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
+            Notice::NotStarted(number).send(wrapper)
+        }
+    }
+}
+
+fn start(plan: &CommandPlan, slot: u32, epoch: i64, caller: &Caller) -> io::Result<Child> {
+    let token = LockToken { name: plan.name.clone(), slot, epoch };
+    let mut command = Command::new(&plan.program);
+    command
+        .args(&plan.args)
+        .envs(plan.variables.iter().map(|(name, value)| (name, value)))
+        .env("ONEDROP_LOCK_NAME", plan.name.as_str())
+        .env("ONEDROP_LOCK_SLOT", slot.to_string())
+        .env("ONEDROP_LOCK_SLOTS", plan.slots.to_string())
+        .env("ONEDROP_LOCK_EPOCH", epoch.to_string())
+        .env("ONEDROP_LOCK_OWNER", hex(plan.owner.bytes()))
+        .env("ONEDROP_LOCK_TTL_SECS", plan.terms.ttl.as_secs().to_string())
+        .env("ONEDROP_LOCK_TOKEN", token.to_string())
+        .process_group(if plan.foreground { caller.group.as_raw() } else { 0 });
+    let (guardian, file_mask, signal_mask) = (getpid(), plan.umask, caller.mask);
+    let prepare = move || {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The guardian may have been killed before the line above.
+        if getppid() != guardian {
+            return Err(Errno::ESRCH.into());
+        }
+        umask(file_mask);
+        // SAFETY: the default action is no handler, so no code runs in a signal's context.
+        unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
+        Ok(signal_mask.thread_set_mask()?)
+    };
+    // SAFETY: `prepare` runs in the child between fork and exec. It calls prctl(2), getppid(2),
+    // umask(2), sigaction(2) and pthread_sigmask(3) and allocates nothing (an Errno becomes an
+    // io::Error without allocation), so it needs no lock that another thread could have held at the
+    // fork; and the guardian has this one thread.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// The command alone holds them now: who reads what it writes sees its end.
+fn let_go_of_the_callers_streams() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// How far the command's end has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// SIGTERM is sent, SIGKILL follows then.
+    Ending {
+        kill_at: Duration,
+    },
+    Killing,
+}
+
+struct Guardian<'a> {
+    plan: &'a CommandPlan,
+    wrapper: Option<&'a UnixStream>,
+    command: Child,
+    pid: Pid,
+    children: SignalFd,
+    timer: BootTimer,
+    trust: Duration,
+    stage: Stage,
+    status: Option<CommandStatus>,
+    by_trust: bool,
+}
+
+impl<'a> Guardian<'a> {
+    fn new(
+        plan: &'a CommandPlan,
+        command: Child,
+        trust: Duration,
+        wrapper: &'a UnixStream,
+    ) -> io::Result<Guardian<'a>> {
+        let mut ended = SigSet::empty();
+        ended.add(Signal::SIGCHLD);
+        ended.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let pid = i32::try_from(command.id()).map_err(io::Error::other)?;
+        Ok(Guardian {
+            plan,
+            wrapper: Some(wrapper),
+            command,
+            pid: Pid::from_raw(pid),
+            children: SignalFd::with_flags(&ended, flags)?,
+            timer: BootTimer::new()?,
+            trust,
+            stage: Stage::Running,
+            status: None,
+            by_trust: false,
+        })
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        loop {
+            let now = since_boot()?;
+            let none_is_left = self.reap();
+            // What cannot be killed (a disk that hangs) is not waited for beyond the lease.
+            let given_up = self.stage == Stage::Killing && now >= self.trust + MARGIN;
+            if none_is_left || given_up {
+                let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
+                return self.tell(self.status.unwrap_or(killed));
+            }
+            let next = self.step(now);
+            let nobody = self.children.as_fd();
+            let orders = self.wrapper.map_or(nobody, AsFd::as_fd);
+            let [_, ordered] = self.timer.wait([nobody, orders], Some(next))?;
+            while let Ok(Some(_)) = self.children.read_signal() {}
+            if ordered && let Some(wrapper) = self.wrapper {
+                match Order::receive(wrapper) {
+                    Ok(Some(order)) => self.obey(order)?,
+                    // The wrapper is gone, and with it the renewals.
+                    Ok(None) | Err(_) => {
+                        self.wrapper = None;
+                        self.end(since_boot()?);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, status: CommandStatus) -> io::Result<()> {
+        let notice = Notice::Ended { status, by_trust: self.by_trust };
+        self.wrapper.map_or(Ok(()), |wrapper| notice.send(wrapper))
+    }
+
+    /// What is due; returns when to look again.
+    fn step(&mut self, now: Duration) -> Duration {
+        let (ends_at, killed_at) =
+            (self.plan.terms.ends_at(self.trust), LockTerms::killed_at(self.trust));
+        if now >= ends_at && self.stage == Stage::Running && self.status.is_none() {
+            self.by_trust = true;
+            self.end(now);
+        }
+        // What the command has left behind.
+        if self.status.is_some() {
+            self.end(now);
+        }
+        if let Stage::Ending { kill_at } = self.stage
+            && now >= kill_at.min(killed_at)
+        {
+            self.stage = Stage::Killing;
+        }
+        match self.stage {
+            Stage::Running => ends_at,
+            Stage::Ending { kill_at } => kill_at.min(killed_at),
+            Stage::Killing => {
+                signal_all(Signal::SIGKILL, None);
+                now + KILL_PAUSE
+            }
+        }
+    }
+
+    /// Begins to end all that is below.
+    fn end(&mut self, now: Duration) {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Ending { kill_at: now + self.plan.terms.grace };
+            signal_all(Signal::SIGTERM, None);
+            // One that is stopped hears it only when it goes on.
+            signal_all(Signal::SIGCONT, None);
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Trust(trust) => self.trust = self.trust.max(trust),
+            Order::End => self.end(since_boot()?),
+            // Until it is reaped the number is the command's. It may just have ended.
+            Order::Forward(signal) if self.status.is_none() => {
+                let _ = match self.plan.foreground {
+                    true => kill(self.pid, signal),
+                    false => killpg(self.pid, signal),
+                };
+            }
+            Order::Forward(_) | Order::Start { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Reaps what has ended; returns whether nothing is left.
+    fn reap(&mut self) -> bool {
+        // By the standard library first: it also knows real-time signals.
+        if self.status.is_none()
+            && let Ok(Some(status)) = self.command.try_wait()
+        {
+            self.status = Some(status_of(status));
+        }
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => return false,
+                Ok(WaitStatus::Exited(pid, code)) if pid == self.pid => {
+                    self.status.get_or_insert(CommandStatus::Exited(code));
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.pid => {
+                    self.status.get_or_insert(CommandStatus::Killed(signal as i32));
+                }
+                Ok(_) => {}
+                Err(Errno::ECHILD) => {
+                    // Ended by a real-time signal between the two calls above.
+                    self.status.get_or_insert(CommandStatus::Killed(Signal::SIGKILL as i32));
+                    return true;
+                }
+                // A real-time signal, which has no name here, has ended one.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn status_of(status: ExitStatus) -> CommandStatus {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CommandStatus::Exited(code),
+        (None, signal) => CommandStatus::Killed(signal.unwrap_or(Signal::SIGKILL as i32)),
+    }
+}

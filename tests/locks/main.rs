@@ -1,0 +1,15 @@
+//! `onedrop with-lock` and `onedrop lock`, with real processes: what passes through, how each ends,
+//! and that a command is gone before another can have its lock, whatever is killed, stopped or out
+//! of reach.
+
+mod asking;
+mod endings;
+mod ledger_gone;
+mod passing;
+mod place;
+mod postfix;
+#[path = "../support/mod.rs"]
+mod support;
+mod tally;
+mod terminal;
+mod watchdog;

@@ -1,0 +1,162 @@
+//! The command has ended before another has its lock: whatever is killed or stopped. The times are
+//! written by the command, by a grandchild in a session of its own that ignores SIGTERM, and by the
+//! next holder.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::place::{Held, Place, SOON, children, ended, nanos_now};
+use crate::support::wait_until;
+
+const SHORT: [&str; 5] = ["n", "--ttl", "6s", "--grace", "0"];
+
+/// The next holder began after the last sign of the last one; and the epochs say so, too.
+#[track_caller]
+fn nothing_is_left_for_the_next_holder(place: &Place) {
+    let next = place.next_holder("n");
+    // What still lives would go on.
+    std::thread::sleep(Duration::from_millis(300));
+    for beats in ["beats", "deep"] {
+        let last = place.last_beat(beats);
+        assert!(last > 0 && last < next, "{beats}: {} ms too late", (last - next) / 1_000_000);
+    }
+}
+
+#[test]
+fn a_wrapper_that_is_killed_takes_the_command_along() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    held.child.kill().expect("our child");
+    held.child.wait().expect("its end");
+    let began = nanos_now();
+    nothing_is_left_for_the_next_holder(&place);
+    // Long before the lease's end, but for the grace, which is none.
+    assert!(place.last_beat("deep") < began + 2_000_000_000);
+}
+
+#[test]
+fn a_wrapper_that_is_stopped_loses_its_command_before_the_lease_ends() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    held.signal(Signal::SIGSTOP);
+    nothing_is_left_for_the_next_holder(&place);
+    held.signal(Signal::SIGCONT);
+    assert_eq!(held.code(), Some(201));
+}
+
+#[test]
+fn a_guardian_that_is_killed_takes_the_command_along() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    kill(held.guardian(), Signal::SIGKILL).expect("its child");
+    assert_eq!(held.code(), Some(137));
+    nothing_is_left_for_the_next_holder(&place);
+}
+
+#[test]
+fn a_guardian_that_is_stopped_is_replaced_by_the_wrapper() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    let guardian = held.guardian();
+    let command = children(guardian)[0];
+    kill(guardian, Signal::SIGSTOP).expect("its child");
+    // Renewed by the wrapper, the lease lasts; then the wrapper is told to end, which the guardian
+    // does not hear.
+    held.signal(Signal::SIGTERM);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(
+        kill(command, None).is_ok(),
+        "the command ignores SIGTERM, and its guardian is stopped"
+    );
+    let stolen = place.lock(&["steal", "n", "--force"]);
+    assert_eq!(stolen.code, Some(0), "{stolen:?}");
+    assert_eq!(held.code(), Some(201));
+    let gone = wait_until(SOON, || kill(command, None).is_err());
+    assert!(gone, "the command lives");
+}
+
+#[test]
+fn a_command_that_is_killed_leaves_the_lock_free() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    kill(children(held.guardian())[0], Signal::SIGKILL).expect("the command");
+    assert_eq!(held.code(), Some(137));
+    nothing_is_left_for_the_next_holder(&place);
+}
+
+/// The kernel does it: nobody else is left.
+#[test]
+fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
+    let place = Place::new();
+    let script = "while :; do date +%s%N >>beats; sleep 0.01; done";
+    let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
+    let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
+    assert!(wait_until(SOON, || place.last_beat("beats") > 0));
+    let guardian = held.guardian();
+    let command = children(guardian)[0];
+    held.child.kill().expect("our child");
+    kill(guardian, Signal::SIGKILL).expect("its child");
+    held.child.wait().expect("its end");
+    let gone = || std::fs::read_to_string(format!("/proc/{command}/stat")).is_err();
+    assert!(wait_until(SOON, gone), "the command lives");
+    assert!(place.last_beat("beats") < place.next_holder("n"));
+}
+
+/// Outside of the promise, and what fencing is for: the ledger refuses the late one.
+#[test]
+fn when_all_are_stopped_the_next_holder_has_a_higher_epoch_and_the_late_one_is_refused() {
+    let place = Place::new();
+    let script = "echo $ONEDROP_LOCK_TOKEN >token; while :; do sleep 0.05; done";
+    let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
+    let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
+    let token = crate::place::appears(&place.path("token"));
+    let guardian = held.guardian();
+    kill(guardian, Signal::SIGSTOP).expect("its child");
+    held.signal(Signal::SIGSTOP);
+    let next = ["n", "--wait", "60s", "--", "sh", "-c", "echo $ONEDROP_LOCK_TOKEN"];
+    let end = ended(&mut place.with_lock(&next));
+    assert_eq!((token.trim(), end.out.trim()), ("n#1:1", "n#1:2"), "{end:?}");
+    let late = place.lock(&["assert", token.trim()]);
+    assert_eq!(late.code, Some(201), "{late:?}");
+    kill(guardian, Signal::SIGCONT).expect("its child");
+    held.signal(Signal::SIGCONT);
+    assert_eq!(held.code(), Some(201));
+}
+
+#[test]
+fn a_time_out_counts_though_the_guardian_is_stopped() {
+    let place = Place::new();
+    let held = place.beating(&[&SHORT[..], &["--timeout", "4s"]].concat());
+    kill(held.guardian(), Signal::SIGSTOP).expect("its child");
+    let mut held = held;
+    assert_eq!(held.code(), Some(124));
+    nothing_is_left_for_the_next_holder(&place);
+}
+
+/// A lease is renewed for as long as the command runs.
+#[test]
+fn a_command_may_run_for_longer_than_the_ttl() {
+    let place = Place::new();
+    let script = "sleep 8; $ONEDROP lock assert --min 2s >/dev/null && exit 6";
+    let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
+    let end = ended(&mut place.with_lock(&args));
+    assert_eq!(end.code, Some(6), "{end:?}");
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(1));
+}
+
+/// A process of nobody's is not taken for ours.
+#[test]
+fn nothing_else_is_ended() {
+    let place = Place::new();
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+    let mut held = place.beating(&SHORT);
+    held.child.kill().expect("our child");
+    held.child.wait().expect("its end");
+    place.next_holder("n");
+    let pid = Pid::from_raw(i32::try_from(other.id()).expect("a pid"));
+    assert!(kill(pid, None).is_ok() && other.try_wait().expect("our child").is_none());
+    other.kill().expect("our child");
+    other.wait().expect("its end");
+}
