@@ -12,6 +12,7 @@
 //! configuration a line is printed, with the shortest path to each broken property.
 
 mod ledger;
+mod locks;
 mod state;
 mod steps;
 mod verify;

@@ -1,0 +1,464 @@
+//! A model of named locks, checked exhaustively: claims, renewals, releases and theft with requests
+//! and answers that are lost or come late, crashes, and commands whose both watchers are stopped.
+//! It shares no code with `src/`.
+//!
+//! Time is the ledger's clock; a holder's own clock goes as fast. As long as one of a command's two
+//! watchers runs, time does not reach the trust instant before the command has ended: that is what
+//! the watchers are for.
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+
+const TTL: u8 = 3;
+
+/// A rule that is broken, to see that the model would find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    /// Trust is counted from the answer.
+    TrustFromAnswer,
+    /// Nobody ends the command when its lease does.
+    NoWatch,
+    /// A claim keeps the epoch.
+    SameEpoch,
+    /// A release asks only for the slot.
+    ReleasesAnybodys,
+}
+
+#[derive(Debug, Clone)]
+struct Locks {
+    processes: usize,
+    runs: u8,
+    slots: usize,
+    until: u8,
+    /// Sessions that are lost, processes that crash and slots that are stolen, each at most.
+    faults: u8,
+    /// Both watchers of a command may be stopped, and a lease that lasts may be stolen: then two
+    /// may work, and only fencing helps.
+    outside: bool,
+    broken: Option<Broken>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    time: u8,
+    slots: Vec<Slot>,
+    processes: Vec<Process>,
+    lost: u8,
+    crashed: u8,
+    stolen: u8,
+    /// An epoch was given out that was not higher than all before it.
+    epoch_fell: bool,
+    /// The fenced store took a write of an epoch after one of a higher epoch.
+    write_fell: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Slot {
+    epoch: u8,
+    owner: Option<Owner>,
+    until: Option<u8>,
+    highest_given: u8,
+    highest_written: u8,
+}
+
+/// The random value of a run.
+type Owner = (usize, u8);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Process {
+    run: u8,
+    call: Option<Call>,
+    answer: Option<(Call, Answer)>,
+    /// A request whose process waits for it no more; the ledger may still execute it.
+    late: Option<Call>,
+    work: Option<Work>,
+    /// Both watchers; the command runs.
+    is_stopped: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Call {
+    what: What,
+    slot: usize,
+    epoch: u8,
+    owner: Owner,
+    asked_at: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum What {
+    Claim,
+    Renew,
+    Release,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Answer {
+    Epoch(u8),
+    Yes,
+    No,
+}
+
+/// A command that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Work {
+    slot: usize,
+    epoch: u8,
+    trust: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Tick,
+    Claim(usize, usize),
+    Renew(usize),
+    /// The command has ended; its lock is given back.
+    Release(usize),
+    /// The watchers end the command.
+    End(usize),
+    Write(usize),
+    Execute(usize),
+    ExecuteLate(usize),
+    Hear(usize),
+    /// The request or its answer is lost with the session.
+    Lose(usize),
+    Crash(usize),
+    Stop(usize),
+    Go(usize),
+    Steal(usize),
+}
+
+impl State {
+    /// States that differ in nothing else are one.
+    fn forget_what_no_step_asks(&mut self) {
+        for process in &mut self.processes {
+            // When a request was sent counts for its process alone, and not once that is long ago.
+            if let Some(late) = &mut process.late {
+                late.asked_at = 0;
+            }
+            let waits =
+                process.call.iter_mut().chain(process.answer.iter_mut().map(|(call, _)| call));
+            for call in waits {
+                if call.asked_at + TTL <= self.time + 1 {
+                    call.asked_at = 0;
+                }
+            }
+        }
+        for slot in &mut self.slots {
+            // A lease that has run out has run out.
+            slot.until = slot.until.map(|until| if until <= self.time { 0 } else { until });
+        }
+    }
+}
+
+impl Locks {
+    fn must_end(&self, process: &Process, time: u8) -> bool {
+        let is_due = process.work.is_some_and(|work| time + 1 >= work.trust);
+        is_due && !process.is_stopped && self.broken != Some(Broken::NoWatch)
+    }
+
+    fn execute(&self, state: &mut State, call: Call) -> Answer {
+        let time = state.time;
+        let slot = &mut state.slots[call.slot];
+        let is_own = slot.owner == Some(call.owner) && slot.epoch == call.epoch;
+        match call.what {
+            What::Claim if slot.owner == Some(call.owner) && slot.until.is_some() => {
+                slot.until = Some(time + TTL);
+                Answer::Epoch(slot.epoch)
+            }
+            What::Claim if slot.until.is_some_and(|until| until > time) => Answer::No,
+            What::Claim => {
+                slot.epoch += u8::from(self.broken != Some(Broken::SameEpoch));
+                slot.owner = Some(call.owner);
+                slot.until = Some(time + TTL);
+                state.epoch_fell |= slot.epoch <= slot.highest_given;
+                slot.highest_given = slot.highest_given.max(slot.epoch);
+                Answer::Epoch(slot.epoch)
+            }
+            What::Renew if is_own => {
+                let lasts = slot.until.is_some();
+                slot.until = slot.until.map(|_| time + TTL);
+                if lasts { Answer::Yes } else { Answer::No }
+            }
+            What::Release if is_own || self.broken == Some(Broken::ReleasesAnybodys) => {
+                slot.until = None;
+                Answer::Yes
+            }
+            What::Renew | What::Release => Answer::No,
+        }
+    }
+}
+
+impl Model for Locks {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            time: 0,
+            slots: vec![Slot::default(); self.slots],
+            processes: vec![Process::default(); self.processes],
+            lost: 0,
+            crashed: 0,
+            stolen: 0,
+            epoch_fell: false,
+            write_fell: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        let nobody_must_end =
+            !state.processes.iter().any(|process| self.must_end(process, state.time));
+        if state.time < self.until && nobody_must_end {
+            steps.push(Step::Tick);
+        }
+        for (n, process) in state.processes.iter().enumerate() {
+            if process.late.is_some() {
+                steps.push(Step::ExecuteLate(n));
+            }
+            if process.call.is_some() {
+                steps.push(Step::Execute(n));
+            }
+            if process.work.is_some() {
+                steps.push(Step::Write(n));
+            }
+            if process.is_stopped {
+                steps.push(Step::Go(n));
+                continue;
+            }
+            let is_busy = process.work.is_some() || process.call.is_some();
+            if is_busy && state.crashed < self.faults {
+                steps.push(Step::Crash(n));
+            }
+            if self.must_end(process, state.time) {
+                steps.push(Step::End(n));
+            }
+            if process.call.is_some() || process.answer.is_some() {
+                if state.lost < self.faults {
+                    steps.push(Step::Lose(n));
+                }
+                if process.answer.is_some() {
+                    steps.push(Step::Hear(n));
+                }
+            } else if let Some(work) = process.work {
+                if work.trust < state.time + TTL {
+                    steps.push(Step::Renew(n));
+                }
+                steps.push(Step::Release(n));
+            } else if process.run < self.runs {
+                steps.extend((0..self.slots).map(|slot| Step::Claim(n, slot)));
+            }
+            if process.work.is_some() && self.outside {
+                steps.push(Step::Stop(n));
+            }
+        }
+        let may_be_stolen = |slot: &Slot| {
+            slot.until.is_some_and(|until| until <= state.time || self.outside)
+                && state.stolen < self.faults
+        };
+        let slots = state.slots.iter().enumerate().filter(|(_, slot)| may_be_stolen(slot));
+        steps.extend(slots.map(|(n, _)| Step::Steal(n)));
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut state = last.clone();
+        let time = state.time;
+        match step {
+            Step::Tick => state.time += 1,
+            Step::Claim(n, slot) => {
+                let process = &mut state.processes[n];
+                process.run += 1;
+                let owner = (n, process.run);
+                process.call =
+                    Some(Call { what: What::Claim, slot, epoch: 0, owner, asked_at: time });
+            }
+            Step::Renew(n) | Step::Release(n) => {
+                let process = &mut state.processes[n];
+                let Work { slot, epoch, .. } = process.work?;
+                let owner = (n, process.run);
+                let what = match step {
+                    Step::Renew(_) => What::Renew,
+                    _ => What::Release,
+                };
+                process.call = Some(Call { what, slot, epoch, owner, asked_at: time });
+                if what == What::Release {
+                    process.work = None;
+                }
+            }
+            Step::End(n) => {
+                let process = &mut state.processes[n];
+                process.work = None;
+                process.late = process.call.take().or(process.late);
+                process.answer = None;
+            }
+            Step::Write(n) => {
+                let Work { slot, epoch, .. } = state.processes[n].work?;
+                let slot = &mut state.slots[slot];
+                // onedrop_assert_lock, in one transaction with the write.
+                if slot.epoch != epoch || slot.until.is_none_or(|until| until <= time) {
+                    return None;
+                }
+                state.write_fell |= epoch < slot.highest_written;
+                slot.highest_written = slot.highest_written.max(epoch);
+            }
+            Step::Execute(n) => {
+                let call = state.processes[n].call.take()?;
+                let answer = self.execute(&mut state, call);
+                state.processes[n].answer = Some((call, answer));
+            }
+            Step::ExecuteLate(n) => {
+                let call = state.processes[n].late.take()?;
+                self.execute(&mut state, call);
+            }
+            Step::Hear(n) => {
+                let (call, answer) = state.processes[n].answer.take()?;
+                let process = &mut state.processes[n];
+                let from = match self.broken {
+                    Some(Broken::TrustFromAnswer) => time,
+                    _ => call.asked_at,
+                };
+                let trust = from + TTL;
+                match (call.what, answer) {
+                    (What::Claim, Answer::Epoch(epoch)) if time + 1 < trust => {
+                        process.work = Some(Work { slot: call.slot, epoch, trust });
+                    }
+                    (What::Renew, Answer::Yes) => {
+                        let work = process.work.as_mut()?;
+                        work.trust = work.trust.max(trust);
+                    }
+                    (What::Renew, _) => process.work = None,
+                    _ => {}
+                }
+            }
+            Step::Lose(n) => {
+                let process = &mut state.processes[n];
+                let lost = process.call.take();
+                let call = lost.or(process.answer.take().map(|(call, _)| call))?;
+                process.late = lost.or(process.late);
+                state.lost += 1;
+                // A claim is made again with the same value, a renewal by its own step.
+                if call.what == What::Claim {
+                    process.call = Some(Call { asked_at: time, ..call });
+                }
+            }
+            Step::Crash(n) => {
+                let process = &mut state.processes[n];
+                process.late = process.call.take().or(process.late);
+                (process.work, process.answer) = (None, None);
+                state.crashed += 1;
+            }
+            Step::Stop(n) => state.processes[n].is_stopped = true,
+            Step::Go(n) => state.processes[n].is_stopped = false,
+            Step::Steal(n) => {
+                let slot = &mut state.slots[n];
+                slot.epoch += 1;
+                (slot.owner, slot.until) = (None, None);
+                state.stolen += 1;
+            }
+        }
+        state.forget_what_no_step_asks();
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::<Self>::always("epochs only grow", |_, state| !state.epoch_fell),
+            Property::<Self>::always("writes are in the order of epochs", |_, state| {
+                !state.write_fell
+            }),
+            Property::<Self>::sometimes("a lease that ran out is claimed", |_, state| {
+                state.time > TTL
+                    && state.processes.iter().filter(|process| process.run > 0).count() > 1
+                    && state.slots.iter().any(|slot| slot.epoch > 1)
+            }),
+            Property::<Self>::sometimes("a command runs for longer than a lease", |_, state| {
+                let is_long = |work: Work| work.trust > TTL + 2 && work.epoch == 1;
+                state.processes.iter().filter_map(|process| process.work).any(is_long)
+            }),
+        ];
+        if self.outside {
+            properties
+                .push(Property::<Self>::sometimes("two work", |_, state| two_in(state, false)));
+        } else {
+            let exclusive = |_: &Self, state: &State| !two_in(state, false);
+            properties.push(Property::<Self>::always("one works in a slot", exclusive));
+            let trusting = |_: &Self, state: &State| !two_in(state, true);
+            properties.push(Property::<Self>::always("one trusts a slot", trusting));
+        }
+        properties
+    }
+}
+
+/// Whether two commands run in one slot, or two whose leases last as they believe.
+fn two_in(state: &State, trusting: bool) -> bool {
+    let works = state.processes.iter().filter_map(|process| process.work);
+    let slots = works.filter(|work| !trusting || state.time < work.trust).map(|work| work.slot);
+    let mut slots: Vec<_> = slots.collect();
+    slots.sort_unstable();
+    slots.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+const SMALL: Locks =
+    Locks { processes: 2, runs: 1, slots: 1, until: 5, faults: 1, outside: false, broken: None };
+
+/// The properties that do not hold, by their names.
+fn broken(model: Locks) -> Vec<&'static str> {
+    let shown = format!("{model:?}");
+    let finish = match model.broken {
+        Some(_) => HasDiscoveries::AnyFailures,
+        None => HasDiscoveries::All,
+    };
+    let checker = model.checker().threads(2).finish_when(finish).spawn_bfs().join();
+    println!("{shown}: {} states", checker.unique_state_count());
+    let (mut failed, mut reached) = (Vec::new(), Vec::new());
+    for property in checker.model().properties() {
+        if checker.discovery(property.name).is_some() {
+            let is_always = property.expectation == Expectation::Always;
+            if is_always { &mut failed } else { &mut reached }.push(property.name);
+        } else if property.expectation == Expectation::Sometimes {
+            assert!(checker.model().broken.is_some(), "never: {}, {shown}", property.name);
+        }
+    }
+    failed
+}
+
+/// `tests/run --full` takes the larger ones.
+fn is_full() -> bool {
+    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
+}
+
+#[test]
+fn no_two_commands_run_in_a_slot() {
+    let mut models = vec![
+        Locks { runs: 2, faults: 0, ..SMALL },
+        SMALL,
+        Locks { slots: 2, until: 4, ..SMALL },
+        Locks { processes: 3, until: 4, faults: 0, ..SMALL },
+    ];
+    if is_full() {
+        models.push(Locks { runs: 2, ..SMALL });
+        models.push(Locks { faults: 2, until: 6, ..SMALL });
+    }
+    for model in models {
+        assert_eq!(broken(model), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn what_is_stopped_as_a_whole_is_refused_by_its_epoch() {
+    assert_eq!(broken(Locks { outside: true, until: 4, ..SMALL }), Vec::<&str>::new());
+}
+
+#[test]
+fn each_rule_of_locks_is_needed() {
+    for (rule, property) in [
+        (Broken::TrustFromAnswer, "one trusts a slot"),
+        (Broken::NoWatch, "one works in a slot"),
+        (Broken::SameEpoch, "epochs only grow"),
+        (Broken::ReleasesAnybodys, "one works in a slot"),
+    ] {
+        // A release that comes late needs a third claim, and less time.
+        let (runs, until) = if rule == Broken::ReleasesAnybodys { (2, 3) } else { (1, 5) };
+        let found = broken(Locks { broken: Some(rule), runs, until, ..SMALL });
+        assert!(found.contains(&property), "{rule:?}: {found:?}");
+    }
+}
