@@ -11,6 +11,7 @@ use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
 
+mod jobs;
 mod locks;
 pub mod memory;
 mod on_record;
@@ -22,6 +23,9 @@ mod session;
 pub mod sqlite;
 mod trace;
 
+pub use jobs::{
+    JobChange, JobOutcome, JobPause, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, OUTPUT_BYTES,
+};
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
 pub use on_record::{CopyOnRecord, Standing, Window};
 pub use pooled::PooledLedger;
@@ -33,7 +37,7 @@ use trace::TraceBuilder;
 pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 6;
+pub const SCHEMA_VERSION: i64 = 7;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]

@@ -22,6 +22,7 @@ use crate::receipt::Receipt;
 
 use rows::Rows;
 
+mod jobs;
 mod locks;
 mod rows;
 mod trace;

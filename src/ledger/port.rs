@@ -13,6 +13,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use super::jobs::Jobs;
 use super::locks::Locks;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
@@ -233,11 +234,11 @@ pub trait Schema: Send + Sync {
 
 /// All that an adapter is.
 pub trait AnyLedger:
-    Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Connections
+    Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Jobs + Connections
 {
 }
 
-impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Connections> AnyLedger
-    for L
+impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Jobs + Connections>
+    AnyLedger for L
 {
 }

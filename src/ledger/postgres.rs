@@ -20,6 +20,7 @@ mod account;
 mod columns;
 mod connection;
 mod errors;
+mod jobs;
 mod link;
 mod locks;
 mod metered;

@@ -21,7 +21,7 @@ use super::pooled::Traits;
 use super::rows::{Cell, SqlRow};
 use super::{
     Attempt, AttemptEnd, Claim, Committed, CopyState, LeaseTerms, LedgerError, PooledLedger,
-    Session, SessionTurn, ToConfirm, ToRecord, rows,
+    SCHEMA_VERSION, Session, SessionTurn, ToConfirm, ToRecord, rows,
 };
 use crate::byte_lock;
 use crate::directory::Destination;
@@ -33,6 +33,7 @@ use crate::pool::Limits;
 mod account;
 mod attempts;
 mod copies;
+mod jobs;
 mod locks;
 mod migrate;
 mod proof;
@@ -375,6 +376,15 @@ fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
         Ok(version) => Ok(version.flatten().unwrap_or(0)),
         Err(error) if error.to_string().contains("no such table") => Ok(0),
         Err(error) => Err(error),
+    }
+}
+
+/// # Errors
+/// [`LedgerError::Version`].
+fn has_our_version(connection: &Connection) -> Result<(), LedgerError> {
+    match schema_version(connection)? {
+        SCHEMA_VERSION => Ok(()),
+        found => Err(LedgerError::Version { found }),
     }
 }
 

@@ -286,7 +286,7 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     let (status, found) = check(&config);
     assert_eq!(status, Some(0), "{found}");
     for line in [
-        "schema version 6",
+        "schema version 7",
         "lock: two sessions exclude each other",
         "logged in to 127.0.0.1:",
         "gets mail",

@@ -103,6 +103,13 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
             }),
         ),
         ("trace", call(|_, ledger, until| ledger.trace(&TraceFilter::of("x"), 1, until).map(drop))),
+        ("jobs", call(|_, ledger, until| ledger.jobs(until).map(drop))),
+        ("job_runs", call(|_, ledger, until| ledger.job_runs("x", 1, until).map(drop))),
+        ("remove_job", call(|_, ledger, until| ledger.remove_job("x", 1, until).map(drop))),
+        (
+            "prune_job_runs",
+            call(|_, ledger, until| ledger.prune_job_runs(LEASE.lease, 1, until).map(drop)),
+        ),
         (
             "copies_to_verify",
             call(|_, ledger, until| ledger.copies_to_verify(&ALL, None, 9, until).map(drop)),

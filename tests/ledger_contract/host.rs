@@ -40,7 +40,8 @@ pub trait Rig: Sync {
     /// be.
     fn forget_schema(&self) -> bool {
         self.sql(
-            "DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+            "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
+             DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
              DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
@@ -51,7 +52,8 @@ pub trait Rig: Sync {
     /// Takes back what the last migration did; false where there is none.
     fn undo_mended(&self) -> bool {
         self.sql(
-            "DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+            "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
+             DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
              ALTER TABLE onedrop_copy DROP COLUMN value;

@@ -7,6 +7,7 @@ mod clocks;
 mod company;
 mod handles;
 mod host;
+mod jobs;
 mod locks;
 mod memory;
 #[path = "../ports/mod.rs"]
@@ -165,6 +166,25 @@ macro_rules! ledger_contract {
                     asking_takes_no_lock_and_tells_who_has_it,
                     names_are_taken_as_they_are,
                     locks_of_another_schema_are_refused,
+                }
+                jobs {
+                    a_job_comes_back_as_it_was_put_on_record,
+                    jobs_come_by_name_with_the_ledgers_clock,
+                    times_come_back_to_the_millisecond_also_those_far_away,
+                    any_text_of_a_job_comes_back,
+                    a_change_holds_only_on_the_revision_that_was_seen,
+                    of_twenty_that_change_a_job_at_once_one_does,
+                    of_twenty_that_end_a_run_at_once_one_does,
+                    a_job_has_one_run_of_a_due_time_and_try,
+                    a_run_ends_once,
+                    a_skip_has_ended_as_it_is_added,
+                    a_change_made_again_finds_its_own,
+                    a_job_is_removed_with_its_runs,
+                    a_job_that_is_removed_while_it_is_changed_is_either,
+                    only_runs_that_ended_long_ago_are_pruned,
+                    several_prune_at_once_and_each_run_counts_once,
+                    jobs_of_another_schema_are_refused,
+                    what_no_program_writes_is_said_so,
                 }
                 company {
                     messages_recorded_at_once_are_each_what_they_would_be_alone,

@@ -28,7 +28,7 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
     assert_eq!(
         host.migrate().expect("migrate"),
-        ["0003_functions", "0004_lighter", "0005_mended", "0006_locks"]
+        ["0003_functions", "0004_lighter", "0005_mended", "0006_locks", "0007_jobs"]
     );
     assert!(host.record(&mail("no function"), &[inbox()]).is_new);
 }
@@ -104,7 +104,7 @@ fn deliveries_get_on_while_a_migration_waits_for_a_reader() {
         transaction.commit().expect("the reader's end");
         assert_eq!(
             migrated.join().expect("no panic").expect("migrated"),
-            ["0003_functions", "0004_lighter", "0005_mended", "0006_locks"]
+            ["0003_functions", "0004_lighter", "0005_mended", "0006_locks", "0007_jobs"]
         );
     });
     assert!(host.record(&mail("after"), &[inbox()]).is_new);

@@ -156,6 +156,12 @@ impl PostgresRig {
         Proxy::start(Upstream::Postgres(self.postgres.socket_dir().join(socket)))
     }
 
+    /// A handle of another role, which can log in.
+    pub fn of_role(&self, role: &str) -> Host {
+        let url = self.postgres.url_socket().replace("onedrop@/", &format!("{role}@/"));
+        Host(self.ledger_at(url, limits(20)))
+    }
+
     pub fn through(&self, proxy: &Proxy) -> Host {
         let port = proxy.port();
         let url = format!("postgres://onedrop@127.0.0.1:{port}/onedrop?sslmode=disable");
@@ -215,7 +221,8 @@ impl Rig for PostgresRig {
         // Migrations before the last one make theirs anew.
         self.sql(NO_FUNCTIONS)
             && self.sql(
-                "DROP TABLE onedrop_lock_lease, onedrop_lock, onedrop_kept, onedrop_proof;
+                "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
+                     onedrop_kept, onedrop_proof;
                  ALTER TABLE onedrop_copy DROP COLUMN value, DROP COLUMN lease_value,
                      DROP COLUMN lease_ms, DROP COLUMN placed_epoch;
                  ALTER TABLE onedrop_message DROP COLUMN nul_runs;

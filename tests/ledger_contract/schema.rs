@@ -88,7 +88,14 @@ pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
     assert!(matches!(refused, Err(LedgerError::Version { found: 1 })), "{refused:?}");
     assert_eq!(
         host.migrate().expect("migrate"),
-        ["0002_settled", "0003_functions", "0004_lighter", "0005_mended", "0006_locks"]
+        [
+            "0002_settled",
+            "0003_functions",
+            "0004_lighter",
+            "0005_mended",
+            "0006_locks",
+            "0007_jobs"
+        ]
     );
     assert!(host.record(&mail("refused"), &[inbox()]).is_new);
     let again = host.record(&mail("before"), &[inbox()]);

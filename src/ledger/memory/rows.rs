@@ -8,8 +8,8 @@ use crate::clock::Clock;
 use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError,
-    LockHolder, RandomValue, Recorded, recorded_secs, rows,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, JobRow, JobRun, LeaseTerms,
+    LedgerError, LockHolder, RandomValue, Recorded, recorded_secs, rows,
 };
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
@@ -32,6 +32,9 @@ pub struct Rows {
     pub proven: Vec<Way>,
     /// Slots of named locks.
     pub slots: BTreeMap<(Hash, u32), SlotRow>,
+    /// Jobs by name, each with the random value of its last change.
+    pub jobs: BTreeMap<String, (JobRow, RandomValue)>,
+    pub job_runs: Vec<RunRow>,
 }
 
 /// The ledger's clock: it stands still until a test moves it, or goes by another one; either way a
@@ -103,6 +106,13 @@ pub struct SlotRow {
     pub lease: Duration,
     /// `None`: given back or stolen.
     pub until: Option<Duration>,
+}
+
+/// A run of a job, with the random values of the changes that added and ended it.
+pub struct RunRow {
+    pub run: JobRun,
+    pub added_by: RandomValue,
+    pub ended_by: Option<RandomValue>,
 }
 
 pub struct AttemptRow {

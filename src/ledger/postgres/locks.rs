@@ -10,18 +10,13 @@ use postgres::types::Type;
 use super::columns::LONGEST;
 use super::connection::{Connection, Statement};
 use super::{PostgresLedger, schema};
+use crate::ledger::LedgerError;
 use crate::ledger::locks::{
     LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free, lock_row,
 };
 use crate::ledger::rows::{Cell, SqlRow, millis};
-use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lock_name::LockName;
 use crate::text;
-
-/// SQLSTATE undefined_table.
-const NO_TABLE: &str = "42P01";
-
-const VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
 
 const ROWS: &str = "
 SELECT k.name, k.slot::bigint, k.epoch, k.host, k.pid, k.command, k.note, k.slots::bigint,
@@ -134,23 +129,8 @@ fn lock_rows(
 ) -> Result<Vec<LockRow>, LedgerError> {
     let hash = name.map(|name| name.hash().to_vec());
     let rows = Statement::new(ROWS).with(hash, Type::BYTEA);
-    let answers = match connection.read(&[Statement::new(VERSION), rows]) {
-        // An older schema has no such table.
-        Err(LedgerError::Refused(why)) if why.starts_with(NO_TABLE) => {
-            return Err(match schema::version(connection)? {
-                SCHEMA_VERSION => LedgerError::Refused(why),
-                found => LedgerError::Version { found },
-            });
-        }
-        answers => answers?,
-    };
-    let [version, rows] = answers.as_slice() else {
-        return Err(LedgerError::Broken("a statement without an answer".to_owned()));
-    };
-    match first(version)?.flatten().unwrap_or(0) {
-        SCHEMA_VERSION => rows.iter().map(lock_row).collect(),
-        found => Err(LedgerError::Version { found }),
-    }
+    let answers = schema::checked(connection, Connection::read, [rows])?;
+    answers.iter().flatten().map(lock_row).collect()
 }
 
 /// Claims a slot if it is free; its epoch.

@@ -3,6 +3,7 @@
 //! the version before or after it. If an applied migration differs from this program's, that is an
 //! error. By hand, because refinery takes no lock.
 
+use postgres::Row;
 use postgres::types::Type;
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,14 @@ const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
     ("0004_lighter", include_str!("../migrations/postgres/0004_lighter.sql")),
     ("0005_mended", include_str!("../migrations/postgres/0005_mended.sql")),
     ("0006_locks", include_str!("../migrations/postgres/0006_locks.sql")),
+    ("0007_jobs", include_str!("../migrations/postgres/0007_jobs.sql")),
 ];
+
+/// SQLSTATE undefined_table.
+const NO_TABLE: &str = "42P01";
+
+/// The highest version on record.
+const VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
 
 /// Not a migration: it records them.
 const CREATE_SCHEMA_TABLE: &str = "
@@ -34,11 +42,40 @@ IS 'migrations applied; the highest version is the one of the schema';";
 
 /// [`Ledger::schema_version`](crate::ledger::Ledger::schema_version).
 pub(super) fn version(connection: &mut Connection) -> Result<i64, LedgerError> {
-    let sql = "SELECT max(version)::bigint FROM onedrop_schema";
-    match connection.query(Statement::new(sql)) {
+    match connection.query(Statement::new(VERSION)) {
         Ok(rows) => rows.first().map_or(Ok(0), |row| Ok(row.cell::<Option<i64>>(0)?.unwrap_or(0))),
         Err(LedgerError::Version { found }) => Ok(found),
         Err(other) => Err(other),
+    }
+}
+
+/// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of this
+/// program's schema version; each one's rows.
+///
+/// # Errors
+/// [`LedgerError::Version`] where the ledger has another version. A statement that writes must not
+/// do so there by itself.
+pub(super) fn checked<'a>(
+    connection: &mut Connection,
+    run: impl FnOnce(&mut Connection, &[Statement<'a>]) -> Result<Vec<Vec<Row>>, LedgerError>,
+    statements: impl IntoIterator<Item = Statement<'a>>,
+) -> Result<Vec<Vec<Row>>, LedgerError> {
+    let all: Vec<_> = [Statement::new(VERSION)].into_iter().chain(statements).collect();
+    let mut answers = match run(connection, &all) {
+        // An older schema has no such table.
+        Err(LedgerError::Refused(why)) if why.starts_with(NO_TABLE) => {
+            return Err(match version(connection)? {
+                SCHEMA_VERSION => LedgerError::Refused(why),
+                found => LedgerError::Version { found },
+            });
+        }
+        answers => answers?.into_iter(),
+    };
+    let missing = || LedgerError::Broken("a statement without an answer".to_owned());
+    let versions = answers.next().ok_or_else(missing)?;
+    match versions.first().map_or(Ok(None), |row| row.cell::<Option<i64>>(0))?.unwrap_or(0) {
+        SCHEMA_VERSION => Ok(answers.collect()),
+        found => Err(LedgerError::Version { found }),
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use rusqlite::{Connection, params};
 
-use super::{SqliteLedger, SqliteSession, read, schema_version};
+use super::{SqliteLedger, SqliteSession, has_our_version, read};
+use crate::ledger::LedgerError;
 use crate::ledger::locks::{
     LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free, lock_row,
 };
 use crate::ledger::rows::{SqlRow, millis};
-use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lock_name::LockName;
 
 /// Of each boot of a host (random(4)).
@@ -125,10 +125,7 @@ fn lock_rows(
     connection: &Connection,
     name: Option<&LockName>,
 ) -> Result<Vec<LockRow>, LedgerError> {
-    match schema_version(connection)? {
-        SCHEMA_VERSION => {}
-        found => return Err(LedgerError::Version { found }),
-    }
+    has_our_version(connection)?;
     let BootTime { secs, id } = BootTime::now()?;
     read(connection, ROWS, params![name.map(LockName::hash), id, secs], |row| lock_row(row))
 }

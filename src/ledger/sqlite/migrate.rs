@@ -6,16 +6,17 @@ use rusqlite::{Connection, params};
 use sha2::{Digest, Sha256};
 
 use super::{first, schema_version};
-use crate::ledger::LedgerError;
+use crate::ledger::{LedgerError, SCHEMA_VERSION};
 
 /// Name and SQL, in order of their versions, from 1.
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
     ("0001_ledger", include_str!("../migrations/sqlite/0001_ledger.sql")),
     ("0002_settled", include_str!("../migrations/sqlite/0002_settled.sql")),
     ("0003_functions", include_str!("../migrations/sqlite/0003_functions.sql")),
     ("0004_lighter", include_str!("../migrations/sqlite/0004_lighter.sql")),
     ("0005_mended", include_str!("../migrations/sqlite/0005_mended.sql")),
     ("0006_locks", include_str!("../migrations/sqlite/0006_locks.sql")),
+    ("0007_jobs", include_str!("../migrations/sqlite/0007_jobs.sql")),
 ];
 
 /// Applies the missing migrations; returns their names.

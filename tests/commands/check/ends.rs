@@ -26,7 +26,7 @@ use crate::support::site::Site;
 const AMPLE: Duration = Duration::from_secs(60);
 
 const ACCOUNT: &str = "accounts = { \"lisa@gmail.com\" = \"of-lisa\" }";
-const LEDGER: &str = "ok      ledger: postgres://db/onedrop, schema version 6\n";
+const LEDGER: &str = "ok      ledger: postgres://db/onedrop, schema version 7\n";
 const LOCK: &str = "ok      lock: two sessions exclude each other\n";
 const STORE: &str = "ok      store: maildir:///nowhere, account lisa: in memory\n";
 
