@@ -38,18 +38,13 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
-    if let CliCommand::Deliver(args) = cli.command {
-        exit::end(&deliver::run(args, config, adapters));
-    }
-    if let CliCommand::WithLock(args) = cli.command {
-        with_lock::run(args, config, adapters, umask, is_fed_by_postfix());
-    }
-    // Before the command runs: it may take long, and its exit status could return the mail.
-    if is_fed_by_postfix() {
-        exit::end(&setup_failure(DELIVERS_NOTHING.to_owned()));
-    }
     let outcome = match cli.command {
-        CliCommand::Deliver(_) | CliCommand::WithLock(_) => unreachable!("it has ended"),
+        CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
+        CliCommand::WithLock(args) => {
+            with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
+        }
+        // Before the command runs: it may take long, and its exit status could return the mail.
+        _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }

@@ -8,6 +8,7 @@
 //! success it is one line, of which Postfix logs 100 characters. A full or closed pipe neither
 //! changes the status nor blocks the process.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{self, AssertUnwindSafe};
@@ -122,6 +123,27 @@ pub enum LockEnding {
     Busy(String),
     /// 201: the lock was lost while the command ran.
     Lost(String),
+    /// 0: the command need not run now, for this reason.
+    NothingToDo(String),
+}
+
+impl Display for LockEnding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            LockEnding::Exited(status) => write!(f, "exit status {status}"),
+            LockEnding::Killed(signal) => match Signal::try_from(*signal) {
+                Ok(signal) => write!(f, "ended by {signal}"),
+                Err(_) => write!(f, "ended by signal {signal}"),
+            },
+            LockEnding::TimedOut(text)
+            | LockEnding::Failed(text)
+            | LockEnding::NotExecutable(text)
+            | LockEnding::NotFound(text)
+            | LockEnding::Busy(text)
+            | LockEnding::Lost(text)
+            | LockEnding::NothingToDo(text) => f.write_str(text),
+        }
+    }
 }
 
 /// timeout(1) and env(1) have the same numbers for the same endings.
@@ -158,6 +180,7 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
         LockEnding::NotFound(text) => (NOT_FOUND, Some(text.clone())),
         LockEnding::Busy(text) => (codes.busy.into(), Some(text.clone())),
         LockEnding::Lost(text) => (LOST, Some(text.clone())),
+        LockEnding::NothingToDo(text) => end_command(text, "", Verdict::Done),
     };
     if codes.mail {
         // Also a lock that is held: nothing was done with the mail.
@@ -166,8 +189,8 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
     if matches!(ending, LockEnding::Busy(_)) && codes.quiet {
         tracing::info!("{}", text.unwrap_or_default());
     } else if let Some(text) = text {
-        // It cannot be reported elsewhere.
-        let _ = writeln!(std::io::stderr(), "onedrop: {}", text::one_line(&text));
+        let line = format!("onedrop: {}\n", text::one_line(&text));
+        say(std::io::stderr().as_fd(), &line);
     }
     std::process::exit(status)
 }
@@ -269,7 +292,7 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
     end(&Outcome::TempFail(Status::TEMPORARY, text));
 }
 
-/// Writes to standard output, unless that would block.
+/// Writes to standard output or error, unless that would block.
 fn say(out: BorrowedFd<'_>, text: &str) {
     // A pipe that is writable takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
     let mut fds = [PollFd::new(out, PollFlags::POLLOUT)];

@@ -19,10 +19,13 @@ mod descendants;
 mod frames;
 mod guardian;
 mod keeper;
+mod output;
+mod record;
 mod wrapper;
 
-pub use guardian::CommandPlan;
+pub use guardian::{CommandPlan, Company};
 pub use keeper::{LockWish, described};
+pub use record::{Begun, CommandEnd, EndRecord, NoRecord, RunRecord, Variables};
 pub use wrapper::{Wrapping, run};
 
 /// What is left of the lease when nothing of the command is alive any more.

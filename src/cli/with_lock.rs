@@ -14,7 +14,7 @@ use nix::sys::stat::Mode;
 use crate::command_line::{Codes, OnBusy, WithLockArgs};
 use crate::exit::{self, BUSY, LockCodes, LockEnding};
 use crate::ledger::{LockHolder, Locks, RandomValue};
-use crate::lock::{self, CommandPlan, LockTerms, LockWish, Wrapping};
+use crate::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
 use crate::service::{Adapters, ONE, host_name};
 use crate::telemetry;
 use crate::text;
@@ -82,7 +82,10 @@ fn run_under_lock(
         program,
         args: command.collect(),
         variables,
-        foreground: args.foreground || has_terminal(),
+        company: match args.foreground || has_terminal() {
+            true => Company::CallersGroup,
+            false => Company::OwnGroup,
+        },
         umask,
         name: args.name.clone(),
         slots: args.slots,
@@ -93,7 +96,7 @@ fn run_under_lock(
     let wish = LockWish { name, slots, terms, wait, owner, holder };
     let wrapping = Wrapping { wish, plan, timeout: args.timeout, say };
     let locks: Arc<dyn Locks> = ledger;
-    Ok(lock::run(&wrapping, locks))
+    Ok(lock::run(&wrapping, locks, Box::new(NoRecord)))
 }
 
 /// Whether a terminal may stop and end this process and its command together.

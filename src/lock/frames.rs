@@ -1,15 +1,26 @@
 //! What wrapper and guardian say to each other: frames of four numbers over a socket that nobody
-//! else has. A frame is written at once, so that a process that is stopped leaves none half sent.
+//! else has; one kind has text behind it. A frame is written at once, so that a process that is
+//! stopped leaves none half sent.
 
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+/// Of the longest text: less than a socket takes at once.
+const LONGEST: usize = 16 << 10;
+
+/// Names and values for an environment.
+pub type Variables = Vec<(OsString, OsString)>;
+
 /// From the wrapper to the guardian. When its socket is closed, the wrapper is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
+    /// For the command's environment, beside what the plan has; before the start.
+    Environment(Variables),
     /// The lock is ours: start the command.
     Start { slot: u32, epoch: i64, trust: Duration },
     /// The lease was renewed.
@@ -43,17 +54,26 @@ pub(super) enum CommandStatus {
 type Frame = [i64; 4];
 
 impl Order {
-    pub fn send(self, stream: &UnixStream) -> io::Result<()> {
-        let nanos = |trust: Duration| i64::try_from(trust.as_nanos()).unwrap_or(i64::MAX);
-        send(
-            stream,
-            match self {
-                Order::Start { slot, epoch, trust } => [1, slot.into(), epoch, nanos(trust)],
-                Order::Trust(trust) => [2, nanos(trust), 0, 0],
-                Order::Forward(signal) => [3, i64::from(signal as i32), 0, 0],
-                Order::End => [4, 0, 0, 0],
-            },
-        )
+    pub fn send(&self, stream: &UnixStream) -> io::Result<()> {
+        let nanos = |trust: &Duration| i64::try_from(trust.as_nanos()).unwrap_or(i64::MAX);
+        let (mut frame, mut text) = ([0; 4], Vec::new());
+        match self {
+            Order::Start { slot, epoch, trust } => {
+                frame = [1, (*slot).into(), *epoch, nanos(trust)];
+            }
+            Order::Trust(trust) => frame[..2].copy_from_slice(&[2, nanos(trust)]),
+            Order::Forward(signal) => frame[..2].copy_from_slice(&[3, (*signal as i32).into()]),
+            Order::End => frame[0] = 4,
+            Order::Environment(variables) => {
+                for part in variables.iter().flat_map(|(name, value)| [name, value]) {
+                    text.extend_from_slice(part.as_bytes());
+                    text.push(0);
+                }
+                let length = i64::try_from(text.len()).map_err(io::Error::other)?;
+                frame[..2].copy_from_slice(&[5, length]);
+            }
+        }
+        send(stream, frame, &text)
     }
 
     /// `None`: the other end is closed.
@@ -65,6 +85,7 @@ impl Order {
             2 => Some(Order::Trust(trust(a))),
             3 => number(a).and_then(|a| Signal::try_from(a).ok()).map(Order::Forward),
             4 => Some(Order::End),
+            5 => Some(Order::Environment(variables(stream, a)?)),
             _ => None,
         };
         order.map(Some).ok_or_else(unknown)
@@ -85,6 +106,7 @@ impl Notice {
                     [4, signal.into(), by_trust.into(), 0]
                 }
             },
+            &[],
         )
     }
 
@@ -114,12 +136,25 @@ fn unknown() -> io::Error {
     io::Error::other("a frame of an unknown kind")
 }
 
-fn send(mut stream: &UnixStream, frame: Frame) -> io::Result<()> {
-    let mut bytes = [0; size_of::<Frame>()];
-    for (place, number) in bytes.chunks_mut(8).zip(frame) {
-        place.copy_from_slice(&number.to_ne_bytes());
+fn send(mut stream: &UnixStream, frame: Frame, text: &[u8]) -> io::Result<()> {
+    if text.len() > LONGEST {
+        return Err(io::Error::other("a frame that is too long"));
     }
+    let mut bytes: Vec<u8> = frame.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    bytes.extend_from_slice(text);
     stream.write_all(&bytes)
+}
+
+fn variables(mut stream: &UnixStream, length: i64) -> io::Result<Variables> {
+    let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST);
+    let mut text = vec![0; length.ok_or_else(unknown)?];
+    stream.read_exact(&mut text)?;
+    let mut parts = text.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
+    let mut found = Vec::new();
+    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+        found.push((name, value));
+    }
+    Ok(found)
 }
 
 fn receive(mut stream: &UnixStream) -> io::Result<Option<Frame>> {
@@ -151,7 +186,11 @@ mod tests {
     fn what_is_said_is_heard() {
         let (a, b) = UnixStream::pair().unwrap();
         let trust = Duration::from_nanos(1_234_567_890_123);
+        let variables = [("A", "x"), ("B", ""), ("C", "a=b c")];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
         let orders = [
+            Order::Environment(variables.to_vec()),
+            Order::Environment(Vec::new()),
             Order::Start { slot: u32::MAX, epoch: i64::MAX, trust },
             Order::Trust(trust),
             Order::Forward(Signal::SIGWINCH),
@@ -169,7 +208,7 @@ mod tests {
             notice.send(&b).unwrap();
             assert_eq!(Notice::receive(&a).unwrap(), Some(notice));
         }
-        send(&a, [9, 0, 0, 0]).unwrap();
+        send(&a, [9, 0, 0, 0], &[]).unwrap();
         assert!(Order::receive(&b).is_err());
         drop(a);
         assert_eq!(Order::receive(&b).unwrap(), None);

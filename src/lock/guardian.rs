@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -21,11 +21,12 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid, setsid};
 
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
-use super::frames::{CommandStatus, Notice, Order};
+use super::frames::{CommandStatus, Notice, Order, Variables};
+use super::output::CommandStreams;
 use super::{LockTerms, MARGIN, since_boot};
 use crate::ledger::RandomValue;
 use crate::lock_key::hex;
@@ -40,14 +41,25 @@ pub struct CommandPlan {
     pub program: OsString,
     pub args: Vec<OsString>,
     /// For its environment, beside what is there.
-    pub variables: Vec<(OsString, OsString)>,
-    /// It stays in the caller's process group: a terminal's signals reach it by themselves.
-    pub foreground: bool,
+    pub variables: Variables,
+    pub company: Company,
     pub umask: Mode,
     pub name: LockName,
     pub slots: u32,
     pub owner: RandomValue,
     pub terms: LockTerms,
+}
+
+/// With whom the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// In the caller's process group: a terminal's signals reach it by themselves.
+    CallersGroup,
+    /// In a process group of its own.
+    OwnGroup,
+    /// In a session of its own, without a terminal, without input and with pipes for its output;
+    /// it is ended by the signals that others get to handle.
+    Alone,
 }
 
 /// What the command inherits from the wrapper's caller.
@@ -62,17 +74,31 @@ pub(super) struct Caller {
 ///
 /// # Errors
 /// What is missing here; the command is gone when the process is.
-pub(super) fn guard(plan: &CommandPlan, wrapper: &UnixStream, caller: &Caller) -> io::Result<()> {
+pub(super) fn guard(
+    plan: &CommandPlan,
+    wrapper: &UnixStream,
+    caller: &Caller,
+    streams: Option<CommandStreams>,
+) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_child_subreaper(true)?;
-    let Some(Order::Start { slot, epoch, trust }) = Order::receive(wrapper)? else {
-        return Ok(());
-    };
+    let mut order = Order::receive(wrapper)?;
+    let mut variables = plan.variables.clone();
+    if let Some(Order::Environment(more)) = order {
+        variables.extend(more);
+        order = Order::receive(wrapper)?;
+    }
+    let Some(Order::Start { slot, epoch, trust }) = order else { return Ok(()) };
     if since_boot()? >= plan.terms.ends_at(trust) {
         let status = CommandStatus::Killed(Signal::SIGKILL as i32);
         return Notice::Ended { status, by_trust: true }.send(wrapper);
     }
-    match start(plan, slot, epoch, caller) {
+    let mut command = Command::new(&plan.program);
+    command.envs(variables);
+    if let Some([out, err]) = streams {
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+    }
+    match start(command, plan, slot, epoch, caller) {
         Ok(command) => {
             let_go_of_the_callers_streams()?;
             Notice::Started.send(wrapper)?;
@@ -85,20 +111,30 @@ pub(super) fn guard(plan: &CommandPlan, wrapper: &UnixStream, caller: &Caller) -
     }
 }
 
-fn start(plan: &CommandPlan, slot: u32, epoch: i64, caller: &Caller) -> io::Result<Child> {
+/// Starts it; nothing of its streams is left here.
+fn start(
+    mut command: Command,
+    plan: &CommandPlan,
+    slot: u32,
+    epoch: i64,
+    caller: &Caller,
+) -> io::Result<Child> {
     let token = LockToken { name: plan.name.clone(), slot, epoch };
-    let mut command = Command::new(&plan.program);
     command
         .args(&plan.args)
-        .envs(plan.variables.iter().map(|(name, value)| (name, value)))
         .env("ONEDROP_LOCK_NAME", plan.name.as_str())
         .env("ONEDROP_LOCK_SLOT", slot.to_string())
         .env("ONEDROP_LOCK_SLOTS", plan.slots.to_string())
         .env("ONEDROP_LOCK_EPOCH", epoch.to_string())
         .env("ONEDROP_LOCK_OWNER", hex(plan.owner.bytes()))
         .env("ONEDROP_LOCK_TTL_SECS", plan.terms.ttl.as_secs().to_string())
-        .env("ONEDROP_LOCK_TOKEN", token.to_string())
-        .process_group(if plan.foreground { caller.group.as_raw() } else { 0 });
+        .env("ONEDROP_LOCK_TOKEN", token.to_string());
+    match plan.company {
+        Company::CallersGroup => command.process_group(caller.group.as_raw()),
+        Company::OwnGroup => command.process_group(0),
+        Company::Alone => &mut command,
+    };
+    let is_alone = plan.company == Company::Alone;
     let (guardian, file_mask, signal_mask) = (getpid(), plan.umask, caller.mask);
     let prepare = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -107,14 +143,17 @@ fn start(plan: &CommandPlan, slot: u32, epoch: i64, caller: &Caller) -> io::Resu
             return Err(Errno::ESRCH.into());
         }
         umask(file_mask);
+        if is_alone {
+            setsid()?;
+        }
         // SAFETY: the default action is no handler, so no code runs in a signal's context.
         unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
         Ok(signal_mask.thread_set_mask()?)
     };
     // SAFETY: `prepare` runs in the child between fork and exec. It calls prctl(2), getppid(2),
-    // umask(2), sigaction(2) and pthread_sigmask(3) and allocates nothing (an Errno becomes an
-    // io::Error without allocation), so it needs no lock that another thread could have held at the
-    // fork; and the guardian has this one thread.
+    // umask(2), setsid(2), sigaction(2) and pthread_sigmask(3) and allocates nothing (an Errno
+    // becomes an io::Error without allocation), so it needs no lock that another thread could have
+    // held at the fork; and the guardian has this one thread.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
@@ -254,12 +293,12 @@ impl<'a> Guardian<'a> {
             Order::End => self.end(since_boot()?),
             // Until it is reaped the number is the command's. It may just have ended.
             Order::Forward(signal) if self.status.is_none() => {
-                let _ = match self.plan.foreground {
-                    true => kill(self.pid, signal),
-                    false => killpg(self.pid, signal),
+                let _ = match self.plan.company {
+                    Company::CallersGroup => kill(self.pid, signal),
+                    Company::OwnGroup | Company::Alone => killpg(self.pid, signal),
                 };
             }
-            Order::Forward(_) | Order::Start { .. } => {}
+            Order::Forward(_) | Order::Start { .. } | Order::Environment(_) => {}
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
-//! it back. The wrapper's other thread never waits for the ledger. A waiter asks again every 100 to
-//! 250 ms; where the ledger cannot be asked, less and less often, and says so once.
+//! it back, and keeps the run's record between. The wrapper's other thread never waits for the
+//! ledger. A waiter asks again every 100 to 250 ms; where the ledger cannot be asked, less and less
+//! often, and says so once.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::record::{Begun, CommandEnd, EndRecord, RunRecord, Variables};
 use super::{LockTerms, since_boot};
 use crate::clock::{Clock, SystemClock};
+use crate::exit::LockEnding;
 use crate::ledger::{
     LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTry, Locks, RandomValue,
 };
@@ -42,12 +45,16 @@ pub struct LockWish {
 /// What the keeper has to say.
 #[derive(Debug)]
 pub(super) enum LockNews {
-    /// Ours, and until when it may be trusted. `others` hold other slots.
+    /// Ours, until when it may be trusted, and what the command's environment gets. `others` hold
+    /// other slots.
     Taken {
         claim: LockClaim,
         trust: Duration,
         others: Vec<LockRow>,
+        variables: Variables,
     },
+    /// The command need not run.
+    NothingToDo(String),
     Renewed {
         trust: Duration,
     },
@@ -58,8 +65,22 @@ pub(super) enum LockNews {
     /// The ledger cannot be asked, and is asked again.
     Waits(LedgerError),
     Failed(LedgerError),
-    /// The end: whether the lock was still ours when it was given back; `None`: that is not known.
-    Released(Option<bool>),
+    /// The end.
+    Released(Closing),
+}
+
+/// What is known when all is over.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// Whether the lock was still ours when it was given back; `None`: that is not known.
+    pub was_ours: Option<bool>,
+    pub recorded: Result<EndRecord, LedgerError>,
+}
+
+impl Closing {
+    fn without_a_record(was_ours: Option<bool>) -> Closing {
+        Closing { was_ours, recorded: Ok(EndRecord::NoRecord) }
+    }
 }
 
 /// A handle on the thread.
@@ -67,15 +88,19 @@ pub(super) struct Keeper {
     news: Receiver<LockNews>,
     /// Gets a byte with each news.
     bell: UnixStream,
-    stop: Sender<()>,
+    stop: Sender<CommandEnd>,
 }
 
 impl Keeper {
-    pub fn start(ledger: Arc<dyn Locks>, wish: LockWish) -> std::io::Result<Keeper> {
+    pub fn start(
+        ledger: Arc<dyn Locks>,
+        wish: LockWish,
+        record: Box<dyn RunRecord>,
+    ) -> std::io::Result<Keeper> {
         let ((tell, news), (stop, stopped)) = (channel(), channel());
         let (ringing, bell) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
-        let work = Work { ledger, wish, news: tell, bell: ringing, stop: stopped };
+        let work = Work { ledger, wish, record, news: tell, bell: ringing, stop: stopped };
         thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run())?;
         Ok(Keeper { news, bell, stop })
     }
@@ -90,15 +115,14 @@ impl Keeper {
         self.news.try_iter().collect()
     }
 
-    /// Gives the lock back, if it is held. Returns whether it was ours to the end, as far as is
-    /// known.
-    pub fn stop(self) -> Option<bool> {
-        let _ = self.stop.send(());
-        let end = Instant::now() + RELEASE + Duration::from_secs(1);
+    /// The command has ended or will not run: puts that on record, where there is one, for which
+    /// `patience` is left, and gives the lock back, if it is held. `None`: the ledger hangs.
+    pub fn stop(self, command: CommandEnd, patience: Duration) -> Option<Closing> {
+        let _ = self.stop.send(command);
+        let end = Instant::now() + patience + RELEASE + Duration::from_secs(1);
         loop {
             match self.news.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(LockNews::Released(was_ours)) => return was_ours,
-                Ok(LockNews::Lost) => return Some(false),
+                Ok(LockNews::Released(closing)) => return Some(closing),
                 Ok(_) => {}
                 Err(_) => return None,
             }
@@ -109,18 +133,51 @@ impl Keeper {
 struct Work {
     ledger: Arc<dyn Locks>,
     wish: LockWish,
+    record: Box<dyn RunRecord>,
     news: Sender<LockNews>,
     bell: UnixStream,
-    stop: Receiver<()>,
+    stop: Receiver<CommandEnd>,
+}
+
+/// A lock that was taken.
+struct TakenLock {
+    claim: LockClaim,
+    others: Vec<LockRow>,
+    /// When it was asked for, by both clocks: its time is counted from then.
+    asked: Instant,
+    asked_since_boot: Duration,
 }
 
 impl Work {
-    fn run(self) {
-        let released = match self.take() {
-            Some((claim, began)) => self.keep(&claim, began),
-            None => None,
+    fn run(mut self) {
+        let closing = match self.take() {
+            Some(taken) => self.hold(taken),
+            None => Closing::without_a_record(None),
         };
-        self.tell(LockNews::Released(released));
+        self.tell(LockNews::Released(closing));
+    }
+
+    fn hold(&mut self, taken: TakenLock) -> Closing {
+        let ttl = self.wish.terms.ttl;
+        let begun = self.begin(&taken.claim, taken.asked + ttl / 3);
+        let TakenLock { claim, others, asked, asked_since_boot } = taken;
+        let variables = match begun {
+            Ok(Begun::Run(variables)) => variables,
+            Ok(Begun::NothingToDo(why)) => {
+                self.tell(LockNews::NothingToDo(why));
+                return Closing::without_a_record(self.release(&claim));
+            }
+            Err(error) => {
+                self.tell(LockNews::Failed(error));
+                return Closing::without_a_record(self.release(&claim));
+            }
+        };
+        let mut trust = asked_since_boot + ttl;
+        self.tell(LockNews::Taken { claim: claim.clone(), trust, others, variables });
+        let (end, is_lost) = self.keep(&claim, asked, &mut trust);
+        let recorded = self.end(&claim, &end, trust);
+        let was_ours = if is_lost { Some(false) } else { self.release(&claim) };
+        Closing { was_ours, recorded }
     }
 
     fn tell(&self, news: LockNews) {
@@ -129,13 +186,20 @@ impl Work {
         let _ = (&self.bell).write_all(b"!");
     }
 
-    /// Sleeps; false: the other thread wants the end.
-    fn sleep(&self, pause: Duration) -> bool {
-        self.stop.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
+    /// Sleeps, unless the other thread wants the end.
+    fn sleep(&self, pause: Duration) -> Option<CommandEnd> {
+        match self.stop.recv_timeout(pause) {
+            Ok(end) => Some(end),
+            Err(RecvTimeoutError::Timeout) => None,
+            // It is there as long as the process.
+            Err(RecvTimeoutError::Disconnected) => Some(CommandEnd {
+                ending: LockEnding::Failed("the wrapper is gone".to_owned()),
+                output: String::new(),
+            }),
+        }
     }
 
-    /// Takes the lock; returns since when it is ours, by our clock.
-    fn take(&self) -> Option<(LockClaim, Instant)> {
+    fn take(&self) -> Option<TakenLock> {
         let LockWish { name, slots, terms, wait, owner, holder } = &self.wish;
         let (began, mut trouble) = (Instant::now(), None);
         let patience = terms.ttl / 3;
@@ -146,10 +210,8 @@ impl Work {
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
             let answer = self.ledger.take_lock(&request, asked + patience.min(CALL));
             let (last, pause) = match (answer, asked_since_boot) {
-                (Ok(LockTry::Taken { claim, others }), Ok(since_boot)) => {
-                    let trust = since_boot + terms.ttl;
-                    self.tell(LockNews::Taken { claim: claim.clone(), trust, others });
-                    return Some((claim, asked));
+                (Ok(LockTry::Taken { claim, others }), Ok(asked_since_boot)) => {
+                    return Some(TakenLock { claim, others, asked, asked_since_boot });
                 }
                 (Ok(LockTry::Busy(others)), _) => {
                     trouble = None;
@@ -177,27 +239,49 @@ impl Work {
                 self.tell(last);
                 return None;
             }
-            if !self.sleep(pause.min(left)) {
+            if self.sleep(pause.min(left)).is_some() {
                 return None;
             }
         }
     }
 
-    /// Renews until the end; returns what [`LockNews::Released`] says.
-    fn keep(&self, claim: &LockClaim, taken: Instant) -> Option<bool> {
+    /// Puts the beginning on record, while the lease need not be renewed.
+    fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
+        loop {
+            let began = self.record.begin(claim, until);
+            match began {
+                Err(error) if may_pass(&error) && Instant::now() + PAUSE.1 < until => {
+                    tracing::warn!(%error, lock = %claim.name, "the run is not on record yet");
+                    thread::sleep(PAUSE.1);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Renews until the command has ended; returns how that was, and whether the lock was lost.
+    fn keep(&self, claim: &LockClaim, taken: Instant, trust: &mut Duration) -> (CommandEnd, bool) {
         let ttl = self.wish.terms.ttl;
         let call = (ttl / 6).min(CALL);
-        let mut due = taken + ttl / 3;
-        while self.sleep(due.saturating_duration_since(Instant::now())) {
+        let (mut due, mut is_lost) = (taken + ttl / 3, false);
+        loop {
+            let pause = match is_lost {
+                true => Duration::MAX,
+                false => due.saturating_duration_since(Instant::now()),
+            };
+            if let Some(end) = self.sleep(pause) {
+                return (end, is_lost);
+            }
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
             match (self.ledger.renew_lock(claim, ttl, asked + call), asked_since_boot) {
                 (Ok(true), Ok(since_boot)) => {
-                    self.tell(LockNews::Renewed { trust: since_boot + ttl });
+                    *trust = since_boot + ttl;
+                    self.tell(LockNews::Renewed { trust: *trust });
                     due = asked + ttl / 3;
                 }
                 (Ok(false), _) => {
                     self.tell(LockNews::Lost);
-                    return Some(false);
+                    is_lost = true;
                 }
                 (Err(error), _) => {
                     tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
@@ -206,6 +290,30 @@ impl Work {
                 (Ok(true), Err(_)) => due = Instant::now() + ttl / 24,
             }
         }
+    }
+
+    /// Puts the end on record, trying until the lease ends.
+    fn end(
+        &mut self,
+        claim: &LockClaim,
+        end: &CommandEnd,
+        trust: Duration,
+    ) -> Result<EndRecord, LedgerError> {
+        loop {
+            let left = since_boot().map_or(Duration::ZERO, |now| trust.saturating_sub(now));
+            let until = Instant::now() + left.clamp(RELEASE, CALL);
+            match self.record.end(claim, end, until) {
+                Err(error) if may_pass(&error) && left > PAUSE.1 => {
+                    tracing::warn!(%error, lock = %claim.name, "the end is not on record yet");
+                    thread::sleep(PAUSE.1);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Gives the lock back; returns whether it was ours, if that is known.
+    fn release(&self, claim: &LockClaim) -> Option<bool> {
         let released = self.ledger.release_lock(claim, Instant::now() + RELEASE);
         if let Err(error) = &released {
             tracing::warn!(%error, lock = %claim.name, "the lock was not given back");

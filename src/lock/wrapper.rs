@@ -22,8 +22,10 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, fork, getpgrp};
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
 use super::frames::{CommandStatus, Notice, Order};
-use super::guardian::{self, Caller, CommandPlan};
-use super::keeper::{Keeper, LockNews, LockWish, described};
+use super::guardian::{self, Caller, CommandPlan, Company};
+use super::keeper::{Closing, Keeper, LockNews, LockWish, described};
+use super::output::{CommandStreams, Output, OutputPipes, PassingOn};
+use super::record::{CommandEnd, EndRecord, RunRecord};
 use super::{LockTerms, MARGIN, since_boot};
 use crate::exit::{self, LockEnding};
 use crate::ledger::{LedgerError, LockRow, Locks};
@@ -51,10 +53,13 @@ pub struct Wrapping {
 }
 
 /// Runs the command under its lock; returns how that ended. This process must have one thread.
-pub fn run(wrapping: &Wrapping, ledger: Arc<dyn Locks>) -> LockEnding {
+pub fn run(wrapping: &Wrapping, ledger: Arc<dyn Locks>, record: Box<dyn RunRecord>) -> LockEnding {
     let wrapper = block_signals().and_then(|(signals, callers_mask)| {
-        let (guardian, pid) = fork_guardian(&wrapping.plan, &callers_mask)?;
-        let keeper = Keeper::start(ledger, wrapping.wish.clone())?;
+        let is_alone = wrapping.plan.company == Company::Alone;
+        let pipes = is_alone.then(OutputPipes::new).transpose()?;
+        let (guardian, pid, pipes) = fork_guardian(&wrapping.plan, &callers_mask, pipes)?;
+        let output = pipes.map(OutputPipes::read).transpose()?;
+        let keeper = Keeper::start(ledger, wrapping.wish.clone(), record)?;
         Ok(Wrapper {
             wrapping,
             signals,
@@ -66,13 +71,14 @@ pub fn run(wrapping: &Wrapping, ledger: Arc<dyn Locks>) -> LockEnding {
             forced_at: None,
             state: State::default(),
             keeper,
+            output,
         })
     });
     match wrapper {
         Ok(mut wrapper) => {
             let ending = wrapper.watch();
             let ending =
-                ending.unwrap_or_else(|error| LockEnding::Failed(format!("with-lock: {error}")));
+                ending.unwrap_or_else(|error| LockEnding::Failed(format!("wrapper: {error}")));
             wrapper.finish(ending)
         }
         Err(error) => LockEnding::Failed(format!("cannot start: {error}")),
@@ -91,7 +97,11 @@ fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     Ok((SignalFd::with_flags(&all, flags)?, callers_mask))
 }
 
-fn fork_guardian(plan: &CommandPlan, callers_mask: &SigSet) -> io::Result<(UnixStream, Pid)> {
+fn fork_guardian(
+    plan: &CommandPlan,
+    callers_mask: &SigSet,
+    pipes: Option<OutputPipes>,
+) -> io::Result<(UnixStream, Pid, Option<OutputPipes>)> {
     prctl::set_child_subreaper(true)?;
     let (ours, theirs) = UnixStream::pair()?;
     let group = getpgrp();
@@ -102,13 +112,15 @@ fn fork_guardian(plan: &CommandPlan, callers_mask: &SigSet) -> io::Result<(UnixS
     // no lock is held by a thread that the child would not have, and the child may do whatever this
     // process may.
     match unsafe { fork() }? {
-        ForkResult::Parent { child } => Ok((ours, child)),
+        ForkResult::Parent { child } => Ok((ours, child, pipes)),
         ForkResult::Child => {
             drop(ours);
             // Nothing of it reaches the caller of this function, which is the wrapper's. What went
             // wrong shows there as an end without a notice.
             let caller = Caller { group, mask: *callers_mask };
-            let _ = catch_unwind(AssertUnwindSafe(|| guardian::guard(plan, &theirs, &caller)));
+            let streams: Option<CommandStreams> = pipes.map(|pipes| pipes.writers);
+            let guard = || guardian::guard(plan, &theirs, &caller, streams);
+            let _ = catch_unwind(AssertUnwindSafe(guard));
             exit::end_guardian()
         }
     }
@@ -137,6 +149,8 @@ struct Wrapper<'a> {
     forced_at: Option<Duration>,
     state: State,
     keeper: Keeper,
+    /// Where the command has none of the caller's streams.
+    output: Option<Output>,
 }
 
 impl Wrapper<'_> {
@@ -203,7 +217,7 @@ impl Wrapper<'_> {
         let name = &self.wrapping.wish.name;
         for news in self.keeper.news() {
             match news {
-                LockNews::Taken { claim, trust, others } => {
+                LockNews::Taken { claim, trust, others, variables } => {
                     self.warn_of_other_counts(&others);
                     self.trust = Some(trust);
                     self.timeout_at = match self.wrapping.timeout {
@@ -211,6 +225,9 @@ impl Wrapper<'_> {
                         None => None,
                     };
                     self.state.is_ordered = true;
+                    if !variables.is_empty() {
+                        self.order(Order::Environment(variables));
+                    }
                     self.order(Order::Start { slot: claim.slot, epoch: claim.epoch, trust });
                 }
                 LockNews::Renewed { trust } => {
@@ -228,6 +245,7 @@ impl Wrapper<'_> {
                 LockNews::Waits(error) => {
                     (self.wrapping.say)(&format!("waiting for {name}: ledger: {error}"));
                 }
+                LockNews::NothingToDo(why) => return Ok(Some(LockEnding::NothingToDo(why))),
                 LockNews::Failed(error) => return Ok(Some(failed(&error))),
                 // It ended before it had the lock, because it was told to.
                 LockNews::Released(_) => {}
@@ -241,15 +259,23 @@ impl Wrapper<'_> {
             let number = i32::try_from(info.ssi_signo).map_err(io::Error::other)?;
             let signal = Signal::try_from(number)?;
             let by_terminal = info.ssi_code > 0;
-            if self.state.is_ordered {
-                // In the caller's group the command has heard it as well.
-                if !(by_terminal && self.wrapping.plan.foreground) {
+            let is_alone = self.wrapping.plan.company == Company::Alone;
+            let ends = !matches!(signal, Signal::SIGWINCH | Signal::SIGTSTP | Signal::SIGCONT);
+            match self.wrapping.plan.company {
+                _ if !self.state.is_ordered && ends => {
+                    return Ok(Some(LockEnding::Killed(number)));
+                }
+                _ if !self.state.is_ordered => {}
+                Company::Alone if matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) => {
                     self.order(Order::Forward(signal));
                 }
-            } else if !matches!(signal, Signal::SIGWINCH | Signal::SIGTSTP | Signal::SIGCONT) {
-                return Ok(Some(LockEnding::Killed(number)));
+                Company::Alone if ends => self.order_the_end(since_boot()?),
+                Company::Alone => {}
+                // The command has heard it as well.
+                Company::CallersGroup if by_terminal => {}
+                Company::CallersGroup | Company::OwnGroup => self.order(Order::Forward(signal)),
             }
-            if signal == Signal::SIGTSTP {
+            if signal == Signal::SIGTSTP && !is_alone {
                 // Until SIGCONT; without renewals the guardian ends the command in time.
                 raise(Signal::SIGSTOP)?;
             }
@@ -336,7 +362,7 @@ impl Wrapper<'_> {
 
     /// Gives the lock back. What the ledger says of it then counts for the ending.
     fn finish(self, ending: LockEnding) -> LockEnding {
-        let Wrapper { keeper, state, guardian, guardian_pid, wrapping, .. } = self;
+        let Wrapper { keeper, state, guardian, guardian_pid, wrapping, output, trust, .. } = self;
         // It ends the command now, if it runs.
         drop(guardian);
         if state.ended.is_some() || !state.is_ordered {
@@ -344,17 +370,38 @@ impl Wrapper<'_> {
             let _ = kill(guardian_pid, Signal::SIGKILL);
         }
         let _ = waitpid(guardian_pid, None);
-        let was_ours = keeper.stop();
-        match ending {
-            LockEnding::Exited(_) | LockEnding::Killed(_) | LockEnding::TimedOut(_)
-                if state.ended.is_some() && was_ours == Some(false) =>
-            {
-                let name = &wrapping.wish.name;
-                tracing::warn!(lock = %name, "the lock was lost before it was given back");
-                LockEnding::Lost(format!("{name} was lost while the command ran"))
+        let (output, passing_on) = output.map(Output::end).unzip();
+        let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
+        // Without a record there is nothing to tell until then.
+        let patience = trust_left.filter(|_| output.is_some()).unwrap_or_default();
+        let end = CommandEnd { ending: ending.clone(), output: output.unwrap_or_default() };
+        let (was_ours, recorded) = match keeper.stop(end, patience) {
+            Some(Closing { was_ours, recorded }) => (was_ours, recorded),
+            None if wrapping.plan.company == Company::Alone => {
+                (None, Err(LedgerError::TookTooLong("the call has not returned".to_owned())))
             }
-            other => other,
+            None => (None, Ok(EndRecord::NoRecord)),
+        };
+        if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
+            tracing::warn!("{left_out} bytes of the command's output were read by nobody");
         }
+        let name = &wrapping.wish.name;
+        let is_by_command = state.ended.is_some() && !state.is_lost;
+        let why = match recorded {
+            Ok(EndRecord::NoRecord) if is_by_command && was_ours == Some(false) => {
+                tracing::warn!(lock = %name, "the lock was lost before it was given back");
+                "was lost while the command ran".to_owned()
+            }
+            Ok(EndRecord::NoRecord | EndRecord::Done) => return ending,
+            Ok(EndRecord::Refused) => "was taken over by another while the command ran; \
+                how this run ended is not on record"
+                .to_owned(),
+            Err(error) => format!(
+                "lasted no longer than the ledger's failure: how this run ended \
+                 ({ending}) is not on record: {error}"
+            ),
+        };
+        LockEnding::Lost(format!("{name} {why}"))
     }
 }
 

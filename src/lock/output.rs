@@ -1,0 +1,327 @@
+//! The output of a command that has none of its caller's streams: read from two pipes, passed on to
+//! standard output and error, and its end kept for the record.
+//!
+//! Promise: the command never waits for longer than [`PATIENCE`] for a reader that takes nothing;
+//! from then on, what does not fit into [`QUEUE_BYTES`] is left out of what is passed on, and told,
+//! until the reader takes something again. A reader that is gone stops nothing. What is kept is in
+//! the order in which it was read. The end of the output is not waited for: when the command has
+//! ended, what the pipes hold is read, whoever still has them.
+
+use std::collections::VecDeque;
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::write;
+
+/// Bytes of the output that are kept.
+const KEPT_BYTES: usize = 4096;
+/// Bytes that wait for the reader of our own output.
+const QUEUE_BYTES: usize = 1 << 20;
+/// Bytes that are read and passed on at a time: what a pipe takes at once.
+const CHUNK_BYTES: usize = 4096;
+/// Bytes that are still read when the command has ended: a process that has left its descendants
+/// may go on writing.
+const LAST_BYTES: usize = 1 << 20;
+/// How long a reader may take nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The pipes, made before the process forks.
+pub(super) struct OutputPipes {
+    readers: [PipeReader; 2],
+    pub writers: CommandStreams,
+}
+
+/// Standard output and error of the command.
+pub(super) type CommandStreams = [PipeWriter; 2];
+
+impl OutputPipes {
+    pub fn new() -> io::Result<OutputPipes> {
+        let ((out, out_writer), (err, err_writer)) = (io::pipe()?, io::pipe()?);
+        Ok(OutputPipes { readers: [out, err], writers: [out_writer, err_writer] })
+    }
+
+    /// Reads from now on, on threads of its own. The guarding process has the other ends.
+    pub fn read(self) -> io::Result<Output> {
+        let OutputPipes { readers, writers } = self;
+        drop(writers);
+        let queue = Arc::new(OutputQueue::default());
+        let (stop, stopped) = UnixStream::pair()?;
+        let (taken, given) = (Arc::clone(&queue), Arc::clone(&queue));
+        thread::Builder::new().name("passer".to_owned()).spawn(move || taken.pass_on())?;
+        let read = move || read(&readers, &stopped, &given);
+        let reader = thread::Builder::new().name("reader".to_owned()).spawn(read)?;
+        Ok(Output { reader, stop, queue })
+    }
+}
+
+/// A handle on the threads.
+pub(super) struct Output {
+    reader: JoinHandle<OutputTail>,
+    /// Closed when the command has ended.
+    stop: UnixStream,
+    queue: Arc<OutputQueue>,
+}
+
+impl Output {
+    /// The command has ended: the end of its output, at most 4 KiB of UTF-8 without NUL.
+    pub fn end(self) -> (String, PassingOn) {
+        drop(self.stop);
+        // It cannot panic.
+        let tail = self.reader.join().unwrap_or_default();
+        (tail.text(), PassingOn(self.queue))
+    }
+}
+
+/// What is still to be passed on.
+pub(super) struct PassingOn(Arc<OutputQueue>);
+
+impl PassingOn {
+    /// Waits for a reader that takes what is left; returns how many bytes none has taken.
+    pub fn finish(self) -> usize {
+        let mut waiting = self.0.lock();
+        while !waiting.chunks.is_empty() || waiting.is_passing {
+            let (next, has_stopped) = self.0.wait(waiting);
+            waiting = next;
+            if has_stopped {
+                break;
+            }
+        }
+        waiting.left_out + waiting.bytes
+    }
+}
+
+/// Reads both pipes until they are closed and the command has ended.
+fn read(pipes: &[PipeReader; 2], stopped: &UnixStream, queue: &OutputQueue) -> OutputTail {
+    let mut tail = OutputTail::default();
+    let mut open = [true; 2];
+    let mut left: Option<usize> = None;
+    loop {
+        // What is not polled has the third descriptor in its place.
+        let nobody = stopped.as_fd();
+        let fds = [0, 1].map(|at| if open[at] { pipes[at].as_fd() } else { nobody });
+        let timeout = if left.is_some() { PollTimeout::ZERO } else { PollTimeout::NONE };
+        let Ok([out, err, has_ended]) = readable([fds[0], fds[1], nobody], timeout) else {
+            return tail;
+        };
+        let mut read_bytes = 0;
+        for (at, is_readable) in [out, err].into_iter().enumerate() {
+            if !(open[at] && is_readable) {
+                continue;
+            }
+            let mut chunk = vec![0; CHUNK_BYTES];
+            match (&pipes[at]).read(&mut chunk) {
+                Ok(0) => open[at] = false,
+                Ok(count) => {
+                    chunk.truncate(count);
+                    tail.add(&chunk);
+                    queue.give(OutputStream::ALL[at], chunk);
+                    read_bytes += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => open[at] = false,
+            }
+        }
+        if has_ended {
+            let bytes = left.unwrap_or(LAST_BYTES).saturating_sub(read_bytes);
+            left = Some(bytes);
+            if read_bytes == 0 || bytes == 0 {
+                return tail;
+            }
+        }
+    }
+}
+
+fn readable<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    timeout: PollTimeout,
+) -> Result<[bool; N], Errno> {
+    let mut all = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    loop {
+        match poll(&mut all, timeout) {
+            Ok(_) => return Ok(all.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()))),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Where a chunk goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputStream {
+    Out,
+    Err,
+}
+
+impl OutputStream {
+    const ALL: [OutputStream; 2] = [OutputStream::Out, OutputStream::Err];
+
+    /// Writes all of it, or as much as anybody takes.
+    fn write_all(self, mut bytes: &[u8]) -> Result<(), Errno> {
+        let (out, err) = (io::stdout(), io::stderr());
+        // Not through Rust's buffers: a thread that hangs in write(2) would hold their locks.
+        let fd = match self {
+            OutputStream::Out => out.as_fd(),
+            OutputStream::Err => err.as_fd(),
+        };
+        while !bytes.is_empty() {
+            match write(fd, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::EINTR) => {}
+                // The caller has made it so.
+                Err(Errno::EAGAIN) => {
+                    poll(&mut [PollFd::new(fd, PollFlags::POLLOUT)], PollTimeout::NONE)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What waits for the reader of our own output.
+#[derive(Default)]
+struct OutputQueue {
+    waiting: Mutex<QueuedOutput>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueuedOutput {
+    chunks: VecDeque<(OutputStream, Vec<u8>)>,
+    /// Of all chunks.
+    bytes: usize,
+    is_passing: bool,
+    /// How many chunks were passed on.
+    passed: u64,
+    /// The reader took nothing for a while.
+    is_stuck: bool,
+    /// Bytes that found no room, since that was last told.
+    left_out: usize,
+}
+
+impl OutputQueue {
+    fn lock(&self) -> MutexGuard<'_, QueuedOutput> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something was passed on; true: nothing was, for too long.
+    fn wait<'a>(
+        &self,
+        waiting: MutexGuard<'a, QueuedOutput>,
+    ) -> (MutexGuard<'a, QueuedOutput>, bool) {
+        let before = waiting.passed;
+        let is_same = |waiting: &mut QueuedOutput| waiting.passed == before;
+        let woken = self.changed.wait_timeout_while(waiting, PATIENCE, is_same);
+        let (mut waiting, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+        waiting.is_stuck |= timeout.timed_out();
+        (waiting, timeout.timed_out())
+    }
+
+    fn give(&self, stream: OutputStream, chunk: Vec<u8>) {
+        let mut waiting = self.lock();
+        while waiting.bytes + chunk.len() > QUEUE_BYTES {
+            if waiting.is_stuck {
+                waiting.left_out += chunk.len();
+                return;
+            }
+            waiting = self.wait(waiting).0;
+        }
+        if waiting.left_out > 0 {
+            let left_out = std::mem::take(&mut waiting.left_out);
+            let told = format!("\nonedrop: nobody has read {left_out} bytes of output here\n");
+            waiting.push(OutputStream::Err, told.into_bytes());
+        }
+        waiting.push(stream, chunk);
+        self.changed.notify_all();
+    }
+
+    /// The work of the other thread, as long as the process lives.
+    fn pass_on(&self) {
+        let mut is_gone = [false; 2];
+        loop {
+            let waiting = self.lock();
+            let is_empty = |waiting: &mut QueuedOutput| waiting.chunks.is_empty();
+            let mut waiting =
+                self.changed.wait_while(waiting, is_empty).unwrap_or_else(PoisonError::into_inner);
+            let Some((stream, chunk)) = waiting.chunks.pop_front() else { continue };
+            waiting.is_passing = true;
+            drop(waiting);
+            let is_gone = &mut is_gone[stream as usize];
+            *is_gone = *is_gone || stream.write_all(&chunk).is_err();
+            let mut waiting = self.lock();
+            waiting.is_passing = false;
+            waiting.is_stuck = false;
+            waiting.bytes -= chunk.len();
+            waiting.passed += 1;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl QueuedOutput {
+    fn push(&mut self, stream: OutputStream, chunk: Vec<u8>) {
+        self.bytes += chunk.len();
+        self.chunks.push_back((stream, chunk));
+    }
+}
+
+/// The last bytes of the output.
+#[derive(Default)]
+struct OutputTail(VecDeque<u8>);
+
+impl OutputTail {
+    fn add(&mut self, chunk: &[u8]) {
+        self.0.extend(chunk);
+        // Three more: the first character may be cut.
+        let surplus = self.0.len().saturating_sub(KEPT_BYTES + 3);
+        self.0.drain(..surplus);
+    }
+
+    fn text(mut self) -> String {
+        let text = String::from_utf8_lossy(self.0.make_contiguous()).replace('\0', "\u{fffd}");
+        // What a cut has left of the first character is longer as text: it goes as well.
+        let from = text.ceil_char_boundary(text.len().saturating_sub(KEPT_BYTES));
+        text[from..].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(chunks: &[&[u8]]) -> String {
+        let mut tail = OutputTail::default();
+        for chunk in chunks {
+            tail.add(chunk);
+        }
+        tail.text()
+    }
+
+    #[test]
+    fn the_last_4_kib_are_kept_as_text() {
+        assert_eq!(kept(&[]), "");
+        assert_eq!(kept(&[b"a\n", b"b\n"]), "a\nb\n");
+        assert_eq!(kept(&[b"a\xffb\0c\xc3"]), "a\u{fffd}b\u{fffd}c\u{fffd}");
+        let exact = "x".repeat(KEPT_BYTES);
+        assert_eq!(kept(&[exact.as_bytes()]), exact);
+        assert_eq!(kept(&[b"before", exact.as_bytes()]), exact);
+        // A character that is cut in two is left out.
+        for before in ["", "a", "ab", "abc", "abcd"] {
+            let text = format!("{before}{}", "\u{1f600}".repeat(KEPT_BYTES));
+            let kept = kept(&[text.as_bytes()]);
+            assert!(text.ends_with(&kept) && kept.len() == KEPT_BYTES, "{} bytes", kept.len());
+            let text = format!("{text}{before}");
+            let kept = self::kept(&[text.as_bytes()]);
+            assert!(text.ends_with(&kept) && kept.len() > KEPT_BYTES - 4, "{} bytes", kept.len());
+        }
+        // Each byte becomes a character of three.
+        let kept = kept(&[&[0xff; 10_000]]);
+        assert_eq!(kept, "\u{fffd}".repeat(KEPT_BYTES / 3));
+    }
+}
