@@ -7,9 +7,12 @@
 //! and line or its variable: a [`Loaded`] configuration has passed every check, so its URLs,
 //! numbers and passwords do not fail later. No password is ever part of [`Config`].
 //!
-//! Each key has its default and its check in `config/schema.rs`, and its type and meaning here.
+//! Each key has its default and its check in `config/schema.rs`, and its type and meaning here;
+//! those of `[jobs.NAME]` are in `config/jobs.rs`.
 //! Rules between keys are in `config/rules.rs`, the order of layers in `config/load.rs`.
 
+mod job_rules;
+mod jobs;
 mod layer;
 mod listen;
 mod load;
@@ -36,6 +39,7 @@ use crate::net::tls::Tls;
 use crate::outcome::OverQuota;
 use crate::sender::Trust;
 
+pub use jobs::{Backfill, JobSettings, job_keys};
 pub use listen::{Listen, SocketMode};
 pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem};
@@ -57,6 +61,7 @@ pub struct Config {
     pub deliver: DeliverSettings,
     pub lmtp: LmtpSettings,
     pub pool: PoolSettings,
+    pub jobs: JobsSettings,
 }
 
 /// `[ledger]`: the SQL record.
@@ -202,6 +207,31 @@ pub struct PoolSettings {
     pub per_account: usize,
     /// Seconds after which an unused session is closed.
     pub idle_secs: u64,
+}
+
+/// `[jobs]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct JobsSettings {
+    /// What looks for jobs that are due.
+    pub run_in: RunIn,
+    /// The time zone of schedules, by its name in the tz database.
+    pub timezone: String,
+    /// Days that runs and skips stay on record.
+    pub keep_runs_days: u64,
+    /// `[jobs.NAME]`: each after those that it depends on, else by name.
+    #[serde(skip)]
+    pub jobs: Vec<JobSettings>,
+}
+
+/// What looks for jobs that are due.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum RunIn {
+    /// `onedrop jobs tick`, which a timer starts.
+    Timer,
+    /// That, and `onedrop lmtp`.
+    Server,
 }
 
 impl Default for Config {

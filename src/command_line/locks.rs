@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use crate::duration;
+use crate::lock_name::LockName;
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::{Span, SpanRelativeTo};
-
-use crate::lock_name::LockName;
 
 #[derive(Debug, Args)]
 pub struct WithLockArgs {
@@ -20,13 +19,13 @@ pub struct WithLockArgs {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = wait)]
     pub wait: Duration,
     /// How long the lock outlives a host that is gone; it is renewed every third of that
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     pub ttl: Duration,
     /// What the command gets to end after SIGTERM, before SIGKILL
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     pub grace: Duration,
     /// End the command after this time, with exit status 124
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
     /// What to do when the lock is held: fail says so and exits 200, quiet says nothing and exits 0
     #[arg(long, value_name = "HOW", default_value = "fail")]
@@ -93,7 +92,7 @@ pub enum LockCommand {
         #[arg(value_name = "NAME | TOKEN")]
         name: Option<String>,
         /// How long it must last at least
-        #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
+        #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration::parse)]
         min: Duration,
     },
     /// Make a slot free whose holder is known to be gone; exits 1 if this epoch does not hold it
@@ -121,17 +120,6 @@ pub enum LockCommand {
     },
 }
 
-/// A time as people write it: 0, 90s, 5m, 1h 30m.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a time such as 0, 10s, 5m or 1h".to_owned();
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let span = text.parse::<Span>().map_err(|_| wrong())?;
-    let time = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
-    Duration::try_from(time).map_err(|_| wrong())
-}
-
 fn slots() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1000)
 }
@@ -140,7 +128,7 @@ fn slots() -> RangedI64ValueParser<u32> {
 fn wait(text: &str) -> Result<Duration, String> {
     match text {
         "forever" => Ok(Duration::MAX),
-        time => duration(time),
+        time => duration::parse(time),
     }
 }
 
@@ -151,10 +139,10 @@ mod tests {
     #[test]
     fn a_time_is_read_as_people_write_it() {
         for (text, secs) in [("0", 0.0), ("10s", 10.0), ("1h 30m", 5400.0), ("250ms", 0.25)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs_f64(secs)), "{text}");
+            assert_eq!(duration::parse(text), Ok(Duration::from_secs_f64(secs)), "{text}");
         }
         for wrong in ["", "10", "-1s", "soon", "1e9y"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+            assert!(duration::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

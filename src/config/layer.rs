@@ -14,6 +14,7 @@ use ::config::{ConfigError, Map, Source, Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::jobs::{self, JobTables};
 use super::problem::{Origin, Problem, shown_name};
 use super::schema::{self, Key, Kind};
 use super::unknown;
@@ -39,12 +40,14 @@ pub(super) struct Reading {
     pub layers: Vec<Layer>,
     pub problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
+    /// What the layers so far say of jobs, later ones over earlier ones.
+    pub jobs: JobTables,
     /// Keys whose value is not known, because one was refused somewhere.
-    pub refused: Vec<&'static str>,
+    pub refused: Vec<String>,
     /// Some text could not be read or parsed: which keys it sets is not known.
     pub incomplete: bool,
     /// Where a key was set last.
-    origins: BTreeMap<&'static str, Origin>,
+    origins: BTreeMap<String, Origin>,
 }
 
 impl Reading {
@@ -53,17 +56,35 @@ impl Reading {
         if let Some(Layer(values)) = self.layers.last_mut() {
             values.insert(key.full.to_owned(), Value::new(None, value));
         }
-        self.origins.insert(key.full, origin);
+        self.origins.insert(key.full.to_owned(), origin);
+    }
+
+    /// That a job's table is there.
+    pub(super) fn set_job(&mut self, job: &str, origin: Origin) {
+        self.jobs.entry(job.to_owned()).or_default();
+        self.origins.insert(jobs::full(job, ""), origin);
+    }
+
+    /// Takes a value of a job.
+    pub(super) fn set_job_value(
+        &mut self,
+        job: &str,
+        key: &'static Key,
+        value: ValueKind,
+        origin: Origin,
+    ) {
+        self.jobs.entry(job.to_owned()).or_default().insert(key.name(), value);
+        self.origins.insert(jobs::full(job, key.name()), origin);
     }
 
     pub(super) fn problem(&mut self, origin: Origin, text: String) {
         self.problems.push(Problem { origin, text });
     }
 
-    /// A problem with one key's value, which is thereby unknown.
-    pub(super) fn refuse(&mut self, key: &'static Key, origin: Origin, why: &str) {
-        self.refused.push(key.full);
-        self.problem(origin, format!("{}: {why}", key.full));
+    /// A problem with the value of the key of this full name, which is thereby unknown.
+    pub(super) fn refuse(&mut self, full: &str, origin: Origin, why: &str) {
+        self.refused.push(full.to_owned());
+        self.problem(origin, format!("{}: {why}", shown_name(full)));
     }
 
     /// A problem with a text, so that the keys in it are unknown.
@@ -142,9 +163,16 @@ impl FileReader<'_> {
             if self.is_broken(&at) || self.is_broken(&value.span()) {
                 continue;
             }
-            match schema::find(section, name.get_ref()) {
-                Some(key) => self.key(key, &at, value),
-                None => {
+            match (schema::find(section, name.get_ref()), value.get_ref()) {
+                (Some(key), _) => {
+                    if let Some(value) = self.judged(key, key.full, value) {
+                        self.reading.set(key, value, self.origin(&at));
+                    }
+                }
+                (None, DeValue::Table(table)) if section == jobs::SECTION => {
+                    self.job(name.get_ref(), &at, table);
+                }
+                (None, _) => {
                     let text = unknown::key(section, name.get_ref());
                     self.reading.problem(self.origin(&at), text);
                 }
@@ -152,30 +180,60 @@ impl FileReader<'_> {
         }
     }
 
-    fn key(&mut self, key: &'static Key, at: &Range<usize>, value: &Spanned<DeValue<'_>>) {
+    /// `[jobs.NAME]`
+    fn job(&mut self, job: &str, at: &Range<usize>, table: &DeTable<'_>) {
+        if let Err(why) = jobs::name(job) {
+            return self.reading.problem(self.origin(at), why);
+        }
+        self.reading.set_job(job, self.origin(at));
+        for (name, value) in table {
+            let at = name.span();
+            if self.is_broken(&at) || self.is_broken(&value.span()) {
+                continue;
+            }
+            match jobs::find(name.get_ref()) {
+                Some(key) => {
+                    if let Some(value) = self.judged(key, &jobs::full(job, key.name()), value) {
+                        self.reading.set_job_value(job, key, value, self.origin(&at));
+                    }
+                }
+                None => {
+                    let is_table = value.get_ref().as_table().is_some();
+                    let text = jobs::unknown(job, name.get_ref(), is_table);
+                    self.reading.problem(self.origin(&at), text);
+                }
+            }
+        }
+    }
+
+    /// The value as it is kept; else there is a problem with the key of this full name.
+    fn judged(
+        &mut self,
+        key: &'static Key,
+        full: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Option<ValueKind> {
         let judged = match (value.get_ref(), &key.kind) {
             (DeValue::Boolean(flag), Kind::Flag) => Ok((*flag).into()),
             (DeValue::String(text), _) => key.text_value(text),
             (DeValue::Integer(number), Kind::Count(_)) => {
                 key.number_value(number.as_str(), number.radix())
             }
-            (DeValue::Array(list), Kind::List(keeps)) => Ok(self.list(key, list, *keeps)),
+            (DeValue::Array(list), Kind::List(keeps)) => Ok(self.list(key, full, list, *keeps)),
             (DeValue::Table(table), Kind::Accounts) => Ok(self.accounts(key, table)),
             (other, _) => {
                 let found = described(other, key.may_be_quoted());
                 Err(format!("expected {}, found {found}", key.expects()))
             }
         };
-        match judged {
-            Ok(value) => self.reading.set(key, value, self.origin(at)),
-            Err(why) => self.refuse(key, value, &why),
-        }
+        judged.map_err(|why| self.refuse(full, value, &why)).ok()
     }
 
     /// The items that fit; a problem for each of the others.
     fn list(
         &mut self,
         key: &'static Key,
+        full: &str,
         list: &[Spanned<DeValue<'_>>],
         keeps: fn(&str) -> Result<String, String>,
     ) -> ValueKind {
@@ -193,7 +251,7 @@ impl FileReader<'_> {
             };
             match judged {
                 Ok(item) => kept.push(item),
-                Err(why) => self.refuse(key, item, &why),
+                Err(why) => self.refuse(full, item, &why),
             }
         }
         kept.into()
@@ -224,15 +282,15 @@ impl FileReader<'_> {
                 Ok(account) => drop(accounts.insert(folded, account.into())),
                 Err(why) => {
                     let why = format!("{}: {why}", shown_name(address.get_ref()));
-                    self.refuse(key, address, &why);
+                    self.refuse(key.full, address, &why);
                 }
             }
         }
         accounts.into()
     }
 
-    fn refuse<T>(&mut self, key: &'static Key, part: &Spanned<T>, why: &str) {
-        self.reading.refuse(key, self.origin(&part.span()), why);
+    fn refuse<T>(&mut self, full: &str, part: &Spanned<T>, why: &str) {
+        self.reading.refuse(full, self.origin(&part.span()), why);
     }
 
     fn is_broken(&self, span: &Range<usize>) -> bool {

@@ -18,7 +18,7 @@ use super::layer::{self, Layer, Reading};
 use super::password::open_regular;
 use super::problem::{ConfigErrors, Origin, Problem, shown_io};
 use super::rules::{self, Passwords};
-use super::{Config, schema, variables};
+use super::{Config, job_rules, schema, variables};
 
 /// The configuration file, unless `--config` or `$ONEDROP_CONFIG` names another.
 pub const DEFAULT_FILE: &str = "/etc/onedrop/onedrop.toml";
@@ -96,13 +96,14 @@ impl Config {
             }
         }
         variables::read(&environment, &mut reading);
-        let config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
+        let mut config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
             // The schema has accepted each value, so this is our own mistake; it must not pass for
             // a default.
             let text = format!("the layers do not fit together: {error}");
             reading.unreadable(Origin::Default, text);
             Config::default()
         });
+        config.jobs.jobs = job_rules::read(&config.jobs.timezone, &mut reading);
         // systemd.exec(5), "Credentials"
         let credentials = path_in("CREDENTIALS_DIRECTORY");
         let passwords = rules::check(&config, credentials.as_deref(), &mut reading);

@@ -252,21 +252,21 @@ fn relative_paths(config: &Config, reading: &mut Reading) {
 
 impl Reading {
     /// A problem between these keys.
-    fn broken(&mut self, keys: &[&str], text: String) {
+    pub(super) fn broken(&mut self, keys: &[&str], text: String) {
         if self.knows(keys) {
             self.problem(self.last_origin(keys), text);
         }
     }
 
     /// A warning about these keys.
-    fn doubtful(&mut self, keys: &[&str], text: String) {
+    pub(super) fn doubtful(&mut self, keys: &[&str], text: String) {
         if self.knows(keys) {
             self.warning(self.last_origin(keys), text);
         }
     }
 
-    fn knows(&self, keys: &[&str]) -> bool {
-        !self.refused.iter().any(|refused| keys.contains(refused))
+    pub(super) fn knows(&self, keys: &[&str]) -> bool {
+        !self.refused.iter().any(|refused| keys.contains(&refused.as_str()))
     }
 
     fn last_origin(&self, keys: &[&str]) -> Origin {

@@ -16,11 +16,12 @@ use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
 use crate::directory::AccountTemplate;
 use crate::login::LoginForm;
+use crate::schedule;
 
 /// A key, what holds where it is not set, and what it takes.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// `section.name`
+    /// `section.name`; of jobs `jobs.NAME.name`, the same for all
     pub full: &'static str,
     /// As a variable would say it.
     default: &'static str,
@@ -95,9 +96,12 @@ pub(super) const KEYS: &[Key] = &[
     key("pool.store", "256", Count(0..=10_000)),
     key("pool.per_account", "4", Count(1..=1000)),
     key("pool.idle_secs", "60", Count(1..=IMAP_AUTOLOGOUT_SECS)),
+    key("jobs.run_in", "timer", Choice(&["timer", "server"])),
+    key("jobs.timezone", "UTC", Text(time_zone)),
+    key("jobs.keep_runs_days", "90", Count(1..=3650)),
 ];
 
-const fn key(full: &'static str, default: &'static str, kind: Kind) -> Key {
+pub(super) const fn key(full: &'static str, default: &'static str, kind: Kind) -> Key {
     Key { full, default, kind }
 }
 
@@ -122,7 +126,7 @@ impl Key {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        self.full.split_once('.').map_or(self.full, |(_, name)| name)
+        self.full.rsplit_once('.').map_or(self.full, |(_, name)| name)
     }
 
     /// What the key takes, for "expected ...".
@@ -299,6 +303,16 @@ fn query(text: &str) -> Result<(), String> {
     let uses_address = text.contains("$1") || text.contains("$2");
     let why = "does not use $1, the address: it would find the same account for everybody";
     ensure(uses_address, why)
+}
+
+pub(super) fn time_zone(text: &str) -> Result<(), String> {
+    schedule::zone(text).map(drop).map_err(|why| {
+        let names = schedule::zone_names();
+        match closest(text, names.iter().map(String::as_str)) {
+            Some(name) => format!("{why} (did you mean \"{name}\"?)"),
+            None => format!("{why} (a name such as \"Europe/London\"; Debian: tzdata has them)"),
+        }
+    })
 }
 
 fn parses<T: FromStr<Err = String>>(text: &str) -> Result<(), String> {

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use super::jobs;
 use super::layer::{Layer, Reading};
 use super::problem::{Origin, shown_name};
 use super::schema::{self, Key};
@@ -40,14 +41,14 @@ pub(super) fn read(environment: &[(OsString, OsString)], reading: &mut Reading) 
             }
         };
         if let Some((other, _)) = seen.iter().find(|(_, full)| *full == key.full) {
-            reading.refuse(key, origin, &format!("is also set by {other}"));
+            reading.refuse(key.full, origin, &format!("is also set by {other}"));
             continue;
         }
         seen.push((name, key.full));
         let value = value.to_str().ok_or_else(|| "the value is not UTF-8".to_owned());
         match value.and_then(|value| key.untyped_value(value)) {
             Ok(value) => reading.set(key, value, origin),
-            Err(why) => reading.refuse(key, origin, &why),
+            Err(why) => reading.refuse(key.full, origin, &why),
         }
     }
 }
@@ -63,6 +64,8 @@ fn find(path: &str) -> Result<&'static Key, String> {
     schema::find(section, name).ok_or_else(|| {
         if section == "directory" && name.starts_with("accounts__") {
             "directory.accounts cannot be set from the environment (use a file in conf.d)".into()
+        } else if section == jobs::SECTION && name.contains(SEPARATOR) {
+            "a job's keys cannot be set from the environment (use a file in conf.d)".into()
         } else if schema::sections().any(|known| known == section) {
             unknown::key(section, name)
         } else {

@@ -17,8 +17,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use onedrop::config::{Config, LedgerUrl, Loaded, StoreUrl, known_keys};
+use onedrop::config::{Backfill, Config, LedgerUrl, Loaded, RunIn, StoreUrl, job_keys, known_keys};
 use onedrop::ledger::postgres::PostgresUrl;
 use onedrop::store::imap::Tls;
 use secrecy::ExposeSecret;
@@ -68,11 +69,49 @@ fn no_case_shows_a_secret() {
 
 #[test]
 fn the_shipped_file_states_the_defaults() {
-    let config: Config = toml::from_str(SHIPPED).expect("the shipped file");
-    assert_eq!(config, Config::default());
     let loaded = load_text(SHIPPED, &[]).expect("the shipped file");
-    assert_eq!(loaded.config, Config::default());
+    let mut config = loaded.config.clone();
+    config.jobs.jobs.clear();
+    assert_eq!(config, Config::default());
     assert!(loaded.ledger_password().is_none() && loaded.store_password().is_none());
+}
+
+/// The program has no job built in: these are text that an administrator may change.
+#[test]
+fn the_shipped_file_has_these_jobs() {
+    let loaded = load_text(SHIPPED, &[]).expect("the shipped file");
+    let [verify] = &loaded.config.jobs.jobs[..] else {
+        panic!("{:?}", loaded.config.jobs.jobs);
+    };
+    assert_eq!(verify.name, "verify");
+    assert_eq!(verify.schedule.to_string(), "17 3 * * * UTC");
+    assert_eq!(verify.command, ["onedrop", "verify", "--since", "48h", "--repair"]);
+    assert_eq!(verify.timeout, Some(Duration::from_secs(2 * 3600)));
+    let plain = "[jobs.verify]\nschedule = \"17 3 * * *\"\ntimeout = \"2h\"\n\
+                 command = [\"onedrop\", \"verify\", \"--since\", \"48h\", \"--repair\"]";
+    let plain = load_text(plain, &[]).expect("a job").config.jobs.jobs;
+    assert_eq!(plain, loaded.config.jobs.jobs, "the other keys have their defaults");
+}
+
+#[test]
+fn a_job_from_several_files_has_the_last_value_of_each_key() {
+    let jobs = Case::prepare("jobs-layers").load().expect("a good configuration").config.jobs;
+    assert_eq!(jobs.run_in, RunIn::Server, "from a variable");
+    assert_eq!(jobs.timezone, "Europe/London", "from a variable");
+    let names: Vec<_> = jobs.jobs.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(names, ["fetch", "prepare", "add.all", "report"], "dependencies first, then names");
+    let report = &jobs.jobs[3];
+    assert_eq!(report.schedule.to_string(), "0 7 * * 1-5 Europe/London");
+    assert_eq!(report.command, ["/usr/local/bin/report", "--all"], "a list is replaced");
+    assert_eq!(report.depends_on, ["fetch", "add.all"]);
+    assert_eq!(report.backfill, Backfill::All);
+    assert_eq!((report.backfill_most, report.enabled), (14, false));
+    assert_eq!(report.late, None, "an empty one unsets");
+    assert_eq!(report.retry, Duration::ZERO);
+    assert_eq!(report.splay, Duration::from_secs(90));
+    assert_eq!(jobs.jobs[0].schedule.to_string(), "every 15m");
+    assert_eq!(jobs.jobs[0].schedule.interval(), Some(Duration::from_secs(900)));
+    assert_eq!(jobs.jobs[1].schedule.to_string(), "@daily Antarctica/Troll");
 }
 
 #[test]
@@ -86,14 +125,22 @@ fn the_shipped_file_shows_every_key_in_its_section() {
             shown.push(format!("{section}.{key}"));
         }
     }
-    assert_eq!(shown, known_keys().collect::<Vec<_>>());
+    let of_jobs = job_keys().filter(|key| *key != "every");
+    let of_jobs = of_jobs.map(|key| format!("jobs.verify.{key}"));
+    let all: Vec<String> = known_keys().map(str::to_owned).chain(of_jobs).collect();
+    assert_eq!(shown, all);
+    assert!(SHIPPED.contains("#   every = \""), "an example; beside schedule it is an error");
 }
 
 #[test]
 fn the_shipped_file_parses_with_its_commented_keys() {
     let text: String =
         SHIPPED.lines().map(|line| uncommented(line).unwrap_or(line).to_owned() + "\n").collect();
-    let config: Config = toml::from_str(&text).expect("the shipped file, uncommented");
+    let why = load_text(&text, &[]).expect_err("its files are not there").to_string();
+    let is_a_file = |line: &str| line.ends_with(": no such file") || line.contains("credentials");
+    assert!(why.lines().all(|line| is_a_file(line) || line.contains("there is no job")), "{why}");
+    let (sections, _) = text.split_once("[jobs.verify]").expect("a job");
+    let config: Config = toml::from_str(sections).expect("the shipped file, uncommented");
     assert_eq!(
         config.ledger.password_file.as_deref(),
         Some(Path::new("/etc/onedrop/ledger.password"))

@@ -1,0 +1,274 @@
+//! When a job is due: a cron expression in a time zone, or every so often. Values only: what time
+//! it is, the caller knows.
+//!
+//! Promise: the times of a schedule are whole seconds, in order, and each is there once. Where a
+//! clock is put forward or back, an expression whose hour begins with `*` goes by the time that
+//! passes: what falls into the hour that is left out is left out, and the hour that comes twice
+//! counts twice. Any other names times of a day, and each comes once on each of its days: at the
+//! end of what is left out, and the first time of what comes twice (as Debian's cron has it).
+//!
+//! croner reads the expression and matches days and hours without a time zone. The steps between
+//! two offsets are by hand: croner takes `30 2,14 * * *` for an interval and leaves 2:30 out.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+
+use crate::duration;
+
+/// What a schedule may be instead of five fields.
+const NICKNAMES: [(&str, &str); 7] = [
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
+/// The fields of an expression, and what each takes.
+const FIELDS: [(&str, &str); 5] = [
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day of the month", "1 to 31"),
+    ("month", "1 to 12, or JAN to DEC"),
+    ("day of the week", "0 to 7, or SUN to SAT"),
+];
+
+/// The last time of any schedule, a second before the year 4900; croner knows years below 5000.
+const LAST_SECOND: i64 = 92_461_910_399;
+
+/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    text: String,
+    times: Times,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Times {
+    Cron { cron: Box<Cron>, zone: TimeZone, each_hour: bool },
+    Every(Duration),
+}
+
+/// A time zone by its name in the tz database.
+///
+/// # Errors
+/// There is none of that name on this host.
+pub fn zone(name: &str) -> Result<TimeZone, String> {
+    if name.eq_ignore_ascii_case("UTC") {
+        return Ok(TimeZone::UTC);
+    }
+    if name.eq_ignore_ascii_case("localtime") {
+        return Err("the local time of each host is not a time zone: name it".to_owned());
+    }
+    TimeZone::get(name).map_err(|_| "this host knows no such time zone".to_owned())
+}
+
+/// The names of the time zones that this host knows (tzdata, in /usr/share/zoneinfo).
+pub fn zone_names() -> Vec<String> {
+    jiff::tz::db().available().map(|name| name.to_string()).collect()
+}
+
+impl Schedule {
+    /// A cron expression, five fields or a nickname, in a time zone.
+    ///
+    /// # Errors
+    /// What is wrong, in words that do not quote it.
+    pub fn cron(text: &str, zone_name: &str) -> Result<Schedule, String> {
+        let zone = zone(zone_name)?;
+        let mut fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let written = fields.join(" ");
+        if text.trim_start().starts_with('@') {
+            let names = || NICKNAMES.map(|(name, _)| name).join(", ");
+            let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&written));
+            let (_, stands_for) =
+                found.ok_or_else(|| format!("expected five fields or one of {}", names()))?;
+            fields = stands_for.split(' ').collect();
+        }
+        if fields.len() != FIELDS.len() {
+            let count = fields.len();
+            let hint = if count == 6 { " (without seconds)" } else { "" };
+            let names = FIELDS.map(|(name, _)| name).join(", ");
+            return Err(format!("expected five fields{hint}, found {count}: {names}"));
+        }
+        for (at, (name, takes)) in FIELDS.iter().enumerate() {
+            let mut alone = ["*"; FIELDS.len()];
+            alone[at] = fields[at];
+            if fields[at].contains('@') || parse(&alone).is_none() {
+                return Err(format!("the {name} is wrong (it takes {takes}, also * , - and /)"));
+            }
+        }
+        let cron = parse(&fields).ok_or("expected five fields of cron(5)")?;
+        let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+        cron.find_next_occurrence(&start, true)
+            .map_err(|_| "this date never comes (day of the month, and month)".to_owned())?;
+        let each_hour = fields[1].starts_with(['*', '?']);
+        let zone_name = zone.iana_name().unwrap_or("UTC");
+        let text = format!("{written} {zone_name}");
+        Ok(Schedule { text, times: Times::Cron { cron: Box::new(cron), zone, each_hour } })
+    }
+
+    /// Again so long after the last start.
+    ///
+    /// # Errors
+    /// It is not a time, or less than a second.
+    pub fn every(text: &str) -> Result<Schedule, String> {
+        let time = duration::parse(text)?;
+        if time < Duration::from_secs(1) {
+            return Err("must be a second at least".to_owned());
+        }
+        Ok(Schedule { text: format!("every {}", text.trim()), times: Times::Every(time) })
+    }
+
+    /// The time between two starts; `None`: by the clock.
+    pub fn interval(&self) -> Option<Duration> {
+        match self.times {
+            Times::Cron { .. } => None,
+            Times::Every(time) => Some(time),
+        }
+    }
+
+    /// When a job is due first that is seen at this time.
+    pub fn first_due(&self, seen: SystemTime) -> SystemTime {
+        match self.times {
+            Times::Cron { .. } => self.next_after(seen),
+            Times::Every(_) => seen,
+        }
+    }
+
+    /// The first time after this one; of `every`, so long after it. In the year 4900 there is none,
+    /// and it stays there.
+    pub fn next_after(&self, time: SystemTime) -> SystemTime {
+        let from = timestamp(time);
+        let found = match &self.times {
+            Times::Every(interval) => return time + *interval,
+            Times::Cron { cron, zone, each_hour: true } => next_by_time(cron, zone, from),
+            Times::Cron { cron, zone, each_hour: false } => next_by_day(cron, zone, from),
+        };
+        found.map_or(last(), SystemTime::from).min(last())
+    }
+
+    /// The newest time up to and with this one; `None`: none since 1970, or it goes by elapsed
+    /// time.
+    pub fn newest_until(&self, time: SystemTime) -> Option<SystemTime> {
+        let until = timestamp(time);
+        let found = match &self.times {
+            Times::Every(_) => None,
+            Times::Cron { cron, zone, each_hour: true } => newest_by_time(cron, zone, until),
+            Times::Cron { cron, zone, each_hour: false } => newest_by_day(cron, zone, until),
+        };
+        found.map(SystemTime::from).filter(|found| *found >= SystemTime::UNIX_EPOCH)
+    }
+
+    /// In English words.
+    pub fn describe(&self) -> String {
+        match &self.times {
+            Times::Every(time) => format!("{} after the last start", duration::shown(*time)),
+            Times::Cron { cron, zone, .. } => {
+                let words = cron.describe();
+                let zone = zone.iana_name().unwrap_or("UTC");
+                format!("{} ({zone})", words.trim_end_matches('.'))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn parse(fields: &[&str]) -> Option<Cron> {
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    parser.parse(&fields.join(" ")).ok()
+}
+
+/// Times since 1970 and before the year 4900.
+fn timestamp(time: SystemTime) -> Timestamp {
+    let last = Timestamp::from_second(LAST_SECOND).unwrap_or(Timestamp::MAX);
+    let past_the_end = if time < SystemTime::UNIX_EPOCH { Timestamp::UNIX_EPOCH } else { last };
+    Timestamp::try_from(time).unwrap_or(past_the_end).clamp(Timestamp::UNIX_EPOCH, last)
+}
+
+fn last() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(LAST_SECOND.unsigned_abs())
+}
+
+/// Of times of a day.
+fn next_by_day(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let mut civil = zone.to_datetime(from);
+    loop {
+        civil = cron.find_next_occurrence(&civil, false).ok()?;
+        // In the second of two equal hours the times of the first have gone by; several times may
+        // come down to the end of a gap.
+        let found = instant(zone, civil)?;
+        if found > from {
+            return Some(found);
+        }
+    }
+}
+
+/// As [`next_by_day`].
+fn newest_by_day(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+    let mut civil = zone.to_datetime(until);
+    if let AmbiguousOffset::Fold { after, .. } = zone.to_ambiguous_timestamp(civil).offset()
+        && zone.to_offset(until) == after
+    {
+        // The second of two equal hours: all times of the first count.
+        let back = zone.preceding(until + NANO).next()?.timestamp();
+        civil = zone.to_offset(back - NANO).to_datetime(back - NANO);
+    }
+    instant(zone, cron.find_previous_occurrence(&civil, true).ok()?)
+}
+
+/// Of times by the hour that passes: between two changes of the offset, civil time is exact.
+fn next_by_time(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let (mut at, mut inclusive) = (from, false);
+    loop {
+        let offset = zone.to_offset(at);
+        let civil = cron.find_next_occurrence(&offset.to_datetime(at), inclusive).ok()?;
+        let found = offset.to_timestamp(civil).ok()?;
+        match zone.following(at).next() {
+            Some(change) if found >= change.timestamp() => {
+                (at, inclusive) = (change.timestamp(), true);
+            }
+            _ => return Some(found),
+        }
+    }
+}
+
+/// As [`next_by_time`].
+fn newest_by_time(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+    let mut at = until;
+    loop {
+        let offset = zone.to_offset(at);
+        let civil = cron.find_previous_occurrence(&offset.to_datetime(at), true).ok()?;
+        let found = offset.to_timestamp(civil).ok()?;
+        match zone.preceding(at + NANO).next() {
+            Some(change) if found < change.timestamp() => at = change.timestamp() - NANO,
+            _ => return Some(found),
+        }
+    }
+}
+
+const NANO: Duration = Duration::from_nanos(1);
+
+/// When a clock shows this first, or passes over it.
+fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
+    match zone.to_ambiguous_timestamp(civil).offset() {
+        AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).ok(),
+        AmbiguousOffset::Fold { before, .. } => before.to_timestamp(civil).ok(),
+        AmbiguousOffset::Gap { after, .. } => {
+            let earlier = after.to_timestamp(civil).ok()?;
+            Some(zone.following(earlier).next()?.timestamp())
+        }
+    }
+}
