@@ -78,9 +78,10 @@ pub enum Backfill {
     All,
 }
 
-/// The names of a job's keys, in the order of `conf/onedrop.toml`.
-pub fn job_keys() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(Key::name)
+/// The names of a job's keys with their defaults, as a variable would say them, in the order of
+/// `conf/onedrop.toml`.
+pub fn job_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().map(|key| (key.name(), key.default))
 }
 
 /// The key of this exact name.
@@ -98,12 +99,13 @@ pub(super) fn full(job: &str, key: &str) -> String {
 
 /// What to say about a key that jobs do not have.
 pub(super) fn unknown(job: &str, name: &str, is_table: bool) -> String {
-    let hint = match closest(name, job_keys()) {
+    let known = || KEYS.iter().map(Key::name);
+    let hint = match closest(name, known()) {
         Some(known) => format!("did you mean {known}?"),
         None if is_table => {
             format!("did you mean [jobs.\"{}\"]?", shown_name(&format!("{job}.{name}")))
         }
-        None => format!("known keys: {}", job_keys().collect::<Vec<_>>().join(", ")),
+        None => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
     };
     format!("unknown key {} ({hint})", shown_name(&full(job, name)))
 }

@@ -24,7 +24,7 @@ pub(super) struct Key {
     /// `section.name`; of jobs `jobs.NAME.name`, the same for all
     pub full: &'static str,
     /// As a variable would say it.
-    default: &'static str,
+    pub default: &'static str,
     pub kind: Kind,
 }
 
