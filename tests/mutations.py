@@ -24,6 +24,8 @@ HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
 LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_(lease|second))/)"]
 
+TALLY = ["--test", "faults", "-E", "test(tally::)"]
+
 AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version
 mail-followup-to mail-reply-to autocrypt disposition-notification-to return-receipt-to""".split()
 
@@ -138,10 +140,34 @@ IDENTITIES = [
     ),
 ]
 
+POSTGRES_LOCKS, GUARDIAN = "src/ledger/postgres/locks.rs", "src/lock/guardian.rs"
+FENCE = "src/ledger/migrations/postgres/0006_locks.sql"
+
+LOCKS = [
+    (
+        "a lock's lease ends as it begins",
+        POSTGRES_LOCKS, "clock_timestamp() + $4 *", "clock_timestamp() + 0 * $4 *",
+    ),
+    (
+        "a lock's guardian heeds no end of the lease",
+        GUARDIAN, "if now >= ends_at && self", "if now > Duration::MAX && self",
+    ),
+    (
+        "a lock's guardian only asks the command to end",
+        GUARDIAN, "signal_all(Signal::SIGKILL, None);", "signal_all(Signal::SIGTERM, None);",
+    ),
+    (
+        "a lock's end counts by the wall clock",
+        "src/clock.rs", "ClockId::CLOCK_BOOTTIME", "ClockId::CLOCK_REALTIME",
+    ),
+    ("a lock's fence only warns", FENCE, "RAISE EXCEPTION 'the lock", "RAISE NOTICE 'the lock"),
+]
+
 # Name, file, text that stands there once, text in its place, what nextest is to run.
 MUTATIONS = [
     *((*mutation, VALUES) for mutation in IDENTITIES),
     *((*mutation, LEDGER) for mutation in CLAIMS),
+    *((*mutation, TALLY) for mutation in LOCKS),
 ]
 
 

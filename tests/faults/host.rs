@@ -1,5 +1,5 @@
-//! Hosts beside each other: network, host name, mounts and temporary folder are each one's own, a
-//! cable leads to the servers' host, which is this one.
+//! Hosts beside each other: network, host name, mounts, temporary folder and time since the boot are
+//! each one's own, a cable leads to the servers' host, which is this one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,16 @@ use crate::support::server::{Server, guarded};
 use crate::support::site::Site;
 use crate::support::{TempRoot, run};
 
+/// Of all namespaces but the host's own network.
+const NAMESPACES: [&str; 3] = ["--uts", "--mount", "--time"];
+
 /// A process that holds a host's namespaces; with its end they go, and the cable with them, also
 /// when we are killed.
 pub struct Host {
     holder: Server,
     cable: String,
     /// The servers' address on this host's cable.
-    server: String,
+    pub server: String,
     /// This host's.
     own: String,
     /// With its configuration, `onedrop.toml`.
@@ -36,7 +39,10 @@ impl Host {
         );
         let log = folder.join("log");
         let mut command = guarded("unshare", None, Signal::SIGKILL);
-        command.args(["--net", "--uts", "--mount", "sh", "-c", &script]).stdin(Stdio::null());
+        // One was started a day before the next.
+        let up = (n * 86_400).to_string();
+        command.arg("--net").args(NAMESPACES).args(["--boottime", &up, "sh", "-c", &script]);
+        command.stdin(Stdio::null());
         command
             .stdout(fs::File::create(&log).expect("log"))
             .stderr(fs::File::create(&log).expect("log"));
@@ -63,7 +69,7 @@ impl Host {
     /// The command that starts another with this host's namespaces.
     pub fn entrance(&self) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.holder.pid().to_string(), "--net", "--uts", "--mount", "--"]);
+        command.args(["-t", &self.holder.pid().to_string(), "--net"]).args(NAMESPACES).arg("--");
         command
     }
 
@@ -77,6 +83,12 @@ impl Host {
             command.env_remove(name);
         }
         command
+    }
+
+    /// Pulls the cable, until it is plugged in again: packets are lost without a word.
+    pub fn plug(&self, is_in: bool) {
+        let state = if is_in { "up" } else { "down" };
+        run(Command::new("ip").args(["link", "set", &self.cable, state]));
     }
 
     /// Drops every packet of this host's present TCP connections, both ways and without a word, as
@@ -153,17 +165,26 @@ pub fn free_net() -> u8 {
         .expect("a free network")
 }
 
+/// Lines for the configuration of a Postgres on loopback and on the hosts' cables.
+pub fn on_all_cables(hosts: &[Host], root: &TempRoot, net: u8) -> String {
+    let access = format!(
+        "local all all trust\nlocal replication all trust\n\
+         host all onedrop 198.18.{net}.0/24 scram-sha-256\n"
+    );
+    let hba = root.write("pg_hba.conf", access);
+    let addresses: Vec<&str> = hosts.iter().map(|host| &*host.server).collect();
+    format!(
+        "listen_addresses = '127.0.0.1,{}'\nhba_file = '{}'",
+        addresses.join(","),
+        hba.display()
+    )
+}
+
 /// One Postgres and one Dovecot on loopback and on the hosts' cables, and each host's
 /// configuration, with `more` at its end.
 pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> Site {
     let addresses: Vec<&str> = hosts.iter().map(|host| &*host.server).collect();
-    let access = format!("local all all trust\nhost all onedrop 198.18.{net}.0/24 scram-sha-256\n");
-    let hba = root.write("pg_hba.conf", access);
-    let settings = format!(
-        "listen_addresses = '127.0.0.1,{}'\nhba_file = '{}'",
-        addresses.join(","),
-        hba.display()
-    );
+    let settings = on_all_cables(hosts, &root, net);
     let dovecot = Dovecot::start_high_performance_on(&addresses);
     let site = Site::of(Postgres::start_with(&settings), dovecot, root);
     for (n, host) in hosts.iter().enumerate() {

@@ -32,10 +32,10 @@ const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\ntrust = 
     [limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
 
 /// Sebastiano Vigna's SplitMix64: enough for choices that can be repeated.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -43,9 +43,18 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
+}
+
+/// Of this run: `ONEDROP_SEED`, or another one each time.
+pub fn seed() -> u64 {
+    let given = std::env::var("ONEDROP_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+            % 1_000_000_007
+    })
 }
 
 /// Starts a delivery on this host.
@@ -206,13 +215,7 @@ fn tally(site: &Site, mails: &[Mail]) -> usize {
 #[test]
 fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let began = Instant::now();
-    let seed = std::env::var("ONEDROP_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-                % 1_000_000_007
-        });
+    let seed = seed();
     let mut dice = Dice(seed);
     let (root, net) = (TempRoot::new(), free_net());
     let hosts: Vec<Host> = (0..HOSTS).map(|n| Host::start(&root, n, net)).collect();

@@ -14,5 +14,7 @@ mod start_line;
 mod strace;
 #[path = "../support/mod.rs"]
 mod support;
+mod tally;
 mod vanished;
+mod wall_clock;
 mod zombies;
