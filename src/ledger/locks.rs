@@ -88,7 +88,8 @@ pub trait Locks: Send + Sync {
         until: Instant,
     ) -> Result<bool, LedgerError>;
 
-    /// Gives the slot back; false where another has claimed it since, or it was stolen.
+    /// Gives the slot back; false where another has claimed it since, or it was stolen. A crash of
+    /// the ledger soon after it may undo it: then the lease runs out.
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError>;
 
     /// The slots of a lock, or of all locks, that were not given back, by name and slot. Takes no

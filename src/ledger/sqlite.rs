@@ -204,6 +204,18 @@ impl SqliteSession {
         tx.commit()?;
         Ok(value)
     }
+
+    /// As [`write`](SqliteSession::write), without a sync: a crash of the host may undo it, and
+    /// nothing that was committed before.
+    fn write_unsynced<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+        let value = self.write(work);
+        self.connection.execute_batch("PRAGMA synchronous = FULL")?;
+        value
+    }
 }
 
 /// The name of a file beside the ledger's.
