@@ -1,5 +1,5 @@
-//! Hosts beside each other: network, host name, mounts, temporary folder and time since the boot are
-//! each one's own, a cable leads to the servers' host, which is this one.
+//! Hosts beside each other: network, host name, mounts, temporary folder and time since the boot
+//! are each one's own, a cable leads to the servers' host, which is this one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -69,3 +69,37 @@ fn a_waiter_says_that_the_ledger_is_gone_and_goes_on() {
     assert!(end.err.starts_with("onedrop: waiting for n: ledger: cannot be reached"), "{end:?}");
     assert_eq!(end.err.lines().count(), 1, "said once: {end:?}");
 }
+
+/// The server lets nobody else in: that is said once, and asked for less and less often.
+#[test]
+fn a_waiter_beyond_the_ledgers_connections_says_so_and_backs_off() {
+    const WAITERS: usize = 4;
+    // Two for us, beside those for the superuser.
+    let postgres = Postgres::start_with("max_connections = 5\nlog_connections = on");
+    let place = place(&postgres);
+    let script = "touch began; while [ ! -e go ]; do sleep 0.02; done";
+    let mut held =
+        Held { child: place.with_lock(&["n", "--", "sh", "-c", script]).spawn().expect("binary") };
+    assert!(wait_until(SOON, || place.path("began").exists()));
+    let refused = || {
+        postgres.whole_log().matches("too many clients").count()
+            + postgres.whole_log().matches("remaining connection slots").count()
+    };
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| place.with_lock(&["n", "--wait", "90s", "--", "true"]).spawn().expect("binary"))
+        .collect();
+    // One waits with a connection. Without a pause the others would be refused thousands of times.
+    std::thread::sleep(Duration::from_secs(8));
+    let count = refused();
+    assert!((WAITERS - 1..=10 * WAITERS).contains(&count), "refused {count} times");
+    std::fs::write(place.path("go"), "").expect("a file");
+    assert_eq!(held.code(), Some(0));
+    let mut told = 0;
+    for waiter in waiters {
+        let end = crate::place::end(waiter.wait_with_output().expect("our child"));
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert!(end.err.lines().count() <= 1, "said once: {end:?}");
+        told += usize::from(end.err.starts_with("onedrop: waiting for n: ledger: "));
+    }
+    assert!(told >= WAITERS - 1, "{told} of {WAITERS} have said why they wait");
+}

@@ -137,6 +137,10 @@ impl Postgres {
         tail(&self.root.join("postgres.log"))
     }
 
+    pub fn whole_log(&self) -> String {
+        fs::read_to_string(self.root.join("postgres.log")).unwrap_or_default()
+    }
+
     /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
     pub fn stop_immediate(&mut self) {
         self.server.stop(Signal::SIGQUIT);

@@ -1,0 +1,37 @@
+//! What a named lock costs: `with-lock` beside flock(1), both with nothing to do, as whole
+//! processes in turn; claims and releases in one session with Postgres; how soon a waiter's command
+//! starts after a release; and what a hundred waiters cost Postgres. Beside them stand what a sync
+//! of the same disk and a bare query took in the same run. Nothing is asserted: a target that is
+//! missed is printed as missed.
+//!
+//! `cargo bench --bench locks` runs every case, `cargo bench --bench locks -- processes` that one.
+//! It needs what `tests/run` installs and root; all servers are the test rig's own, in temporary
+//! folders.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+#[path = "../deliver/cases.rs"]
+mod cases;
+#[path = "../deliver/process.rs"]
+#[allow(dead_code)] // The other benchmark's part.
+mod process;
+#[path = "../deliver/table.rs"]
+#[allow(dead_code)]
+mod table;
+
+mod place;
+mod processes;
+mod session;
+mod waiters;
+
+const CASES: [cases::Case; 4] = [
+    ("processes", processes::run),
+    ("session", session::run),
+    ("release", waiters::release),
+    ("waiters", waiters::many),
+];
+
+fn main() {
+    cases::run(&CASES, cases::words());
+}
