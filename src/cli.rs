@@ -23,6 +23,7 @@ use crate::text::one_line;
 mod check;
 mod deliver;
 mod input;
+mod jobs;
 mod lmtp;
 mod lock;
 mod migrate;
@@ -58,6 +59,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Verify(args) => {
             load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
         }
+        CliCommand::Jobs(args) => jobs::run(args, config, adapters),
         CliCommand::Lock(args) => {
             load(config).and_then(|loaded| lock::run(args, &loaded, adapters))
         }
@@ -120,6 +122,10 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
         (true, false) => exit::end_command(&text, "", Verdict::Done),
         (false, by_postfix) if command_of(argv).is_some_and(|word| word == "with-lock") => {
             with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
+        }
+        (false, false) if jobs::is_check(argv) => {
+            let CommandOutcome { out, err, verdict } = jobs::refuse(&usage_problem(error));
+            exit::end_command(&out, &err, verdict)
         }
         (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {
             exit::end(&setup_failure(format!("usage: {}", usage_problem(error))))

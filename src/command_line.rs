@@ -8,8 +8,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::Listen;
 
+mod jobs;
 mod locks;
 
+pub use jobs::{JobsArgs, JobsCommand};
 pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
 
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
@@ -44,6 +46,8 @@ pub enum CliCommand {
     WithLock(WithLockArgs),
     /// Show who holds locks, assert one, make one free
     Lock(LockArgs),
+    /// Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are
+    Jobs(JobsArgs),
 }
 
 /// What Postfix says about the message.

@@ -44,6 +44,7 @@ pub use listen::{Listen, SocketMode};
 pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use schema::known_keys;
+pub use suggest::closest;
 pub use url::{LedgerUrl, StoreUrl};
 
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been

@@ -2,7 +2,8 @@
 //! global/sys_exits.c). Only 71 and 75 defer. Every other non-zero status returns the mail to its
 //! sender, also a panic's 101 and an argument parser's 2. So this module makes all exits: 0, 67 and
 //! 69 for an explicit outcome, 75 for everything else. Commands that deliver nothing exit 0 or 75,
-//! or 1 for a negative result; `with-lock` exits as its command does, and has numbers of its own.
+//! or 1 for a negative result; `with-lock` exits as its command does, and has numbers of its own;
+//! `jobs check` exits as monitoring plugins do.
 //!
 //! On failure the output begins with `x.y.z text`, which overrides the exit status in Postfix; on
 //! success it is one line, of which Postfix logs 100 characters. A full or closed pipe neither
@@ -73,6 +74,17 @@ pub enum Verdict {
     Failed,
     /// 201: `lock assert` found that the lock is not held, or not for long enough.
     Lost,
+    /// What `jobs check` tells a monitoring system.
+    Monitored(Severity),
+}
+
+/// The exit statuses of a monitoring plugin (Nagios plugin API), which its first line names, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Ok = 0,
+    Warning = 1,
+    Critical = 2,
+    Unknown = 3,
 }
 
 /// Ends a command that delivers nothing: writes `out` to standard output, then `err` to standard
@@ -99,6 +111,8 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
         Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
         Verdict::No if written.is_ok() => 1,
         Verdict::Lost => LOST,
+        Verdict::Monitored(severity) if written.is_ok() => severity as i32,
+        Verdict::Monitored(_) => Severity::Unknown as i32,
         Verdict::Done | Verdict::No | Verdict::Failed => ExitCode::TempFail as i32,
     })
 }

@@ -39,6 +39,7 @@ pub mod envelope;
 pub mod exit;
 pub mod group_commit;
 pub mod hook;
+pub mod jobs;
 pub mod ledger;
 pub mod lmtp;
 pub mod lock;

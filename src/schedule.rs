@@ -135,6 +135,14 @@ impl Schedule {
         }
     }
 
+    /// The zone of a cron expression.
+    pub fn zone(&self) -> Option<&TimeZone> {
+        match &self.times {
+            Times::Cron { zone, .. } => Some(zone),
+            Times::Every(_) => None,
+        }
+    }
+
     /// When a job is due first that is seen at this time.
     pub fn first_due(&self, seen: SystemTime) -> SystemTime {
         match self.times {

@@ -1,10 +1,7 @@
 //! "Did you mean ...?": the nearest known word, by edit distance, ignoring case and `-` for `_`.
 
 /// The candidate that differs from `word` by a third of its letters at most, if any.
-pub(super) fn closest<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 64;
     let fold = |word: &str| -> String {
         word.replace('-', "_").chars().take(LONGEST).collect::<String>().to_ascii_lowercase()

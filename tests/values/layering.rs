@@ -65,6 +65,7 @@ const LAYERS: [Layer; 8] = [
             "check",
             "delivery_log",
             "exit",
+            "jobs",
             "lock",
             "routing",
             "service",

@@ -1,0 +1,114 @@
+//! `onedrop jobs`: what is on record of jobs, for people and for monitoring systems, and what an
+//! administrator changes of it. Asking takes no lock.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Unit};
+
+use super::CommandOutcome;
+use crate::command_line::{JobsArgs, JobsCommand};
+use crate::config::{JobSettings, Loaded, closest};
+use crate::exit::Verdict;
+use crate::ledger::{AnyLedger, LedgerError};
+use crate::service::{Adapters, ONE};
+use crate::text;
+
+mod audit;
+mod check;
+mod list;
+mod show;
+
+pub(super) use check::refuse;
+
+/// What a question may take.
+const TIME: Duration = Duration::from_secs(20);
+
+pub(super) fn run(
+    args: JobsArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let command = match args.command {
+        JobsCommand::Check { names } => return Ok(check::run(&names, config, adapters)),
+        command => command,
+    };
+    let loaded = super::load(config)?;
+    let jobs = &loaded.config.jobs.jobs;
+    let ledger = open(&loaded, adapters)?;
+    let until = Instant::now() + TIME;
+    match command {
+        JobsCommand::Check { .. } => unreachable!("see above"),
+        JobsCommand::List { json } => list::run(jobs, &*ledger, json, until),
+        JobsCommand::Show { name, json } => show::run(&name, jobs, &*ledger, json, until),
+        JobsCommand::Audit { remove_ghosts, json } => {
+            audit::run(jobs, &*ledger, remove_ghosts, json, until)
+        }
+    }
+}
+
+/// Whether these words ask for `jobs check`, whatever else is wrong with them.
+pub(super) fn is_check(argv: &[OsString]) -> bool {
+    super::command_of(argv).is_some_and(|word| word == "jobs")
+        && argv.iter().any(|word| word == "check")
+}
+
+fn open(loaded: &Loaded, adapters: Adapters) -> Result<Arc<dyn AnyLedger>, String> {
+    (adapters.ledger)(loaded, ONE).map_err(told)
+}
+
+fn told(error: LedgerError) -> String {
+    format!("ledger: {error}")
+}
+
+/// The job of this name in the configuration.
+///
+/// # Errors
+/// There is none, with the one that is probably meant.
+fn configured<'a>(name: &str, jobs: &'a [JobSettings]) -> Result<&'a JobSettings, String> {
+    jobs.iter().find(|job| job.name == name).ok_or_else(|| {
+        let names = || jobs.iter().map(|job| job.name.as_str());
+        let hint = match closest(name, names()) {
+            Some(known) => format!("did you mean {known}?"),
+            None if jobs.is_empty() => "it has no [jobs.NAME] at all".to_owned(),
+            None => format!("jobs: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        let name = text::escaped(&text::shortened(name, 100));
+        format!("no job \"{name}\" in the configuration ({hint})")
+    })
+}
+
+/// In UTC, for programs.
+fn rfc_3339(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| time.to_string()).unwrap_or_default()
+}
+
+/// In a zone, for people: `2026-11-01 03:17:00 +01:00`.
+fn local(time: SystemTime, zone: &TimeZone) -> String {
+    let time = Timestamp::try_from(time).and_then(|time| time.round(Unit::Second));
+    let Ok(time) = time.map(|time| time.to_zoned(zone.clone())) else { return String::new() };
+    let zone = if *zone == TimeZone::UTC { "UTC" } else { "%:z" };
+    time.strftime(&format!("%F %T {zone}")).to_string()
+}
+
+/// Lines with columns one below the other; the last is as long as it is.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| {
+        rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn ended(out: String, is_well: bool) -> CommandOutcome {
+    let verdict = if is_well { Verdict::Done } else { Verdict::No };
+    CommandOutcome { out, err: String::new(), verdict }
+}

@@ -1,0 +1,111 @@
+//! `onedrop jobs check`: how jobs are, as a plugin of a monitoring system says it (Nagios plugin
+//! API): one line, with performance data behind `|`, and the exit status 0 to 3. Whatever keeps it
+//! from telling is UNKNOWN, with 3.
+
+use std::path::Path;
+use std::time::{Instant, SystemTime};
+
+use super::{CommandOutcome, TIME, configured, open, told};
+use crate::config::{Config, JobSettings};
+use crate::duration::brief;
+use crate::exit::{Severity, Verdict};
+use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
+use crate::service::Adapters;
+use crate::text;
+
+/// How many jobs that are well are named.
+const NAMED: usize = 5;
+
+pub(super) fn run(names: &[String], config: Option<&Path>, adapters: Adapters) -> CommandOutcome {
+    judged(names, config, adapters).unwrap_or_else(|why| refuse(&why))
+}
+
+/// UNKNOWN, for this reason.
+pub(in crate::cli) fn refuse(why: &str) -> CommandOutcome {
+    let why: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let why = text::shortened(&why.join("; "), 500).replace('|', "/");
+    outcome(Severity::Unknown, &why)
+}
+
+fn outcome(severity: Severity, text: &str) -> CommandOutcome {
+    let word = match severity {
+        Severity::Ok => "OK",
+        Severity::Warning => "WARNING",
+        Severity::Critical => "CRITICAL",
+        Severity::Unknown => "UNKNOWN",
+    };
+    CommandOutcome {
+        out: format!("JOBS {word}: {text}"),
+        err: String::new(),
+        verdict: Verdict::Monitored(severity),
+    }
+}
+
+fn judged(
+    names: &[String],
+    config: Option<&Path>,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let loaded = Config::load(config).map_err(|errors| errors.first_line())?;
+    let jobs = &loaded.config.jobs.jobs;
+    let wanted: Vec<&JobSettings> = match names.is_empty() {
+        true => jobs.iter().collect(),
+        false => names.iter().map(|name| configured(name, jobs)).collect::<Result<_, _>>()?,
+    };
+    let ledger = open(&loaded, adapters)?;
+    let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(told)?;
+    let standings: Vec<_> =
+        wanted.into_iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
+    Ok(verdict(&standings, seen.now))
+}
+
+fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
+    let severity = standings.iter().map(JobStanding::severity).max().unwrap_or(Severity::Ok);
+    let (well, mut bad): (Vec<_>, Vec<_>) =
+        standings.iter().partition(|standing| standing.severity() == Severity::Ok);
+    bad.sort_by_key(|standing| std::cmp::Reverse(standing.severity()));
+    let mut said: Vec<String> = bad.iter().map(|standing| trouble(standing)).collect();
+    match well.len() {
+        0 if bad.is_empty() => said.push("no jobs in the configuration".to_owned()),
+        count if count > NAMED => said.push(format!("{count} jobs ok")),
+        _ => said.extend(well.iter().map(|standing| calm(standing))),
+    }
+    let failed = standings.iter().filter(|one| one.is_failing()).count();
+    let overdue = standings.iter().filter(|one| one.overdue.is_some()).count();
+    let age = standings.iter().filter_map(|one| one.success_age(now)).max();
+    let mut figures = format!("failed={failed};0;1 overdue={overdue}");
+    if let Some(age) = age {
+        figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
+    }
+    outcome(severity, &format!("{} | {figures}", said.join(", ")))
+}
+
+fn trouble(standing: &JobStanding<'_>) -> String {
+    let name = &standing.job.name;
+    let Some(row) = standing.row else {
+        return format!("{name} is not on record yet (does onedrop jobs tick run?)");
+    };
+    let mut said = Vec::new();
+    if standing.failures() > 0 {
+        let how = match row.last_exit {
+            _ if standing.state == JobState::Crashed => " (crashed)".to_owned(),
+            Some(status) => format!(" (exit {status})"),
+            None => String::new(),
+        };
+        said.push(format!("failed {}x{how}", standing.failures()));
+    }
+    if let Some(by) = standing.overdue {
+        said.push(format!("overdue by {}", brief(by)));
+    }
+    format!("{name} {}", said.join(" and "))
+}
+
+fn calm(standing: &JobStanding<'_>) -> String {
+    let name = &standing.job.name;
+    match standing.state {
+        JobState::Disabled | JobState::Running | JobState::Paused | JobState::Locked => {
+            format!("{name} {}", standing.state.as_str())
+        }
+        _ => format!("{name} ok"),
+    }
+}

@@ -1,0 +1,23 @@
+//! Jobs: commands of the configuration that run when they are due, each on one host at a time
+//! (`onedrop jobs`). That one process runs a job is a [named lock](crate::lock)'s affair,
+//! [`lock_name`]; state and history are rows of the ledger. [`standing`] says how jobs are.
+
+use crate::lock_name::LockName;
+
+pub mod standing;
+
+/// What the names of jobs' locks begin with.
+const LOCKS: &str = "jobs/";
+
+/// The lock under which a job runs.
+///
+/// # Errors
+/// The name is none that a lock may have, nor a job.
+pub fn lock_name(job: &str) -> Result<LockName, String> {
+    format!("{LOCKS}{job}").parse()
+}
+
+/// The job that runs under this lock.
+pub fn job_of(lock: &LockName) -> Option<&str> {
+    lock.as_str().strip_prefix(LOCKS)
+}
