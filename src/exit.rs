@@ -75,12 +75,12 @@ pub enum Verdict {
     /// 201: `lock assert` found that the lock is not held, or not for long enough.
     Lost,
     /// What `jobs check` tells a monitoring system.
-    Monitored(Severity),
+    Monitored(PluginStatus),
 }
 
 /// The exit statuses of a monitoring plugin (Nagios plugin API), which its first line names, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum PluginStatus {
     Ok = 0,
     Warning = 1,
     Critical = 2,
@@ -111,8 +111,8 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
         Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
         Verdict::No if written.is_ok() => 1,
         Verdict::Lost => LOST,
-        Verdict::Monitored(severity) if written.is_ok() => severity as i32,
-        Verdict::Monitored(_) => Severity::Unknown as i32,
+        Verdict::Monitored(status) if written.is_ok() => status as i32,
+        Verdict::Monitored(_) => PluginStatus::Unknown as i32,
         Verdict::Done | Verdict::No | Verdict::Failed => ExitCode::TempFail as i32,
     })
 }

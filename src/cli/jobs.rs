@@ -76,7 +76,8 @@ fn configured<'a>(name: &str, jobs: &'a [JobSettings]) -> Result<&'a JobSettings
             None if jobs.is_empty() => "it has no [jobs.NAME] at all".to_owned(),
             None => format!("jobs: {}", names().collect::<Vec<_>>().join(", ")),
         };
-        let name = text::escaped(&text::shortened(name, 100));
+        let shown = text::escaped(name);
+        let name = text::shortened(&shown, 100);
         format!("no job \"{name}\" in the configuration ({hint})")
     })
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::job_of;
 use crate::config::{Backfill, JobSettings};
-use crate::exit::Severity;
+use crate::exit::PluginStatus;
 use crate::ledger::{JobRow, Jobs, LedgerError, LockRow, Locks};
 
 /// How long after its time a job may start: ticks come every minute.
@@ -162,20 +162,20 @@ impl<'a> JobStanding<'a> {
 
     /// What a monitoring system is told. A job that makes up for every time that it has missed gets
     /// a second try before its failure is critical.
-    pub fn severity(&self) -> Severity {
+    pub fn status(&self) -> PluginStatus {
         if !self.is_on() {
-            return Severity::Ok;
+            return PluginStatus::Ok;
         }
         let failed = match (self.failures(), self.job.backfill) {
-            (0, _) => Severity::Ok,
-            (1, Backfill::All) => Severity::Warning,
-            _ => Severity::Critical,
+            (0, _) => PluginStatus::Ok,
+            (1, Backfill::All) => PluginStatus::Warning,
+            _ => PluginStatus::Critical,
         };
         let late = match (self.overdue, self.interval()) {
-            (None, _) if self.row.is_none() => Severity::Warning,
-            (None, _) => Severity::Ok,
-            (Some(by), interval) if by < interval => Severity::Warning,
-            (Some(_), _) => Severity::Critical,
+            (None, _) if self.row.is_none() => PluginStatus::Warning,
+            (None, _) => PluginStatus::Ok,
+            (Some(by), interval) if by < interval => PluginStatus::Warning,
+            (Some(_), _) => PluginStatus::Critical,
         };
         failed.max(late)
     }

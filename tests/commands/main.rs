@@ -5,6 +5,7 @@ mod check;
 mod command_line;
 mod config;
 mod exit_table;
+mod jobs;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;

@@ -306,7 +306,7 @@ fn every_breach_is_found() {
             "fn f() -> ! { std::process::exit(70) }",
             vec!["cli has process::exit, which is for exit alone".to_owned()],
         ),
-        ("jobs", "use crate::message::Message;", vec!["jobs is in no layer".to_owned()]),
+        ("nowhere", "use crate::message::Message;", vec!["nowhere is in no layer".to_owned()]),
     ] {
         let mut expected = expected;
         expected.sort();

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use super::{CommandOutcome, TIME, configured, open, told};
 use crate::config::{Config, JobSettings};
 use crate::duration::brief;
-use crate::exit::{Severity, Verdict};
+use crate::exit::{PluginStatus, Verdict};
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
 use crate::service::Adapters;
 use crate::text;
@@ -24,20 +24,20 @@ pub(super) fn run(names: &[String], config: Option<&Path>, adapters: Adapters) -
 pub(in crate::cli) fn refuse(why: &str) -> CommandOutcome {
     let why: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let why = text::shortened(&why.join("; "), 500).replace('|', "/");
-    outcome(Severity::Unknown, &why)
+    outcome(PluginStatus::Unknown, &why)
 }
 
-fn outcome(severity: Severity, text: &str) -> CommandOutcome {
-    let word = match severity {
-        Severity::Ok => "OK",
-        Severity::Warning => "WARNING",
-        Severity::Critical => "CRITICAL",
-        Severity::Unknown => "UNKNOWN",
+fn outcome(status: PluginStatus, text: &str) -> CommandOutcome {
+    let word = match status {
+        PluginStatus::Ok => "OK",
+        PluginStatus::Warning => "WARNING",
+        PluginStatus::Critical => "CRITICAL",
+        PluginStatus::Unknown => "UNKNOWN",
     };
     CommandOutcome {
         out: format!("JOBS {word}: {text}"),
         err: String::new(),
-        verdict: Verdict::Monitored(severity),
+        verdict: Verdict::Monitored(status),
     }
 }
 
@@ -60,10 +60,10 @@ fn judged(
 }
 
 fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
-    let severity = standings.iter().map(JobStanding::severity).max().unwrap_or(Severity::Ok);
+    let status = standings.iter().map(JobStanding::status).max().unwrap_or(PluginStatus::Ok);
     let (well, mut bad): (Vec<_>, Vec<_>) =
-        standings.iter().partition(|standing| standing.severity() == Severity::Ok);
-    bad.sort_by_key(|standing| std::cmp::Reverse(standing.severity()));
+        standings.iter().partition(|standing| standing.status() == PluginStatus::Ok);
+    bad.sort_by_key(|standing| std::cmp::Reverse(standing.status()));
     let mut said: Vec<String> = bad.iter().map(|standing| trouble(standing)).collect();
     match well.len() {
         0 if bad.is_empty() => said.push("no jobs in the configuration".to_owned()),
@@ -77,7 +77,7 @@ fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
     if let Some(age) = age {
         figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
     }
-    outcome(severity, &format!("{} | {figures}", said.join(", ")))
+    outcome(status, &format!("{} | {figures}", said.join(", ")))
 }
 
 fn trouble(standing: &JobStanding<'_>) -> String {
