@@ -12,6 +12,7 @@ use crate::config::Loaded;
 use crate::exit::Verdict;
 use crate::ledger::{AnyLedger, LedgerError, LockClaim, LockRow, LockTheft, RandomValue};
 use crate::lock;
+use crate::lock_key::hex;
 use crate::lock_name::{LockName, LockToken};
 use crate::service::{Adapters, ONE, host_name};
 use crate::telemetry;
@@ -110,20 +111,34 @@ fn as_json(rows: &[LockRow]) -> String {
     format!("{:#}", serde_json::Value::from(rows))
 }
 
-/// The holding that is meant: a token, or the one under which this process runs.
-fn meant(name: Option<&str>) -> Result<LockToken, String> {
-    if let Some(token) = name.and_then(|name| name.parse().ok()) {
-        return Ok(token);
+/// A holding of a lock, as far as it is known here.
+struct Holding {
+    token: LockToken,
+    /// ONEDROP_LOCK_OWNER: an epoch may be given out twice, where the ledger was restored.
+    owner: Option<String>,
+}
+
+/// The holding that is meant: the one under which this process runs, or a token. A name may look
+/// like a token of another lock, so the environment is asked first.
+fn meant(name: Option<&str>) -> Result<Holding, String> {
+    let own = match env::var("ONEDROP_LOCK_TOKEN") {
+        Ok(own) => own.parse::<LockToken>().map_err(|why| format!("ONEDROP_LOCK_TOKEN: {why}")),
+        Err(_) => Err("not run by onedrop with-lock: ONEDROP_LOCK_TOKEN is not set, and no token \
+                       is given"
+            .to_owned()),
+    };
+    let own = own.map(|token| Holding { token, owner: env::var("ONEDROP_LOCK_OWNER").ok() });
+    let Some(name) = name else { return own };
+    if let Ok(own) = &own
+        && (name == own.token.name.as_str() || name == own.token.to_string())
+    {
+        return Ok(Holding { token: own.token.clone(), owner: own.owner.clone() });
     }
-    let own = env::var("ONEDROP_LOCK_TOKEN").map_err(
-        |_| "not run by onedrop with-lock: ONEDROP_LOCK_TOKEN is not set, and no token is given",
-    )?;
-    let own: LockToken = own.parse().map_err(|why| format!("ONEDROP_LOCK_TOKEN: {why}"))?;
-    match name {
-        Some(name) if name != own.name.as_str() => {
-            Err(format!("run under the lock {}, not {}", own.name, text::one_line(name)))
+    match name.parse() {
+        Ok(token) => Ok(Holding { token, owner: None }),
+        Err(_) => {
+            Err(format!("run under the lock {}, not {}", own?.token.name, text::one_line(name)))
         }
-        _ => Ok(own),
     }
 }
 
@@ -133,10 +148,13 @@ fn assert(
     min: Duration,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
-    let token = meant(name)?;
+    let Holding { token, owner } = meant(name)?;
     let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
-    let own = rows.iter().find(|row| row.slot == token.slot && row.epoch == token.epoch);
-    let left = own.and_then(|row| row.left);
+    let is_own = |row: &&LockRow| {
+        let is_owner = owner.as_ref().is_none_or(|owner| *owner == hex(row.owner.bytes()));
+        row.slot == token.slot && row.epoch == token.epoch && is_owner
+    };
+    let left = rows.iter().find(is_own).and_then(|row| row.left);
     Ok(match left {
         Some(left) if left >= min => CommandOutcome::done(left.as_secs().to_string()),
         Some(left) => lost(format!("{token} lasts {} s only", left.as_secs())),
@@ -189,17 +207,30 @@ fn steal(
         why if why.is_empty() => by,
         why => format!("{by}: {why}"),
     };
-    let mut out = String::new();
+    let (mut out, mut err) = (String::new(), String::new());
     for row in &rows {
         let value = RandomValue::default();
         let theft = LockTheft { name, slot: row.slot, force, value, note: &note };
-        if let Some(epoch) = ledger.steal_lock(&theft, until).map_err(told)? {
-            let holder = lock::described(std::slice::from_ref(row));
-            let text = format!("{name}: stole {holder}; its epoch {} became {epoch}", row.epoch);
-            telemetry::start();
-            tracing::warn!("{text} ({note})");
-            out.push_str(&format!("{text}\n"));
+        match ledger.steal_lock(&theft, until) {
+            Ok(Some(epoch)) => {
+                let holder = lock::described(std::slice::from_ref(row));
+                let text =
+                    format!("{name}: stole {holder}; its epoch {} became {epoch}", row.epoch);
+                telemetry::start();
+                tracing::warn!("{text} ({note})");
+                out.push_str(&format!("{text}\n"));
+            }
+            Ok(None) => {}
+            Err(LedgerError::Contended) => err.push_str(&format!(
+                "{name}: slot {}: another claims it, or a transaction that has asserted the lock \
+                 is open; try again when that has ended\n",
+                row.slot
+            )),
+            Err(error) => err.push_str(&format!("{name}: slot {}: ledger: {error}\n", row.slot)),
         }
+    }
+    if !err.is_empty() {
+        return Ok(CommandOutcome { out, err, verdict: Verdict::Failed });
     }
     let held = lock::described(&rows);
     Ok(match (out.is_empty(), rows.is_empty()) {

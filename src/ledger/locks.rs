@@ -89,7 +89,9 @@ pub trait Locks: Send + Sync {
     ) -> Result<bool, LedgerError>;
 
     /// Gives the slot back; false where another has claimed it since, or it was stolen. A crash of
-    /// the ledger soon after it may undo it: then the lease runs out.
+    /// the ledger soon after it may undo it: then the lease runs out. A handle never makes this
+    /// call twice: after an error the slot may be given back, and the false of a further call may
+    /// mean a claim that came after that.
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError>;
 
     /// The slots of a lock, or of all locks, that were not given back, by name and slot. Takes no

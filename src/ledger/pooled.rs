@@ -82,18 +82,30 @@ impl<S: Session + 'static> PooledLedger<S> {
         until: Instant,
         mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        self.call_and_hold(until, &mut work).map(|(value, _)| value)
+        self.call_and_hold(until, true, &mut work).map(|(value, _)| value)
+    }
+
+    /// The same, but never a second time: the second answer would not tell what the first call has
+    /// done. After [`LedgerError::Unavailable`] nobody knows.
+    pub fn call_once<T>(
+        &self,
+        until: Instant,
+        mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        self.call_and_hold(until, false, &mut work).map(|(value, _)| value)
     }
 
     fn call_and_hold<T>(
         &self,
         until: Instant,
+        may_repeat: bool,
         work: &mut dyn FnMut(&mut S) -> Result<T, LedgerError>,
     ) -> Result<(T, InUse<S>), LedgerError> {
         let (mut session, was_kept) = self.session(until)?;
         let mut result = work(&mut session);
         let is_lost = matches!(result, Err(LedgerError::Unavailable(_)));
-        if was_kept && is_lost && !self.is_a_file && Instant::now() < until {
+        let repeats = may_repeat && was_kept && !self.is_a_file;
+        if repeats && is_lost && Instant::now() < until {
             result = session.reopen(until).and_then(|()| work(&mut session));
         }
         match result {
@@ -159,7 +171,7 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         until: Instant,
     ) -> Result<Turn<'a>, LedgerError> {
         let mut work = |session: &mut S| session.take_turn(claim, copy_key);
-        let (turn, session) = self.call_and_hold(until, &mut work)?;
+        let (turn, session) = self.call_and_hold(until, true, &mut work)?;
         Ok(match turn {
             SessionTurn::Ours { in_doubt } => Turn::Ours {
                 in_doubt,

@@ -6,6 +6,7 @@ use onedrop::ledger::{
 use onedrop::lock_name::LockName;
 
 use super::rigs::{PostgresRig, SqliteRig};
+use super::support::proxy::{Fault, Stage};
 use super::*;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -195,6 +196,38 @@ pub fn a_lock_given_back_twice_was_ours(rig: &dyn Rig) {
     assert!(host.renews(&next));
 }
 
+/// Each answer in turn is lost. Had the handle called again, a claim that came meanwhile would have
+/// made it say that the lock was lost.
+#[test]
+fn a_release_whose_answer_is_lost_is_told_and_not_made_again() {
+    let rig = PostgresRig::direct(false);
+    let (proxy, direct, lock) = (rig.proxy(), Host::of(&rig), name("lost answer"));
+    let used = || {
+        let host = rig.through(&proxy);
+        host.rows(&lock);
+        host
+    };
+    drop(used());
+    let answers = proxy.answers();
+    let mut lost = 0;
+    for answer in 1..=4 {
+        let claim = direct.lock(&lock, &[1]);
+        proxy.plan(Stage::Reply(answers + answer), Fault::Cut);
+        let host = used();
+        let before = proxy.reached();
+        proxy.plan(Stage::Request(usize::MAX), Fault::Cut);
+        let released = host.0.release_lock(&claim, soon());
+        if proxy.reached() == before {
+            assert!(matches!(released, Ok(true)), "answer {answer}: {released:?}");
+            continue;
+        }
+        assert!(matches!(released, Err(LedgerError::Unavailable(_))), "{answer}: {released:?}");
+        lost += 1;
+        assert!(host.gives_back(&claim), "answer {answer}: in a new session");
+    }
+    assert!(lost > 0, "no answer was lost");
+}
+
 pub fn a_lock_is_stolen_after_its_lease_or_by_force(rig: &dyn Rig) {
     let (a, b, lock) = (Host::of(rig), Host::of(rig), name("hung"));
     assert_eq!(b.steal(&lock, true, RandomValue::default()), None, "nobody has ever had it");
@@ -292,11 +325,23 @@ fn answer(session: &mut ::postgres::Client, sql: &str) -> Result<(), String> {
     })
 }
 
-/// A transaction that asserts the lock, in a session of its own.
+/// As `ONEDROP_LOCK_OWNER` has it.
+fn owner_text(owner: &RandomValue) -> String {
+    owner.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Transactions that assert the lock, in sessions of their own: by epoch and owner, and by epoch.
 fn asserted(rig: &PostgresRig, claim: &LockClaim) -> Result<(), String> {
-    let LockClaim { name, slot, epoch, .. } = claim;
-    let sql = format!("SELECT onedrop_assert_lock('{name}', {slot}, {epoch})");
-    answer(&mut session(rig), &sql)
+    let LockClaim { name, slot, epoch, owner } = claim;
+    let own = format!(", '{}'", owner_text(owner));
+    let assert = |owner: &str| {
+        let sql = format!("SELECT onedrop_assert_lock('{name}', {slot}, {epoch}{owner})");
+        answer(&mut session(rig), &sql)
+    };
+    let by_epoch = assert("");
+    assert_eq!(assert(&own), by_epoch);
+    assert_eq!(assert(&own.to_uppercase()), by_epoch);
+    by_epoch
 }
 
 #[test]
@@ -324,6 +369,31 @@ fn a_transaction_without_the_lock_fails_on_postgres() {
     refused(&next);
 }
 
+/// The ledger was restored, or a fail-over has lost a commit: an epoch is given out twice.
+#[test]
+fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
+    let rig = PostgresRig::direct(false);
+    let (host, lock) = (Host::of(&rig), name("import"));
+    let lost = host.lock(&lock, &[1]);
+    rig.sql(
+        "UPDATE onedrop_lock_lease SET epoch = 0, lease_until = NULL;
+         UPDATE onedrop_lock SET epoch = 0",
+    );
+    let claim = host.lock(&lock, &[1]);
+    assert_eq!((claim.epoch, claim.owner == lost.owner), (lost.epoch, false));
+    assert!(!host.renews(&lost) && !host.gives_back(&lost));
+    let by = |owner: &str| {
+        let sql = format!("SELECT onedrop_assert_lock('import', 1, {}, {owner})", claim.epoch);
+        answer(&mut session(&rig), &sql)
+    };
+    for wrong in [owner_text(&lost.owner), String::new(), "x".to_owned()] {
+        let why = by(&format!("'{wrong}'")).expect_err("an error");
+        assert!(why.contains("OD002"), "{wrong}: {why}");
+    }
+    assert_eq!(by(&format!("'{}'", owner_text(&claim.owner))), Ok(()));
+    assert_eq!(by("NULL"), Ok(()));
+}
+
 /// The transaction is older than the loss: nobody else may begin before it has ended.
 #[test]
 fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
@@ -344,9 +414,10 @@ fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
     assert_eq!(host.lock(&lock, &[1]).epoch, claim.epoch + 1);
 }
 
-/// Whoever may connect may assert, and sees what the schema's owner means by the tables.
+/// An assertion keeps the slot from others: not every role may make one. One that may sees what the
+/// schema's owner means by the tables.
 #[test]
-fn another_role_can_assert_a_lock_and_not_be_deceived() {
+fn a_role_asserts_a_lock_once_it_was_granted_that_and_is_not_deceived() {
     let rig = PostgresRig::direct(false);
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
@@ -358,6 +429,9 @@ fn another_role_can_assert_a_lock_and_not_be_deceived() {
         );
         answer(&mut session(&rig), &sql)
     };
+    let why = as_worker("", claim.epoch).expect_err("an error");
+    assert!(why.contains("permission denied for function onedrop_assert_lock"), "{why}");
+    rig.sql("GRANT EXECUTE ON FUNCTION onedrop_assert_lock TO worker");
     assert_eq!(as_worker("", claim.epoch), Ok(()));
     let own_table = "CREATE TEMP TABLE onedrop_lock (name_hash bytea, slot int, epoch bigint);";
     let why = as_worker(own_table, claim.epoch + 1).expect_err("an error");
@@ -374,11 +448,17 @@ fn a_transaction_without_the_lock_fails_on_sqlite() {
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
     let connection = rig.connection();
-    let insert = |epoch: i64| {
-        let sql = "INSERT INTO onedrop_assert_lock (name, slot, epoch) VALUES ('import', 1, ?1)";
-        connection.execute(sql, [epoch]).map(drop).map_err(|error| error.to_string())
+    let insert_by = |epoch: i64, owner: Option<&str>| {
+        let sql = "INSERT INTO onedrop_assert_lock (name, slot, epoch, owner)
+                   VALUES ('import', 1, ?1, ?2)";
+        connection.execute(sql, (epoch, owner)).map(drop).map_err(|error| error.to_string())
     };
+    let insert = |epoch: i64| insert_by(epoch, None);
     assert_eq!(insert(claim.epoch), Ok(()));
+    let (owner, another) = (owner_text(&claim.owner), owner_text(&RandomValue::default()));
+    assert_eq!(insert_by(claim.epoch, Some(&owner)), Ok(()));
+    let of_another = insert_by(claim.epoch, Some(&another));
+    assert_eq!(of_another, Err("the lock is not held".to_owned()));
     assert_eq!(insert(claim.epoch + 1), Err("the lock is not held".to_owned()));
     connection.execute_batch("BEGIN").expect("a transaction");
     assert_eq!(insert(claim.epoch), Ok(()));

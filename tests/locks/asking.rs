@@ -1,6 +1,7 @@
 //! `onedrop lock`: list, holder, assert, release, steal.
 
 use crate::place::{Held, Place, SOON, ended};
+use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 
 fn holding(place: &Place, args: &[&str]) -> Held {
@@ -64,6 +65,68 @@ fn a_lock_is_asserted_by_environment_or_token() {
     let end = place.lock(&["assert"]);
     assert_eq!(end.code, Some(75));
     assert!(end.err.contains("not run by onedrop with-lock"), "{end:?}");
+}
+
+/// The epoch is its own again, as after a restored ledger, and another holds it.
+#[test]
+fn a_lock_is_asserted_by_its_owner_too() {
+    let place = Place::new();
+    let script = "$ONEDROP lock assert >/dev/null && $ONEDROP lock assert n >/dev/null || exit 3
+                  export ONEDROP_LOCK_OWNER=00112233445566778899aabbccddeeff
+                  for name in '' n \"$ONEDROP_LOCK_TOKEN\"; do
+                      $ONEDROP lock assert $name; echo $?
+                  done
+                  unset ONEDROP_LOCK_OWNER; $ONEDROP lock assert >/dev/null";
+    let end = ended(&mut place.shell(&["n"], script));
+    assert_eq!((end.code, &*end.out), (Some(0), "201\n201\n201\n"), "{end:?}");
+    assert_eq!(end.err, "n#1:1 is not held any more\n".repeat(3));
+}
+
+/// What the name says if it is read as a token is held, too.
+#[test]
+fn a_name_that_looks_like_a_token_is_a_name() {
+    let place = Place::new();
+    assert_eq!(ended(&mut place.with_lock(&["a", "--", "true"])).code, Some(0));
+    let _a = holding(&place, &["a"]);
+    assert_eq!(place.lock(&["assert", "a#1:2"]).code, Some(0), "a token");
+    let script = "$ONEDROP lock assert 'a#1:2' >/dev/null || exit 3
+                  $ONEDROP lock steal 'a#1:2' --force >/dev/null
+                  $ONEDROP lock assert 'a#1:2'; echo $?";
+    let end = ended(&mut place.shell(&["a#1:2"], script));
+    assert_eq!((end.code, &*end.out), (Some(201), "201\n"), "{end:?}");
+    assert!(end.err.starts_with("a#1:2#1:1 is not held any more\n"), "{end:?}");
+}
+
+/// What was done is told though not all of it could be done.
+#[test]
+fn a_slot_that_cannot_be_stolen_now_keeps_no_other_from_it() {
+    let postgres = Postgres::start();
+    let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
+    for slot in [1, 2, 3] {
+        postgres.psql(&format!(
+            "INSERT INTO onedrop_lock (name_hash, slot, name, epoch, acquired_at)
+             SELECT sha256('onedrop/1/name'::bytea || '\\x00'::bytea || 'n'), {slot}, 'n', 1, now();
+             INSERT INTO onedrop_lock_lease (name_hash, slot, epoch, owner, lease_ms, lease_until)
+             SELECT name_hash, slot, 1, decode(md5('x'), 'hex'), 1, now() - interval '1 hour'
+             FROM onedrop_lock WHERE slot = {slot}"
+        ));
+    }
+    let mut open =
+        ::postgres::Client::connect(&postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut transaction = open.transaction().expect("a transaction");
+    transaction
+        .execute("SELECT FROM onedrop_lock WHERE slot = 2 FOR SHARE", &[])
+        .expect("an open assertion");
+    let end = place.lock(&["steal", "n"]);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    let stolen: Vec<&str> = end.out.lines().collect();
+    assert!(stolen.len() == 2 && stolen[0].starts_with("n: stole slot 1 "), "{end:?}");
+    assert!(stolen[1].starts_with("n: stole slot 3 "), "{end:?}");
+    let why = "n: slot 2: another claims it, or a transaction that has asserted the lock is open";
+    assert!(end.err.starts_with(why) && end.err.lines().count() == 1, "{end:?}");
+    transaction.rollback().expect("its end");
+    let end = place.lock(&["steal", "n"]);
+    assert!(end.code == Some(0) && end.out.starts_with("n: stole slot 2 "), "{end:?}");
 }
 
 #[test]

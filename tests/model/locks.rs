@@ -1,5 +1,6 @@
-//! A model of named locks, checked exhaustively: claims, renewals, releases and theft with requests
-//! and answers that are lost or come late, crashes, and commands whose both watchers are stopped.
+//! A model of named locks, checked exhaustively: claims over several slots, renewals, releases that
+//! are made again, and theft, with requests and answers that are lost or come late, crashes, and
+//! commands whose both watchers are stopped.
 //! It shares no code with `src/`.
 //!
 //! Time is the ledger's clock; a holder's own clock goes as fast. As long as one of a command's two
@@ -21,6 +22,8 @@ enum Broken {
     SameEpoch,
     /// A release asks only for the slot.
     ReleasesAnybodys,
+    /// A release that is made again is believed to have found what the first one left.
+    BelievesSecondRelease,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +52,8 @@ struct State {
     epoch_fell: bool,
     /// The fenced store took a write of an epoch after one of a higher epoch.
     write_fell: bool,
+    /// A holder was told that it had lost the lock that it had given back.
+    lost_falsely: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -71,6 +76,8 @@ struct Process {
     /// A request whose process waits for it no more; the ledger may still execute it.
     late: Option<Call>,
     work: Option<Work>,
+    /// A release of this run has taken effect.
+    gave_back: bool,
     /// Both watchers; the command runs.
     is_stopped: bool,
 }
@@ -82,6 +89,16 @@ struct Call {
     epoch: u8,
     owner: Owner,
     asked_at: u8,
+    /// How many slots this claim has found held.
+    tried: u8,
+    /// An earlier one has had no answer.
+    is_second: bool,
+}
+
+impl Call {
+    fn new(what: What, slot: usize, epoch: u8, owner: Owner, asked_at: u8) -> Call {
+        Call { what, slot, epoch, owner, asked_at, tried: 0, is_second: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,7 +110,7 @@ enum What {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Answer {
-    Epoch(u8),
+    Taken { slot: usize, epoch: u8 },
     Yes,
     No,
 }
@@ -158,13 +175,17 @@ impl Locks {
 
     fn execute(&self, state: &mut State, call: Call) -> Answer {
         let time = state.time;
+        let is_its = |slot: &&mut Slot| slot.owner == Some(call.owner) && slot.until.is_some();
+        if call.what == What::Claim
+            && let Some((at, own)) =
+                state.slots.iter_mut().enumerate().find(|(_, slot)| is_its(slot))
+        {
+            own.until = Some(time + TTL);
+            return Answer::Taken { slot: at, epoch: own.epoch };
+        }
         let slot = &mut state.slots[call.slot];
         let is_own = slot.owner == Some(call.owner) && slot.epoch == call.epoch;
         match call.what {
-            What::Claim if slot.owner == Some(call.owner) && slot.until.is_some() => {
-                slot.until = Some(time + TTL);
-                Answer::Epoch(slot.epoch)
-            }
             What::Claim if slot.until.is_some_and(|until| until > time) => Answer::No,
             What::Claim => {
                 slot.epoch += u8::from(self.broken != Some(Broken::SameEpoch));
@@ -172,7 +193,7 @@ impl Locks {
                 slot.until = Some(time + TTL);
                 state.epoch_fell |= slot.epoch <= slot.highest_given;
                 slot.highest_given = slot.highest_given.max(slot.epoch);
-                Answer::Epoch(slot.epoch)
+                Answer::Taken { slot: call.slot, epoch: slot.epoch }
             }
             What::Renew if is_own => {
                 let lasts = slot.until.is_some();
@@ -181,6 +202,8 @@ impl Locks {
             }
             What::Release if is_own || self.broken == Some(Broken::ReleasesAnybodys) => {
                 slot.until = None;
+                let process = &mut state.processes[call.owner.0];
+                process.gave_back |= process.run == call.owner.1;
                 Answer::Yes
             }
             What::Renew | What::Release => Answer::No,
@@ -202,6 +225,7 @@ impl Model for Locks {
             stolen: 0,
             epoch_fell: false,
             write_fell: false,
+            lost_falsely: false,
         }]
     }
 
@@ -267,9 +291,9 @@ impl Model for Locks {
             Step::Claim(n, slot) => {
                 let process = &mut state.processes[n];
                 process.run += 1;
+                process.gave_back = false;
                 let owner = (n, process.run);
-                process.call =
-                    Some(Call { what: What::Claim, slot, epoch: 0, owner, asked_at: time });
+                process.call = Some(Call::new(What::Claim, slot, 0, owner, time));
             }
             Step::Renew(n) | Step::Release(n) => {
                 let process = &mut state.processes[n];
@@ -279,7 +303,7 @@ impl Model for Locks {
                     Step::Renew(_) => What::Renew,
                     _ => What::Release,
                 };
-                process.call = Some(Call { what, slot, epoch, owner, asked_at: time });
+                process.call = Some(Call::new(what, slot, epoch, owner, time));
                 if what == What::Release {
                     process.work = None;
                 }
@@ -318,8 +342,18 @@ impl Model for Locks {
                 };
                 let trust = from + TTL;
                 match (call.what, answer) {
-                    (What::Claim, Answer::Epoch(epoch)) if time + 1 < trust => {
-                        process.work = Some(Work { slot: call.slot, epoch, trust });
+                    (What::Claim, Answer::Taken { slot, epoch }) if time + 1 < trust => {
+                        process.work = Some(Work { slot, epoch, trust });
+                    }
+                    // The next slot; trust counts from when the first was asked for.
+                    (What::Claim, Answer::No) if usize::from(call.tried) + 1 < self.slots => {
+                        let slot = (call.slot + 1) % self.slots;
+                        process.call = Some(Call { slot, tried: call.tried + 1, ..call });
+                    }
+                    (What::Release, Answer::No) => {
+                        let is_believed =
+                            !call.is_second || self.broken == Some(Broken::BelievesSecondRelease);
+                        state.lost_falsely |= is_believed && process.gave_back;
                     }
                     (What::Renew, Answer::Yes) => {
                         let work = process.work.as_mut()?;
@@ -336,8 +370,8 @@ impl Model for Locks {
                 process.late = lost.or(process.late);
                 state.lost += 1;
                 // A claim is made again with the same value, a renewal by its own step.
-                if call.what == What::Claim {
-                    process.call = Some(Call { asked_at: time, ..call });
+                if call.what != What::Renew {
+                    process.call = Some(Call { asked_at: time, is_second: true, ..call });
                 }
             }
             Step::Crash(n) => {
@@ -364,6 +398,9 @@ impl Model for Locks {
             Property::<Self>::always("epochs only grow", |_, state| !state.epoch_fell),
             Property::<Self>::always("writes are in the order of epochs", |_, state| {
                 !state.write_fell
+            }),
+            Property::<Self>::always("what was given back is not told as lost", |_, state| {
+                !state.lost_falsely
             }),
             Property::<Self>::sometimes("a lease that ran out is claimed", |_, state| {
                 state.time > TTL
@@ -455,6 +492,7 @@ fn each_rule_of_locks_is_needed() {
         (Broken::NoWatch, "one works in a slot"),
         (Broken::SameEpoch, "epochs only grow"),
         (Broken::ReleasesAnybodys, "one works in a slot"),
+        (Broken::BelievesSecondRelease, "what was given back is not told as lost"),
     ] {
         // A release that comes late needs a third claim, and less time.
         let (runs, until) = if rule == Broken::ReleasesAnybodys { (2, 3) } else { (1, 5) };

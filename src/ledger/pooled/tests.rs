@@ -191,6 +191,19 @@ fn a_call_in_a_kept_session_that_is_lost_is_made_once_more() {
     assert_eq!(server.ends.lock().unwrap().len(), 1, "two calls in a kept one, and no more");
 }
 
+#[test]
+fn a_call_that_must_not_be_repeated_is_made_once_in_a_kept_session_too() {
+    let gone = || LedgerError::Unavailable("gone".to_owned());
+    let server = Arc::new(Server::default());
+    let other = Arc::clone(&server);
+    let ledger = over(move || Arc::clone(&other), ALONE);
+    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    *server.ends.lock().unwrap() = vec![gone()];
+    let answer = ledger.call_once(until(), Session::schema_version);
+    assert!(matches!(answer, Err(LedgerError::Unavailable(_))), "{answer:?}");
+    assert_eq!(ledger.call_once(until(), Session::schema_version).unwrap(), 1);
+}
+
 /// A commit whose sync failed must not be taken for durable by whoever opens the file next.
 #[test]
 fn a_file_goes_on_after_an_error_and_no_call_in_it_is_made_twice() {

@@ -103,7 +103,7 @@ impl Locks for PostgresLedger {
     }
 
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
-        self.call(until, |connection| {
+        self.call_once(until, |connection| {
             let rows = connection.write(&[Statement::new(UNSYNCED), of_claim(RELEASE, claim)])?;
             Ok(last::<i64>(&rows)?.is_some())
         })

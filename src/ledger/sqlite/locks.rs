@@ -83,7 +83,7 @@ impl Locks for SqliteLedger {
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
         let LockClaim { name, slot, epoch, owner } = claim;
         let params = params![name.hash(), slot, epoch, owner.bytes()];
-        self.call(until, |session| {
+        self.call_once(until, |session| {
             session.write_unsynced(|tx, _| Ok(tx.execute(RELEASE, params)? > 0))
         })
     }

@@ -41,10 +41,12 @@ COMMENT ON TABLE onedrop_lock_lease IS 'until when the newest epoch of a slot la
 COMMENT ON COLUMN onedrop_lock_lease.owner IS 'random value of the claim, or of the steal';
 COMMENT ON COLUMN onedrop_lock_lease.lease_until IS 'by this server''s clock; null: given back or stolen';
 
--- Fails unless this epoch of the slot is held, and keeps others from claiming or stealing the slot until the transaction
--- ends: call it in the transaction that does the work, and keep that short. Renewals do not wait for it.
-CREATE OR REPLACE FUNCTION onedrop_assert_lock(p_name text, p_slot integer, p_epoch bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER AS $$
+-- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps others from claiming or
+-- stealing the slot until the transaction ends: call it in the transaction that does the work, and keep that short.
+-- Renewals do not wait for it. The owner counts where an epoch was given out twice: the ledger was restored, or a fail-over
+-- has lost a commit.
+CREATE OR REPLACE FUNCTION onedrop_assert_lock(p_name text, p_slot integer, p_epoch bigint, p_owner text DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     PERFORM FROM onedrop_lock k
     WHERE k.name_hash = sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
@@ -54,7 +56,8 @@ BEGIN
         -- Its own statement: it must see what was committed while the one above waited.
         PERFORM FROM onedrop_lock_lease l
         WHERE l.name_hash = sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
-          AND l.slot = p_slot AND l.epoch = p_epoch AND l.lease_until > clock_timestamp();
+          AND l.slot = p_slot AND l.epoch = p_epoch AND l.lease_until > clock_timestamp()
+          AND (p_owner IS NULL OR encode(l.owner, 'hex') = lower(p_owner));
     END IF;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the lock % (slot %, epoch %) is not held', p_name, p_slot, p_epoch USING ERRCODE = 'OD002';
@@ -62,11 +65,13 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION onedrop_assert_lock(text, integer, bigint) IS 'fails (OD002) unless this epoch of the lock is held; nobody else gets the slot before the transaction ends';
+COMMENT ON FUNCTION onedrop_assert_lock(text, integer, bigint, text) IS 'fails (OD002) unless this epoch of the lock is held; nobody else gets the slot before the transaction ends';
 
--- It runs with the rights of its owner, so that a command''s role needs none on the tables; names mean what they mean here.
+-- It runs with the rights of its owner, so that the role of a command needs none on the tables; names mean what they mean
+-- here. A role that may call it can keep a slot from being claimed: only those that were granted it may.
 DO $$
 BEGIN
-    EXECUTE format('ALTER FUNCTION onedrop_assert_lock(text, integer, bigint) SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION onedrop_assert_lock(text, integer, bigint, text) SET search_path = %I, pg_temp', current_schema());
 END
 $$;
+REVOKE ALL ON FUNCTION onedrop_assert_lock(text, integer, bigint, text) FROM PUBLIC;

@@ -27,12 +27,17 @@ CREATE TABLE onedrop_lock_lease (
     FOREIGN KEY (name_hash, slot) REFERENCES onedrop_lock ON DELETE CASCADE
 ) WITHOUT ROWID;
 
--- INSERT INTO onedrop_assert_lock (name, slot, epoch) VALUES ('nightly', 1, 7) fails unless nobody has claimed or stolen
--- the slot since, or given it back; until the transaction ends nobody else can write the ledger.
-CREATE VIEW onedrop_assert_lock AS SELECT name, slot, epoch FROM onedrop_lock;
+-- INSERT INTO onedrop_assert_lock (name, slot, epoch, owner) VALUES ('nightly', 1, 7, '0123...') fails unless nobody has
+-- claimed or stolen the slot since, or given it back; without an owner the epoch alone counts. SQL has no clock of the boot,
+-- so a lease that has run out and was claimed by nobody still counts. Until the transaction ends nobody else can write the
+-- ledger, to renew a lock either.
+CREATE VIEW onedrop_assert_lock AS
+    SELECT k.name, k.slot, k.epoch, lower(hex(l.owner)) AS owner
+    FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot;
 CREATE TRIGGER onedrop_assert_lock INSTEAD OF INSERT ON onedrop_assert_lock
 BEGIN
     SELECT RAISE(ABORT, 'the lock is not held') WHERE NOT EXISTS (
         SELECT 1 FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
-        WHERE k.name = NEW.name AND k.slot = NEW.slot AND k.epoch = NEW.epoch AND l.lease_until IS NOT NULL);
+        WHERE k.name = NEW.name AND k.slot = NEW.slot AND k.epoch = NEW.epoch AND l.lease_until IS NOT NULL
+          AND (NEW.owner IS NULL OR lower(hex(l.owner)) = lower(NEW.owner)));
 END;
