@@ -175,6 +175,26 @@ impl Schedule {
         found.map(SystemTime::from).filter(|found| *found >= SystemTime::UNIX_EPOCH)
     }
 
+    /// The time that an administrator names: with an offset (`2026-11-01T03:17:00Z`), or by the
+    /// clocks of the schedule's zone (`2026-11-01 03:17`), those of UTC without a zone.
+    ///
+    /// # Errors
+    /// It is not a time, in words that do not quote it.
+    pub fn named_time(&self, text: &str) -> Result<SystemTime, String> {
+        const FORMS: &str = "expected a time such as 2026-11-01T03:17:00Z or \"2026-11-01 03:17\"";
+        let text = text.trim();
+        let by_the_clock = || {
+            let civil = text.parse::<DateTime>().ok().filter(|_| text.contains(':'))?;
+            instant(self.zone().unwrap_or(&TimeZone::UTC), civil)
+        };
+        let time = text.parse::<Timestamp>().ok().or_else(by_the_clock).ok_or(FORMS)?;
+        let last = Timestamp::from_second(LAST_SECOND).unwrap_or(Timestamp::MAX);
+        match (Timestamp::UNIX_EPOCH..=last).contains(&time) {
+            true => Ok(time.into()),
+            false => Err("expected a time of the years 1970 to 4899".to_owned()),
+        }
+    }
+
     /// In English words.
     pub fn describe(&self) -> String {
         match &self.times {
@@ -277,6 +297,44 @@ fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
         AmbiguousOffset::Gap { after, .. } => {
             let earlier = after.to_timestamp(civil).ok()?;
             Some(zone.following(earlier).next()?.timestamp())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_administrator_names_a_time_with_an_offset_or_by_the_zones_clocks() {
+        let london = Schedule::cron("17 3 * * *", "Europe/London").unwrap();
+        let every = Schedule::every("15m").unwrap();
+        let named = |schedule: &Schedule, text| {
+            schedule.named_time(text).map(|time| Timestamp::try_from(time).unwrap().to_string())
+        };
+        for (text, time) in [
+            ("2026-11-01T03:17:00Z", "2026-11-01T03:17:00Z"),
+            (" 2026-07-01T03:17:00+02:00 ", "2026-07-01T01:17:00Z"),
+            ("2026-07-01 03:17", "2026-07-01T02:17:00Z"),
+            ("2026-07-01T03:17:05.25", "2026-07-01T02:17:05.25Z"),
+            // What is left out ends at 1:00 UTC; what comes twice is meant the first time.
+            ("2026-03-29 01:30", "2026-03-29T01:00:00Z"),
+            ("2026-10-25 01:30", "2026-10-25T00:30:00Z"),
+        ] {
+            assert_eq!(named(&london, text).as_deref(), Ok(time), "{text}");
+        }
+        assert_eq!(named(&every, "2026-07-01 03:17").as_deref(), Ok("2026-07-01T03:17:00Z"));
+        let wrong = [
+            "",
+            "now",
+            "03:17",
+            "2026-07-01",
+            "2026-13-01 03:17",
+            "1969-12-31 23:59",
+            "4900-02-01T00:00Z",
+        ];
+        for text in wrong {
+            assert!(named(&london, text).is_err(), "{text}");
         }
     }
 }
