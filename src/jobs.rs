@@ -1,9 +1,11 @@
 //! Jobs: commands of the configuration that run when they are due, each on one host at a time
 //! (`onedrop jobs`). That one process runs a job is a [named lock](crate::lock)'s affair,
-//! [`lock_name`]; state and history are rows of the ledger. [`standing`] says how jobs are.
+//! [`lock_name`]; state and history are rows of the ledger. [`plan`] says what is to be done
+//! about a job, [`standing`] how jobs are.
 
 use crate::lock_name::LockName;
 
+pub mod plan;
 pub mod standing;
 
 /// What the names of jobs' locks begin with.

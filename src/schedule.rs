@@ -172,7 +172,8 @@ impl Schedule {
             Times::Cron { cron, zone, each_hour: true } => newest_by_time(cron, zone, until),
             Times::Cron { cron, zone, each_hour: false } => newest_by_day(cron, zone, until),
         };
-        found.map(SystemTime::from).filter(|found| *found >= SystemTime::UNIX_EPOCH)
+        let found = found.map(SystemTime::from)?;
+        (SystemTime::UNIX_EPOCH..=time).contains(&found).then_some(found)
     }
 
     /// The time that an administrator names: with an offset (`2026-11-01T03:17:00Z`), or by the
