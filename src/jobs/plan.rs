@@ -26,7 +26,7 @@ pub use skips::MOST_COUNTED;
 pub const ON_TIME: Duration = Duration::from_secs(120);
 /// A row tells at most so often that its job was seen.
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
-/// A due time so far beyond the schedule's next one comes from a clock that was wrong.
+/// Where a row was seen so long after now, its due times come from a clock that was wrong.
 const CLOCK_WAS_AHEAD: Duration = Duration::from_secs(86_400);
 /// What the ledger keeps of a time.
 const MILLI: Duration = Duration::from_millis(1);
@@ -40,7 +40,7 @@ pub enum LockSight {
 
 /// What is to be done about a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct JobPlan {
     /// What the job's row is to say.
     pub row: JobRow,
     /// Times that are skipped, oldest first.
@@ -49,11 +49,11 @@ pub struct Plan {
     pub crashed: Option<JobRun>,
     /// Whether there is anything to write, also where nothing runs.
     pub changed: bool,
-    pub step: Step,
+    pub step: JobStep,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum JobStep {
     /// Run it for this time.
     Run { due: SystemTime, try_no: u32, trigger: JobTrigger },
     /// Nothing is to be done before this time, if nothing changes.
@@ -85,21 +85,21 @@ pub fn plan(
     all: &[JobSettings],
     now: SystemTime,
     lock: LockSight,
-) -> Plan {
+) -> JobPlan {
     let mut planner = match Planner::new(job, rows, now, lock) {
         Ok(planner) => planner,
         Err(open) => return *open,
     };
     if !job.enabled || planner.row.paused.is_some() {
-        return planner.finish(Step::Paused);
+        return planner.finish(JobStep::Paused);
     }
     let others = Others { job, rows, all };
     let step = match planner.choose(&others) {
-        Choice::NotBefore(time) => Step::NotBefore(time),
-        Choice::Due(_, Some(retry_at)) => Step::NotBefore(retry_at),
+        Choice::NotBefore(time) => JobStep::NotBefore(time),
+        Choice::Due(_, Some(retry_at)) => JobStep::NotBefore(retry_at),
         Choice::Due(due, None) => match others.waited_for(due) {
             missing if missing.is_empty() => planner.run(due, &others),
-            missing => Step::WaitsFor(missing),
+            missing => JobStep::WaitsFor(missing),
         },
     };
     planner.finish(step)
@@ -108,15 +108,15 @@ pub fn plan(
 /// The rows as a run begins: the job's, what is added (the run is the last of these), and the
 /// crashed one, ended. Of a plan without a run, what there is to write.
 pub fn begin(
-    plan: Plan,
+    plan: JobPlan,
     epoch: i64,
     host: &str,
     pid: u32,
     now: SystemTime,
 ) -> (JobRow, Vec<JobRun>, Option<JobRun>) {
-    let Plan { mut row, skipped: mut added, crashed, step, .. } = plan;
+    let JobPlan { mut row, skipped: mut added, crashed, step, .. } = plan;
     let now = whole_millis(now);
-    if let Step::Run { due, try_no, trigger } = step {
+    if let JobStep::Run { due, try_no, trigger } = step {
         row.open = Some((due, try_no));
         row.epoch = epoch;
         row.last_start = Some(now);
@@ -150,10 +150,10 @@ pub fn end(
 
 /// For when the ledger refuses a plan, although nobody has changed the row: a run of this due time
 /// and try is on record, from a time when the ledger's clock was wrong. It is not run again.
-pub fn pass_over(job: &JobSettings, plan: Plan) -> Plan {
-    let Plan { mut row, skipped, crashed, .. } = plan;
+pub fn pass_over(job: &JobSettings, plan: JobPlan) -> JobPlan {
+    let JobPlan { mut row, skipped, crashed, .. } = plan;
     let due = match plan.step {
-        Step::Run { due, .. } => Some(due),
+        JobStep::Run { due, .. } => Some(due),
         _ => skipped.last().map(|skip| skip.last_due),
     };
     let due = due.max(row.next_due);
@@ -161,7 +161,7 @@ pub fn pass_over(job: &JobSettings, plan: Plan) -> Plan {
         set_done(job, &mut row, due);
     }
     let next = row.next_due.unwrap_or(SystemTime::UNIX_EPOCH) + delay(job);
-    Plan { row, skipped: Vec::new(), crashed, changed: true, step: Step::NotBefore(next) }
+    JobPlan { row, skipped: Vec::new(), crashed, changed: true, step: JobStep::NotBefore(next) }
 }
 
 /// How long after its times a job starts: of `splay`, the part that its name gives.
@@ -200,7 +200,7 @@ impl<'a> Planner<'a> {
         rows: &'a [JobRow],
         now: SystemTime,
         lock: LockSight,
-    ) -> Result<Planner<'a>, Box<Plan>> {
+    ) -> Result<Planner<'a>, Box<JobPlan>> {
         let now = whole_millis(now);
         let before = rows.iter().find(|row| row.name == job.name);
         let row = before.cloned().unwrap_or_else(|| first_sight(job, now));
@@ -208,7 +208,7 @@ impl<'a> Planner<'a> {
         let mut planner = Planner { job, now, delay, before, row, skipped, crashed };
         if let Some((due, try_no)) = planner.row.open {
             if lock == LockSight::NotOurs {
-                return Err(Box::new(planner.finish(Step::Open)));
+                return Err(Box::new(planner.finish(JobStep::Open)));
             }
             planner.settle_crash(due, try_no);
         }
@@ -216,16 +216,16 @@ impl<'a> Planner<'a> {
         Ok(planner)
     }
 
-    fn finish(mut self, step: Step) -> Plan {
+    fn finish(mut self, step: JobStep) -> JobPlan {
         let seen_ago = self.now.duration_since(self.row.seen_at);
         let is_far = |far: Duration| far >= SEEN_EVERY;
-        if step != Step::Open && seen_ago.map_or_else(|error| is_far(error.duration()), is_far) {
+        if step != JobStep::Open && seen_ago.map_or_else(|error| is_far(error.duration()), is_far) {
             self.row.seen_at = self.now;
         }
         let changed =
             self.before != Some(&self.row) || !self.skipped.is_empty() || self.crashed.is_some();
         let Planner { row, skipped, crashed, .. } = self;
-        Plan { row, skipped, crashed, changed, step }
+        JobPlan { row, skipped, crashed, changed, step }
     }
 
     /// Nobody knows when it died: the wait for the next try counts from its start.
@@ -265,13 +265,15 @@ impl<'a> Planner<'a> {
             self.start_anew();
         }
         let Some(due) = self.row.next_due else { return self.start_anew() };
-        let latest = match job.schedule.interval() {
-            Some(interval) => now + interval,
-            None => job.schedule.next_after(now) + CLOCK_WAS_AHEAD,
+        let is_wrong = match job.schedule.interval() {
+            Some(interval) => due > now + interval,
+            None => {
+                let was_ahead = self.row.seen_at > now + CLOCK_WAS_AHEAD;
+                // No time of the schedule: the time zone has other rules by now.
+                due > now && (was_ahead || !self.is_time(due))
+            }
         };
-        // The second: the time zone has other rules now.
-        let is_odd = due > now && job.schedule.interval().is_none() && !self.is_time(due);
-        if due > latest || is_odd {
+        if is_wrong {
             self.start_anew();
         }
         let longest = match job.retry.is_zero() {
@@ -372,7 +374,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn run(&self, due: SystemTime, others: &Others<'_>) -> Step {
+    fn run(&self, due: SystemTime, others: &Others<'_>) -> JobStep {
         let try_no = self.row.next_try;
         let newest = self.newest(due);
         // What kept it from starting before is no time that was missed.
@@ -387,7 +389,7 @@ impl<'a> Planner<'a> {
             (_, true) => JobTrigger::Backfill,
             (_, false) => JobTrigger::Schedule,
         };
-        Step::Run { due, try_no, trigger }
+        JobStep::Run { due, try_no, trigger }
     }
 }
 

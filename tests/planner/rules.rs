@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onedrop::jobs::plan::{self, LockSight, Step, delay};
+use onedrop::jobs::plan::{self, JobStep, LockSight, delay};
 use onedrop::ledger::{JobOutcome, JobTrigger};
 
 use crate::world::{World, shown, utc};
@@ -15,7 +15,7 @@ fn a_job_by_the_clock_waits_for_its_first_time() {
     assert_eq!(world.next("a"), "2026-05-02 03:00", "it was seen at that very time");
     assert!(world.at("2026-05-02 02:59:59.999").tick().is_empty());
     assert_eq!(world.at("2026-05-02 03:00").tick(), ["a"]);
-    assert_eq!(world.plan("a", LockSight::NotOurs).step, Step::Open);
+    assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Open);
     world.at("2026-05-02 03:04:05").succeed("a");
     assert_eq!(world.story("a"), ["ok 2026-05-02 03:00"]);
     assert_eq!(world.next("a"), "2026-05-03 03:00");
@@ -201,7 +201,7 @@ fn a_newer_time_takes_the_place_of_a_failed_one() {
             "failed 2026-05-01 01:00",
             "ok 2026-05-01 01:00 try 2 retry",
             "ok 2026-05-01 02:00 backfill",
-            "ok 2026-05-01 03:00",
+            "ok 2026-05-01 03:00 backfill",
         ]
     );
 }
@@ -281,7 +281,7 @@ fn a_paused_job_starts_nothing_and_makes_up_by_backfill() {
         world.write(row, Vec::new(), None);
         world.at("2026-05-05 12:00");
         assert!(world.tick().is_empty());
-        assert_eq!(world.plan("a", LockSight::NotOurs).step, Step::Paused);
+        assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Paused);
         let row = plan::resume(world.row("a"), world.now);
         world.write(row, Vec::new(), None);
         world.run_all();
@@ -293,7 +293,7 @@ fn a_paused_job_starts_nothing_and_makes_up_by_backfill() {
 fn a_disabled_job_does_not_run() {
     let mut world = World::new(&format!("{DAILY}\nenabled = false"), "2026-05-01 12:00");
     assert!(world.at("2026-05-03 12:00").tick().is_empty());
-    assert_eq!(world.plan("a", LockSight::NotOurs).step, Step::Paused);
+    assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Paused);
     world.jobs = crate::world::jobs(DAILY);
     world.run_all();
     assert_eq!(
@@ -304,8 +304,8 @@ fn a_disabled_job_does_not_run() {
 
 #[test]
 fn splay_delays_each_job_by_its_own_part() {
-    let text = "[a]\nschedule = \"0 3 * * *\"\nsplay = \"1h\"\n[b]\nschedule = \"0 3 * * *\"\nsplay = \"1h\"";
-    let mut world = World::new(text, "2026-05-01 12:00");
+    let job = "schedule = \"0 3 * * *\"\nsplay = \"1h\"";
+    let mut world = World::new(&format!("[a]\n{job}\n[b]\n{job}"), "2026-05-01 12:00");
     let (a, b) = (delay(&world.job("a")), delay(&world.job("b")));
     assert!(a != b && a < Duration::from_secs(3600) && b < Duration::from_secs(3600));
     assert_eq!(world.next("a"), shown(utc("2026-05-02 03:00") + a));
@@ -323,12 +323,12 @@ fn a_dependency_has_succeeded_for_the_same_time() {
     let mut world = World::new(text, "2026-05-01 12:00");
     // k has not run since it was first seen.
     assert!(world.at("2026-05-01 15:00").tick().is_empty());
-    let waits = Step::WaitsFor(vec!["k".to_owned()]);
+    let waits = JobStep::WaitsFor(vec!["k".to_owned()]);
     assert_eq!(world.plan("j", LockSight::NotOurs).step, waits);
     assert_eq!(world.at("2026-05-02 03:00").tick(), ["k"], "j waits while it runs");
     assert_eq!(world.plan("j", LockSight::NotOurs).step, waits);
     world.at("2026-05-02 03:20").fail("k");
-    let failed = Step::WaitsFor(vec!["k (failed)".to_owned()]);
+    let failed = JobStep::WaitsFor(vec!["k (failed)".to_owned()]);
     assert_eq!(world.plan("j", LockSight::NotOurs).step, failed);
     world.at("2026-05-02 03:25").run_all();
     assert_eq!(world.story("j"), ["skipped_dependency 2026-05-01 15:00", "ok 2026-05-02 03:00"]);
@@ -339,12 +339,12 @@ fn a_dependency_has_succeeded_for_the_same_time() {
     let row = plan::pause(&world.job("k"), Some(world.row("k")), "", world.now);
     world.write(row, Vec::new(), None);
     world.at("2026-05-03 03:00");
-    let paused = Step::WaitsFor(vec!["k (paused)".to_owned()]);
+    let paused = JobStep::WaitsFor(vec!["k (paused)".to_owned()]);
     assert_eq!(world.plan("j", LockSight::NotOurs).step, paused);
     for job in world.jobs.iter_mut().filter(|job| job.name == "k") {
         job.enabled = false;
     }
-    let disabled = Step::WaitsFor(vec!["k (disabled)".to_owned()]);
+    let disabled = JobStep::WaitsFor(vec!["k (disabled)".to_owned()]);
     assert_eq!(world.plan("j", LockSight::NotOurs).step, disabled);
 }
 
@@ -392,7 +392,7 @@ fn a_crash_is_settled_with_the_lock_and_tried_again() {
     world.at("2026-05-02 03:00").tick();
     world.at("2026-05-02 03:02");
     let open = world.plan("a", LockSight::NotOurs);
-    assert_eq!((open.step, open.changed), (Step::Open, false));
+    assert_eq!((open.step, open.changed), (JobStep::Open, false));
     assert!(!world.starts("a", LockSight::Ours), "the retry is not due yet");
     assert_eq!(world.story("a"), ["crashed 2026-05-02 03:00"]);
     assert_eq!(world.next("a"), "2026-05-02 03:05", "5m after it began");
@@ -418,7 +418,7 @@ fn a_forced_run_takes_what_is_due_or_is_an_extra_one() {
     };
     let plan = force(&world, None).unwrap();
     assert!(world.take(plan));
-    assert_eq!(world.plan("a", LockSight::NotOurs).step, Step::Open);
+    assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Open);
     world.fail("a");
     assert_eq!(world.row("a").errors, 1);
     assert_eq!(world.next("a"), "2026-05-02 03:00", "an extra one is not tried again");
@@ -444,7 +444,7 @@ fn a_forced_run_takes_what_is_due_or_is_an_extra_one() {
     let plan = force(&world, Some((utc("2026-05-02 03:00"), 2))).unwrap();
     assert_eq!(
         plan.step,
-        Step::Run { due: utc("2026-05-02 03:00"), try_no: 3, trigger: JobTrigger::Manual }
+        JobStep::Run { due: utc("2026-05-02 03:00"), try_no: 3, trigger: JobTrigger::Manual }
     );
     assert!(world.take(plan));
     world.succeed("a");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use onedrop::config::{Config, JobSettings};
-use onedrop::jobs::plan::{self, LockSight, Plan, RunEnd, Step};
+use onedrop::jobs::plan::{self, JobPlan, JobStep, LockSight, RunEnd};
 use onedrop::ledger::{JobOutcome, JobRow, JobRun};
 
 /// `2026-03-29 03:17`, or with seconds, in UTC.
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// What is to be done about a job now. Nothing changes.
-    pub fn plan(&self, name: &str, lock: LockSight) -> Plan {
+    pub fn plan(&self, name: &str, lock: LockSight) -> JobPlan {
         plan::plan(&self.job(name), &self.rows, &self.jobs, self.now, lock)
     }
 
@@ -85,8 +85,8 @@ impl World {
     }
 
     /// Puts a plan on record; true where a run begins.
-    pub fn take(&mut self, plan: Plan) -> bool {
-        let begins = matches!(plan.step, Step::Run { .. });
+    pub fn take(&mut self, plan: JobPlan) -> bool {
+        let begins = matches!(plan.step, JobStep::Run { .. });
         let changed = plan.changed;
         self.epoch += 1;
         let (row, added, crashed) = plan::begin(plan, self.epoch, "mx1", 7, self.now);
@@ -195,7 +195,7 @@ impl World {
     /// When a job may start next, if it waits for nothing but time.
     pub fn next(&self, name: &str) -> String {
         match self.plan(name, LockSight::NotOurs).step {
-            Step::NotBefore(time) => shown(time),
+            JobStep::NotBefore(time) => shown(time),
             step => format!("{step:?}"),
         }
     }

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 use super::{
-    Choice, LockSight, Others, Plan, Planner, Step, delay, first_sight, set_done, set_success,
-    whole_millis,
+    Choice, JobPlan, JobStep, LockSight, Others, Planner, delay, first_sight, set_done,
+    set_success, whole_millis,
 };
 use crate::config::JobSettings;
 use crate::ledger::{JobOutcome, JobPause, JobRow, JobRun, JobTrigger};
@@ -23,7 +23,7 @@ pub fn force(
     due: Option<(SystemTime, u32)>,
     now: SystemTime,
     lock: LockSight,
-) -> Result<Plan, String> {
+) -> Result<JobPlan, String> {
     let mut planner = match Planner::new(job, rows, now, lock) {
         Ok(planner) => planner,
         Err(open) => return Ok(*open),
@@ -47,7 +47,7 @@ pub fn force(
     if let Some(interval) = job.schedule.interval().filter(|_| planner.row.next_due != Some(due)) {
         planner.row.next_due = Some(planner.now + interval);
     }
-    Ok(planner.finish(Step::Run { due, try_no, trigger: JobTrigger::Manual }))
+    Ok(planner.finish(JobStep::Run { due, try_no, trigger: JobTrigger::Manual }))
 }
 
 /// The rows once everything up to a due time counts as done; by default the time that is due now.
@@ -95,7 +95,7 @@ pub fn mark_done(
     if let Some(interval) = job.schedule.interval() {
         planner.row.next_due = Some(now + interval);
     }
-    Ok((planner.finish(Step::Paused).row, run))
+    Ok((planner.finish(JobStep::Paused).row, run))
 }
 
 /// The row of a job for which nothing is made up, and no failure counts: as if it were seen for the
