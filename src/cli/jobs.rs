@@ -18,6 +18,7 @@ use crate::service::{Adapters, ONE};
 use crate::text;
 
 mod audit;
+mod change;
 mod check;
 mod list;
 mod show;
@@ -44,6 +45,12 @@ pub(super) fn run(
         JobsCommand::Check { .. } => unreachable!("see above"),
         JobsCommand::List { json } => list::run(jobs, &*ledger, json, until),
         JobsCommand::Show { name, json } => show::run(&name, jobs, &*ledger, json, until),
+        JobsCommand::Pause { name, note } => change::pause(&name, &note, jobs, &*ledger, until),
+        JobsCommand::Resume { name } => change::resume(&name, jobs, &*ledger, until),
+        JobsCommand::Reset { name } => change::reset(&name, jobs, &*ledger, until),
+        JobsCommand::MarkDone { name, due } => {
+            change::mark_done(&name, due.as_deref(), jobs, &*ledger, until)
+        }
         JobsCommand::Audit { remove_ghosts, json } => {
             audit::run(jobs, &*ledger, remove_ghosts, json, until)
         }

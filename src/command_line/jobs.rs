@@ -23,6 +23,26 @@ pub enum JobsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Let no run of a job begin until it is resumed; one that runs goes on
+    Pause {
+        name: String,
+        /// Why, for `onedrop jobs list`
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+    },
+    /// Let a paused job run again; `backfill` says what becomes of the times it has missed
+    Resume { name: String },
+    /// Forget a job's failures and what it has missed, and begin with its next time; its runs stay
+    /// on record
+    Reset { name: String },
+    /// Put the time that is due on record as done, without a run
+    MarkDone {
+        name: String,
+        /// This time instead, and all before it: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the
+        /// job's time zone
+        #[arg(long, value_name = "TIME")]
+        due: Option<String>,
+    },
     /// Compare the ledger with the configuration, a line per finding; exits 1 if there is one
     Audit {
         /// Take jobs off the record, with their runs, that the configuration does not have

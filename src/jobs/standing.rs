@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::job_of;
+use super::plan::{self, JobStep, LockSight, ON_TIME};
 use crate::config::{Backfill, JobSettings};
 use crate::exit::PluginStatus;
 use crate::ledger::{JobRow, Jobs, LedgerError, LockRow, Locks};
-
-/// How long after its time a job may start: ticks come every minute.
-const TICKS: Duration = Duration::from_secs(120);
 
 /// How often what is on record is read again before what changes all the time is believed.
 const READS: usize = 5;
@@ -114,6 +112,8 @@ pub struct JobStanding<'a> {
     pub state: JobState,
     /// When it may start next, if anything says so; also a time that has passed.
     pub next: Option<SystemTime>,
+    /// It is due, and waits for these: `fetch`, `fetch (paused)`.
+    pub waits_for: Vec<String>,
     /// By how much that is past the time when it should have started.
     pub overdue: Option<Duration>,
 }
@@ -124,7 +124,13 @@ impl<'a> JobStanding<'a> {
         let row = seen.row(&job.name);
         let holder = seen.holders.get(&job.name);
         let next = row.and_then(|row| next_start(job, row));
-        let overdue = row.and_then(|row| overdue(job, row, all, seen));
+        let waits_for = match plan::plan(job, &seen.rows, all, seen.now, LockSight::NotOurs).step {
+            JobStep::WaitsFor(others) => others,
+            JobStep::Run { .. } | JobStep::NotBefore(_) | JobStep::Paused | JobStep::Open => {
+                Vec::new()
+            }
+        };
+        let overdue = row.and_then(|row| overdue(job, row, &waits_for, all, seen));
         let state = match row {
             _ if !job.enabled => JobState::Disabled,
             None => JobState::New,
@@ -136,7 +142,7 @@ impl<'a> JobStanding<'a> {
             Some(_) if overdue.is_some() => JobState::Overdue,
             Some(_) => JobState::Ok,
         };
-        JobStanding { job, row, holder, state, next, overdue }
+        JobStanding { job, row, holder, state, next, waits_for, overdue }
     }
 
     /// Failures in a row, a crash that nobody has settled yet among them.
@@ -235,24 +241,26 @@ fn next_start(job: &JobSettings, row: &JobRow) -> Option<SystemTime> {
         return None;
     }
     let retry_at = row.retry_at.filter(|_| row.open.is_none());
-    Some(next_due(job, row)?.max(retry_at.unwrap_or(SystemTime::UNIX_EPOCH)))
+    let next = next_due(job, row)? + plan::delay(job);
+    Some(next.max(retry_at.unwrap_or(SystemTime::UNIX_EPOCH)))
 }
 
 /// By how much it is past the time when it should have started.
 fn overdue(
     job: &JobSettings,
     row: &JobRow,
+    waits_for: &[String],
     all: &[JobSettings],
     seen: &JobsSeen,
 ) -> Option<Duration> {
     let next = next_start(job, row)?;
-    let mut allowed = TICKS + job.splay;
+    let mut allowed = ON_TIME;
     // Those that it waits for are told by themselves.
     let can_run = |name: &String| {
         let is_enabled = all.iter().any(|one| one.name == *name && one.enabled);
         is_enabled && seen.row(name).is_none_or(|row| row.paused.is_none())
     };
-    if !job.depends_on.is_empty() && job.depends_on.iter().all(can_run) {
+    if !waits_for.is_empty() && job.depends_on.iter().all(can_run) {
         allowed += interval(job, next);
     }
     let by = since(next.checked_add(allowed)?, seen.now);

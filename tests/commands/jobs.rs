@@ -1,6 +1,7 @@
 //! `onedrop jobs`: what it tells of jobs, and what it changes on record.
 
 mod asking;
+mod changing;
 mod check;
 
 use std::path::PathBuf;

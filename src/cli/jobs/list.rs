@@ -89,6 +89,9 @@ pub(super) fn next(standing: &JobStanding<'_>, now: SystemTime) -> String {
             };
             format!("paused {} ago{note}", brief(since(pause.at, now)))
         }
+        (None, _) if !standing.waits_for.is_empty() => {
+            format!("waits for {}", standing.waits_for.join(", "))
+        }
         (None, None) => "-".to_owned(),
         (None, Some(next)) if next > now => format!("in {}", brief(since(now, next))),
         (None, Some(next)) => format!("due {} ago", brief(since(next, now))),
@@ -104,12 +107,13 @@ fn holder_of(holder: Option<&LockRow>) -> String {
 }
 
 pub(super) fn as_json(standing: &JobStanding<'_>) -> Value {
-    let JobStanding { job, row, holder, state, next, overdue } = standing;
+    let JobStanding { job, row, holder, state, next, waits_for, overdue } = standing;
     let mut value = record_as_json(&job.name, *row, *holder);
     value["state"] = state.as_str().into();
     value["enabled"] = job.enabled.into();
     value["configured_schedule"] = job.schedule.to_string().into();
     value["next"] = next.map(rfc_3339).into();
+    value["waits_for"] = waits_for.clone().into();
     value["overdue_secs"] = overdue.map(|by| by.as_secs()).into();
     value
 }

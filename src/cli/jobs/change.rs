@@ -1,0 +1,149 @@
+//! `onedrop jobs pause`, `resume`, `reset`, `mark-done`: what an administrator changes in a job's
+//! row. Where a tick or a run changes it at the same moment, it is read and planned again. A run
+//! that goes on is not touched: its end keeps what was changed here.
+
+use std::time::{Instant, SystemTime};
+
+use jiff::tz::TimeZone;
+
+use super::{CommandOutcome, configured, ended, local, told};
+use crate::config::JobSettings;
+use crate::jobs::plan;
+use crate::ledger::{AnyLedger, JobChange, JobRow, JobRun, JobsOnRecord, RandomValue};
+use crate::{telemetry, text};
+
+/// How often a row is planned again that others change all the time.
+const TRIES: usize = 20;
+/// Bytes of a note.
+const NOTE: usize = 500;
+
+/// What a command makes of what is on record.
+enum RowChange {
+    To(Box<(JobRow, Option<JobRun>)>, String),
+    /// There is nothing to change; why, in words.
+    Nothing(String),
+}
+
+impl RowChange {
+    fn to(row: JobRow, said: String) -> Result<RowChange, String> {
+        Ok(RowChange::To(Box::new((row, None)), said))
+    }
+}
+
+pub(super) fn pause(
+    name: &str,
+    note: &str,
+    jobs: &[JobSettings],
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let job = configured(name, jobs)?;
+    let note = text::within(note.trim(), NOTE);
+    change(name, ledger, until, |rows, now| {
+        let row = row_of(name, rows);
+        let is_paused = row.is_some_and(|row| row.paused.is_some());
+        let said = match (is_paused, row.and_then(|row| row.open)) {
+            (true, _) => "was paused already; its note is this one now",
+            (false, Some(_)) => "is paused; the run that has begun goes on",
+            (false, None) => "is paused",
+        };
+        RowChange::to(plan::pause(job, row, &note, now), said.to_owned())
+    })
+}
+
+pub(super) fn resume(
+    name: &str,
+    jobs: &[JobSettings],
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    configured(name, jobs)?;
+    change(name, ledger, until, |rows, now| match row_of(name, rows) {
+        Some(row) if row.paused.is_some() => {
+            RowChange::to(plan::resume(row, now), "is paused no longer".to_owned())
+        }
+        Some(_) | None => Ok(RowChange::Nothing("is not paused".to_owned())),
+    })
+}
+
+pub(super) fn reset(
+    name: &str,
+    jobs: &[JobSettings],
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let job = configured(name, jobs)?;
+    change(name, ledger, until, |rows, now| {
+        let Some(row) = row_of(name, rows) else {
+            return Ok(RowChange::Nothing("is not on record yet".to_owned()));
+        };
+        let row = plan::reset(job, row, now);
+        let said = format!("is as new; {}", due(&row, now));
+        RowChange::to(row, said)
+    })
+}
+
+pub(super) fn mark_done(
+    name: &str,
+    until_due: Option<&str>,
+    jobs: &[JobSettings],
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) -> Result<CommandOutcome, String> {
+    let job = configured(name, jobs)?;
+    let until_due = until_due
+        .map(|text| job.schedule.named_time(text).map_err(|why| format!("--due: {why}")))
+        .transpose()?;
+    change(name, ledger, until, |rows, now| {
+        let (row, run) = plan::mark_done(job, rows, until_due, now)?;
+        let last = local(run.last_due, &TimeZone::UTC);
+        let times = match run.occurrences {
+            0 | 1 => last,
+            count => format!("{count} times up to {last}"),
+        };
+        let said = format!("is done for {times}; {}", due(&row, now));
+        Ok(RowChange::To(Box::new((row, Some(run))), said))
+    })
+}
+
+fn row_of<'a>(name: &str, rows: &'a [JobRow]) -> Option<&'a JobRow> {
+    rows.iter().find(|row| row.name == name)
+}
+
+fn due(row: &JobRow, now: SystemTime) -> String {
+    match row.next_due {
+        Some(due) if due <= now => "due now".to_owned(),
+        Some(due) => format!("due next at {}", local(due, &TimeZone::UTC)),
+        None => "due at its next tick".to_owned(),
+    }
+}
+
+/// Reads, plans and writes, again where the row has changed between.
+fn change(
+    name: &str,
+    ledger: &dyn AnyLedger,
+    until: Instant,
+    plan: impl Fn(&[JobRow], SystemTime) -> Result<RowChange, String>,
+) -> Result<CommandOutcome, String> {
+    for _ in 0..TRIES {
+        let JobsOnRecord { now, jobs: rows } = ledger.jobs(until).map_err(told)?;
+        let seen = row_of(name, &rows).map(|row| row.revision);
+        let (changed, said) = match plan(&rows, now).map_err(|why| format!("{name}: {why}"))? {
+            RowChange::To(changed, said) => (changed, said),
+            RowChange::Nothing(why) => {
+                let err = format!("{name} {why}");
+                return Ok(CommandOutcome { err, ..ended(String::new(), false) });
+            }
+        };
+        let (row, added) = *changed;
+        let added: Vec<JobRun> = added.into_iter().collect();
+        let value = RandomValue::default();
+        let change = JobChange { seen, value, row: &row, added: &added, ended: None };
+        if ledger.change_job(&change, until).map_err(told)? {
+            telemetry::start();
+            tracing::info!("job {name} {said}");
+            return Ok(ended(format!("{name} {said}"), true));
+        }
+    }
+    Err(format!("{name} changes all the time; try again"))
+}
