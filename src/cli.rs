@@ -22,11 +22,13 @@ use crate::text::one_line;
 
 mod check;
 mod deliver;
+mod findings;
 mod input;
 mod jobs;
 mod lmtp;
 mod lock;
 mod migrate;
+mod settle;
 mod trace;
 mod verify;
 mod with_lock;
@@ -60,6 +62,9 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
             load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
         }
         CliCommand::Jobs(args) => jobs::run(args, config, adapters),
+        CliCommand::Settle(args) => {
+            load(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
+        }
         CliCommand::Lock(args) => {
             load(config).and_then(|loaded| lock::run(args, &loaded, adapters))
         }

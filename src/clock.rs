@@ -6,9 +6,16 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
+
+/// A time in UTC, in whole seconds (RFC 3339).
+pub fn utc(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
 
 /// Time, chance and threads.
 pub trait Clock: Send + Sync + Debug {

@@ -42,6 +42,9 @@ pub enum CliCommand {
     /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
     /// (something is) or 75 (failed)
     Verify(VerifyArgs),
+    /// Write Sent copies that were left for later, unless the sender's mail program has saved its
+    /// own; exits 0 (nothing left that needs a person), 1 (something is) or 75 (failed)
+    Settle(SettleArgs),
     /// Run a command while no other host or process holds the same lock; exits as the command does
     WithLock(WithLockArgs),
     /// Show who holds locks, assert one, make one free
@@ -144,6 +147,16 @@ pub struct VerifyArgs {
     /// remove surplus copies that Onedrop wrote
     #[arg(long)]
     pub repair: bool,
+    /// Print findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SettleArgs {
+    /// Say what would be done, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Print findings as JSON
     #[arg(long)]
     pub json: bool,

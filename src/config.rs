@@ -29,10 +29,12 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::directory::Directory;
+use crate::duration;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::net::tls::Tls;
@@ -113,6 +115,10 @@ pub struct SentSettings {
     pub trust: Trust,
     /// Whose top-most Authentication-Results count; empty: nobody's.
     pub authserv_id: String,
+    /// How long the sender's own mail program gets to save its copy. Zero: ours is written with the
+    /// delivery.
+    #[serde(deserialize_with = "time")]
+    pub after: Duration,
     /// The mailbox of the sender's copy.
     pub mailbox: String,
 }
@@ -260,4 +266,9 @@ where
     T: FromStr<Err: Display>,
 {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+/// Reads a length of time.
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    duration::parse(&String::deserialize(from)?).map_err(D::Error::custom)
 }

@@ -39,6 +39,9 @@ pub struct Policy {
     /// How long to wait, in all, for others that hold a lock or a lease. Zero: try once.
     pub wait: Duration,
     pub keep_raw: bool,
+    /// How long a shared copy is left to the sender's own mail program (`onedrop settle`). Zero: it
+    /// is placed now.
+    pub sent_after: Duration,
     pub over_quota: OverQuota,
     /// Whether the store begins on a single copy while the ledger records the message.
     pub begins_early: bool,
@@ -189,7 +192,10 @@ pub struct Means<'a> {
 /// | `append`: OK seen           | a copy, no receipt     | looks: confirms            |
 /// | `confirm`                   | a copy, placed         | sees `placed`              |
 ///
-/// A shared copy (Sent) that the store does not take, or that is in doubt or out of reach, keeps no
+/// A shared copy (Sent) may be left to `onedrop settle` ([`Policy::sent_after`]): then its bytes go
+/// on record, with the time from which on it is due, and no delivery leases it.
+///
+/// A shared copy that the store does not take, or that is in doubt or out of reach, keeps no
 /// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop
 /// verify --repair` places it. Where another delivery holds it, Postfix comes again.
 ///
@@ -264,7 +270,7 @@ fn record(
     phases: &mut Phases,
 ) -> Result<Recorded, Failure> {
     let Means { policy, ledger, deadline, .. } = means;
-    let terms = means.terms();
+    let (terms, claimed) = (means.terms(), job.claimed(policy));
     let nul_runs = job.message.nul_runs();
     let entry = Entry {
         identity: job.message.identity(),
@@ -277,7 +283,7 @@ fn record(
     let mut patience = Patience::new(policy.wait, deadline);
     loop {
         let began = deadline.now();
-        match ledger.record(&entry, attempt, job.destinations, terms, deadline.end()) {
+        match ledger.record(&entry, attempt, claimed, terms, deadline.end()) {
             Err(LedgerError::Contended) => {}
             recorded => {
                 phases.record += deadline.now() - began;
@@ -297,7 +303,8 @@ fn record(
 impl Means<'_> {
     /// How leases are taken.
     pub fn terms(&self) -> LeaseTerms {
-        LeaseTerms { lease: self.policy.lease, join: self.store.append_is_idempotent() }
+        let join = self.store.append_is_idempotent();
+        LeaseTerms { lease: self.policy.lease, join, due: false }
     }
 
     /// Runs `work` and adds to `phase` how long it took.
@@ -315,6 +322,7 @@ impl Policy {
             lease: Duration::from_secs(config.lock.lease_secs),
             wait: Duration::from_secs(config.lock.wait_secs),
             keep_raw: config.ledger.keep_raw,
+            sent_after: config.sent.after,
             over_quota: config.store.over_quota,
             begins_early: true,
             side_by_side: config.lmtp.side_by_side,
@@ -328,6 +336,16 @@ impl<'a> DeliveryRequest<'a> {
         let identity = self.message.identity();
         let key = |one: &Destination| identity.copy_key(&one.account, &one.mailbox);
         self.destinations.iter().map(key).collect()
+    }
+
+    /// The destinations that are claimed now. The others are left to `onedrop settle`; they are
+    /// shared, and so they are the last ones.
+    fn claimed(&self, policy: &Policy) -> &'a [Destination] {
+        let now = match policy.sent_after.is_zero() {
+            true => self.destinations.len(),
+            false => self.destinations.iter().take_while(|one| !one.shared).count(),
+        };
+        &self.destinations[..now]
     }
 
     /// What is to stand in a destination.

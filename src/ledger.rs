@@ -20,6 +20,7 @@ mod port;
 pub mod postgres;
 mod rows;
 mod session;
+mod settling;
 pub mod sqlite;
 mod trace;
 
@@ -27,17 +28,18 @@ pub use jobs::{
     JobChange, JobOutcome, JobPause, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, OUTPUT_BYTES,
 };
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
-pub use on_record::{CopyOnRecord, Standing, Window};
+pub use on_record::{CopyOnRecord, DueTime, Standing, WATCH, Window};
 pub use pooled::PooledLedger;
 pub use port::{
     Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
 };
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
+pub use settling::{Due, Settling};
 use trace::TraceBuilder;
 pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 7;
+pub const SCHEMA_VERSION: i64 = 8;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +71,9 @@ pub enum LedgerError {
     #[error("holds what it should not: {0}")]
     Broken(String),
 }
+
+/// A copy that has been due for longer than that is one that nothing settles.
+pub const OVERDUE: Duration = Duration::from_secs(3600);
 
 fn version_text(found: i64) -> String {
     if found == 0 {
@@ -170,6 +175,8 @@ pub struct LeaseTerms {
     /// idempotent: the copy's lock and the copy's name then exclude a second copy, and epochs need
     /// not.
     pub join: bool,
+    /// Also a copy that is due ([`Due`]), which no delivery leases.
+    pub due: bool,
 }
 
 /// The right to place one copy, until the lease runs out.
@@ -192,7 +199,7 @@ pub enum CopyState {
     Placed(Receipt),
     /// Leased to us.
     Claimed(Claim),
-    /// Leased by a live other.
+    /// Leased by a live other, or due ([`Due`]).
     Busy,
 }
 
@@ -209,7 +216,7 @@ pub struct Recorded {
     pub collision: bool,
     /// The attempt's row.
     pub attempt: i64,
-    /// One for each destination, in their order.
+    /// One for each destination that was to be claimed, in their order.
     pub copies: Vec<CopyState>,
 }
 
@@ -249,11 +256,12 @@ fn wanted_hashes(wanted: &str) -> Vec<Hash> {
 }
 
 /// A copy's state in a word.
-fn copy_state(placed: bool, leased: bool, in_doubt: bool) -> &'static str {
-    match (placed, leased, in_doubt) {
-        (true, _, _) => "placed",
-        (_, true, _) => "leased",
-        (_, _, true) => "in doubt",
-        (false, false, false) => "free",
+fn copy_state(placed: bool, leased: bool, in_doubt: bool, due: bool) -> &'static str {
+    match (placed, leased, in_doubt, due) {
+        (true, ..) => "placed",
+        (_, true, ..) => "leased",
+        (_, _, true, _) => "in doubt",
+        (.., true) => "due",
+        (false, false, false, false) => "free",
     }
 }

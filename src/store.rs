@@ -57,6 +57,7 @@ impl<'a> Copy<'a> {
             has_several_ids: ids > 1,
             needs_proof: false,
             on_record: None,
+            by_id: false,
             at_most: 1,
         }
     }
@@ -94,6 +95,9 @@ pub struct CopySearch<'a> {
     /// The receipt of the copy on record, which is found whatever it is now. It is compared if
     /// another copy is found, or if `needs_proof` says so.
     pub on_record: Option<&'a Receipt>,
+    /// A message with the same first Message-ID counts as well, whatever else it holds, whenever it
+    /// came and whoever wrote it: a mail program's own copy of what was sent.
+    pub by_id: bool,
     /// How many copies to find, beside the one on record.
     pub at_most: usize,
 }
@@ -110,7 +114,7 @@ pub struct FoundCopy {
 }
 
 /// What is known of a message that was found. Only what is on record can be anything but
-/// [`Equal`](Proof::Equal).
+/// [`Equal`](Proof::Equal), or [`SameId`](Proof::SameId) where that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// It has the sought identity; where the store goes by names, the copy's name.
@@ -118,6 +122,9 @@ pub enum Proof {
     /// It has the sought identity, and only its receipt led to it: other copies may be hidden as
     /// well.
     Hidden,
+    /// It has the sought first Message-ID ([`CopySearch::by_id`]), and is not one of ours: it has
+    /// another date than ours, another content, or another name.
+    SameId,
     /// Not compared.
     Assumed,
     /// It is another message.

@@ -25,8 +25,10 @@ use crate::store::{AnyStore, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 mod difference;
 mod doubt;
 mod kept;
+mod settle;
 
 pub use difference::{Difference, Level, News, Tally, Topic};
+pub use settle::settle;
 
 /// How long a call to the store may take.
 const STORE_TIME: Duration = Duration::from_secs(60);
@@ -67,24 +69,10 @@ pub fn verify<'a>(
     store: &dyn AnyStore,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Tally, LedgerError> {
-    let found = ledger.schema_version(plan.ledger_until())?;
-    if found != SCHEMA_VERSION {
-        return Err(LedgerError::Version { found });
-    }
-    let mut verification =
-        Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() };
-    let mut last: Option<CopyOnRecord> = None;
-    loop {
-        let until = plan.ledger_until();
-        let page = ledger.copies_to_verify(&plan.window, last.as_ref(), PAGE, until)?;
-        for copy in &page {
-            verification.one(copy)?;
-        }
-        match page.into_iter().next_back() {
-            Some(copy) => last = Some(copy),
-            None => return Ok(verification.tally),
-        }
-    }
+    Verification::new(plan, ledger, store, tell)?.all(
+        |last, until| ledger.copies_to_verify(&plan.window, last, PAGE, until),
+        Verification::one,
+    )
 }
 
 impl Plan<'_> {
@@ -129,32 +117,54 @@ enum Unverified {
     Ledger(#[from] LedgerError),
 }
 
+impl<'a, 'p> Verification<'a, 'p> {
+    /// # Errors
+    /// The ledger cannot be read, or has another version.
+    fn new(
+        plan: &'a Plan<'p>,
+        ledger: &'a dyn AnyLedger,
+        store: &'a dyn AnyStore,
+        tell: &'a mut dyn FnMut(News<'_>),
+    ) -> Result<Verification<'a, 'p>, LedgerError> {
+        let found = ledger.schema_version(plan.ledger_until())?;
+        if found != SCHEMA_VERSION {
+            return Err(LedgerError::Version { found });
+        }
+        Ok(Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() })
+    }
+
+    /// Does `work` for each copy of all pages.
+    fn all(
+        mut self,
+        page: impl Fn(Option<&CopyOnRecord>, Instant) -> Result<Vec<CopyOnRecord>, LedgerError>,
+        work: impl Fn(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
+    ) -> Result<Tally, LedgerError> {
+        let mut last: Option<CopyOnRecord> = None;
+        loop {
+            let page = page(last.as_ref(), self.plan.ledger_until())?;
+            for copy in &page {
+                self.each(copy, &work)?;
+            }
+            match page.into_iter().next_back() {
+                Some(copy) => last = Some(copy),
+                None => return Ok(self.tally),
+            }
+        }
+    }
+}
+
 impl Verification<'_, '_> {
-    fn one(&mut self, copy: &CopyOnRecord) -> Result<(), LedgerError> {
+    fn each(
+        &mut self,
+        copy: &CopyOnRecord,
+        work: impl Fn(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
+    ) -> Result<(), LedgerError> {
         (self.tell)(News::Next { copy, tally: &self.tally });
         if self.out_of_reach.as_ref() == Some(&copy.destination.account) {
             self.tally.failed += 1;
             return Ok(());
         }
-        let outcome = match (&copy.standing, &copy.kept) {
-            (Standing::Placed { receipt, ago }, _) => match self.find(copy, Some(receipt)) {
-                Ok(found) => self.placed(copy, receipt, *ago, &found),
-                Err(error) => Err(error.into()),
-            },
-            (Standing::Leased, _) => {
-                self.busy(copy, format!("leased by {}", copy.owner));
-                Ok(())
-            }
-            (Standing::Free | Standing::InDoubt { .. }, Some(why)) => self.kept(copy, why),
-            (Standing::InDoubt { lease_left_over }, None) => self.doubt(copy, *lease_left_over),
-            (Standing::Free, None) => {
-                let text = "not placed: the last attempt gave up before it wrote anything, Postfix \
-                            has it or has returned it";
-                self.found(copy, Level::Info, Topic::Missing, None, text);
-                Ok(())
-            }
-        };
-        match outcome {
+        match work(self, copy) {
             Ok(()) => self.tally.copies += 1,
             Err(Unverified::Ledger(error)) => return Err(error),
             Err(Unverified::Store(why)) => {
@@ -166,25 +176,51 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
+    fn one(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+        match (&copy.standing, &copy.kept) {
+            (Standing::Placed { .. }, _) if copy.is_left_to_settle() => Ok(()),
+            (Standing::Placed { receipt, ago }, _) => {
+                let found = self.find(copy, Some(receipt))?;
+                self.placed(copy, receipt, *ago, &found)
+            }
+            (Standing::Leased, _) => {
+                self.busy(copy, format!("leased by {}", copy.owner));
+                Ok(())
+            }
+            _ if copy.is_left_to_settle() => {
+                self.due(copy);
+                Ok(())
+            }
+            (Standing::Free | Standing::InDoubt { .. }, Some(why)) => self.kept(copy, why),
+            (Standing::InDoubt { lease_left_over }, None) => self.doubt(copy, *lease_left_over),
+            (Standing::Free, None) => {
+                let text = "not placed: the last attempt gave up before it wrote anything, Postfix \
+                            has it or has returned it";
+                self.found(copy, Level::Info, Topic::Missing, None, text);
+                Ok(())
+            }
+        }
+    }
+
     /// The copies in the mailbox, newest first.
     fn find(
         &mut self,
         copy: &CopyOnRecord,
         on_record: Option<&Receipt>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
-        let sought = CopySearch {
-            key: &copy_key(copy),
-            identity: &copy.identity,
-            recorded_at: copy.recorded_at,
-            // The ledger does not know how many line ends became CRLF.
-            size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
-            // Nor how many Message-ID fields there are: where it matters, the search must not stop
-            // at one that may be blind.
-            has_several_ids: false,
-            needs_proof: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
-            on_record,
-            at_most: MOST_COPIES,
-        };
+        let until = self.plan.store_until();
+        self.store.find(&copy.destination, &search(copy, &copy_key(copy), on_record), until)
+    }
+
+    /// As `find`, and also what has the same first Message-ID.
+    fn find_by_id(
+        &self,
+        copy: &CopyOnRecord,
+        on_record: Option<&Receipt>,
+    ) -> Result<Vec<FoundCopy>, StoreError> {
+        let key = copy_key(copy);
+        let sought =
+            CopySearch { by_id: true, needs_proof: false, ..search(copy, &key, on_record) };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
     }
 
@@ -349,6 +385,7 @@ impl Verification<'_, '_> {
         match level {
             Level::Info => self.tally.infos += 1,
             Level::Repaired => self.tally.repaired += 1,
+            Level::Settled => self.tally.settled += 1,
             Level::Error => self.tally.errors += 1,
         }
         let message_id =
@@ -369,6 +406,27 @@ impl Verification<'_, '_> {
 /// Whether a second look after the last lease is still to come.
 fn needs_a_look(copy: &CopyOnRecord) -> bool {
     copy.may_be_double && !copy.settled
+}
+
+fn search<'a>(
+    copy: &'a CopyOnRecord,
+    key: &'a Hash,
+    on_record: Option<&'a Receipt>,
+) -> CopySearch<'a> {
+    CopySearch {
+        key,
+        identity: &copy.identity,
+        recorded_at: copy.recorded_at,
+        // The ledger does not know how many line ends became CRLF.
+        size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
+        // Nor how many Message-ID fields there are: where it matters, the search must not stop at
+        // one that may be blind.
+        has_several_ids: false,
+        needs_proof: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
+        on_record,
+        by_id: false,
+        at_most: MOST_COPIES,
+    }
 }
 
 fn copy_key(copy: &CopyOnRecord) -> Hash {

@@ -147,7 +147,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         nul_runs: None,
         at: None,
     };
-    let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite };
+    let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite, due: false };
     let until = deadline.end();
     let inboxes = std::slice::from_ref(&inbox);
     let recorded = ledger.record(&entry, &attempt, inboxes, terms, until).expect("a record");

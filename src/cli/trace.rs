@@ -148,9 +148,17 @@ impl TraceText<'_> {
         let state = match (copy.state.as_str(), &copy.kept) {
             ("placed", _) => {
                 let receipt = copy.receipt.as_deref().unwrap_or_default();
-                format!("placed {}, {receipt}", time(&copy.placed_at))
+                let by = match copy.by_sender {
+                    true => "left to the mail program's own copy",
+                    false => "placed",
+                };
+                format!("{by} {}, {receipt}", time(&copy.placed_at))
             }
             ("leased", _) => format!("{owner} is delivering it until {}", time(&copy.leased_until)),
+            ("due", why) => {
+                let why = why.as_deref().unwrap_or("its bytes are not kept");
+                format!("due at {}: {why}", time(&copy.due_at))
+            }
             (_, Some(why)) => format!("sent copy kept for later: {why}"),
             ("in doubt", None) => {
                 format!("in doubt, {owner} may have written it; the next try looks first")

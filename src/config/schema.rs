@@ -15,6 +15,7 @@ use super::problem::{ensure, no_control_characters, shown_name};
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
 use crate::directory::AccountTemplate;
+use crate::duration;
 use crate::login::LoginForm;
 use crate::schedule;
 
@@ -73,6 +74,7 @@ pub(super) const KEYS: &[Key] = &[
     key("directory.query", "", OptionalText(query)),
     key("sent.trust", "never", Choice(&["never", "authenticated", "header"])),
     key("sent.authserv_id", "", Text(no_control_characters)),
+    key("sent.after", "0s", Text(after)),
     key("sent.mailbox", "Sent", Text(mailbox)),
     key("dedup.by", "content", Choice(&["content", "message-id"])),
     key("lock.wait_secs", "5", Count(0..=DAY)),
@@ -287,6 +289,11 @@ fn login(text: &str) -> Result<(), String> {
 
 fn anything(_: &str) -> Result<(), String> {
     Ok(())
+}
+
+fn after(text: &str) -> Result<(), String> {
+    let time = duration::parse(text)?;
+    ensure(time.as_secs() <= 7 * DAY, "is longer than 7 days")
 }
 
 fn mailbox(text: &str) -> Result<(), String> {

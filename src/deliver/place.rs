@@ -12,8 +12,8 @@ use super::{
 };
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, LedgerError, OpenTurn, RandomValue, Recorded,
-    ToConfirm, Turn,
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LedgerError, OpenTurn, RandomValue,
+    Recorded, ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
 use crate::store::{Need, Receipt, Slot, StoreError};
@@ -21,6 +21,9 @@ use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
+
+/// Why a shared copy is kept that is left to `onedrop settle`.
+const FOR_THE_SENDER: &str = "the sender's mail program may save its own";
 
 /// What a try at a copy came to.
 enum Step {
@@ -95,10 +98,14 @@ impl<'a> Placing<'a> {
         let mut waiting = Vec::new();
         loop {
             let copy = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(state) = self.recorded.copies.get(copy) else { break };
-            if !matches!(state, CopyState::Placed(_)) {
-                let (step, phases) = (Step::Now(state.clone()), Phases::default());
-                waiting.extend(self.try_one(Waiting { copy, step, phases }, &mut early));
+            match self.recorded.copies.get(copy) {
+                Some(CopyState::Placed(_)) => {}
+                Some(state) => {
+                    let (step, phases) = (Step::Now(state.clone()), Phases::default());
+                    waiting.extend(self.try_one(Waiting { copy, step, phases }, &mut early));
+                }
+                None if copy < self.ends.len() => self.leave_until_due(copy),
+                None => break,
             }
         }
         drop(early);
@@ -280,6 +287,22 @@ impl<'a> Placing<'a> {
             Ok(false) => None,
             Err(error) => Some(error.into()),
         }
+    }
+
+    /// Leaves a shared copy to `onedrop settle`: its bytes and its time go on record. Step
+    /// `keep_until_due`. Only if that fails do the recipients' deliveries wait for the copy.
+    fn leave_until_due(&self, copy: usize) {
+        let (ledger, after) = (self.means.ledger, self.means.policy.sent_after);
+        let (message, destination) = (self.recorded.message, &self.job.destinations[copy]);
+        let kept = (self.job.message.shared_copy(), FOR_THE_SENDER);
+        let left =
+            self.insisting(|until| ledger.keep_until_due(message, destination, kept, after, until));
+        let end = match left {
+            Ok(Due::At(at)) => Err(Failure::Due { destination: destination.to_string(), at }),
+            Ok(Due::Placed(receipt)) => Ok(self.placed(copy, receipt, How::AlreadyThere)),
+            Err(error) => Err(error.into()),
+        };
+        self.end(copy, end, Phases::default());
     }
 
     /// A call on which a mail's fate hangs: a ledger that was lost is worth another try. Step

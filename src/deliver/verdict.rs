@@ -3,6 +3,9 @@
 //! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
 //! message that is too large, and what the configuration asks for.
 
+use std::time::SystemTime;
+
+use crate::clock;
 use crate::ledger::LedgerError;
 use crate::outcome::{Outcome, OverQuota, Status};
 use crate::store::StoreError;
@@ -32,6 +35,10 @@ pub enum Failure {
     /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
     KeptForLater { destination: String, why: String },
+    /// A sender's own copy (Sent), whose bytes are on record: `onedrop settle` writes it at that
+    /// time, unless the sender's mail program has.
+    #[error("due {destination} at={}", clock::utc(*.at))]
+    Due { destination: String, at: SystemTime },
     /// The server that was to deliver did not tell what became of the message.
     #[error("{0}")]
     Server(String),
@@ -46,7 +53,7 @@ impl Failure {
     pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
         let text = self.to_string();
         match self {
-            Failure::KeptForLater { .. } => Outcome::Delivered(text),
+            Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::Delivered(text),
             Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
             Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
             Failure::Store(StoreError::OverQuota(_)) => match over_quota {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
-    SCHEMA_VERSION,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
+    Recorded, SCHEMA_VERSION,
 };
 use crate::clock::Clock;
 use crate::directory::{Asked, Destination};
@@ -25,6 +25,7 @@ use rows::Rows;
 mod jobs;
 mod locks;
 mod rows;
+mod settling;
 mod trace;
 mod verify;
 
@@ -220,6 +221,19 @@ impl Ledger for MemoryLedger {
     fn kept(&self, message: i64, _until: Instant) -> Result<Option<String>, LedgerError> {
         self.call("kept", || {
             Ok(self.rows().message(message)?.kept.as_ref().map(|(_, why)| why.clone()))
+        })
+    }
+
+    fn keep_until_due(
+        &self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+        _until: Instant,
+    ) -> Result<Due, LedgerError> {
+        self.call("keep_until_due", || {
+            self.rows().keep_until_due(message, destination, kept, after)
         })
     }
 

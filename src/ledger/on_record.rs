@@ -7,6 +7,10 @@ use crate::directory::Destination;
 use crate::message::Identity;
 use crate::receipt::Receipt;
 
+/// For how long after it wrote a copy `onedrop settle` looks whether the sender's mail program has
+/// saved its own beside it.
+pub const WATCH: Duration = Duration::from_secs(48 * 3600);
+
 /// Which copies to compare.
 #[derive(Debug, Clone, Copy)]
 pub struct Window<'a> {
@@ -45,6 +49,33 @@ pub struct CopyOnRecord {
     pub lease: Duration,
     /// Why it could not be placed, of a shared copy whose bytes are [kept](super::Ledger::keep).
     pub kept: Option<String>,
+    /// From when on it is or was due, if it was left to `onedrop settle`.
+    pub due: Option<DueTime>,
+    /// The receipt is that of the copy which the sender's own mail program saved.
+    pub by_sender: bool,
+    /// As in [`CopyFacts`](super::CopyFacts).
+    pub found_by_look: bool,
+}
+
+/// When a copy is due, by the ledger's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DueTime {
+    /// In whole seconds.
+    pub at: SystemTime,
+    /// That time has come.
+    pub has_come: bool,
+}
+
+impl CopyOnRecord {
+    /// Whether `onedrop settle` alone does anything about it: it is due at some time, or was and is
+    /// watched, or the sender's own mail program saved it.
+    pub fn is_left_to_settle(&self) -> bool {
+        let is_watched = match self.standing {
+            Standing::Placed { ago, .. } => ago < WATCH,
+            Standing::Leased | Standing::InDoubt { .. } | Standing::Free => true,
+        };
+        self.by_sender || self.due.is_some() && is_watched
+    }
 }
 
 /// Where a copy stands, by the ledger's clock.

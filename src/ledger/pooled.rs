@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{
-    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Entry, LeaseTerms, Ledger,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
     LedgerError, OpenTurn, Recorded, Schema, Session, SessionTurn, ToConfirm, ToRecord, Turn, rows,
 };
 use crate::directory::Destination;
@@ -207,6 +207,17 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
 
     fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
         self.call(until, |session| session.kept(message))
+    }
+
+    fn keep_until_due(
+        &self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+        until: Instant,
+    ) -> Result<Due, LedgerError> {
+        self.call(until, |session| session.keep_until_due(message, destination, kept, after))
     }
 
     fn finish(

@@ -11,10 +11,11 @@
 //! release): free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before
 //! the claim); leased --lease runs out--> free, in doubt.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::jobs::Jobs;
 use super::locks::Locks;
+use super::settling::{Due, Settling};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
     LedgerError, Recorded, Trace, TraceFilter, Window,
@@ -95,6 +96,18 @@ pub trait Ledger: Send + Sync {
 
     /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
     fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError>;
+
+    /// Keeps the bytes of a recorded message's shared copy, and `why`, for `onedrop settle`, which
+    /// has it from `after` now on; in one durable transaction. No delivery leases it from here on;
+    /// a lease that lives, and a doubt, stay. Where it is due already, its time and its bytes stay.
+    fn keep_until_due(
+        &self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+        until: Instant,
+    ) -> Result<Due, LedgerError>;
 
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
@@ -234,11 +247,20 @@ pub trait Schema: Send + Sync {
 
 /// All that an adapter is.
 pub trait AnyLedger:
-    Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Jobs + Connections
+    Ledger + Accounts + Proofs + Records + Audit + Settling + Schema + Locks + Jobs + Connections
 {
 }
 
-impl<L: Ledger + Accounts + Proofs + Records + Audit + Schema + Locks + Jobs + Connections>
-    AnyLedger for L
+impl<L> AnyLedger for L where
+    L: Ledger
+        + Accounts
+        + Proofs
+        + Records
+        + Audit
+        + Settling
+        + Schema
+        + Locks
+        + Jobs
+        + Connections
 {
 }

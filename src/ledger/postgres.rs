@@ -27,6 +27,7 @@ mod metered;
 mod proof;
 mod schema;
 mod session;
+mod settling;
 mod target;
 mod together;
 mod trace;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{CopyOnRecord, LedgerError, RandomValue, Standing};
+use super::{CopyOnRecord, Due, DueTime, LedgerError, RandomValue, Standing};
 use crate::directory::Destination;
 use crate::message::Identity;
 use crate::receipt::Receipt;
@@ -78,7 +78,7 @@ pub fn placed_copy(row: &impl SqlRow) -> Result<(Destination, Receipt), LedgerEr
     Ok((destination(row, 0)?, receipt(row, 3)?))
 }
 
-/// 24 columns: see the queries.
+/// 28 columns: see the queries.
 pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
     let (placed_secs_ago, is_leased): (Option<f64>, bool) = (row.cell(13)?, row.cell(14)?);
     let standing = match placed_secs_ago {
@@ -110,7 +110,23 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
         value: random_value(row, 21)?,
         lease: Duration::from_millis(unsigned(22)?),
         kept: row.cell(23)?,
+        due: match row.cell::<Option<i64>>(24)? {
+            Some(at) => Some(DueTime { at: time(at), has_come: row.cell(25)? }),
+            None => None,
+        },
+        by_sender: row.cell(26)?,
+        found_by_look: row.cell(27)?,
     })
+}
+
+/// Whether it is placed, its receipt (3), when it is due, whether its bytes are kept. `None`: it is
+/// still to be kept until it is due.
+pub fn due(row: &impl SqlRow) -> Result<Option<Due>, LedgerError> {
+    if row.cell(0)? {
+        return Ok(Some(Due::Placed(receipt(row, 1)?)));
+    }
+    let (at, is_kept): (Option<i64>, bool) = (row.cell(4)?, row.cell(5)?);
+    Ok(at.filter(|_| is_kept).map(|at| Due::At(time(at))))
 }
 
 /// Seconds since 1970; 0 for a time before.

@@ -6,11 +6,11 @@
 //! A call means what the port's of the same name means. One that fails with `Contended`, or that is
 //! refused as a statement, leaves the session usable.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Entry, LeaseTerms, LedgerError, Recorded,
-    ToConfirm,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
+    Recorded, ToConfirm,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -86,6 +86,14 @@ pub trait Session: Send {
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError>;
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
 

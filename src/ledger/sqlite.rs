@@ -20,7 +20,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavio
 use super::pooled::Traits;
 use super::rows::{Cell, SqlRow};
 use super::{
-    Attempt, AttemptEnd, Claim, Committed, CopyState, LeaseTerms, LedgerError, PooledLedger,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PooledLedger,
     SCHEMA_VERSION, Session, SessionTurn, ToConfirm, ToRecord, rows,
 };
 use crate::byte_lock;
@@ -38,6 +38,7 @@ mod locks;
 mod migrate;
 mod proof;
 mod record;
+mod settling;
 mod trace;
 mod verify;
 
@@ -354,6 +355,21 @@ impl Session for SqliteSession {
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
         copies::kept(&self.connection, message)
+    }
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        match copies::due(&self.connection, message, destination)? {
+            Some(due) => Ok(due),
+            None => self.write(|tx, now| {
+                copies::keep_until_due(tx, now, message, destination, kept, after)
+            }),
+        }
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {

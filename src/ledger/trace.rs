@@ -70,7 +70,7 @@ pub struct TracePart {
 pub struct TraceCopy {
     pub account: String,
     pub mailbox: String,
-    /// `placed`, `leased`, `in doubt` or `free`.
+    /// `placed`, `leased`, `in doubt`, `due` or `free`.
     pub state: String,
     pub receipt: Option<String>,
     pub placed_at: Option<String>,
@@ -81,6 +81,10 @@ pub struct TraceCopy {
     pub found_by_look: bool,
     /// Why a shared copy could not be placed whose bytes are kept until it is.
     pub kept: Option<String>,
+    /// From when on `onedrop settle` has the copy, or had it.
+    pub due_at: Option<String>,
+    /// The receipt is that of the copy which the sender's own mail program saved.
+    pub by_sender: bool,
 }
 
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -187,16 +191,18 @@ impl TraceBuilder {
     }
 
     /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (3), when it
-    /// was placed, epoch, owner, end of the lease, the facts (2), why its bytes are kept.
+    /// was placed, epoch, owner, end of the lease, the facts (2), why its bytes are kept, when
+    /// it is due, whether the sender's mail program saved it.
     pub fn copy(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
         let receipt = rows::receipt(row, 6)
             .map_or_else(|_| "not understood".to_owned(), |receipt| receipt.to_string());
+        let due_at: Option<String> = row.cell(16)?;
         let copy = TraceCopy {
             account: row.cell(1)?,
             mailbox: row.cell(2)?,
-            state: copy_state(placed, row.cell(4)?, row.cell(5)?).to_owned(),
+            state: copy_state(placed, row.cell(4)?, row.cell(5)?, due_at.is_some()).to_owned(),
             receipt: placed.then_some(receipt),
             placed_at: row.cell(9)?,
             epoch: row.cell(10)?,
@@ -205,6 +211,8 @@ impl TraceBuilder {
             nul_replaced: row.cell(13)?,
             found_by_look: row.cell(14)?,
             kept: row.cell(15)?,
+            due_at,
+            by_sender: row.cell(17)?,
         };
         self.of(row)?.copies.push(copy);
         Ok(())

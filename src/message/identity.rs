@@ -98,6 +98,13 @@ impl Identity {
         Identity { message_id, id_hash, digest }
     }
 
+    /// Whether the message in `bytes`, whose header is enough, has this first Message-ID; never
+    /// where there is none.
+    pub fn has_same_id(&self, bytes: &[u8]) -> bool {
+        let (header, _) = split(bytes);
+        self.message_id.is_some() && first_message_id(header) == self.message_id
+    }
+
     /// Names this message's copy in one mailbox.
     pub fn copy_key(&self, account: &str, mailbox: &str) -> Hash {
         lock_key::copy_hash(&self.id_hash, &self.digest, account, mailbox)

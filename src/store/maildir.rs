@@ -31,6 +31,7 @@ use lock::{CopyLock, LOCKS};
 mod copies;
 mod file;
 mod lock;
+mod same_id;
 mod sync;
 
 /// Maildir++: tells a folder from an INBOX.
@@ -260,7 +261,10 @@ impl Mailboxes for MaildirStore {
         _until: Instant,
     ) -> Result<Vec<FoundCopy>, StoreError> {
         let name = file_name(sought.key, sought.recorded_at);
-        copies::find(&self.folder(destination)?, &name, sought)
+        let folder = self.folder(destination)?;
+        let mut found = if sought.by_id { same_id::find(&folder, &name, sought)? } else { vec![] };
+        found.extend(copies::find(&folder, &name, sought)?);
+        Ok(found)
     }
 
     fn remove_double(

@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
-use crate::message::Identity;
+use crate::message::{DedupBy, Identity};
 use crate::pool::Connections;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -47,13 +47,22 @@ impl Stored {
         }
     }
 
+    fn has_same_id(&self, sought: &CopySearch<'_>) -> bool {
+        sought.by_id && sought.identity.has_same_id(&self.bytes)
+    }
+
     fn found(&self, receipt: Receipt, sought: &CopySearch<'_>) -> FoundCopy {
         let is_equal = self.identity == *sought.identity;
         FoundCopy {
             receipt,
             has_our_date: self.date == sought.recorded_at,
             marked_deleted: self.marked_deleted,
-            proof: if is_equal { Proof::Equal } else { Proof::Foreign },
+            proof: match is_equal {
+                true if !sought.by_id || self.date == sought.recorded_at => Proof::Equal,
+                _ if self.has_same_id(sought) => Proof::SameId,
+                true => Proof::Equal,
+                false => Proof::Foreign,
+            },
         }
     }
 }
@@ -121,6 +130,25 @@ impl MemoryStore {
     /// Lets the owner of a mailbox have their way with what is in it, oldest first.
     pub fn meddle(&self, account: &str, mailbox: &str, with: impl FnOnce(&mut Vec<Stored>)) {
         with(self.shared().mailboxes.entry((account.to_owned(), mailbox.to_owned())).or_default());
+    }
+
+    /// Lets the owner's mail program save a message.
+    pub fn save(&self, account: &str, mailbox: &str, bytes: &[u8], date: SystemTime) {
+        let mut shared = self.shared();
+        shared.next_uid += 1;
+        let uid = shared.next_uid;
+        let stored = Stored {
+            uid,
+            key: lock_key::name_hash(&format!("saved {uid}")),
+            bytes: bytes.to_vec(),
+            seen: true,
+            date,
+            marked_deleted: false,
+            renamed: false,
+            identity: Identity::of(bytes, DedupBy::Content),
+        };
+        let place = (account.to_owned(), mailbox.to_owned());
+        shared.mailboxes.entry(place).or_default().push(stored);
     }
 
     /// The appends whose last bytes are out and that have not taken effect, by their numbers, which
@@ -201,8 +229,8 @@ fn found_by_identity<'a>(
     let day_before = sought.recorded_at.checked_sub(DAY);
     let mut left = sought.at_most;
     let is_sought = |stored: &&Stored| {
-        let is_equal =
-            stored.identity == *sought.identity && Some(stored.date) >= day_before && left > 0;
+        let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before;
+        let is_equal = (is_equal || stored.has_same_id(sought)) && left > 0;
         let is_on_record = sought.on_record == Some(&receipt(stored.uid));
         left -= usize::from(is_equal && !is_on_record);
         is_on_record || is_equal
@@ -216,14 +244,22 @@ fn found_by_name<'a>(
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
     let name = file_name(sought.key, sought.recorded_at);
-    let mut found: Vec<FoundCopy> = stored
-        .filter(|stored| stored.name() == name)
-        .map(|stored| stored.found(Receipt::Name(stored.file()), sought))
+    let (ours, others): (Vec<_>, Vec<_>) = stored.partition(|stored| stored.name() == name);
+    let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
+    let mut same_id: Vec<FoundCopy> = same_id
+        .map(|stored| FoundCopy {
+            proof: Proof::SameId,
+            ..stored.found(Receipt::Name(stored.name()), sought)
+        })
         .collect();
+    let mut found: Vec<FoundCopy> =
+        ours.into_iter().map(|stored| stored.found(Receipt::Name(stored.file()), sought)).collect();
     found.sort_by_key(|one| !one.marked_deleted);
     if let Some(keeper) = found.last_mut() {
         keeper.receipt = Receipt::Name(name);
+        keeper.proof = Proof::Equal;
     }
+    found.splice(..0, same_id.drain(..));
     let skip = found.len().saturating_sub(sought.at_most);
     found.split_off(skip)
 }
@@ -360,7 +396,9 @@ impl Mailboxes for MemoryStore {
                 return Err(StoreError::NotStored(format!("{double} names no message")));
             }
             let mailbox = shared.mailboxes.entry(place(destination)).or_default();
-            let is_double = |one: &Stored| self.exact(one) == *double && !one.marked_deleted;
+            let is_double = |one: &Stored| {
+                [self.exact(one), self.receipt(one)].contains(double) && !one.marked_deleted
+            };
             let is_keeper = |one: &Stored| {
                 !is_double(one) && self.receipt(one) == *keeper && !one.marked_deleted
             };

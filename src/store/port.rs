@@ -92,8 +92,9 @@ pub trait Slot {
 pub trait Mailboxes: Send + Sync {
     /// Finds the copies of one message in `destination`, the newest first: those whose identity is
     /// the sought one, among messages not older than the day before `recorded_at`, and the one that
-    /// `on_record` names. Nothing is changed, and nothing marked as read. A store whose append is
-    /// idempotent need only find what has the copy's name.
+    /// `on_record` names; with `by_id`, those with its first Message-ID as well. Nothing is
+    /// changed, and nothing marked as read. A store whose append is idempotent need only find what
+    /// has the copy's name, or its Message-ID.
     ///
     /// # Errors
     /// As for [`Slot::look`].

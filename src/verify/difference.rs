@@ -16,6 +16,8 @@ pub enum Level {
     Info,
     /// Was wrong, and is no longer.
     Repaired,
+    /// Was left for later, and is done.
+    Settled,
     /// Still to be mended, by `--repair` or by the next attempt to deliver.
     Error,
 }
@@ -38,6 +40,8 @@ pub enum Topic {
     Missing,
     /// A shared copy that could not be placed, and whose bytes the ledger keeps.
     Kept,
+    /// A shared copy that was left to the sender's own mail program, and is due at a time.
+    Due,
     /// Another delivery has it.
     Busy,
 }
@@ -78,7 +82,7 @@ pub struct Tally {
     pub infos: u64,
     pub repaired: u64,
     pub errors: u64,
-    /// Placed copies whose second look was taken.
+    /// Placed copies whose second look was taken; by `settle`, what was left for later.
     pub settled: u64,
     /// Copies that could not be compared.
     pub failed: u64,

@@ -73,7 +73,7 @@ impl<'a> Verification<'a, '_> {
     /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.
     fn claim(&self, copy: &CopyOnRecord) -> Result<Option<OwnTurn<'a>>, LedgerError> {
         let (ledger, until) = (self.ledger, self.plan.ledger_until());
-        let terms = LeaseTerms { lease: self.plan.lease, join: false };
+        let terms = LeaseTerms { lease: self.plan.lease, join: false, due: false };
         let wanted = std::slice::from_ref(&copy.destination);
         let states = ledger.claim(copy.message, wanted, self.plan.by, terms, until)?;
         let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::difference::{Level, Topic};
 use super::{Unverified, Verification};
 use crate::deadline::Deadline;
-use crate::deliver::{self, DeliveryRequest, Failure, Means, Policy};
+use crate::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
 use crate::envelope::Envelope;
-use crate::ledger::{CopyOnRecord, Ledger, LedgerError, Recorded};
+use crate::ledger::{Attempt, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::{DedupBy, Message};
 use crate::outcome::OverQuota;
 use crate::store::Store;
@@ -22,72 +22,132 @@ impl Verification<'_, '_> {
             self.found(copy, Level::Error, Topic::Kept, None, text);
             return Ok(());
         }
+        let Some(message) = self.kept_message(copy, Topic::Kept)? else { return Ok(()) };
+        let (by, deadline) = (self.plan.by, self.deadline());
+        let join = self.store.append_is_idempotent();
+        let terms = LeaseTerms { lease: self.plan.lease, join, due: false };
+        let state = self.claim_kept(copy, by, terms)?;
+        match self.place_kept(copy, &message, by, state, &deadline) {
+            Ok(placed) => {
+                let text =
+                    format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
+                self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
+                Ok(())
+            }
+            Err(failure) => self.not_placed(copy, Topic::Kept, failure, &deadline),
+        }
+    }
+
+    /// The time in which a copy is placed, from now on; it begins before its lease.
+    pub(super) fn deadline(&self) -> Deadline {
+        let (total, answer) = self.plan.time;
+        Deadline::by(Arc::clone(self.plan.clock), total, answer)
+    }
+
+    /// The message whose bytes are kept; `None`, and said so, where they are not there or not its.
+    pub(super) fn kept_message(
+        &mut self,
+        copy: &CopyOnRecord,
+        topic: Topic,
+    ) -> Result<Option<Message>, LedgerError> {
         let Some(bytes) = self.ledger.kept_bytes(copy.message, self.plan.ledger_until())? else {
-            self.busy(copy, "placed meanwhile");
-            return Ok(());
+            match copy.kept {
+                Some(_) => self.busy(copy, "placed meanwhile"),
+                None => self.found(copy, Level::Error, topic, None, "its bytes are not kept"),
+            }
+            return Ok(None);
         };
         // dedup.by may have been another when it came in.
         let kinds =
             [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
-        let Some(message) = kinds.into_iter().find(|message| *message.identity() == copy.identity)
-        else {
+        let message = kinds.into_iter().find(|message| *message.identity() == copy.identity);
+        if message.is_none() {
             let text = "the bytes that are kept are another message's: they stay";
-            self.found(copy, Level::Error, Topic::Kept, None, text);
-            return Ok(());
-        };
-        let destinations = [copy.destination.clone()];
+            self.found(copy, Level::Error, topic, None, text);
+        }
+        Ok(message)
+    }
+
+    pub(super) fn claim_kept(
+        &self,
+        copy: &CopyOnRecord,
+        by: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<CopyState, LedgerError> {
+        let wanted = std::slice::from_ref(&copy.destination);
+        let states =
+            self.ledger.claim(copy.message, wanted, by, terms, self.plan.ledger_until())?;
+        Ok(states.into_iter().next().unwrap_or(CopyState::Busy))
+    }
+
+    /// Places a copy of which the claim came to `state`.
+    pub(super) fn place_kept(
+        &self,
+        copy: &CopyOnRecord,
+        message: &Message,
+        by: &Attempt,
+        state: CopyState,
+        deadline: &Deadline,
+    ) -> CopyResult {
         let policy = Policy {
             lease: self.plan.lease,
             wait: Duration::ZERO,
             keep_raw: false,
+            sent_after: Duration::ZERO,
             over_quota: OverQuota::Defer,
             begins_early: false,
             side_by_side: 1,
         };
-        let (total, answer) = self.plan.time;
-        let deadline = Deadline::by(Arc::clone(self.plan.clock), total, answer);
-        let (ledger, store): (&dyn Ledger, &dyn Store) = (self.ledger, self.store);
-        let means = Means { policy: &policy, ledger, store, deadline: &deadline, watch: &() };
-        let (by, until) = (self.plan.by, self.plan.ledger_until());
+        let store: &dyn Store = self.store;
+        let means = Means { policy: &policy, ledger: self.ledger, store, deadline, watch: &() };
         let recorded = Recorded {
             message: copy.message,
             recorded_at: copy.recorded_at,
             is_new: false,
             collision: false,
             attempt: 0, // none: nobody but this run has asked for it
-            copies: ledger.claim(copy.message, &destinations, by, means.terms(), until)?,
+            copies: vec![state],
         };
         let job = DeliveryRequest {
-            message: &message,
+            message,
             envelope: &Envelope::default(),
             accounts: &[],
-            destinations: &destinations,
+            destinations: std::slice::from_ref(&copy.destination),
             heads: &[],
             host: &by.host,
             started: deadline.now(),
             one_ending: false,
         };
-        match deliver::place(&job, means, by, &recorded) {
-            Ok(placed) => {
-                let text =
-                    format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
-                self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
-            }
-            Err(Failure::KeptForLater { why, .. }) => {
+        deliver::place(&job, means, by, &recorded)
+    }
+
+    /// A kept copy that stays kept, or that another has.
+    pub(super) fn not_placed(
+        &mut self,
+        copy: &CopyOnRecord,
+        topic: Topic,
+        failure: Failure,
+        deadline: &Deadline,
+    ) -> Result<(), Unverified> {
+        match failure {
+            Failure::KeptForLater { why, .. } => {
                 // What takes that long takes as long for the account's next copy.
-                if deadline.now() - job.started >= answer {
+                if deadline.left() + self.plan.time.1 <= self.plan.time.0 {
                     self.out_of_reach = Some(copy.destination.account.clone());
                 }
                 let text = format!("still not placed, its bytes stay kept: {why}");
-                self.found(copy, Level::Error, Topic::Kept, None, text);
+                self.found(copy, Level::Error, topic, None, text);
+                Ok(())
             }
-            Err(Failure::Ledger(
+            Failure::Ledger(
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
                 | LedgerError::Version { .. }),
-            )) => return Err(error.into()),
-            Err(failure) => self.busy(copy, failure.to_string()),
+            ) => Err(error.into()),
+            failure => {
+                self.busy(copy, failure.to_string());
+                Ok(())
+            }
         }
-        Ok(())
     }
 }

@@ -157,7 +157,7 @@ fn while_another_holds_the_lock() {
             nul_runs: None,
             at: None,
         };
-        let terms = LeaseTerms { lease: Duration::from_secs(90), join: true };
+        let terms = LeaseTerms { lease: Duration::from_secs(90), join: true, due: false };
         let recorded = other
             .record(&entry, &Attempt::default(), std::slice::from_ref(&inbox), terms, until)
             .expect("record");

@@ -150,8 +150,8 @@ pub fn a_call_made_again_finds_its_own_lease(rig: &dyn Rig) {
 pub fn a_lease_is_as_long_as_its_owner_said(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
     let mail = mail("length");
-    let long = LeaseTerms { lease: Duration::from_secs(150), join: false };
-    let short = LeaseTerms { lease: Duration::from_secs(5), join: false };
+    let long = LeaseTerms { lease: Duration::from_secs(150), join: false, due: false };
+    let short = LeaseTerms { lease: Duration::from_secs(5), join: false, due: false };
     assert!(matches!(
         a.try_record(&mail, &[inbox()], long).expect("record").copies[0],
         CopyState::Claimed(_)

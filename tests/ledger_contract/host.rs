@@ -56,6 +56,9 @@ pub trait Rig: Sync {
              DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
+             DROP INDEX onedrop_copy_due; DROP INDEX onedrop_copy_watched;
+             ALTER TABLE onedrop_copy DROP COLUMN due_at;
+             ALTER TABLE onedrop_copy DROP COLUMN by_sender;
              ALTER TABLE onedrop_copy DROP COLUMN value;
              ALTER TABLE onedrop_copy DROP COLUMN lease_value;
              ALTER TABLE onedrop_copy DROP COLUMN lease_ms;
@@ -194,6 +197,36 @@ impl Host {
 
     pub fn kept_bytes(&self, message: i64) -> Option<Vec<u8>> {
         self.0.kept_bytes(message, soon()).expect("kept bytes")
+    }
+
+    pub fn keep_until_due(
+        &self,
+        message: i64,
+        destination: &Destination,
+        bytes: &[u8],
+        after: Duration,
+    ) -> Due {
+        let due = self.0.keep_until_due(message, destination, (bytes, "later"), after, soon());
+        due.expect("kept until due")
+    }
+
+    /// Leases a copy as `onedrop settle` does.
+    pub fn claim_due(&self, message: i64, destination: &Destination) -> CopyState {
+        let terms = LeaseTerms { due: true, ..LEASE };
+        let wanted = std::slice::from_ref(destination);
+        self.claim_again(message, wanted, &attempt("settle"), terms).remove(0)
+    }
+
+    pub fn to_settle(&self, watch: Duration) -> Vec<CopyOnRecord> {
+        self.0.copies_to_settle(watch, None, 100, soon()).expect("copies to settle")
+    }
+
+    pub fn leave_to_sender(&self, claim: &Claim, was: Option<&Receipt>, is: &Receipt) -> bool {
+        self.0.leave_to_sender(claim, was, is, soon()).expect("left to the sender")
+    }
+
+    pub fn is_of_another(&self, copy: &CopyOnRecord, receipt: &Receipt) -> bool {
+        self.0.is_of_another(copy, receipt, soon()).expect("an answer")
     }
 
     /// Ends the attempt that [`Host::record`] put on record.

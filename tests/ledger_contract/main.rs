@@ -17,6 +17,7 @@ mod receipts;
 mod recording;
 mod rigs;
 mod schema;
+mod settling;
 mod sqlite;
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,9 +34,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::{
-    AnyLedger, Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry,
-    LeaseTerms, LedgerError, OpenTurn, RandomValue, Recorded, SCHEMA_VERSION, Standing, ToConfirm,
-    Trace, TraceFilter, Turn, Window,
+    AnyLedger, Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Due,
+    Entry, LeaseTerms, LedgerError, OpenTurn, RandomValue, Recorded, SCHEMA_VERSION, Standing,
+    ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -144,6 +145,14 @@ macro_rules! ledger_contract {
                     a_copy_is_settled_where_it_is_as_it_was_read,
                     the_latest_copies_are_those_placed_of_the_newest_rows,
                     a_way_that_was_proven_is_on_record_until_it_was_seen_to_be_wrong,
+                }
+                settling {
+                    a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept,
+                    a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt,
+                    what_settle_has_to_do_comes_in_pages_by_account,
+                    a_copy_is_left_to_the_sender_where_it_is_as_it_was_read,
+                    a_copy_written_for_another_message_is_told_from_the_senders_own,
+                    of_twenty_that_settle_one_copy_one_gets_it,
                 }
                 handles {
                     a_session_that_died_while_it_was_kept_costs_no_call_an_error,

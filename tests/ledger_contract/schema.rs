@@ -94,7 +94,8 @@ pub fn a_ledger_of_version_1_is_refused_until_it_is_migrated(rig: &dyn Rig) {
             "0004_lighter",
             "0005_mended",
             "0006_locks",
-            "0007_jobs"
+            "0007_jobs",
+            "0008_settle"
         ]
     );
     assert!(host.record(&mail("refused"), &[inbox()]).is_new);

@@ -134,7 +134,7 @@ fn a_second_claim_has_its_owner_and_its_value_and_shortens_no_lease() {
     assert_eq!(rows[0].owner, "mx2:42");
 
     // Joined, for a shorter time; named twice, which leases it once.
-    let short = LeaseTerms { lease: Duration::from_secs(10), join: true };
+    let short = LeaseTerms { lease: Duration::from_secs(10), join: true, due: false };
     claim(&[inbox(), inbox()], &third, short);
     let again = claim(&[inbox()], &third, LeaseTerms { join: false, ..short });
     assert!(matches!(again[..], [CopyState::Claimed(_)]), "its own lease: {again:?}");

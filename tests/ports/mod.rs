@@ -8,8 +8,9 @@ use onedrop::directory::Destination;
 use onedrop::ledger::{Attempt, AttemptEnd, LeaseTerms, RandomValue};
 use onedrop::message::{DedupBy, Message};
 
-pub const LEASE: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: false };
-pub const JOIN: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: true };
+pub const LEASE: LeaseTerms =
+    LeaseTerms { lease: Duration::from_secs(90), join: false, due: false };
+pub const JOIN: LeaseTerms = LeaseTerms { lease: Duration::from_secs(90), join: true, due: false };
 
 /// Later than any test runs.
 pub fn soon() -> Instant {

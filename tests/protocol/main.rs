@@ -13,6 +13,7 @@ mod others;
 mod phases;
 mod script;
 mod sent;
+mod settle;
 mod turns;
 mod verify;
 mod way;

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use onedrop::clock::{Clock, SystemClock};
 use onedrop::deadline::Deadline;
@@ -12,12 +12,13 @@ use onedrop::directory::Destination;
 use onedrop::envelope::Envelope;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter,
+    Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter, Window,
 };
 use onedrop::message::Message;
 use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Store, StoreError};
+use onedrop::verify::{self, Difference, News, Plan, Tally};
 
 use crate::ports::{LEASE, attempt, soon};
 use crate::script::{LedgerFault, Script, StoreFault, Watched};
@@ -71,6 +72,18 @@ pub struct Delivery {
     /// Addresses that nobody has, before those of the destinations' accounts.
     pub strangers: Vec<&'static str>,
     begins_early: bool,
+    sent_after: Duration,
+}
+
+/// What came of `onedrop settle`.
+#[derive(Debug)]
+pub struct Settled {
+    pub findings: Vec<Difference>,
+    pub failed: Vec<String>,
+    /// `None`: it died, or the ledger failed.
+    pub tally: Option<Tally>,
+    pub ledger_calls: Vec<&'static str>,
+    pub store_calls: Vec<&'static str>,
 }
 
 /// What became of a delivery.
@@ -143,6 +156,7 @@ impl World {
             over_quota: OverQuota::Defer,
             strangers: Vec::new(),
             begins_early: false,
+            sent_after: Duration::ZERO,
         }
     }
 
@@ -286,6 +300,46 @@ impl Delivery {
         Delivery { wait, ..self }
     }
 
+    /// The shared copy is left to `onedrop settle`, for so long.
+    pub fn leaving_sent(self, sent_after: Duration) -> Delivery {
+        Delivery { sent_after, ..self }
+    }
+
+    /// Runs `onedrop settle` in place of a delivery.
+    pub fn settle(self) -> Settled {
+        self.settle_as(true)
+    }
+
+    pub fn settle_as(self, repair: bool) -> Settled {
+        let by = attempt("settler");
+        let clock = Arc::clone(self.deadline.clock());
+        let plan = Plan {
+            window: Window { since: UNIX_EPOCH, account: None },
+            repair,
+            lease: LEASE.lease,
+            time: (Duration::from_secs(60), Duration::from_secs(20)),
+            clock: &clock,
+            by: &by,
+        };
+        let (mut findings, mut failed) = (Vec::new(), Vec::new());
+        let mut tell = |news: News<'_>| match news {
+            News::Found(finding) => findings.push(finding),
+            News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
+            News::Next { .. } => {}
+        };
+        let run = || verify::settle(&plan, &*self.ledger, &self.store, &mut tell);
+        let tally = catch_unwind(AssertUnwindSafe(run)).ok().and_then(Result::ok);
+        let tally = tally.filter(|_| !self.script.state().is_dead);
+        let state = self.script.state();
+        Settled {
+            findings,
+            failed,
+            tally,
+            ledger_calls: state.ledger_calls.clone(),
+            store_calls: state.store_calls.clone(),
+        }
+    }
+
     /// The store begins before the record.
     pub fn early(self) -> Delivery {
         Delivery { begins_early: true, ..self }
@@ -350,6 +404,7 @@ impl Delivery {
         let policy = Policy {
             lease: LEASE.lease,
             wait: self.wait,
+            sent_after: self.sent_after,
             keep_raw: false,
             over_quota,
             begins_early: self.begins_early,

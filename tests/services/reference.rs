@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use onedrop::config::{Config, job_keys};
 use onedrop::deliver::Failure;
@@ -175,6 +176,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Contended(text()),
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
+        Failure::Due { destination: text(), at: SystemTime::UNIX_EPOCH },
         Failure::Server(text()),
         Failure::Setup(text()),
         Failure::Internal(text()),
@@ -216,6 +218,7 @@ fn is_known(failure: &Failure) {
         | Failure::Contended(_)
         | Failure::Deadline { .. }
         | Failure::KeptForLater { .. }
+        | Failure::Due { .. }
         | Failure::Server(_)
         | Failure::Setup(_)
         | Failure::Internal(_) => {}

@@ -2,13 +2,13 @@
 //! its rules may be taken away.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Entry, LeaseTerms, Ledger,
+    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
     LedgerError, RandomValue, Recorded, ToConfirm, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
@@ -113,6 +113,17 @@ impl Ledger for DeliverysLedger {
 
     fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
         self.ledger.kept(message, until)
+    }
+
+    fn keep_until_due(
+        &self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+        until: Instant,
+    ) -> Result<Due, LedgerError> {
+        self.ledger.keep_until_due(message, destination, kept, after, until)
     }
 
     fn finish(

@@ -166,7 +166,7 @@ impl World {
             nul_runs: None,
             at: None,
         };
-        let terms = LeaseTerms { lease: LEASE, join: false };
+        let terms = LeaseTerms { lease: LEASE, join: false, due: false };
         let (crashed, soon) = (Attempt::default(), self.clock(None).now());
         let recorded = self.ledger.record(&entry, &crashed, &self.destinations(), terms, soon);
         recorded.expect("a record");
@@ -451,6 +451,7 @@ impl Seat {
             lease: if without == Some(Without::Lease) { Duration::ZERO } else { LEASE },
             wait: plan.wait,
             keep_raw: false,
+            sent_after: Duration::ZERO,
             over_quota: OverQuota::Defer,
             side_by_side: if is_alone { 1 } else { 3 },
             begins_early: plan.begins_early,

@@ -242,6 +242,7 @@ fn find_as(
         has_several_ids: false,
         needs_proof,
         on_record,
+        by_id: false,
         at_most: 100,
     };
     store.find(destination, &sought, soon()).expect("find")

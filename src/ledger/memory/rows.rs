@@ -8,8 +8,8 @@ use crate::clock::Clock;
 use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Entry, JobRow, JobRun, LeaseTerms,
-    LedgerError, LockHolder, RandomValue, Recorded, recorded_secs, rows,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
+    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, recorded_secs, rows,
 };
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
@@ -94,6 +94,8 @@ pub struct CopyRow {
     /// The epoch of the claim that confirmed.
     pub placed_epoch: i64,
     pub settled: bool,
+    pub due_at: Option<Duration>,
+    pub by_sender: bool,
 }
 
 /// A slot of a named lock, as long as the ledger lives.
@@ -198,15 +200,13 @@ impl Rows {
     ) -> CopyState {
         let now = self.time.now();
         let until = now + terms.lease;
-        let is_it =
-            |row: &CopyRow| row.message == message && row.destination.is_same_mailbox(destination);
-        let index = self.copies.iter().position(is_it).unwrap_or_else(|| {
-            self.copies.push(CopyRow::free(message, destination));
-            self.copies.len() - 1
-        });
+        let index = self.copy_of(message, destination);
         let row = &mut self.copies[index];
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
+        }
+        if row.due_at.is_some() && !terms.due {
+            return CopyState::Busy;
         }
         let is_own = row.lease_value == owner.value && !is_named_before;
         if row.leased_until.is_some_and(|until| until > now) {
@@ -227,6 +227,16 @@ impl Rows {
         row.leased_until = row.leased_until.max(Some(until));
         let (copy, value) = (index as i64 + 1, row.value);
         CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt: row.prior_doubt })
+    }
+
+    /// The index of the copy's row, which is made if it is not there.
+    fn copy_of(&mut self, message: i64, destination: &Destination) -> usize {
+        let is_it =
+            |row: &CopyRow| row.message == message && row.destination.is_same_mailbox(destination);
+        self.copies.iter().position(is_it).unwrap_or_else(|| {
+            self.copies.push(CopyRow::free(message, destination));
+            self.copies.len() - 1
+        })
     }
 
     pub fn copy(&mut self, id: i64, value: RandomValue) -> Result<&mut CopyRow, LedgerError> {
@@ -305,6 +315,25 @@ impl Rows {
         Ok(true)
     }
 
+    pub fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        let (now, index) = (self.time.now(), self.copy_of(message, destination));
+        let row = &mut self.copies[index];
+        if let Some(receipt) = &row.receipt {
+            return Ok(Due::Placed(receipt.clone()));
+        }
+        row.destination.shared = true;
+        let at = *row.due_at.get_or_insert(now + after);
+        let (bytes, why) = kept;
+        self.message(message)?.kept.get_or_insert_with(|| (bytes.to_vec(), why.to_owned()));
+        Ok(Due::At(rows::time(rows::whole_secs(wall_clock(at)))))
+    }
+
     /// Puts an attempt's end on record.
     pub fn end(&mut self, attempt: i64, end: &AttemptEnd) {
         let index = usize::try_from(attempt - 1).ok();
@@ -345,6 +374,8 @@ impl CopyRow {
             placed_at: Duration::ZERO,
             placed_epoch: 0,
             settled: false,
+            due_at: None,
+            by_sender: false,
         }
     }
 }

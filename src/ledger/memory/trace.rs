@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
 use super::rows::{AttemptRow, CopyRow, MessageRow, Rows, wall_clock};
+use crate::clock;
 use crate::ledger::{
-    LedgerError, Records, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart,
-    copy_state, wanted_hashes,
+    LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter,
+    TracePart, copy_state, wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
 
@@ -44,7 +45,7 @@ impl Rows {
                 && is_since(row.recorded_at)
                 && filter.sender.is_none_or(|sender| is_by(trace, sender))
                 && filter.subject.is_none_or(|part| holds(trace.subject.as_ref(), part))
-                && (!filter.failed || failed(trace))
+                && (!filter.failed || self.is_open(trace) || failed(trace))
         };
         let mut found: Vec<(Hash, Trace)> = Vec::new();
         for (index, row) in self.messages.iter().enumerate().rev() {
@@ -81,6 +82,14 @@ impl Rows {
         found.into_iter().map(|(_, trace)| trace).take(limit as usize).collect()
     }
 
+    /// Whether a copy is not placed that should be.
+    fn is_open(&self, trace: &Trace) -> bool {
+        let is_awaited =
+            |row: &CopyRow| row.due_at.is_none_or(|at| at + OVERDUE <= self.time.now());
+        let of_it = self.copies.iter().filter(|row| row.message == trace.message);
+        of_it.filter(|row| row.receipt.is_none()).any(is_awaited)
+    }
+
     fn message_trace(&self, row: &MessageRow, id: i64) -> Trace {
         let (identity, facts, now) = (&row.identity, &row.facts, self.time.now());
         let message_id = identity.message_id.as_deref();
@@ -112,7 +121,7 @@ fn is_by(trace: &Trace, part: &str) -> bool {
         || from.any(|one| holds(one.address.as_ref(), part))
 }
 
-/// Whether a copy is not placed, or a recipient's last attempt was not "delivered".
+/// Whether a recipient's last attempt was not "delivered".
 fn failed(trace: &Trace) -> bool {
     let is_done = |one: &TraceAttempt| one.outcome.as_deref() == Some("delivered");
     let recipient = |one: &TraceAttempt| one.recipient.to_lowercase();
@@ -121,8 +130,7 @@ fn failed(trace: &Trace) -> bool {
             |later: &TraceAttempt| recipient(later) == recipient(one) && is_done(later);
         !is_done(one) && !trace.attempts[at + 1..].iter().any(is_done_later)
     };
-    trace.copies.iter().any(|copy| copy.receipt.is_none())
-        || trace.attempts.iter().enumerate().any(is_open)
+    trace.attempts.iter().enumerate().any(is_open)
 }
 
 /// Whether `part` is in `text`, whatever its case.
@@ -136,13 +144,16 @@ impl CopyRow {
         TraceCopy {
             account: self.destination.account.clone(),
             mailbox: self.destination.mailbox.clone(),
-            state: copy_state(self.receipt.is_some(), leased, self.in_doubt).to_owned(),
+            state: copy_state(self.receipt.is_some(), leased, self.in_doubt, self.due_at.is_some())
+                .to_owned(),
             receipt: self.receipt.as_ref().map(ToString::to_string),
             epoch: self.epoch,
             owner: self.owner.clone(),
             nul_replaced: self.facts.nul_replaced,
             found_by_look: self.facts.found_by_look,
             kept: message.kept_of(self).map(str::to_owned),
+            due_at: self.due_at.map(|at| clock::utc(wall_clock(at))),
+            by_sender: self.by_sender,
             ..TraceCopy::default()
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows, wall_clock};
-use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window};
+use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, Window, rows};
 use crate::receipt::Receipt;
 
 impl Audit for MemoryLedger {
@@ -70,6 +70,13 @@ impl Rows {
         if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look || is_kept) {
             return None;
         }
+        self.row_on_record(copy, row)
+    }
+
+    /// A copy's row as it is on record.
+    pub fn row_on_record(&self, copy: i64, row: &CopyRow) -> Option<CopyOnRecord> {
+        let message =
+            usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
         let is_leased = row.leased_until.is_some_and(|until| until > self.time.now());
         let standing = match &row.receipt {
             Some(receipt) => Standing::Placed {
@@ -99,6 +106,12 @@ impl Rows {
             may_be_double: row.epoch > 1
                 || row.prior_doubt
                 || row.receipt.is_none() && row.in_doubt,
+            due: row.due_at.map(|at| DueTime {
+                at: rows::time(rows::whole_secs(wall_clock(at))),
+                has_come: at <= self.time.now(),
+            }),
+            by_sender: row.by_sender,
+            found_by_look: row.facts.found_by_look,
         })
     }
 }

@@ -84,6 +84,16 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn keep_until_due(
+        &mut self,
+        _: i64,
+        _: &Destination,
+        _: (&[u8], &str),
+        _: Duration,
+    ) -> Result<Due, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn release(&mut self, _: &[Claim]) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }

@@ -21,6 +21,7 @@ const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
     ("0005_mended", include_str!("../migrations/postgres/0005_mended.sql")),
     ("0006_locks", include_str!("../migrations/postgres/0006_locks.sql")),
     ("0007_jobs", include_str!("../migrations/postgres/0007_jobs.sql")),
+    ("0008_settle", include_str!("../migrations/postgres/0008_settle.sql")),
 ];
 
 /// SQLSTATE undefined_table.

@@ -5,7 +5,7 @@
 //! is lost, for example in a fail-over, unique keys still prevent a second row of a message or
 //! copy.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postgres::types::Type;
 
@@ -13,16 +13,16 @@ use super::columns::{self, LONGEST};
 use super::connection::{Connection, Statement};
 use super::{schema, together};
 use crate::directory::Destination;
-use crate::ledger::rows::SqlRow;
+use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Committed, CopyState, LeaseTerms, LedgerError, Session,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, Session,
     SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::{Hash, advisory_key, name_hash};
 use crate::message::Identity;
 use crate::text;
 
-const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
 
@@ -50,6 +50,27 @@ WITH unplaced AS (
 INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
 ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
 RETURNING message_id";
+
+/// Asked first, so that the bytes are sent only once.
+const DUE: &str = "
+SELECT placed_at IS NOT NULL, uid_validity, uid, file_name, extract(epoch FROM due_at)::bigint,
+       EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id)
+FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
+
+/// Locks the copy's row, also where it is placed.
+const MAKE_DUE: &str = "
+INSERT INTO onedrop_copy AS c
+    (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, due_at)
+VALUES ($1, $2, $3, true, 0, '', false, false,
+        clock_timestamp() + $4 * interval '1 millisecond')
+ON CONFLICT (message_id, account, mailbox) DO UPDATE
+SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
+WHERE c.placed_at IS NULL";
+
+const KEEP_DUE: &str = "
+INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2
+FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
+ON CONFLICT (message_id) DO NOTHING";
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1";
@@ -87,7 +108,8 @@ impl Session for Connection {
         self.rollback()?;
         let statement =
             Statement::kept(CLAIMS).with(self.patience_ms(), Type::INT8).with(message, Type::INT8);
-        let rows = self.call(&columns::claims(statement, destinations, owner, terms))?;
+        let statement = columns::claims(statement, destinations, owner, terms);
+        let rows = self.call(&statement.with(terms.due, Type::BOOL))?;
         columns::claimed(destinations, &rows, 0)
     }
 
@@ -126,6 +148,35 @@ impl Session for Connection {
         let sql = "SELECT why FROM onedrop_kept WHERE message_id = $1";
         let rows = self.query(Statement::new(sql).with(message, Type::INT8))?;
         rows.first().map(|row| row.cell(0)).transpose()
+    }
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        (bytes, why): (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        let statement = |sql: &'static str| {
+            Statement::new(sql)
+                .with(message, Type::INT8)
+                .with(destination.account.as_str(), Type::TEXT)
+                .with(destination.mailbox.as_str(), Type::TEXT)
+        };
+        if let Some(row) = self.query(statement(DUE))?.first()
+            && let Some(due) = rows::due(row)?
+        {
+            return Ok(due);
+        }
+        let keep = Statement::new(KEEP_DUE)
+            .with(message, Type::INT8)
+            .with(text::within(why, LONGEST), Type::TEXT)
+            .with(bytes, Type::BYTEA);
+        let make = statement(MAKE_DUE).with(rows::millis(after) as f64, Type::FLOAT8);
+        let answers = self.write(&[make, keep, statement(DUE)])?;
+        let row = answers.last().and_then(|rows| rows.first());
+        let none = || LedgerError::Broken("no copy that was made due".to_owned());
+        row.map(rows::due).transpose()?.flatten().ok_or_else(none)
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {

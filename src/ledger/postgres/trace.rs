@@ -9,7 +9,9 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::{Connection, Statement};
-use crate::ledger::{LedgerError, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes};
+use crate::ledger::{
+    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes,
+};
 use crate::text;
 
 /// Messages by Message-ID ($1: hashes), queue id, recipient or account ($2), at most $3 of each.
@@ -45,7 +47,9 @@ WHERE m.recorded_at >= to_timestamp($5)
          AND position(lower($6) IN lower(a.address)) > 0))
   AND ($7::text IS NULL OR position(lower($7) IN lower(m.subject)) > 0)
   AND (NOT $8
-       OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL)
+       OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
+                    AND (c.due_at IS NULL
+                         OR c.due_at <= clock_timestamp() - {overdue} * interval '1 second'))
        OR EXISTS (SELECT FROM onedrop_attempt a
                   WHERE a.message_id = m.id AND a.outcome IS DISTINCT FROM 'delivered'
                     AND NOT EXISTS (SELECT FROM onedrop_attempt later
@@ -70,7 +74,8 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        coalesce(leased_until > clock_timestamp(), false), in_doubt, uid_validity, uid, file_name,
        {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
-        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
+       {due_at}, by_sender
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
 /// Attempts for the messages ($1), and attempts without a message row: with the same Message-IDs
@@ -166,8 +171,9 @@ fn conditions<'a>(statement: Statement<'a>, filter: &TraceFilter<'a>) -> Stateme
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC, and `{unrecorded}`.
 fn with_times(sql: &str) -> String {
     let times = [("recorded_at", ""), ("date", ""), ("placed_at", ".MS"), ("leased_until", ".MS")];
-    let mut sql = sql.replace("{unrecorded}", UNRECORDED);
-    for (column, millis) in times.into_iter().chain([("started_at", ".MS")]) {
+    let sql = sql.replace("{unrecorded}", UNRECORDED);
+    let mut sql = sql.replace("{overdue}", &OVERDUE.as_secs().to_string());
+    for (column, millis) in times.into_iter().chain([("started_at", ".MS"), ("due_at", "")]) {
         let text = format!(
             r#"to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS{millis}"Z"')"#
         );

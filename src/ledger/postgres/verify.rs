@@ -27,18 +27,23 @@ WITH wanted AS (
     (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {page})
 )
+{copy}";
+
+/// Of the rows of `wanted`.
+pub(super) const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch, c.owner,
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
        coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
-       k.why
+       k.why, extract(epoch FROM c.due_at)::bigint, c.due_at <= clock_timestamp(), c.by_sender,
+       c.found_by_look
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
 ORDER BY c.account, c.id LIMIT $5";
 
-const PAGE: &str = "($2::text IS NULL OR c.account = $2)
+pub(super) const PAGE: &str = "($2::text IS NULL OR c.account = $2)
      AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
      ORDER BY c.account, c.id LIMIT $5";
 
@@ -60,7 +65,7 @@ impl Audit for PostgresLedger {
         if window.account.is_some_and(|account| account.contains('\0')) {
             return Ok(Vec::new()); // text in Postgres cannot hold it
         }
-        let sql = COPIES.replace("{page}", PAGE);
+        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
         let account = after.map(|last| last.destination.account.as_str());
         self.call(until, |connection| {
             let statement = Statement::new(&sql)

@@ -1,4 +1,7 @@
-//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed.
+//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed, or
+//! are due later.
+
+use std::time::Duration;
 
 use rusqlite::{Connection, Row, params};
 
@@ -6,7 +9,7 @@ use super::attempts;
 use crate::directory::Destination;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, RandomValue,
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LeaseTerms, LedgerError, RandomValue,
     SessionTurn, ToConfirm, rows,
 };
 use crate::receipt::Receipt;
@@ -53,7 +56,8 @@ fn claim_copy(
              lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
              leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
              shared = shared OR ?4
-         WHERE placed_at IS NULL AND (?10 OR lease_value = ?6 OR {LIVE} IS NOT TRUE)
+         WHERE placed_at IS NULL AND (due_at IS NULL OR ?11)
+           AND (?10 OR lease_value = ?6 OR {LIVE} IS NOT TRUE)
          RETURNING id, value, epoch, prior_doubt"
     );
     let params = params![
@@ -67,6 +71,7 @@ fn claim_copy(
         now + terms.lease.as_secs_f64(),
         now,
         terms.join,
+        terms.due,
     ];
     let claimed = super::read(tx, &sql, params, |row| {
         let (copy, value) = (row.cell(0)?, rows::random_value(row, 1)?);
@@ -165,6 +170,11 @@ fn store_receipt(
          WHERE id = ?1",
         params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
     )?;
+    forget_kept(tx, claim)
+}
+
+/// What is kept of a shared copy goes once it is placed.
+pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
     tx.execute(
         "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy
          WHERE id = ?1 AND shared)",
@@ -210,4 +220,42 @@ pub(super) fn keep(
 
 pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<String>, LedgerError> {
     super::first(connection, "SELECT why FROM onedrop_kept WHERE message_id = ?1", [message])
+}
+
+/// Where the copy stands; `None`: it is still to be kept until it is due.
+pub(super) fn due(
+    connection: &Connection,
+    message: i64,
+    destination: &Destination,
+) -> Result<Option<Due>, LedgerError> {
+    let sql = "SELECT placed_at IS NOT NULL, uid_validity, uid, file_name, CAST(due_at AS INTEGER),
+            EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id)
+        FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
+    let params = params![message, destination.account, destination.mailbox];
+    let rows = super::read(connection, sql, params, |row| rows::due(row))?;
+    Ok(rows.into_iter().next().flatten())
+}
+
+pub(super) fn keep_until_due(
+    tx: &Connection,
+    now: f64,
+    message: i64,
+    destination: &Destination,
+    (bytes, why): (&[u8], &str),
+    after: Duration,
+) -> Result<Due, LedgerError> {
+    tx.execute(
+        "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
+             prior_doubt, value, due_at)
+         VALUES (?1, ?2, ?3, 1, 0, '', 0, 0, randomblob(16), ?4)
+         ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
+             due_at = coalesce(due_at, excluded.due_at), shared = 1
+         WHERE placed_at IS NULL",
+        params![message, destination.account, destination.mailbox, now + after.as_secs_f64()],
+    )?;
+    if kept(tx, message)?.is_none() {
+        keep(tx, now, message, bytes, why)?;
+    }
+    let none = || LedgerError::Broken("no copy that was made due".to_owned());
+    due(tx, message, destination)?.ok_or_else(none)
 }

@@ -17,6 +17,7 @@ const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
     ("0005_mended", include_str!("../migrations/sqlite/0005_mended.sql")),
     ("0006_locks", include_str!("../migrations/sqlite/0006_locks.sql")),
     ("0007_jobs", include_str!("../migrations/sqlite/0007_jobs.sql")),
+    ("0008_settle", include_str!("../migrations/sqlite/0008_settle.sql")),
 ];
 
 /// Applies the missing migrations; returns their names.

@@ -6,7 +6,9 @@ use rusqlite::{Connection, Params, params};
 
 use super::{SqliteLedger, read};
 use crate::ledger::rows::{self, SqlRow};
-use crate::ledger::{LedgerError, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes};
+use crate::ledger::{
+    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
+};
 use crate::lock_key::hex;
 
 impl Records for SqliteLedger {
@@ -37,7 +39,8 @@ const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR 
         WHERE a.message_id = m.id AND a.role = 'from' AND instr(lower(a.address), lower(?6)) > 0))
     AND (?7 IS NULL OR instr(lower(subject), lower(?7)) > 0)
     AND (NOT ?8
-         OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL)
+         OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
+                      AND (c.due_at IS NULL OR c.due_at <= unixepoch('subsec') - {overdue}))
          OR EXISTS (SELECT 1 FROM onedrop_attempt a
                     WHERE a.message_id = m.id AND a.outcome IS NOT 'delivered'
                       AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
@@ -58,7 +61,7 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        coalesce(leased_until > unixepoch('subsec'), 0), in_doubt, uid_validity, uid, file_name,
        {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
-        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL)
+        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL), {due_at}, by_sender
 FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY id";
 
 /// Attempts for the messages in ?9, and attempts that recorded none: for messages with the hashes
@@ -150,11 +153,9 @@ fn messages(
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
 fn with_times(sql: &str) -> String {
-    ["recorded_at", "date", "placed_at", "leased_until", "started_at"].iter().fold(
-        sql.to_owned(),
-        |sql, column| {
-            let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");
-            sql.replace(&format!("{{{column}}}"), &text)
-        },
-    )
+    let columns = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
+    columns.iter().fold(sql.replace("{overdue}", &OVERDUE.as_secs().to_string()), |sql, column| {
+        let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");
+        sql.replace(&format!("{{{column}}}"), &text)
+    })
 }

@@ -8,15 +8,18 @@ use super::{SqliteLedger, first, read};
 use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window, rows};
 use crate::receipt::Receipt;
 
-const COPIES: &str = "
+/// Of one row; ?6 is the time.
+pub(super) const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,
        c.account, c.mailbox, c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
        coalesce(c.leased_until > ?6, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
-       k.why
+       k.why, CAST(c.due_at AS INTEGER), c.due_at <= ?6, c.by_sender, c.found_by_look
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
-     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
+     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
+
+const COPIES: &str = "
 WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL OR c.placed_at IS NULL AND c.leased_until >= ?1
        OR c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL)
   AND (?2 IS NULL OR c.account = ?2) AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
@@ -41,7 +44,8 @@ impl Audit for SqliteLedger {
         self.call(until, |session| {
             let now = rows::secs((session.clock)());
             let params = params![since, window.account, account, copy, limit, now];
-            read(&session.connection, COPIES, params, |row| rows::copy_on_record(row))
+            let sql = format!("{COPY}{COPIES}");
+            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
         })
     }
 

@@ -93,9 +93,9 @@ impl Look<'_> {
             if self.seen.insert(uid)
                 && Some(uid) != self.on_record
                 && self.found.len() < self.sought.at_most
-                && let Some(fetched) = self.candidate(uid)?
+                && let Some((fetched, proof)) = self.candidate(uid)?
             {
-                self.found.push((uid, fetched, Proof::Equal));
+                self.found.push((uid, fetched, proof));
             }
         }
         Ok(())
@@ -110,22 +110,27 @@ impl Look<'_> {
         }
         Ok(match self.candidate(uid)? {
             None => Proof::Foreign,
-            Some(_) if self.seen.contains(&uid) => Proof::Equal,
-            Some(_) => Proof::Hidden,
+            Some((_, Proof::Equal)) if !self.seen.contains(&uid) => Proof::Hidden,
+            Some((_, proof)) => proof,
         })
     }
 
-    /// What FETCH says of message `uid`, without its bytes; `None` when it is gone or another
-    /// message.
-    fn candidate(&mut self, uid: u32) -> Result<Option<Fetched>, ImapError> {
+    /// What FETCH says of message `uid`, without its bytes, and whether it is equal or has the same
+    /// Message-ID only; `None` when it is gone or another message.
+    fn candidate(&mut self, uid: u32) -> Result<Option<(Fetched, Proof)>, ImapError> {
         let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
         let Some(mut fetched) = self.fetch(uid, &first)? else { return Ok(None) };
         let (mut bytes, size) =
             (fetched.body.take().unwrap_or_default(), fetched.size.unwrap_or(0));
+        let sought = self.sought;
+        let is_same = sought.by_id && sought.identity.has_same_id(&bytes);
+        if is_same && fetched.date != Some(sought.recorded_at) {
+            return Ok(Some((fetched, Proof::SameId)));
+        }
         let (least, most) = (self.sought.size_bytes.start(), self.sought.size_bytes.end());
         let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
         if self.by == DedupBy::Content && !likely.contains(&(size as u64)) {
-            return Ok(None);
+            return Ok(is_same.then_some((fetched, Proof::SameId)));
         }
         let mut last = bytes.len();
         // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches
@@ -139,7 +144,9 @@ impl Look<'_> {
             last = body.len();
             bytes.extend_from_slice(&body);
         }
-        Ok((Identity::of(&bytes, self.by) == *self.sought.identity).then_some(fetched))
+        let is_equal = Identity::of(&bytes, self.by) == *sought.identity;
+        let proof = if is_equal { Proof::Equal } else { Proof::SameId };
+        Ok((is_equal || is_same).then_some((fetched, proof)))
     }
 
     /// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
@@ -192,6 +199,10 @@ pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Resul
 /// What to search for: a Message-ID, or without one messages of about the sought size.
 fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
     let since = syntax::day_before(sought.recorded_at);
+    if let Some(id) = id.filter(|_| sought.by_id) {
+        // A mail program dates its copy as it likes.
+        return format!("HEADER Message-ID {}", syntax::quote(id));
+    }
     if let Some(id) = id {
         return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
     }
@@ -199,8 +210,10 @@ fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
         // Copies with this Message-ID may be of any size.
         return format!("SINCE {since}");
     }
-    let over = sought.size_bytes.start().saturating_sub(SEARCH_BAND);
-    let under = sought.size_bytes.end().saturating_add(SEARCH_BAND);
+    // A mail program's copy has no trace fields.
+    let band = if sought.by_id { TRACE_BYTES } else { SEARCH_BAND };
+    let over = sought.size_bytes.start().saturating_sub(band);
+    let under = sought.size_bytes.end().saturating_add(band);
     // RFC 3501 knows numbers of 32 bits only.
     let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
     format!("SINCE {since} LARGER {over} SMALLER {under}")

@@ -17,7 +17,7 @@ use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
 const WRITTEN_BACK: Duration = Duration::from_secs(3600);
 
 /// How often to list a folder in which others rename what is listed.
-const LISTINGS: usize = 5;
+pub const LISTINGS: usize = 5;
 
 /// The files called `name`, and last the one that goes by that name: not marked as deleted if there
 /// is such a one, then with our date, then in `cur/`, where a reader has had it longest.
@@ -76,23 +76,46 @@ pub fn find(
 }
 
 /// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the
-/// same date, stands beside it. It goes out of the way before the keeper is looked for: where two
+/// same date, stands beside it; or all files called `double`, if a file of another name, called
+/// `keeper`, stands beside them. It goes out of the way before the keeper is looked for: where two
 /// processes each take the other's keeper for the double, at least one finds none, and puts back
 /// what it took. A crash in between leaves litter under `tmp/`.
 ///
 /// # Errors
 /// It stands as before, or a reader has renamed it.
 pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), StoreError> {
+    let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+    let are_two = !is_named(double, keeper) && !is_named(keeper, double);
+    if is_name(double) && is_name(keeper) && are_two {
+        let files = files(folder, double)?;
+        if files.is_empty() {
+            return Err(StoreError::NotStored(format!("{double} is gone by now")));
+        }
+        return files
+            .iter()
+            .try_for_each(|(sub, file)| take_out(folder, sub, file, (keeper, false)));
+    }
     let is_one = |file: &str| is_named(file, keeper) && !keeper.is_empty() && !file.contains('/');
-    let Some((sub @ ("new" | "cur"), _)) = double.split_once('/').filter(|(_, file)| is_one(file))
+    let Some((sub @ ("new" | "cur"), file)) =
+        double.split_once('/').filter(|(_, file)| is_one(file))
     else {
         return Err(StoreError::NotStored(format!(
             "{double} does not name one file of two called {keeper}"
         )));
     };
-    let path = folder.join(double);
+    take_out(folder, sub, file, (keeper, true))
+}
+
+/// Takes out `sub/file` if the keeper stands, which may have to be of the same date.
+fn take_out(
+    folder: &Path,
+    sub: &str,
+    file: &str,
+    (keeper, has_same_date): (&str, bool),
+) -> Result<(), StoreError> {
+    let path = folder.join(sub).join(file);
     let renamed =
-        || StoreError::NotStored(format!("{double} is gone or renamed by now, try again"));
+        || StoreError::NotStored(format!("{sub}/{file} is gone or renamed by now, try again"));
     let date = modified(&path)?.ok_or_else(renamed)?;
     let aside = folder.join("tmp").join(format!("{keeper}.{}.double", std::process::id()));
     fs::hard_link(&path, &aside).map_err(|error| at(&aside, &error))?;
@@ -108,6 +131,7 @@ pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), St
         let text = format!("{keeper}, which was to stay, is gone or marked as deleted");
         StoreError::NotStored(text)
     };
+    let date = has_same_date.then_some(date);
     let kept = stands(folder, keeper, date).and_then(|is| is.then_some(()).ok_or_else(gone));
     if kept.is_err()
         && let Err(error) = fs::hard_link(&aside, &path)
@@ -124,10 +148,11 @@ pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), St
     kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
 }
 
-/// Whether a file called `name` is there, of that date and not marked as deleted.
-fn stands(folder: &Path, name: &str, date: SystemTime) -> Result<bool, StoreError> {
+/// Whether a file called `name` is there, of that date if one is given, and not marked as deleted.
+fn stands(folder: &Path, name: &str, date: Option<SystemTime>) -> Result<bool, StoreError> {
     for (sub, entry) in files(folder, name)? {
-        if !is_trashed(&entry) && modified(&folder.join(sub).join(&entry))? == Some(date) {
+        let is_date = |found: SystemTime| date.is_none_or(|date| date == found);
+        if !is_trashed(&entry) && modified(&folder.join(sub).join(&entry))?.is_some_and(is_date) {
             return Ok(true);
         }
     }
@@ -150,7 +175,7 @@ fn files(folder: &Path, name: &str) -> Result<Vec<(&'static str, String)>, Store
 }
 
 /// The date of a file; `None` when there is none.
-fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
+pub fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
     match fs::metadata(path).and_then(|file| file.modified()) {
         Ok(date) => Ok(Some(date)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -185,6 +210,6 @@ pub fn is_named(entry: &str, name: &str) -> bool {
 }
 
 /// Whether a reader has marked the file as deleted (flag T).
-fn is_trashed(entry: &str) -> bool {
+pub fn is_trashed(entry: &str) -> bool {
     entry.split_once(":2,").is_some_and(|(_, flags)| flags.contains('T'))
 }

@@ -209,7 +209,7 @@ fn store_that(before: fn(&str) -> Result<(), StoreError>) -> MemoryStore {
 /// A ledger with copies in an INBOX on record, of which these are the receipts.
 fn placed(receipts: &[Receipt]) -> Result<Arc<dyn AnyLedger>, LedgerError> {
     let (ledger, until) = (MemoryLedger::default(), Instant::now() + AMPLE);
-    let terms = LeaseTerms { lease: AMPLE, join: false };
+    let terms = LeaseTerms { lease: AMPLE, join: false, due: false };
     for (n, receipt) in receipts.iter().enumerate() {
         let text = format!("Message-ID: <{n}@x>\n\nhi\n");
         let message = Message::new(text.into_bytes(), DedupBy::Content);

@@ -30,7 +30,7 @@ fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorde
     let (identity, facts, attempt) = (message.identity(), message.facts(), Attempt::default());
     let entry =
         Entry { identity, facts: &facts, size_bytes: row, raw: None, nul_runs: None, at: None };
-    let terms = LeaseTerms { lease: LATER, join: false };
+    let terms = LeaseTerms { lease: LATER, join: false, due: false };
     let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
     commits.record(one, Instant::now() + LATER, call)
 }

@@ -1,0 +1,32 @@
+//! `onedrop settle`: the copies for Sent that were left for later, and how that ended.
+
+use std::time::{Instant, UNIX_EPOCH};
+
+use super::CommandOutcome;
+use super::findings::Comparison;
+use crate::command_line::SettleArgs;
+use crate::config::Loaded;
+use crate::ledger::{AnyLedger, LedgerError, WATCH, Window};
+use crate::service::Adapters;
+use crate::verify;
+
+pub(super) fn run(
+    args: &SettleArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let comparison = Comparison {
+        window: Window { since: UNIX_EPOCH, account: None },
+        repair: !args.dry_run,
+        json: args.json,
+        done: "looked at",
+        account: first,
+        work: verify::settle,
+    };
+    comparison.run(loaded, adapters)
+}
+
+fn first(ledger: &dyn AnyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
+    let copies = ledger.copies_to_settle(WATCH, None, 1, until)?;
+    Ok(copies.into_iter().next().map(|copy| copy.destination.account))
+}

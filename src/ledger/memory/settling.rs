@@ -1,0 +1,98 @@
+//! What `onedrop settle` asks of a ledger in memory.
+
+use std::time::{Duration, Instant};
+
+use super::MemoryLedger;
+use super::rows::{CopyRow, Rows};
+use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
+use crate::receipt::Receipt;
+
+impl Settling for MemoryLedger {
+    fn copies_to_settle(
+        &self,
+        watch: Duration,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        _until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        fn place(copy: &CopyOnRecord) -> (&str, i64) {
+            (&copy.destination.account, copy.copy)
+        }
+        self.call("copies_to_settle", || {
+            let rows = self.rows();
+            let mut copies: Vec<CopyOnRecord> = (1..)
+                .zip(&rows.copies)
+                .filter(|(_, row)| rows.is_to_settle(row, watch))
+                .filter_map(|(id, row)| rows.row_on_record(id, row))
+                .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
+                .collect();
+            copies.sort_by(|a, b| place(a).cmp(&place(b)));
+            copies.truncate(limit as usize);
+            Ok(copies)
+        })
+    }
+
+    fn leave_to_sender(
+        &self,
+        claim: &Claim,
+        was: Option<&Receipt>,
+        receipt: &Receipt,
+        _until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call("leave_to_sender", || {
+            let mut rows = self.rows();
+            let now = rows.time.now();
+            let row = rows.copy(claim.copy, claim.value)?;
+            if row.epoch != claim.epoch {
+                return Ok(false);
+            }
+            if row.receipt.as_ref() != was {
+                return Ok(row.by_sender && row.receipt.as_ref() == Some(receipt));
+            }
+            if row.receipt.is_none() {
+                row.placed_at = now;
+                row.placed_epoch = claim.epoch;
+            }
+            row.receipt = Some(receipt.clone());
+            row.leased_until = None;
+            row.in_doubt = false;
+            row.by_sender = true;
+            row.facts.found_by_look = false;
+            let message = row.message;
+            rows.message(message)?.kept = None;
+            Ok(true)
+        })
+    }
+
+    fn is_of_another(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        _until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call("is_of_another", || {
+            Ok(self.rows().copies.iter().any(|row| {
+                row.destination.is_same_mailbox(&copy.destination)
+                    && row.message != copy.message
+                    && !row.by_sender
+                    && row.receipt.as_ref() == Some(receipt)
+            }))
+        })
+    }
+}
+
+impl Rows {
+    fn is_to_settle(&self, row: &CopyRow, watch: Duration) -> bool {
+        let now = self.time.now();
+        let message = usize::try_from(row.message - 1).ok().and_then(|at| self.messages.get(at));
+        match (&row.receipt, row.due_at) {
+            (None, Some(due_at)) => due_at <= now,
+            (None, None) => message.is_some_and(|message| message.kept_of(row).is_some()),
+            (Some(_), Some(_)) => {
+                let may_be_double = row.epoch > 1 || row.prior_doubt;
+                (!row.by_sender || may_be_double) && row.placed_at + watch > now
+            }
+            (Some(_), None) => false,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The queries of `onedrop settle`.
+
+use std::time::{Duration, Instant};
+
+use postgres::types::Type;
+
+use super::PostgresLedger;
+use super::connection::Statement;
+use super::verify::{COPY, PAGE};
+use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
+use crate::receipt::Receipt;
+
+/// A page for each of three reasons, each with its own index; the result is the first page of all.
+const COPIES: &str = "
+WITH wanted AS (
+    (SELECT c.account, c.id FROM onedrop_copy c
+     WHERE c.placed_at IS NULL AND c.due_at <= clock_timestamp() AND {page})
+    UNION
+    (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND c.due_at IS NULL AND {page})
+    UNION
+    (SELECT c.account, c.id FROM onedrop_copy c
+     WHERE c.due_at IS NOT NULL
+       AND c.placed_at > clock_timestamp() - $1 * interval '1 second'
+       AND (NOT c.by_sender OR c.epoch > 1 OR c.prior_doubt) AND {page})
+)
+{copy}";
+
+/// Only if the row is as it was, or as this makes it. What was kept goes with it.
+const LEAVE: &str = "
+WITH left_to_sender AS (
+    UPDATE onedrop_copy SET placed_at = coalesce(placed_at, clock_timestamp()),
+        placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
+        leased_until = NULL, in_doubt = false, found_by_look = false, by_sender = true,
+        uid_validity = $5, uid = $6, file_name = $7
+    WHERE id = $1 AND value = $2 AND epoch = $3
+      AND ((placed_at IS NOT NULL) = $4
+           AND (uid_validity, uid, file_name)
+               IS NOT DISTINCT FROM ($8::bigint, $9::bigint, $10::text)
+           OR by_sender AND (uid_validity, uid, file_name)
+               IS NOT DISTINCT FROM ($5::bigint, $6::bigint, $7::text))
+    RETURNING message_id, shared
+), forgotten AS (
+    DELETE FROM onedrop_kept k USING left_to_sender l
+    WHERE k.message_id = l.message_id AND l.shared
+)
+SELECT message_id FROM left_to_sender";
+
+const OF_ANOTHER: &str = "
+SELECT EXISTS (SELECT FROM onedrop_copy
+    WHERE account = $1 AND mailbox = $2 AND message_id <> $3 AND placed_at IS NOT NULL
+      AND NOT by_sender
+      AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($4::bigint, $5::bigint, $6::text))";
+
+impl Settling for PostgresLedger {
+    fn copies_to_settle(
+        &self,
+        watch: Duration,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
+        let account = after.map(|last| last.destination.account.as_str());
+        self.call(until, |connection| {
+            let statement = Statement::new(&sql)
+                .with(watch.as_secs_f64(), Type::FLOAT8)
+                .with(None::<&str>, Type::TEXT)
+                .with(account, Type::TEXT)
+                .with(after.map(|last| last.copy), Type::INT8)
+                .with(i64::from(limit), Type::INT8);
+            connection.query(statement)?.iter().map(rows::copy_on_record).collect()
+        })
+    }
+
+    fn leave_to_sender(
+        &self,
+        claim: &Claim,
+        was: Option<&Receipt>,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
+        self.call(until, |connection| {
+            let statement = Statement::new(LEAVE)
+                .with(claim.copy, Type::INT8)
+                .with(claim.value.bytes(), Type::BYTEA)
+                .with(claim.epoch, Type::INT8)
+                .with(was.is_some(), Type::BOOL)
+                .with(is.0, Type::INT8)
+                .with(is.1, Type::INT8)
+                .with(is.2, Type::TEXT)
+                .with(old.0, Type::INT8)
+                .with(old.1, Type::INT8)
+                .with(old.2, Type::TEXT);
+            Ok(connection.write(&[statement])?.iter().flatten().next().is_some())
+        })
+    }
+
+    fn is_of_another(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (place, of) = (&copy.destination, rows::columns(receipt));
+        self.call(until, |connection| {
+            let statement = Statement::new(OF_ANOTHER)
+                .with(place.account.as_str(), Type::TEXT)
+                .with(place.mailbox.as_str(), Type::TEXT)
+                .with(copy.message, Type::INT8)
+                .with(of.0, Type::INT8)
+                .with(of.1, Type::INT8)
+                .with(of.2, Type::TEXT);
+            let rows = connection.query(statement)?;
+            Ok(rows.first().map(|row| row.cell(0)).transpose()? == Some(true))
+        })
+    }
+}

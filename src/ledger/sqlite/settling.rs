@@ -1,0 +1,104 @@
+//! The queries of `onedrop settle`.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::params;
+use rusqlite::types::Null;
+
+use super::verify::COPY;
+use super::{SqliteLedger, copies, first, read};
+use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
+use crate::receipt::Receipt;
+
+const COPIES: &str = "
+WHERE c.id IN (
+    SELECT id FROM onedrop_copy WHERE due_at <= ?6 AND placed_at IS NULL
+    UNION
+    SELECT w.id FROM onedrop_kept JOIN onedrop_copy w USING (message_id)
+    WHERE w.shared AND w.placed_at IS NULL AND w.due_at IS NULL
+    UNION
+    SELECT id FROM onedrop_copy WHERE due_at IS NOT NULL AND placed_at > ?6 - ?1
+       AND (NOT by_sender OR epoch > 1 OR prior_doubt))
+  AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
+ORDER BY c.account, c.id LIMIT ?5";
+
+/// Only if the row is as it was, or as this makes it.
+const LEAVE: &str = "
+UPDATE onedrop_copy SET placed_at = coalesce(placed_at, ?11),
+    placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
+    leased_until = NULL, in_doubt = 0, found_by_look = 0, by_sender = 1,
+    uid_validity = ?5, uid = ?6, file_name = ?7
+WHERE id = ?1 AND value = ?2 AND epoch = ?3
+  AND ((placed_at IS NOT NULL) = ?4
+       AND uid_validity IS ?8 AND uid IS ?9 AND file_name IS ?10
+       OR by_sender AND uid_validity IS ?5 AND uid IS ?6 AND file_name IS ?7)";
+
+const OF_ANOTHER: &str = "
+SELECT EXISTS (SELECT 1 FROM onedrop_copy
+    WHERE account = ?1 AND mailbox = ?2 AND message_id <> ?3 AND placed_at IS NOT NULL
+      AND NOT by_sender AND uid_validity IS ?4 AND uid IS ?5 AND file_name IS ?6)";
+
+impl Settling for SqliteLedger {
+    fn copies_to_settle(
+        &self,
+        watch: Duration,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        let account = after.map(|last| &last.destination.account);
+        let copy = after.map(|last| last.copy);
+        self.call(until, |session| {
+            let now = rows::secs((session.clock)());
+            let params = params![watch.as_secs_f64(), Null, account, copy, limit, now];
+            let sql = format!("{COPY}{COPIES}");
+            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
+        })
+    }
+
+    fn leave_to_sender(
+        &self,
+        claim: &Claim,
+        was: Option<&Receipt>,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
+        let (id, value, epoch) = (claim.copy, claim.value.bytes(), claim.epoch);
+        self.call(until, |session| {
+            session.write(|tx, now| {
+                let params = params![
+                    id,
+                    value,
+                    epoch,
+                    was.is_some(),
+                    is.0,
+                    is.1,
+                    is.2,
+                    old.0,
+                    old.1,
+                    old.2,
+                    now
+                ];
+                let is_left = tx.execute(LEAVE, params)? > 0;
+                if is_left {
+                    copies::forget_kept(tx, claim)?;
+                }
+                Ok(is_left)
+            })
+        })
+    }
+
+    fn is_of_another(
+        &self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (place, of) = (&copy.destination, rows::columns(receipt));
+        self.call(until, |session| {
+            let params = params![place.account, place.mailbox, copy.message, of.0, of.1, of.2];
+            Ok(first(&session.connection, OF_ANOTHER, params)? == Some(true))
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! Files that a mail program, or its server, put into the Maildir for a message that it sent: known
+//! by the message's first Message-ID. Only files that came, or were renamed, since the day before
+//! the message was recorded are opened (their ctime says so, whatever date they were given).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::at;
+use super::copies::{LISTINGS, entries, is_named, is_trashed, modified};
+use crate::message::{DedupBy, Identity};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A header is read in pieces of this size,
+const PIECE: u64 = 16 * 1024;
+/// and no further than this.
+const LONGEST_HEADER: usize = 1024 * 1024;
+
+/// The files that are not called `name`, the copy's own, and hold the sought message.
+///
+/// # Errors
+/// A folder cannot be read, or files are being renamed all the time.
+pub fn find(
+    folder: &Path,
+    name: &str,
+    sought: &CopySearch<'_>,
+) -> Result<Vec<FoundCopy>, StoreError> {
+    let since = sought.recorded_at.checked_sub(DAY).unwrap_or(UNIX_EPOCH);
+    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    'listings: for _ in 0..LISTINGS {
+        // By the name that lasts: a reader that renames a file may show it twice.
+        let mut found = BTreeMap::new();
+        for sub in ["new", "cur", "cur"] {
+            let sub = folder.join(sub);
+            for entry in entries(&sub)? {
+                let path = sub.join(&entry);
+                let lasting = entry.split(':').next().unwrap_or_default();
+                if is_named(&entry, name) || found.contains_key(lasting) {
+                    continue;
+                }
+                match is_it(&path, since, sought) {
+                    Ok(false) => continue,
+                    Ok(true) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue 'listings,
+                    Err(error) => return Err(at(&path, &error)),
+                }
+                let copy = FoundCopy {
+                    receipt: Receipt::Name(lasting.to_owned()),
+                    has_our_date: modified(&path)? == Some(sought.recorded_at),
+                    marked_deleted: is_trashed(&entry),
+                    proof: Proof::SameId,
+                };
+                found.insert(lasting.to_owned(), copy);
+            }
+        }
+        return Ok(found.into_values().take(sought.at_most).collect());
+    }
+    let text = format!("{}: files are being renamed all the time", folder.display());
+    Err(StoreError::NotStored(text))
+}
+
+/// Whether the file at `path` came since then and holds the sought message.
+fn is_it(path: &Path, since: u64, sought: &CopySearch<'_>) -> io::Result<bool> {
+    let facts = fs::metadata(path)?;
+    if !facts.is_file() || u64::try_from(facts.ctime()).is_ok_and(|ctime| ctime < since) {
+        return Ok(false);
+    }
+    let mut file = File::open(path)?;
+    if sought.identity.message_id.is_none() {
+        let mut bytes = Vec::new();
+        let most = sought.size_bytes.end().saturating_add(LONGEST_HEADER as u64);
+        file.take(most).read_to_end(&mut bytes)?;
+        return Ok(Identity::of(&bytes, DedupBy::Content) == *sought.identity);
+    }
+    let mut bytes = Vec::new();
+    while bytes.len() < LONGEST_HEADER && !has_header(&bytes) {
+        if file.by_ref().take(PIECE).read_to_end(&mut bytes)? == 0 {
+            break;
+        }
+    }
+    Ok(sought.identity.has_same_id(&bytes))
+}
+
+/// Whether the empty line that ends a header is in `bytes`.
+fn has_header(bytes: &[u8]) -> bool {
+    [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| memchr::memmem::find(bytes, end).is_some())
+}

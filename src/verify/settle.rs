@@ -1,0 +1,263 @@
+//! `onedrop settle`: shared copies (Sent) that were left for later. One that is due is written, by
+//! a delivery's code, unless the sender's own mail program has left a message with the same first
+//! Message-ID in the mailbox; then that one is put on record. For 48 hours after ours was written
+//! settle looks again, and takes ours out where the mail program's has come to stand beside it. One
+//! that could not be placed when its message was delivered is placed as `verify --repair` does.
+//!
+//! Relies on the lease: of several runs one settles a copy, and no delivery does. It takes out only
+//! what the ledger's receipt names, has our content and our date, and only while the other stands
+//! beside it. A crash leaves a lease that runs out (then the look finds what was written), or ours
+//! gone and still on record (then the next run puts the other on record).
+
+use super::difference::{Level, News, Tally, Topic};
+use super::{PAGE, Plan, Unverified, Verification};
+use crate::clock;
+use crate::ledger::{
+    AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
+    LedgerError, OVERDUE, RandomValue, Standing, ToConfirm, WATCH,
+};
+use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
+
+/// Settles what is to be settled, an account after the other; `plan.window` means nothing here.
+///
+/// # Errors
+/// The ledger cannot be read or written. What the store refuses is told and counted.
+pub fn settle<'a>(
+    plan: &Plan<'a>,
+    ledger: &dyn AnyLedger,
+    store: &dyn AnyStore,
+    tell: &mut dyn FnMut(News<'_>),
+) -> Result<Tally, LedgerError> {
+    Verification::new(plan, ledger, store, tell)?.all(
+        |last, until| ledger.copies_to_settle(WATCH, last, PAGE, until),
+        Verification::settle_one,
+    )
+}
+
+/// What is told of a copy that another run took while this one looked.
+const MEANWHILE: &str = "settled meanwhile";
+
+impl Verification<'_, '_> {
+    fn settle_one(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+        match (&copy.standing, &copy.kept) {
+            (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),
+            (Standing::Placed { receipt, .. }, _) if copy.by_sender => self.late(copy, receipt)?,
+            (Standing::Placed { receipt, .. }, _) => self.watch(copy, receipt)?,
+            _ if copy.due.is_some() => self.settle_due(copy)?,
+            (_, Some(why)) => self.kept(copy, why)?,
+            (_, None) => self.busy(copy, MEANWHILE),
+        }
+        Ok(())
+    }
+
+    /// What a verification says of a copy that is left to settle: nothing is wrong before it is
+    /// due, nor soon after.
+    pub(super) fn due(&mut self, copy: &CopyOnRecord) {
+        let Some(due) = copy.due else { return };
+        let at = clock::utc(due.at);
+        if self.ledger.time() >= due.at + OVERDUE {
+            let text = format!("due since {at} and not settled: onedrop settle does that");
+            self.found(copy, Level::Error, Topic::Due, None, text);
+        } else {
+            let text = format!("due at {at}, if the mail program saves none");
+            self.found(copy, Level::Info, Topic::Due, None, text);
+        }
+    }
+
+    /// A copy that is due, under no lease.
+    fn settle_due(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+        if !self.plan.repair {
+            let found = self.find_by_id(copy, None)?;
+            let text = match self.senders(copy, &found)? {
+                Some(theirs) => format!("is the mail program's own, {}", theirs.receipt),
+                None => "is not there: it would be written".to_owned(),
+            };
+            self.found(copy, Level::Info, Topic::Due, None, text);
+            return Ok(());
+        }
+        let Some(message) = self.kept_message(copy, Topic::Due)? else { return Ok(()) };
+        // A lease of another copy, or one left over, is none of this call's.
+        let by = Attempt { value: RandomValue::default(), ..self.plan.by.clone() };
+        let terms = LeaseTerms { lease: self.plan.lease, join: false, due: true };
+        let deadline = self.deadline();
+        let CopyState::Claimed(claim) = self.claim_kept(copy, &by, terms)? else {
+            self.busy(copy, MEANWHILE);
+            return Ok(());
+        };
+        let is_settled = match self.settle_by_look(copy, &claim) {
+            Ok(is_settled) => is_settled,
+            Err(error) => {
+                // Nothing was written under the claim.
+                self.ledger.release(&[claim], self.plan.ledger_until())?;
+                return Err(error);
+            }
+        };
+        if is_settled {
+            return Ok(());
+        }
+        let state = CopyState::Claimed(claim);
+        match self.place_kept(copy, &message, &by, state, &deadline) {
+            Ok(placed) => {
+                let text = format!("{} as {}", placed.how.name(), placed.receipt);
+                self.found(copy, Level::Settled, Topic::Due, Some(&placed.receipt), text);
+                Ok(())
+            }
+            Err(failure) => self.not_placed(copy, Topic::Due, failure, &deadline),
+        }
+    }
+
+    /// Puts on record what stands in the mailbox: ours, if an earlier run may have written it, or
+    /// else the mail program's own. False where there is neither.
+    fn settle_by_look(&mut self, copy: &CopyOnRecord, claim: &Claim) -> Result<bool, Unverified> {
+        let found = self.find_by_id(copy, None)?;
+        // The oldest: found are the newest first.
+        let ours = found.iter().rev().find(|one| claim.in_doubt && is_as_ours(one));
+        if let Some(FoundCopy { receipt, .. }) = ours {
+            let facts = CopyFacts { nul_replaced: false, found_by_look: true };
+            let one = ToConfirm { claim: *claim, receipt, facts, end: None };
+            match self.ledger.confirm(&one, self.plan.ledger_until())? {
+                Confirmed::Recorded => {
+                    let text = format!("was in doubt, is recorded as {receipt}");
+                    self.found(copy, Level::Settled, Topic::Due, Some(receipt), text);
+                }
+                Confirmed::Superseded { .. } => self.busy(copy, MEANWHILE),
+            }
+            return Ok(true);
+        }
+        let Some(FoundCopy { receipt, .. }) = self.senders(copy, &found)? else {
+            return Ok(false);
+        };
+        if self.ledger.leave_to_sender(claim, None, receipt, self.plan.ledger_until())? {
+            let text = format!("is the mail program's own, {receipt}");
+            self.found(copy, Level::Settled, Topic::Due, Some(receipt), text);
+        } else {
+            self.busy(copy, MEANWHILE);
+        }
+        Ok(true)
+    }
+
+    /// Looks whether the mail program's own copy has come to stand beside ours, and takes ours out.
+    fn watch(&mut self, copy: &CopyOnRecord, on_record: &Receipt) -> Result<(), Unverified> {
+        let found = self.find_by_id(copy, Some(on_record))?;
+        let others: Vec<FoundCopy> = found
+            .iter()
+            .filter(|one| one.receipt != *on_record && !one.marked_deleted)
+            .filter(|one| *on_record != Receipt::Unnamed || !is_as_ours(one))
+            .cloned()
+            .collect();
+        let Some(theirs) = self.senders(copy, &others)? else { return Ok(()) };
+        let (theirs, ours) =
+            (theirs.receipt.clone(), found.iter().find(|one| one.receipt == *on_record));
+        let stays = |why: &str| format!("{on_record} stands beside {theirs}, and stays: {why}");
+        match ours {
+            None if *on_record == Receipt::Unnamed => {
+                let text = stays("the server named neither (no UIDPLUS)");
+                self.found(copy, Level::Error, Topic::Double, None, text);
+            }
+            // Its owner, or a run that died before it could say so.
+            None => {}
+            Some(ours) if !is_as_ours(ours) => {
+                let text = stays("it is not as Onedrop wrote it");
+                self.found(copy, Level::Info, Topic::Double, Some(on_record), text);
+                return Ok(());
+            }
+            Some(_) if copy.found_by_look && others.iter().any(is_as_ours) => {
+                let text = stays("the two are equal, and which one is Onedrop's is not known");
+                self.found(copy, Level::Error, Topic::Double, Some(on_record), text);
+                return Ok(());
+            }
+            Some(_) if !self.plan.repair => {
+                let text = format!("{on_record} would be taken out, {theirs} stands beside it");
+                self.found(copy, Level::Info, Topic::Double, Some(on_record), text);
+            }
+            Some(ours) => {
+                let (place, until) = (&copy.destination, self.plan.store_until());
+                let removed = match ours.marked_deleted {
+                    // By its owner, or by a run that died.
+                    true => self.store.remove(place, on_record, until),
+                    false => self.store.remove_double(place, on_record, &theirs, until),
+                };
+                if let Err(error) = removed {
+                    let again = self.find_by_id(copy, Some(on_record))?;
+                    let is_ours = |one: &&FoundCopy| one.receipt == *on_record;
+                    if again.iter().find(is_ours).is_none_or(|one| one.marked_deleted) {
+                        self.busy(copy, MEANWHILE);
+                    } else {
+                        let text = stays(&error.to_string());
+                        self.found(copy, Level::Error, Topic::Double, Some(on_record), text);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        if !self.plan.repair {
+            return Ok(());
+        }
+        let row = claim_of(copy);
+        let until = self.plan.ledger_until();
+        if !self.ledger.leave_to_sender(&row, Some(on_record), &theirs, until)? {
+            self.busy(copy, MEANWHILE);
+        } else if *on_record != Receipt::Unnamed {
+            let text = format!("{on_record} is gone, the mail program's own stands as {theirs}");
+            self.found(copy, Level::Settled, Topic::Double, Some(&theirs), text);
+        }
+        Ok(())
+    }
+
+    /// Takes out a copy of ours that took effect late, beside the mail program's own.
+    fn late(&mut self, copy: &CopyOnRecord, theirs: &Receipt) -> Result<(), Unverified> {
+        let found = self.find_by_id(copy, Some(theirs))?;
+        let stands = |one: &FoundCopy| one.receipt == *theirs && !one.marked_deleted;
+        let is_late =
+            |one: &&FoundCopy| one.receipt != *theirs && is_as_ours(one) && !one.marked_deleted;
+        if !found.iter().any(stands) || !copy.may_be_double {
+            return Ok(());
+        }
+        for FoundCopy { receipt, .. } in found.iter().filter(is_late) {
+            if self.ledger.is_of_another(copy, receipt, self.plan.ledger_until())? {
+                continue;
+            }
+            let (place, until) = (&copy.destination, self.plan.store_until());
+            let removed =
+                self.plan.repair.then(|| self.store.remove_double(place, receipt, theirs, until));
+            let (level, text) = match removed {
+                None => (Level::Info, "would be taken out".to_owned()),
+                Some(Ok(())) => (Level::Settled, "came late and is taken out".to_owned()),
+                Some(Err(error)) => (Level::Error, format!("cannot be taken out: {error}")),
+            };
+            let text = format!("{receipt} beside the mail program's own, {theirs}: {text}");
+            self.found(copy, level, Topic::Double, Some(receipt), text);
+        }
+        Ok(())
+    }
+
+    /// The mail program's own copy among those found: not one that Onedrop wrote for another
+    /// message with this Message-ID; rather one that its owner has not marked as deleted.
+    fn senders<'f>(
+        &self,
+        copy: &CopyOnRecord,
+        found: &'f [FoundCopy],
+    ) -> Result<Option<&'f FoundCopy>, LedgerError> {
+        let mut marked = None;
+        for one in found.iter().filter(|one| one.receipt.is_lasting()) {
+            if self.ledger.is_of_another(copy, &one.receipt, self.plan.ledger_until())? {
+                continue;
+            }
+            if !one.marked_deleted {
+                return Ok(Some(one));
+            }
+            marked = marked.or(Some(one));
+        }
+        Ok(marked)
+    }
+}
+
+/// As Onedrop writes it: content and date.
+fn is_as_ours(one: &FoundCopy) -> bool {
+    one.has_our_date && matches!(one.proof, Proof::Equal | Proof::Hidden)
+}
+
+/// What names a row as it was read.
+fn claim_of(copy: &CopyOnRecord) -> Claim {
+    Claim { copy: copy.copy, value: copy.value, epoch: copy.epoch, in_doubt: false }
+}

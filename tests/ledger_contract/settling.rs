@@ -1,0 +1,211 @@
+//! Shared copies that are left to `onedrop settle`.
+
+use super::*;
+
+const LATER: Duration = Duration::from_secs(600);
+const NOW: Duration = Duration::ZERO;
+const WATCH: Duration = Duration::from_secs(48 * 3600);
+
+pub fn a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept(rig: &dyn Rig) {
+    let (a, b) = (Host::of(rig), Host::of(rig));
+    let message = a.record(&mail("due"), &[inbox()]).message;
+    let before = SystemTime::now();
+    let due = a.keep_until_due(message, &sent(), b"the bytes", LATER);
+    let Due::At(at) = due else { panic!("{due:?}") };
+    if !matches!(a.0.time().duration_since(before), Ok(ahead) if ahead > LATER) {
+        let ahead = at.duration_since(a.0.time()).expect("ahead");
+        assert!(ahead > LATER / 2 && ahead < LATER * 2, "{ahead:?}");
+    }
+    for host in [&a, &b] {
+        let again = host.keep_until_due(message, &sent(), b"other bytes", 3 * LATER);
+        assert_eq!(again, due, "the first time counts");
+        assert_eq!(host.kept(message).as_deref(), Some("later"));
+        assert_eq!(host.kept_bytes(message).as_deref(), Some(&b"the bytes"[..]));
+        for terms in [LEASE, JOIN] {
+            let state = host.try_record(&mail("due"), &[sent()], terms).expect("record").copies;
+            assert_eq!(state, [CopyState::Busy], "no delivery leases it");
+            let state = host.claim_again(message, &[sent()], &attempt("mx1"), terms);
+            assert_eq!(state, [CopyState::Busy], "nor one that asks again");
+        }
+    }
+    assert_eq!(a.to_settle(WATCH), [], "not yet due");
+    let copy = &a.trace_one("due@example.org").copies[1];
+    assert_eq!((copy.state.as_str(), copy.epoch, copy.owner.as_str()), ("due", 0, ""));
+    assert_eq!(copy.kept.as_deref(), Some("later"));
+    assert!(copy.due_at.as_deref().is_some_and(|at| at.ends_with('Z')), "{copy:?}");
+    let failed = TraceFilter { failed: true, ..TraceFilter::of("due@example.org") };
+    let open = |copy: &TraceCopy| copy.receipt.is_none() && copy.state != "due";
+    let failed_but_for_sent = a.traces(&failed, 10).iter().any(|one| one.copies.iter().any(open));
+    assert!(failed_but_for_sent, "the INBOX is not placed");
+
+    let claim = claimed(&b.claim_due(message, &sent()));
+    assert_eq!((claim.epoch, claim.in_doubt), (1, false), "nobody has written it before");
+    assert_eq!(a.claim_due(message, &sent()), CopyState::Busy);
+    assert_eq!(b.confirm(&claim, &uid(7)), Confirmed::Recorded);
+    assert_eq!((a.kept(message), a.kept_bytes(message)), (None, None));
+    let again = a.keep_until_due(message, &sent(), b"the bytes", LATER);
+    assert_eq!(again, Due::Placed(uid(7)));
+    assert_eq!(a.kept(message), None, "nothing is kept of what is placed");
+    assert_eq!(a.record(&mail("due"), &[sent()]).copies, [CopyState::Placed(uid(7))]);
+}
+
+pub fn a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    // Whoever has the lease may still place it.
+    let claim = host.claim(&mail("live"), &sent());
+    let message = host.record(&mail("live"), &[]).message;
+    assert!(matches!(host.keep_until_due(message, &sent(), b"1", NOW), Due::At(_)));
+    assert_eq!(host.claim_due(message, &sent()), CopyState::Busy);
+    assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);
+    assert_eq!(host.kept(message), None);
+    // One that was in doubt stays so.
+    host.claim(&mail("doubt"), &sent());
+    let message = host.record(&mail("doubt"), &[]).message;
+    host.keep_until_due(message, &sent(), b"2", NOW);
+    rig.expire_leases();
+    assert_eq!(host.record(&mail("doubt"), &[sent()]).copies, [CopyState::Busy]);
+    let claim = claimed(&host.claim_due(message, &sent()));
+    assert_eq!((claim.epoch, claim.in_doubt), (2, true));
+    // What is kept for another reason keeps it.
+    let claim = host.claim(&mail("refused"), &sent());
+    let message = host.record(&mail("refused"), &[]).message;
+    assert!(host.keep(message, b"kept", "no right"));
+    host.release(&[claim]);
+    host.keep_until_due(message, &sent(), b"3", NOW);
+    assert_eq!(host.kept(message).as_deref(), Some("no right"));
+    assert_eq!(host.kept_bytes(message).as_deref(), Some(&b"kept"[..]));
+}
+
+pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    assert_eq!(host.to_settle(WATCH), []);
+    let sent_of = |account: &str| Destination::sent(account, "Sent");
+    for (n, account) in ["zoe", "doug", "é", "doug", "lisa"].iter().enumerate() {
+        let message = host.record(&mail(&format!("page{n}")), &[]).message;
+        host.keep_until_due(message, &sent_of(account), b"x", NOW);
+    }
+    let later = host.record(&mail("later"), &[]).message;
+    host.keep_until_due(later, &sent_of("doug"), b"x", LATER);
+    let refused = host.claim(&mail("refused"), &sent_of("amy"));
+    let message = host.record(&mail("refused"), &[]).message;
+    assert!(host.keep(message, b"x", "no right"));
+    host.release(&[refused]);
+    host.claim(&mail("own"), &inbox());
+    let all = host.to_settle(WATCH);
+    assert_eq!(all.len(), 6, "those that are due, and the one that is kept: {all:#?}");
+    for copy in &all {
+        let is_kept = copy.destination.account == "amy";
+        assert_eq!(copy.due.is_none(), is_kept);
+        assert_eq!(copy.due.is_some_and(|due| due.has_come), !is_kept);
+        assert_eq!(copy.standing, Standing::Free);
+        assert_eq!(copy.kept.as_deref(), Some(if is_kept { "no right" } else { "later" }));
+    }
+    for limit in [1, 2, 5, 6, 7] {
+        let (mut paged, mut last) = (Vec::new(), None);
+        loop {
+            let page = host.0.copies_to_settle(WATCH, last.as_ref(), limit, soon()).expect("page");
+            assert!(page.len() <= limit as usize);
+            let Some(end) = page.last() else { break };
+            last = Some(end.clone());
+            paged.extend(page);
+        }
+        assert_eq!(paged, all, "{limit} a page");
+    }
+    // Placed by us: watched, for a time. Placed by the sender's program: over, unless a copy of
+    // ours may stand.
+    let of = |account: &str| {
+        let all = host.to_settle(WATCH);
+        all.into_iter().find(|copy| copy.destination.account == account).expect("to settle")
+    };
+    let ours = of("zoe");
+    let claim = claimed(&host.claim_due(ours.message, &ours.destination));
+    host.confirm(&claim, &uid(1));
+    assert!(matches!(of("zoe").standing, Standing::Placed { .. }));
+    let theirs = of("lisa");
+    let claim = claimed(&host.claim_due(theirs.message, &theirs.destination));
+    assert!(host.leave_to_sender(&claim, None, &uid(2)));
+    let doubtful = of("é");
+    host.claim_due(doubtful.message, &doubtful.destination);
+    rig.expire_leases();
+    let claim = claimed(&host.claim_due(doubtful.message, &doubtful.destination));
+    assert!(host.leave_to_sender(&claim, None, &uid(3)));
+    let (zoe, e) = (of("zoe"), of("é"));
+    assert!(!zoe.by_sender && e.by_sender && e.may_be_double);
+    let accounts = |watch| -> Vec<String> {
+        host.to_settle(watch).into_iter().map(|copy| copy.destination.account).collect()
+    };
+    assert!(!accounts(WATCH).contains(&"lisa".to_owned()), "{:?}", accounts(WATCH));
+    assert_eq!(accounts(NOW), ["amy", "doug", "doug"], "nothing is watched for no time");
+}
+
+pub fn a_copy_is_left_to_the_sender_where_it_is_as_it_was_read(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let message = host.record(&mail("own"), &[]).message;
+    host.keep_until_due(message, &sent(), b"x", NOW);
+    let claim = claimed(&host.claim_due(message, &sent()));
+    let other = Claim { epoch: claim.epoch + 1, ..claim };
+    assert!(!host.leave_to_sender(&other, None, &uid(4)), "another has claimed it since");
+    assert!(!host.leave_to_sender(&claim, Some(&uid(3)), &uid(4)), "it is not placed");
+    assert_eq!(host.kept(message).as_deref(), Some("later"));
+    assert!(host.leave_to_sender(&claim, None, &uid(4)));
+    assert!(host.leave_to_sender(&claim, None, &uid(4)), "the answer was lost");
+    assert!(!host.leave_to_sender(&claim, None, &uid(5)));
+    assert_eq!((host.kept(message), host.kept_bytes(message)), (None, None));
+    assert_eq!(host.record(&mail("own"), &[sent()]).copies, [CopyState::Placed(uid(4))]);
+    assert_eq!(host.keep_until_due(message, &sent(), b"x", NOW), Due::Placed(uid(4)));
+    let copy = &host.trace_one("own@example.org").copies[0];
+    assert_eq!((copy.state.as_str(), copy.by_sender), ("placed", true));
+    assert_eq!(host.confirm(&claim, &uid(6)), Confirmed::Superseded { by: uid(4) });
+
+    // One of ours, beside which another has come to stand.
+    let message = host.record(&mail("beside"), &[]).message;
+    host.keep_until_due(message, &sent(), b"x", NOW);
+    let claim = claimed(&host.claim_due(message, &sent()));
+    let ours = Receipt::Name("ours".to_owned());
+    host.confirm(&claim, &ours);
+    let theirs = Receipt::Name("theirs".to_owned());
+    assert!(!host.leave_to_sender(&claim, None, &theirs), "it is placed");
+    assert!(!host.leave_to_sender(&claim, Some(&uid(9)), &theirs), "as another receipt");
+    assert!(host.leave_to_sender(&claim, Some(&ours), &theirs));
+    assert!(host.leave_to_sender(&claim, Some(&ours), &theirs));
+    assert_eq!(host.record(&mail("beside"), &[sent()]).copies, [CopyState::Placed(theirs)]);
+}
+
+pub fn a_copy_written_for_another_message_is_told_from_the_senders_own(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let settled = |name: &str, account: &str| {
+        let place = Destination::sent(account, "Sent");
+        let message = host.record(&mail(name), &[]).message;
+        host.keep_until_due(message, &place, b"x", NOW);
+        claimed(&host.claim_due(message, &place))
+    };
+    host.confirm(&settled("ours", "lisa"), &uid(1));
+    assert!(host.leave_to_sender(&settled("theirs", "lisa"), None, &uid(2)));
+    host.confirm(&settled("elsewhere", "zoe"), &uid(3));
+    settled("asks", "lisa");
+    let all = host.to_settle(WATCH);
+    let named = |name: &str| {
+        let id = format!("<{name}@example.org>").into_bytes();
+        all.iter().find(|copy| copy.identity.message_id.as_ref() == Some(&id)).expect("it")
+    };
+    let (asks, ours) = (named("asks"), named("ours"));
+    assert!(host.is_of_another(asks, &uid(1)), "Onedrop wrote it for another message");
+    assert!(!host.is_of_another(ours, &uid(1)), "it is this one's");
+    assert!(!host.is_of_another(asks, &uid(2)), "the sender's program wrote it");
+    assert!(!host.is_of_another(asks, &uid(3)), "in another mailbox");
+    assert!(!host.is_of_another(asks, &uid(4)), "nobody's");
+}
+
+pub fn of_twenty_that_settle_one_copy_one_gets_it(rig: &dyn Rig) {
+    let hosts: Vec<Host> = (0..20).map(|_| Host::of(rig)).collect();
+    let message = hosts[0].record(&mail("race"), &[]).message;
+    let made = at_once(hosts.len(), |n| {
+        hosts[n].keep_until_due(message, &sent(), format!("{n}").as_bytes(), NOW)
+    });
+    assert!(made.iter().all(|due| *due == made[0]), "one time: {made:?}");
+    let states = at_once(hosts.len(), |n| hosts[n].claim_due(message, &sent()));
+    let claims: Vec<&CopyState> =
+        states.iter().filter(|state| **state != CopyState::Busy).collect();
+    assert_eq!(claims.len(), 1, "{states:?}");
+    assert_eq!(claimed(claims[0]).epoch, 1);
+}

@@ -1,0 +1,272 @@
+//! A sender's copy that is left to the mail program first, and to `onedrop settle` then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use onedrop::directory::Destination;
+use onedrop::message::Message;
+use onedrop::store::StoreError;
+use onedrop::verify::{Level, Topic};
+
+use crate::ports::{inbox, mail, sent};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::{Ended, Settled, World};
+
+const AFTER: Duration = Duration::from_secs(600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// The message as the sender's mail program saves it: with fields that the sent one has not, of
+/// which one is content.
+fn saved(mail: &Message) -> Vec<u8> {
+    [b"Bcc: boss@x\r\nContent-Language: en\r\n", mail.own_copy()].concat()
+}
+
+impl World {
+    fn deliver_due(&self, mail: &Message, destinations: &[Destination]) -> Ended {
+        self.delivery().leaving_sent(AFTER).run(mail, destinations)
+    }
+
+    /// The mail program saves its copy.
+    fn save(&self, mail: &Message) {
+        self.store.save("lisa", "Sent", &saved(mail), SystemTime::UNIX_EPOCH + 3 * AFTER);
+    }
+
+    fn settle(&self) -> Settled {
+        self.delivery().settle()
+    }
+
+    /// What stands in Sent.
+    fn in_sent(&self) -> Vec<Vec<u8>> {
+        self.store.copies("lisa", "Sent").into_iter().map(|stored| stored.bytes).collect()
+    }
+}
+
+impl Settled {
+    fn told(&self) -> Vec<(Level, Topic)> {
+        self.findings.iter().map(|finding| (finding.level, finding.topic)).collect()
+    }
+}
+
+const WRITTEN: (Level, Topic) = (Level::Settled, Topic::Due);
+const TAKEN_OUT: (Level, Topic) = (Level::Settled, Topic::Double);
+
+#[test]
+fn a_due_copy_is_no_condition_of_a_delivery_and_nothing_is_written_before_its_time() {
+    for world in World::both() {
+        let first = world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
+        let text = first.outcome.text();
+        assert!(text.contains("; due account=lisa mailbox=Sent at=20"), "{text}");
+        assert_eq!(first.store_calls, ["append"], "the store hears of the INBOX alone");
+        let trace = world.trace(&mail("m"));
+        assert_eq!(trace.attempts[0].text.as_deref(), Some(text), "what Postfix heard");
+        let copy = &trace.copies[1];
+        assert_eq!((copy.state.as_str(), copy.epoch), ("due", 0));
+        // Other recipients, with whatever the configuration says by then.
+        for (account, after) in [("zoe", AFTER), ("amy", 3 * AFTER), ("bob", Duration::ZERO)] {
+            let to = [Destination::inbox(account), sent()];
+            let next = world.delivery().leaving_sent(after).run(&mail("m"), &to);
+            let next = next.expect_delivered();
+            assert_eq!((world.count(&to[0]), world.count(&sent())), (1, 0), "{account}");
+            assert_eq!(next.store_calls, ["append"]);
+        }
+        assert_eq!(world.copies(&mail("m"))[1].due_at, copy.due_at, "the first time counts");
+        let early = world.settle();
+        assert_eq!((early.told(), world.count(&sent())), (vec![], 0));
+        world.ledger.advance(AFTER);
+        assert_eq!(world.settle().told(), [WRITTEN]);
+        assert_eq!(world.in_sent(), [mail("m").shared_copy()]);
+        let late = world.deliver_due(&mail("m"), &[Destination::inbox("eve"), sent()]);
+        assert!(late.outcome.text().contains("already there account=lisa mailbox=Sent"));
+        assert_eq!(world.count(&sent()), 1);
+    }
+}
+
+#[test]
+fn the_mail_programs_own_copy_is_the_one_whenever_it_comes() {
+    for world in World::both() {
+        let names = ["before", "after", "never"];
+        world.save(&mail("before"));
+        for name in names {
+            world.deliver_due(&mail(name), &[inbox(), sent()]).expect_delivered();
+        }
+        world.ledger.advance(AFTER);
+        let first = world.settle();
+        assert_eq!(first.told(), [WRITTEN; 3]);
+        assert!(first.findings[0].text.starts_with("is the mail program's own, "), "{first:?}");
+        assert_eq!(world.count(&sent()), 3);
+        world.save(&mail("after"));
+        assert_eq!(world.count(&sent()), 4);
+        let second = world.settle();
+        assert_eq!(second.told(), [TAKEN_OUT], "{second:?}");
+        let mut expected = vec![
+            saved(&mail("before")),
+            saved(&mail("after")),
+            mail("never").shared_copy().to_vec(),
+        ];
+        expected.sort();
+        let mut standing = world.in_sent();
+        standing.sort();
+        assert_eq!(standing, expected, "one of each, whoever wrote it");
+        for name in names {
+            let copy = &world.copies(&mail(name))[1];
+            assert_eq!((copy.state.as_str(), copy.by_sender), ("placed", name != "never"));
+            // A later delivery writes none.
+            world.deliver_due(&mail(name), &[Destination::inbox("zoe"), sent()]);
+        }
+        assert_eq!(world.count(&sent()), 3);
+        // For two days, and no longer.
+        assert_eq!(world.settle().told(), []);
+        world.ledger.advance(2 * DAY);
+        let over = world.settle();
+        assert_eq!((over.told(), over.store_calls), (vec![], vec![]));
+        world.save(&mail("never"));
+        assert_eq!(world.settle().told(), []);
+        assert_eq!(world.count(&sent()), 4, "too late: both stay");
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    for world in World::both() {
+        for name in ["theirs", "none"] {
+            world.deliver_due(&mail(name), &[inbox(), sent()]);
+        }
+        world.save(&mail("theirs"));
+        world.ledger.advance(AFTER);
+        let dry = world.delivery().settle_as(false);
+        assert_eq!(dry.told(), [(Level::Info, Topic::Due); 2]);
+        assert_eq!(world.count(&sent()), 1);
+        assert!(dry.ledger_calls.iter().all(|call| *call != "claim"), "{dry:?}");
+        world.settle();
+        world.save(&mail("none"));
+        let dry = world.delivery().settle_as(false);
+        assert_eq!(dry.told(), [(Level::Info, Topic::Double)]);
+        assert_eq!(world.count(&sent()), 3);
+    }
+}
+
+#[test]
+fn a_sent_that_refuses_keeps_the_copy_due_until_it_takes_it() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        let refused = StoreError::Refused("no right".to_owned());
+        let failed = world.delivery().refusing("append", refused).settle();
+        assert_eq!(failed.told(), [(Level::Error, Topic::Due)]);
+        let copy = &world.copies(&mail("m"))[1];
+        assert_eq!(copy.state, "due", "and no delivery leases it");
+        assert!(copy.kept.as_deref().is_some_and(|why| why.contains("no right")), "{copy:?}");
+        let next = world.deliver(&mail("m"), &[Destination::inbox("zoe"), sent()]);
+        assert_eq!((next.expect_delivered().appended.len(), world.count(&sent())), (1, 0));
+        // A look that does not come to its end writes nothing.
+        let away = StoreError::NotStored("away".to_owned());
+        let failed = world.delivery().refusing("find", away).settle();
+        assert_eq!((failed.failed.len(), failed.tally.map(|tally| tally.failed)), (1, Some(1)));
+        assert_eq!(world.count(&sent()), 0);
+        assert_eq!(world.settle().told(), [WRITTEN], "and left no lease");
+        assert_eq!(world.in_sent(), [mail("m").shared_copy()]);
+    }
+}
+
+#[test]
+fn a_copy_that_could_not_be_placed_at_its_delivery_is_placed() {
+    for fault in [StoreFault::Refused, StoreFault::DoneInDoubt, StoreFault::LostInDoubt] {
+        for world in World::both() {
+            world.delivery().failing_store(1, fault).run(&mail("m"), &[inbox(), sent()]);
+            world.expire_leases();
+            assert_eq!(world.settle().told(), [(Level::Repaired, Topic::Kept)], "{fault:?}");
+            assert_eq!(world.in_sent(), [mail("m").shared_copy()], "{fault:?}");
+            assert_eq!(world.settle().told(), []);
+        }
+    }
+}
+
+/// What the mail program does, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saves {
+    Before,
+    /// After ours was written.
+    After,
+    /// Right before the how many-th call of the store in the run that fails.
+    AtCall(usize),
+    Never,
+}
+
+#[test]
+fn whatever_fails_wherever_in_settle_one_copy_is_left() {
+    let store_faults = StoreFault::ALL.map(Some).into_iter().map(|fault| (fault, None));
+    let ledger_faults = LedgerFault::ALL.map(Some).into_iter().map(|fault| (None, fault));
+    let faults: Vec<_> = store_faults.chain(ledger_faults).collect();
+    let saves = [Saves::Before, Saves::After, Saves::Never, Saves::AtCall(2), Saves::AtCall(3)];
+    let mut failed_at = BTreeMap::new();
+    for saves in saves {
+        for (store_fault, ledger_fault) in &faults {
+            for at in 0.. {
+                let mut reached = 0;
+                for world in World::both() {
+                    let context = format!("{saves:?} {store_fault:?} {ledger_fault:?} at {at}");
+                    if saves == Saves::Before {
+                        world.save(&mail("m"));
+                    }
+                    world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+                    world.ledger.advance(AFTER);
+                    if saves == Saves::After {
+                        world.settle();
+                        world.save(&mail("m"));
+                    }
+                    let mut run = world.delivery();
+                    if let Saves::AtCall(nth) = saves {
+                        let other = world.clone();
+                        let call = if nth == 2 { "append" } else { "confirm" };
+                        run = run.before(call, move || other.save(&mail("m")));
+                    }
+                    if let Some(fault) = store_fault {
+                        run = run.failing_store(at, *fault);
+                    }
+                    if let Some(fault) = ledger_fault {
+                        run = run.failing_ledger(at, *fault);
+                    }
+                    let failed = run.settle();
+                    let calls = match store_fault {
+                        Some(_) => &failed.store_calls,
+                        None => &failed.ledger_calls,
+                    };
+                    if let Some(call) = calls.get(at) {
+                        reached += 1;
+                        *failed_at.entry(*call).or_insert(0) += 1;
+                    }
+                    assert!(world.count(&sent()) <= 2, "{context}");
+                    // At once, and when its lease has run out.
+                    world.settle();
+                    assert!(world.count(&sent()) <= 2, "{context}");
+                    world.expire_leases();
+                    for _ in 0..2 {
+                        world.settle();
+                    }
+                    let expected = match saves {
+                        Saves::Never => mail("m").shared_copy().to_vec(),
+                        Saves::AtCall(_)
+                            if world.count(&sent()) == 1
+                                && world.in_sent()[0] == mail("m").shared_copy() =>
+                        {
+                            // It came to none of the calls that the mail program waits for.
+                            mail("m").shared_copy().to_vec()
+                        }
+                        _ => saved(&mail("m")),
+                    };
+                    assert_eq!(world.in_sent(), [expected], "{context}: {failed:#?}");
+                    let copy = &world.copies(&mail("m"))[1];
+                    assert_eq!((copy.state.as_str(), &copy.kept), ("placed", &None), "{context}");
+                    assert_eq!(world.settle().told(), [], "{context}: nothing is left to do");
+                }
+                if reached == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    for call in ["claim", "find", "append", "confirm", "leave_to_sender", "remove_double"] {
+        assert!(failed_at.contains_key(call), "{call} never failed: {failed_at:?}");
+    }
+}
