@@ -471,7 +471,7 @@ fn ended(
         row.last_error.clone_from(&run.reason);
     }
     // Otherwise it was an extra one, or another has moved the job on meanwhile.
-    let is_pending = row.next_due == Some(run.due) && row.schedule == job.schedule.to_string();
+    let is_pending = row.next_due == Some(run.due);
     let keeps_order = job.backfill == Backfill::All && job.schedule.interval().is_none();
     match is_pending {
         false => {}

@@ -1,6 +1,13 @@
 //! When jobs run: schedules in time zones, and the planner, by the ledger's clock as each case
 //! sets it. No process, no server, no clock of this machine.
 
+#[allow(dead_code)]
+#[path = "../simulation/chance.rs"]
+mod chance;
+mod chance_runs;
+mod crontabber;
+mod odd;
 mod rules;
 mod schedules;
+mod twice;
 mod world;
