@@ -244,6 +244,9 @@ pub trait Jobs: Send + Sync {
     /// A job's runs and skips, the latest on record first, at most `limit`.
     fn job_runs(&self, job: &str, limit: u32, until: Instant) -> Result<Vec<JobRun>, LedgerError>;
 
+    /// The last try for a due time that is on record; 0: none is.
+    fn last_try(&self, job: &str, due: SystemTime, until: Instant) -> Result<u32, LedgerError>;
+
     /// Takes a job off the record, with its runs, durably; true where it is gone. False, and
     /// nothing changed, where its revision is another than `seen`.
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError>;
@@ -379,6 +382,11 @@ pub(super) fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
         errors: cells.number()?,
         runs: cells.number()?,
     })
+}
+
+/// A number of a column.
+pub(super) fn number<T: TryFrom<i64>>(row: &impl SqlRow, at: usize) -> Result<T, LedgerError> {
+    Cells { row, at }.number()
 }
 
 /// 16 columns: see the queries.

@@ -105,6 +105,7 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         ("trace", call(|_, ledger, until| ledger.trace(&TraceFilter::of("x"), 1, until).map(drop))),
         ("jobs", call(|_, ledger, until| ledger.jobs(until).map(drop))),
         ("job_runs", call(|_, ledger, until| ledger.job_runs("x", 1, until).map(drop))),
+        ("last_try", call(|_, ledger, until| ledger.last_try("x", UNIX_EPOCH, until).map(drop))),
         ("remove_job", call(|_, ledger, until| ledger.remove_job("x", 1, until).map(drop))),
         (
             "prune_job_runs",

@@ -297,6 +297,19 @@ pub fn a_job_has_one_run_of_a_due_time_and_try(rig: &dyn Rig) {
     assert_eq!(host.runs("verify"), [first_try, second, first], "the latest first");
 }
 
+pub fn the_last_try_of_a_due_time_is_known(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let (row, first) = host.begun("verify");
+    host.begun("another");
+    let last = |due| host.0.last_try("verify", due, soon()).expect("a number");
+    assert_eq!((last(first.due), last(at(6))), (1, 0));
+    let more = [run("verify", first.due, 12), run("verify", first.due, 3), run("verify", at(7), 5)];
+    assert!(host.changes(&JobChange { added: &more, ..touch(&row) }));
+    assert_eq!((last(first.due), last(at(6)), last(at(7))), (12, 0, 5));
+    assert_eq!(last(first.due + Duration::from_micros(400)), 12, "to the millisecond");
+    assert_eq!(host.0.last_try("unknown", first.due, soon()).expect("a number"), 0);
+}
+
 pub fn a_run_ends_once(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
     let (row, begun) = a.begun("verify");
@@ -482,6 +495,7 @@ pub fn jobs_of_another_schema_are_refused(rig: &dyn Rig) {
         let change = JobChange { added: &added, ..touch(&row) };
         is_refused(host.0.change_job(&change, soon()).map(drop));
         is_refused(host.0.job_runs("early", 10, soon()).map(drop));
+        is_refused(host.0.last_try("early", at(5), soon()).map(drop));
         is_refused(host.0.remove_job("early", 1, soon()).map(drop));
         is_refused(host.0.prune_job_runs(Duration::ZERO, 10, soon()).map(drop));
     };

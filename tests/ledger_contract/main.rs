@@ -185,6 +185,7 @@ macro_rules! ledger_contract {
                     of_twenty_that_change_a_job_at_once_one_does,
                     of_twenty_that_end_a_run_at_once_one_does,
                     a_job_has_one_run_of_a_due_time_and_try,
+                    the_last_try_of_a_due_time_is_known,
                     a_run_ends_once,
                     a_skip_has_ended_as_it_is_added,
                     a_change_made_again_finds_its_own,

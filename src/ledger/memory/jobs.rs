@@ -1,6 +1,6 @@
 //! Jobs and their runs in memory.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::MemoryLedger;
 use super::rows::{Rows, RunRow};
@@ -94,6 +94,15 @@ impl Jobs for MemoryLedger {
             let rows = self.rows();
             let of_job = rows.job_runs.iter().rev().filter(|row| row.run.job == job);
             Ok(of_job.take(limit as usize).map(|row| row.run.clone()).collect())
+        })
+    }
+
+    fn last_try(&self, job: &str, due: SystemTime, _: Instant) -> Result<u32, LedgerError> {
+        self.call("last_try", || {
+            let (rows, due) = (self.rows(), kept_time(due));
+            let tries = rows.job_runs.iter().map(|row| &row.run);
+            let tries = tries.filter(|run| run.job == job && run.due == due);
+            Ok(tries.map(|run| run.try_no).max().unwrap_or(0))
         })
     }
 

@@ -2,7 +2,7 @@
 //! row, and each statement after that is one whose condition is what the one before has done, so
 //! that all of them take effect or none. Works through PgBouncer in transaction pooling.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use postgres::Row;
 use postgres::types::Type;
@@ -10,7 +10,8 @@ use postgres::types::Type;
 use super::connection::{Connection, Statement};
 use super::{PostgresLedger, schema};
 use crate::ledger::jobs::{
-    JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, of_millis, signed,
+    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, kept_time, of_millis,
+    signed,
 };
 use crate::ledger::rows::{Cell, SqlRow, millis};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
@@ -138,6 +139,9 @@ SELECT EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1 AND value = $4)
     OR EXISTS (SELECT 1 FROM onedrop_job_run
                WHERE job = $1 AND due_at = $7 AND try = $8 AND begin_value = $4)";
 
+const LAST_TRY: &str =
+    "SELECT coalesce(max(try), 0) FROM onedrop_job_run WHERE job = $1 AND due_at = $2";
+
 const REMOVE: &str = "
 DELETE FROM onedrop_job
 WHERE name = $1 AND revision = $2 AND (SELECT max(version)::bigint FROM onedrop_schema) = $3";
@@ -158,7 +162,7 @@ impl Jobs for PostgresLedger {
         self.call(until, |connection| {
             let statements = [Statement::new(NOW), Statement::new(JOBS)];
             let answers = schema::checked(connection, Connection::read, statements)?;
-            let jobs = last(&answers).iter().map(job_row).collect::<Result<_, _>>()?;
+            let jobs = last_rows(&answers).iter().map(job_row).collect::<Result<_, _>>()?;
             let now = answers.first().map_or(&[][..], Vec::as_slice);
             Ok(JobsOnRecord { now: of_millis(only(now)?), jobs })
         })
@@ -177,7 +181,17 @@ impl Jobs for PostgresLedger {
             let runs =
                 Statement::new(RUNS).with(job, Type::TEXT).with(i64::from(limit), Type::INT8);
             let answers = schema::checked(connection, Connection::read, [runs])?;
-            last(&answers).iter().map(job_run).collect()
+            last_rows(&answers).iter().map(job_run).collect()
+        })
+    }
+
+    fn last_try(&self, job: &str, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
+        self.call(until, |connection| {
+            let last = Statement::new(LAST_TRY)
+                .with(job, Type::TEXT)
+                .with(kept_time(due), Type::TIMESTAMPTZ);
+            let answers = schema::checked(connection, Connection::read, [last])?;
+            last_rows(&answers).first().map_or(Ok(0), |row| jobs::number(row, 0))
         })
     }
 
@@ -189,7 +203,7 @@ impl Jobs for PostgresLedger {
                 .with(SCHEMA_VERSION, Type::INT8);
             let is_gone = Statement::new(IS_GONE).with(job, Type::TEXT);
             let answers = schema::checked(connection, Connection::write, [remove, is_gone])?;
-            only(last(&answers))
+            only(last_rows(&answers))
         })
     }
 
@@ -205,7 +219,7 @@ impl Jobs for PostgresLedger {
                 .with(i64::from(most), Type::INT8)
                 .with(SCHEMA_VERSION, Type::INT8);
             let answers = schema::checked(connection, Connection::write, [prune])?;
-            Ok(last(&answers).len() as u64)
+            Ok(last_rows(&answers).len() as u64)
         })
     }
 }
@@ -231,7 +245,7 @@ fn change_job(connection: &mut Connection, change: &JobChange<'_>) -> Result<boo
         .chain(add)
         .chain([of_job(CHANGE, change), is_made]);
     match schema::checked(connection, Connection::write, statements) {
-        Ok(answers) => only(last(&answers)),
+        Ok(answers) => only(last_rows(&answers)),
         Err(LedgerError::Refused(why)) if why.starts_with(IS_THERE) => Ok(false),
         Err(error) => Err(error),
     }
@@ -295,7 +309,7 @@ fn of_job<'a>(sql: &'a str, change: &JobChange<'a>) -> Statement<'a> {
 }
 
 /// The rows of the last statement.
-fn last(answers: &[Vec<Row>]) -> &[Row] {
+fn last_rows(answers: &[Vec<Row>]) -> &[Row] {
     answers.last().map_or(&[], Vec::as_slice)
 }
 

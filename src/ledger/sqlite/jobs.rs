@@ -8,7 +8,8 @@ use rusqlite::{Connection, params};
 use super::{SqliteLedger, SqliteSession, first, has_our_version, read};
 use crate::ledger::LedgerError;
 use crate::ledger::jobs::{
-    JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, kept_time, signed, time_millis,
+    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, kept_time, signed,
+    time_millis,
 };
 
 /// Milliseconds of a column with seconds.
@@ -99,6 +100,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?
 /// How SQLite says that a run of the same due time and try is there.
 const IS_THERE: &str = "UNIQUE constraint failed: onedrop_job_run";
 
+const LAST_TRY: &str =
+    "SELECT coalesce(max(try), 0) FROM onedrop_job_run WHERE job = ?1 AND due_at = ?2";
+
 const REMOVE: &str = "DELETE FROM onedrop_job WHERE name = ?1 AND revision = ?2";
 
 const PRUNE: &str = "
@@ -129,6 +133,16 @@ impl Jobs for SqliteLedger {
         self.call(until, |session| {
             has_our_version(&session.connection)?;
             read(&session.connection, RUNS, params![job, limit], |row| job_run(row))
+        })
+    }
+
+    fn last_try(&self, job: &str, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
+        self.call(until, |session| {
+            has_our_version(&session.connection)?;
+            let tries = read(&session.connection, LAST_TRY, params![job, secs(due)], |row| {
+                jobs::number(row, 0)
+            })?;
+            Ok(tries.into_iter().next().unwrap_or(0))
         })
     }
 
