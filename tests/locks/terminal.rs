@@ -78,9 +78,9 @@ fn a_command_on_a_terminal_reads_keys_and_is_stopped_and_interrupted_with_its_ca
     // One interrupt, not two.
     terminal.types(
         "$ONEDROP with-lock n -- bash -c 'trap \"echo in\"\"terrupted\" INT; \
-         for i in 1 2 3 4 5 6; do sleep 0.5; done; echo done-here'\n",
+         echo rea\"dy\"; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo done-here'\n",
     );
-    assert!(wait_until(SOON, || place.lock(&["holder", "n"]).code == Some(0)));
+    terminal.shows("ready");
     terminal.types("\x03");
     terminal.shows("interrupted");
     terminal.shows("\ndone-here");
