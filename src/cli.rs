@@ -61,7 +61,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Verify(args) => {
             load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
         }
-        CliCommand::Jobs(args) => jobs::run(args, config, adapters),
+        CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
         CliCommand::Settle(args) => {
             load(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
         }

@@ -11,7 +11,7 @@ use crate::config::Listen;
 mod jobs;
 mod locks;
 
-pub use jobs::{JobsArgs, JobsCommand};
+pub use jobs::{JobsArgs, JobsCommand, JobsRunArgs};
 pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
 
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs

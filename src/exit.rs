@@ -163,8 +163,8 @@ impl Display for LockEnding {
 /// timeout(1) and env(1) have the same numbers for the same endings.
 const TIMED_OUT: i32 = 124;
 const FAILED_BEFORE: i32 = 125;
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
+pub const NOT_EXECUTABLE: i32 = 126;
+pub const NOT_FOUND: i32 = 127;
 const BY_SIGNAL: i32 = 128;
 pub const BUSY: u8 = 200;
 const LOST: i32 = 201;
@@ -203,10 +203,49 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
     if matches!(ending, LockEnding::Busy(_)) && codes.quiet {
         tracing::info!("{}", text.unwrap_or_default());
     } else if let Some(text) = text {
-        let line = format!("onedrop: {}\n", text::one_line(&text));
-        say(std::io::stderr().as_fd(), &line);
+        tell(&text);
     }
     std::process::exit(status)
+}
+
+/// Tells somebody on standard error what happens, in a line, unless that would block.
+pub fn tell(text: &str) {
+    let line = format!("onedrop: {}\n", text::one_line(text));
+    say(std::io::stderr().as_fd(), &line);
+}
+
+/// How a run of a job ended that `jobs tick` has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunStatus {
+    Well,
+    /// Others hold the job's lock.
+    Busy,
+    Failed,
+}
+
+impl RunStatus {
+    /// By its exit status; `None`: a signal ended it.
+    pub fn of(status: Option<i32>) -> RunStatus {
+        match status {
+            Some(0) => RunStatus::Well,
+            Some(status) if status == i32::from(BUSY) => RunStatus::Busy,
+            Some(_) | None => RunStatus::Failed,
+        }
+    }
+}
+
+/// Ends a run of a job that `jobs tick` has started, which must not take the command's own status
+/// for one of ours.
+pub fn end_run_of_tick(ending: &LockEnding) -> ! {
+    let codes = LockCodes { mail: false, busy: BUSY, quiet: true };
+    match ending {
+        LockEnding::Exited(status) if *status != 0 => std::process::exit(1),
+        LockEnding::NothingToDo(text) => {
+            tracing::info!("{text}");
+            std::process::exit(0)
+        }
+        ending => end_with_lock(ending, codes),
+    }
 }
 
 /// Ends the process that guards the command of `with-lock`; nobody asks for its status.

@@ -1,12 +1,15 @@
 //! Jobs: commands of the configuration that run when they are due, each on one host at a time
 //! (`onedrop jobs`). That one process runs a job is a [named lock](crate::lock)'s affair,
 //! [`lock_name`]; state and history are rows of the ledger. [`plan`] says what is to be done
-//! about a job, [`standing`] how jobs are.
+//! about a job, [`run`] and [`tick`] do it, [`standing`] says how jobs are.
 
 use crate::lock_name::LockName;
 
+pub mod own_program;
 pub mod plan;
+pub mod run;
 pub mod standing;
+pub mod tick;
 
 /// What the names of jobs' locks begin with.
 const LOCKS: &str = "jobs/";

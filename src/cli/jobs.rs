@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
+use nix::sys::stat::Mode;
 
 use super::CommandOutcome;
 use crate::command_line::{JobsArgs, JobsCommand};
@@ -21,41 +22,58 @@ mod audit;
 mod change;
 mod check;
 mod list;
+mod run;
 mod show;
+mod tick;
 
 pub(super) use check::refuse;
 
 /// What a question may take.
 const TIME: Duration = Duration::from_secs(20);
 
+/// `umask` is the caller's.
 pub(super) fn run(
     args: JobsArgs,
     config: Option<&Path>,
     adapters: Adapters,
+    umask: Mode,
 ) -> Result<CommandOutcome, String> {
-    let command = match args.command {
-        JobsCommand::Check { names } => return Ok(check::run(&names, config, adapters)),
-        command => command,
+    let asking = |ask: &Asking<'_>| {
+        let loaded = super::load(config)?;
+        let ledger = open(&loaded, adapters)?;
+        ask(&loaded.config.jobs.jobs, &*ledger, Instant::now() + TIME)
     };
-    let loaded = super::load(config)?;
-    let jobs = &loaded.config.jobs.jobs;
-    let ledger = open(&loaded, adapters)?;
-    let until = Instant::now() + TIME;
-    match command {
-        JobsCommand::Check { .. } => unreachable!("see above"),
-        JobsCommand::List { json } => list::run(jobs, &*ledger, json, until),
-        JobsCommand::Show { name, json } => show::run(&name, jobs, &*ledger, json, until),
-        JobsCommand::Pause { name, note } => change::pause(&name, &note, jobs, &*ledger, until),
-        JobsCommand::Resume { name } => change::resume(&name, jobs, &*ledger, until),
-        JobsCommand::Reset { name } => change::reset(&name, jobs, &*ledger, until),
-        JobsCommand::MarkDone { name, due } => {
-            change::mark_done(&name, due.as_deref(), jobs, &*ledger, until)
+    match args.command {
+        JobsCommand::Check { names } => Ok(check::run(&names, config, adapters)),
+        JobsCommand::Run(args) => run::run(args, config, adapters, umask),
+        JobsCommand::Tick => tick::run(config, adapters, umask),
+        JobsCommand::List { json } => {
+            asking(&|jobs, ledger, until| list::run(jobs, ledger, json, until))
         }
+        JobsCommand::Show { name, json } => {
+            asking(&|jobs, ledger, until| show::run(&name, jobs, ledger, json, until))
+        }
+        JobsCommand::Pause { name, note } => {
+            asking(&|jobs, ledger, until| change::pause(&name, &note, jobs, ledger, until))
+        }
+        JobsCommand::Resume { name } => {
+            asking(&|jobs, ledger, until| change::resume(&name, jobs, ledger, until))
+        }
+        JobsCommand::Reset { name } => {
+            asking(&|jobs, ledger, until| change::reset(&name, jobs, ledger, until))
+        }
+        JobsCommand::MarkDone { name, due } => asking(&|jobs, ledger, until| {
+            change::mark_done(&name, due.as_deref(), jobs, ledger, until)
+        }),
         JobsCommand::Audit { remove_ghosts, json } => {
-            audit::run(jobs, &*ledger, remove_ghosts, json, until)
+            asking(&|jobs, ledger, until| audit::run(jobs, ledger, remove_ghosts, json, until))
         }
     }
 }
+
+/// What is asked of the ledger about the jobs of the configuration.
+type Asking<'a> =
+    dyn Fn(&[JobSettings], &dyn AnyLedger, Instant) -> Result<CommandOutcome, String> + 'a;
 
 /// Whether these words ask for `jobs check`, whatever else is wrong with them.
 pub(super) fn is_check(argv: &[OsString]) -> bool {

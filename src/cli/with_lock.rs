@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn run_under_lock(
     };
     let (name, slots, wait) = (args.name, args.slots, args.wait);
     let wish = LockWish { name, slots, terms, wait, owner, holder };
-    let wrapping = Wrapping { wish, plan, timeout: args.timeout, say };
+    let wrapping = Wrapping { wish, plan, timeout: args.timeout, say: exit::tell };
     let locks: Arc<dyn Locks> = ledger;
     Ok(lock::run(&wrapping, locks, Box::new(NoRecord)))
 }
@@ -102,9 +102,4 @@ fn run_under_lock(
 /// Whether a terminal may stop and end this process and its command together.
 fn has_terminal() -> bool {
     std::io::stdin().is_terminal() || File::open("/dev/tty").is_ok()
-}
-
-fn say(text: &str) {
-    // It cannot be reported elsewhere.
-    let _ = writeln!(std::io::stderr(), "onedrop: {}", text::one_line(text));
 }

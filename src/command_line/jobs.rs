@@ -1,5 +1,7 @@
 //! The arguments of `jobs`.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
@@ -43,6 +45,12 @@ pub enum JobsCommand {
         #[arg(long, value_name = "TIME")]
         due: Option<String>,
     },
+    /// Run a job if it is due and what it depends on has succeeded; exits as its command does, 0 if
+    /// it is not to run now, 200 if it runs already
+    Run(JobsRunArgs),
+    /// Run every job that is due, look again when one has ended and each minute while any runs;
+    /// exits 1 if one has failed
+    Tick,
     /// Compare the ledger with the configuration, a line per finding; exits 1 if there is one
     Audit {
         /// Take jobs off the record, with their runs, that the configuration does not have
@@ -58,4 +66,22 @@ pub enum JobsCommand {
         /// [default: every job]
         names: Vec<String>,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct JobsRunArgs {
+    pub name: String,
+    /// Run it now, due or not, paused or not, whatever it depends on
+    #[arg(long)]
+    pub force: bool,
+    /// Run it for this time of its schedule: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job's
+    /// time zone
+    #[arg(long, value_name = "TIME", requires = "force")]
+    pub due: Option<String>,
+    /// For the command, after its own arguments
+    #[arg(last = true, value_name = "ARG")]
+    pub args: Vec<OsString>,
+    /// `onedrop jobs tick` has started it
+    #[arg(long, hide = true, conflicts_with = "force")]
+    pub by_tick: bool,
 }

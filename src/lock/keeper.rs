@@ -55,6 +55,8 @@ pub(super) enum LockNews {
     },
     /// The command need not run.
     NothingToDo(String),
+    /// It cannot run as it is asked for.
+    Refused(String),
     Renewed {
         trust: Duration,
     },
@@ -89,6 +91,8 @@ pub(super) struct Keeper {
     /// Gets a byte with each news.
     bell: UnixStream,
     stop: Sender<CommandEnd>,
+    /// It has ended by itself.
+    closing: Option<Closing>,
 }
 
 impl Keeper {
@@ -102,17 +106,22 @@ impl Keeper {
         bell.set_nonblocking(true)?;
         let work = Work { ledger, wish, record, news: tell, bell: ringing, stop: stopped };
         thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run())?;
-        Ok(Keeper { news, bell, stop })
+        Ok(Keeper { news, bell, stop, closing: None })
     }
 
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    pub fn news(&self) -> Vec<LockNews> {
+    pub fn news(&mut self) -> Vec<LockNews> {
         let mut bytes = [0; 64];
         while matches!((&self.bell).read(&mut bytes), Ok(count) if count > 0) {}
-        self.news.try_iter().collect()
+        let mut news: Vec<LockNews> = self.news.try_iter().collect();
+        if let Some(LockNews::Released(_)) = news.last() {
+            let Some(LockNews::Released(closing)) = news.pop() else { return news };
+            self.closing = Some(closing);
+        }
+        news
     }
 
     /// The command has ended or will not run: puts that on record, where there is one, for which
@@ -124,7 +133,7 @@ impl Keeper {
             match self.news.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(LockNews::Released(closing)) => return Some(closing),
                 Ok(_) => {}
-                Err(_) => return None,
+                Err(_) => return self.closing,
             }
         }
     }
@@ -165,6 +174,10 @@ impl Work {
             Ok(Begun::Run(variables)) => variables,
             Ok(Begun::NothingToDo(why)) => {
                 self.tell(LockNews::NothingToDo(why));
+                return Closing::without_a_record(self.release(&claim));
+            }
+            Ok(Begun::Refused(why)) => {
+                self.tell(LockNews::Refused(why));
                 return Closing::without_a_record(self.release(&claim));
             }
             Err(error) => {

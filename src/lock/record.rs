@@ -34,6 +34,8 @@ pub enum Begun {
     Run(Variables),
     /// It need not run now, for this reason.
     NothingToDo(String),
+    /// It cannot run as it is asked for.
+    Refused(String),
 }
 
 /// How the command ended, as far as it is known before the lock is given back.

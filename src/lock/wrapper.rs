@@ -246,8 +246,9 @@ impl Wrapper<'_> {
                     (self.wrapping.say)(&format!("waiting for {name}: ledger: {error}"));
                 }
                 LockNews::NothingToDo(why) => return Ok(Some(LockEnding::NothingToDo(why))),
+                LockNews::Refused(why) => return Ok(Some(LockEnding::Failed(why))),
                 LockNews::Failed(error) => return Ok(Some(failed(&error))),
-                // It ended before it had the lock, because it was told to.
+                // The keeper has it for the end.
                 LockNews::Released(_) => {}
             }
         }
@@ -378,7 +379,7 @@ impl Wrapper<'_> {
         let (was_ours, recorded) = match keeper.stop(end, patience) {
             Some(Closing { was_ours, recorded }) => (was_ours, recorded),
             None if wrapping.plan.company == Company::Alone => {
-                (None, Err(LedgerError::TookTooLong("the call has not returned".to_owned())))
+                (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
             }
             None => (None, Ok(EndRecord::NoRecord)),
         };

@@ -11,9 +11,10 @@ use crate::page::{PROJECT, Page};
 use crate::support::onedrop_path;
 
 /// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
-pub const FOLLOWED: [&str; 7] = [
+pub const FOLLOWED: [&str; 8] = [
     "README.md",
     "docs/install.md",
+    "docs/jobs-ticking.md",
     "docs/locks.md",
     "docs/moving.md",
     "docs/set-up-imap.md",

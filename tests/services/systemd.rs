@@ -9,14 +9,15 @@ use std::process::{Command, Output};
 use onedrop::config::Config;
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+const NAMES: [&str; 4] =
+    ["onedrop-jobs.service", "onedrop-jobs.timer", "onedrop-lmtp.service", "onedrop-lmtp.socket"];
 /// The highest exposure that we accept: 0 is none, 10 all.
-const EXPOSURE: f64 = 2.0;
+const EXPOSURE: [(&str, f64); 2] = [("onedrop-lmtp.service", 2.0), ("onedrop-jobs.service", 2.5)];
 
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
     let units = Units::installed();
-    let output =
-        units.analyze(&["verify", "--man=no"], &["onedrop-lmtp.service", "onedrop-lmtp.socket"]);
+    let output = units.analyze(&["verify", "--man=no"], &NAMES);
     let said = String::from_utf8_lossy(&output.stderr);
     // What other packages' units lack is not ours to mend.
     let ours: Vec<_> = said.lines().filter(|line| line.contains("onedrop")).collect();
@@ -24,19 +25,45 @@ fn systemd_finds_no_fault_with_the_units() {
 }
 
 #[test]
-fn the_server_is_confined() {
+fn the_services_are_confined() {
     let units = Units::installed();
-    let output =
-        units.analyze(&["security", "--offline=true", "--no-pager"], &["onedrop-lmtp.service"]);
-    let told = String::from_utf8_lossy(&output.stdout);
-    let overall = told.lines().find(|line| line.contains("Overall exposure level"));
-    let exposure =
-        overall.and_then(|line| line.rsplit_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
-    assert!(
-        exposure.is_some_and(|exposure| exposure <= EXPOSURE),
-        "{told}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    for (name, most) in EXPOSURE {
+        let output = units.analyze(&["security", "--offline=true", "--no-pager"], &[name]);
+        let told = String::from_utf8_lossy(&output.stdout);
+        let overall = told.lines().find(|line| line.contains("Overall exposure level"));
+        let exposure = overall
+            .and_then(|line| line.rsplit_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
+        assert!(
+            exposure.is_some_and(|exposure| exposure <= most),
+            "{name}: {told}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+/// A job may need more than a server.
+const SHARED: [&str; 9] = [
+    "User",
+    "Group",
+    "UMask",
+    "StateDirectory",
+    "StateDirectoryMode",
+    "ConfigurationDirectory",
+    "ConfigurationDirectoryMode",
+    "ProtectSystem",
+    "NoNewPrivileges",
+];
+
+#[test]
+fn jobs_run_as_the_server_does() {
+    let (jobs, server) = (shipped("onedrop-jobs.service"), shipped("onedrop-lmtp.service"));
+    for name in SHARED {
+        assert_eq!(setting(&jobs, name), setting(&server, name), "{name}");
+    }
+    // The tick passes it on; what is left after the end of its time is systemd's.
+    assert_eq!(setting(&jobs, "KillMode"), "mixed");
+    let stop: u64 = setting(&jobs, "TimeoutStopSec").parse().expect("seconds");
+    assert!(stop > 5 + 60 + 10, "grace, the lock's time, a call: {stop}");
 }
 
 #[test]
@@ -94,7 +121,7 @@ struct Units {
 impl Units {
     fn installed() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        for name in ["onedrop-lmtp.service", "onedrop-lmtp.socket"] {
+        for name in NAMES {
             let text = shipped(name).replace("ExecStart=/usr/bin/onedrop", "ExecStart=/bin/true");
             fs::write(folder.path().join(name), text).expect("a unit");
         }

@@ -1,0 +1,54 @@
+//! `onedrop jobs run`: one run of a job, under its lock. It ends as the job's command does.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use nix::sys::stat::Mode;
+
+use super::{configured, open};
+use crate::command_line::JobsRunArgs;
+use crate::exit::{self, BUSY, LockCodes, LockEnding};
+use crate::jobs::run::{JobRequest, RunWhy, run as run_job};
+use crate::service::{Adapters, host_name};
+use crate::telemetry;
+use crate::text;
+
+/// Runs the job and ends the process.
+pub(super) fn run(args: JobsRunArgs, config: Option<&Path>, adapters: Adapters, umask: Mode) -> ! {
+    let by_tick = args.by_tick;
+    let work = AssertUnwindSafe(|| run_named(args, config, adapters, umask));
+    let ending = catch_unwind(work)
+        .unwrap_or_else(|payload| Err(format!("internal error: {}", text::of_panic(payload))));
+    let ending = ending.unwrap_or_else(LockEnding::Failed);
+    if by_tick {
+        exit::end_run_of_tick(&ending)
+    }
+    exit::end_with_lock(&ending, LockCodes { mail: false, busy: BUSY, quiet: false })
+}
+
+fn run_named(
+    args: JobsRunArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+    umask: Mode,
+) -> Result<LockEnding, String> {
+    let loaded = crate::cli::load(config)?;
+    let all = loaded.config.jobs.jobs.clone();
+    let job = configured(&args.name, &all)?.clone();
+    let why = match (args.force, args.due) {
+        (false, _) => RunWhy::IfDue,
+        (true, None) => RunWhy::Forced(None),
+        (true, Some(text)) => {
+            let told = |why| format!("--due {}: {why}", text::one_line(&text));
+            RunWhy::Forced(Some(job.schedule.named_time(&text).map_err(told)?))
+        }
+    };
+    let ledger = open(&loaded, adapters)?;
+    telemetry::start();
+    let variables = match config.map(std::path::absolute) {
+        Some(Ok(path)) => vec![("ONEDROP_CONFIG".into(), path.into())],
+        _ => Vec::new(),
+    };
+    let (host, args) = (host_name(), args.args);
+    run_job(JobRequest { job, all, why, args, variables, umask, host }, ledger)
+}

@@ -1,0 +1,179 @@
+//! Something is killed or stopped: a run that died is put down as crashed and tried again, and no
+//! two of a job are ever at work.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use onedrop::ledger::JobOutcome;
+
+use crate::place::{Held, SOON, children};
+use crate::site::{JobSite, exists, job};
+use crate::support::wait_until;
+
+/// Says 9 where another is at work.
+const ALONE: &str = "exec 9>work; flock -n 9 || { echo twice >>faults; exit 9; }
+    echo $ONEDROP_JOB_DUE $ONEDROP_JOB_TRY $ONEDROP_LOCK_EPOCH >>journal";
+
+/// The processes of a run: wrapper, guardian, command.
+fn processes(run: &Held) -> [Pid; 3] {
+    let guardian = run.guardian();
+    let command = children(guardian);
+    [run.pid(), guardian, *command.first().expect("a command")]
+}
+
+fn retry(site: &JobSite, name: &str) {
+    site.wait_is_over(name);
+    assert_eq!(site.tick().code, Some(0));
+}
+
+#[test]
+fn a_run_whose_wrapper_is_killed_is_crashed_and_tried_again() {
+    for has_postgres in [false, true] {
+        let script = format!("{ALONE}\n[ -e go ] || {{ touch began; sleep 600; }}");
+        let jobs = job("j", &script, "");
+        let site = match has_postgres {
+            true => JobSite::with_postgres(&jobs),
+            false => JobSite::new(&jobs),
+        };
+        let mut run = site.started(&["run", "j"]);
+        assert!(exists(&site.path("began")));
+        let [_, guardian, command] = processes(&run);
+        run.signal(Signal::SIGKILL);
+        let _ = run.child.wait();
+        let is_gone = |pid: Pid| kill(pid, None).is_err();
+        assert!(wait_until(SOON, || is_gone(guardian) && is_gone(command)), "they end with it");
+        site.touch("go");
+        // While its lock lasts nobody knows that it is gone.
+        let end = site.tick();
+        assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+        assert_eq!(site.outcomes("j"), [None]);
+        site.expire_locks();
+        assert_eq!(site.tick().code, Some(0));
+        assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)], "and not tried at once");
+        assert_eq!(site.row("j").errors, 1);
+        retry(&site, "j");
+        let crashed = site.runs("j").remove(0);
+        assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed), Some(JobOutcome::Ok)]);
+        let due = jiff::Timestamp::try_from(crashed.due).expect("a time");
+        let lines = site.lines("journal");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        let tries: Vec<&str> =
+            lines.iter().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+        assert_eq!(tries, ["1 1", "2 3"], "due {due}: {lines:?}");
+        assert_eq!(site.place.text("faults"), "");
+    }
+}
+
+#[test]
+fn a_command_or_its_guardian_that_is_killed_has_failed() {
+    let script = "touch began; sleep 600";
+    let site = JobSite::new(&job("j", script, ""));
+    for (victim, count) in [(1, 1), (2, 2)] {
+        let mut run = site.started(&["run", "j", "--force"]);
+        assert!(exists(&site.path("began")));
+        kill(processes(&run)[victim], Signal::SIGKILL).expect("a process of ours");
+        assert_eq!(run.code(), Some(137));
+        let runs = site.runs("j");
+        assert_eq!(runs.len(), count);
+        let last = &runs[count - 1];
+        assert_eq!((last.outcome, last.signal), (Some(JobOutcome::Failed), Some(9)), "{last:#?}");
+        std::fs::remove_file(site.path("began")).expect("a file");
+    }
+}
+
+#[test]
+fn a_tick_that_is_killed_leaves_its_runs_alone() {
+    let script = format!("{ALONE}\ntouch began; while [ ! -e go ]; do sleep 0.02; done; echo end");
+    let site = JobSite::new(&job("j", &script, ""));
+    let mut tick = site.started(&["tick"]);
+    assert!(exists(&site.path("began")));
+    tick.signal(Signal::SIGKILL);
+    assert_eq!(tick.code(), None);
+    let end = site.tick();
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "it still runs: {end:?}");
+    site.touch("go");
+    assert!(wait_until(SOON, || !site.is_running("j")));
+    let run = site.only_run("j");
+    assert_eq!((run.outcome, &*run.output), (Some(JobOutcome::Ok), "end\n"));
+    assert_eq!(site.lines("journal").len(), 1);
+}
+
+/// A host that was stopped for longer than its lock, and goes on: what it says of its run is
+/// refused, also where the next run has succeeded already.
+#[test]
+fn the_end_of_a_zombie_is_refused() {
+    let script = "touch began; [ -e second ] || while [ ! -e go ]; do sleep 0.02; done";
+    let site = JobSite::new(&job("j", script, "retry = \"1s\""));
+    let mut zombie = site.started(&["run", "j"]);
+    assert!(exists(&site.path("began")));
+    let all = processes(&zombie);
+    for pid in all {
+        kill(pid, Signal::SIGSTOP).expect("a process of ours");
+    }
+    site.expire_locks();
+    site.touch("second");
+    assert_eq!(site.tick().code, Some(0));
+    retry(&site, "j");
+    let before = (site.runs("j"), site.row("j"));
+    let outcomes = [Some(JobOutcome::Crashed), Some(JobOutcome::Ok)];
+    assert_eq!(site.outcomes("j"), outcomes);
+    site.touch("go");
+    for pid in all {
+        kill(pid, Signal::SIGCONT).expect("a process of ours");
+    }
+    assert_eq!(zombie.code(), Some(201));
+    assert_eq!((site.runs("j"), site.row("j")), before);
+}
+
+/// Kills at random points of wrapper, guardian, command and tick: each start is on record, each
+/// that has not ended is settled, and the job gets done.
+#[test]
+fn whatever_is_killed_when_no_two_run_and_the_job_gets_done() {
+    let script = format!("{ALONE}\nsleep 0.1; echo done >>ends");
+    let site = JobSite::new(&job("j", &script, "retry = \"1s\"\nretry_most = \"1s\""));
+    let mut chance = 20_261_122_u32;
+    let mut random = |below: u32| {
+        chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (chance >> 12) % below
+    };
+    for round in 0..25 {
+        let mut tick = site.started(&["tick"]);
+        std::thread::sleep(Duration::from_millis(random(250).into()));
+        let mut chain = vec![tick.pid()];
+        while let Some(child) = chain.last().and_then(|pid| children(*pid).first().copied()) {
+            chain.push(child);
+        }
+        let victim = chain[random(u32::try_from(chain.len()).expect("few")) as usize];
+        let _ = kill(victim, Signal::SIGKILL);
+        let _ = tick.code();
+        // A run goes on without its tick; one that died keeps its lock, which runs out in time.
+        let settled = wait_until(Duration::from_secs(2), || !site.is_locked("j"));
+        if !settled {
+            site.expire_locks();
+        }
+        if site.row_if_any("j").is_some_and(|row| row.open.is_none() && row.retry_at.is_some()) {
+            site.wait_is_over("j");
+        }
+        if site.row_if_any("j").is_some_and(|row| row.last_success.is_some()) && round % 3 == 0 {
+            site.change("j", |row| row.next_due = Some(std::time::SystemTime::now()));
+        }
+    }
+    site.expire_locks();
+    assert!(site.tick().code.is_some());
+    if site.row("j").retry_at.is_some() {
+        retry(&site, "j");
+    }
+    assert_eq!(site.place.text("faults"), "");
+    assert!(site.row("j").last_success.is_some());
+    let runs = site.runs("j");
+    assert!(runs.iter().all(|run| run.outcome.is_some()), "{runs:#?}");
+    let begun = site.lines("journal");
+    let mut unique = begun.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), begun.len(), "a try ran twice: {begun:?}");
+    let well = runs.iter().filter(|run| run.outcome == Some(JobOutcome::Ok)).count();
+    assert!(site.lines("ends").len() >= well && well > 0, "{runs:#?}");
+    assert!(runs.len() >= begun.len(), "{} runs, {} begun", runs.len(), begun.len());
+}

@@ -1,0 +1,207 @@
+//! One run: what the command gets, how each ending is told and put on record.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use onedrop::ledger::{JobOutcome, JobTrigger};
+
+use crate::place::ended;
+use crate::site::{JobSite, exists, job};
+use crate::support::onedrop_path;
+
+#[test]
+fn each_ending_is_the_runs_status_and_on_record() {
+    use JobOutcome::{Failed, Ok, Timeout};
+    let cases = [
+        ("zero", "exit 0", "", 0, Ok, Some(0), None),
+        ("seven", "exit 7", "", 7, Failed, Some(7), None),
+        ("two_hundred", "exit 200", "", 200, Failed, Some(200), None),
+        ("killed", "kill -KILL $$", "", 137, Failed, None, Some(9)),
+        ("late", "sleep 60", "timeout = \"1s\"", 124, Timeout, None, None),
+    ];
+    let jobs: String = cases.iter().map(|case| job(case.0, case.1, case.2)).collect();
+    let missing = "[jobs.missing]\nevery = \"1h\"\ncommand = [\"no-such-program\"]\n";
+    let folder = "[jobs.folder]\nevery = \"1h\"\ncommand = [\"/tmp\"]\n";
+    let site = JobSite::new(&format!("{jobs}{missing}{folder}"));
+    let host = nix::unistd::gethostname().expect("a name").to_string_lossy().into_owned();
+    for (name, _, _, code, outcome, exit, signal) in cases {
+        let end = site.run(&[name]);
+        assert_eq!(end.code, Some(code), "{name}: {end:?}");
+        assert_eq!(end.err.is_empty(), code == 0, "{name}: {end:?}");
+        let run = site.only_run(name);
+        assert_eq!(run.outcome, Some(outcome), "{run:#?}");
+        if outcome != Timeout {
+            assert_eq!((run.exit, run.signal), (exit, signal), "{run:#?}");
+        }
+        assert_eq!((&*run.host, run.try_no, run.trigger), (&*host, 1, JobTrigger::Schedule));
+        assert!(run.ended_at.is_some_and(|end| end >= run.started_at), "{run:#?}");
+        assert!(!site.is_locked(name), "given back");
+    }
+    let cases =
+        [("missing", 127, "no-such-program: No such file"), ("folder", 126, "/tmp: is a dir")];
+    for (name, code, says) in cases {
+        let end = site.run(&[name]);
+        assert_eq!((end.code, &*end.out), (Some(code), ""), "{end:?}");
+        assert!(end.err.contains(says), "{end:?}");
+        let run = site.only_run(name);
+        assert_eq!((run.outcome, run.exit), (Some(JobOutcome::Failed), Some(code)), "{run:#?}");
+        // Perhaps another host has it.
+        assert!(run.reason.contains(says) && run.reason.contains(&host), "{run:#?}");
+    }
+}
+
+#[test]
+fn the_command_knows_for_which_time_it_runs() {
+    let script = "env | grep ^ONEDROP_JOB | sort >>seen; echo >>seen; umask >mask; cat; tty; \
+                  echo \"$ONEDROP_LOCK_TOKEN $ONEDROP_CONFIG $1\" >lock; [ ! -e fail ]";
+    let site = JobSite::new(&format!(
+        "[jobs.\"a.b\"]\ncommand = [\"sh\", \"-c\", '''{script}''', \"sh\"]\nevery = \"1s\"\n\
+         retry = \"1s\"\n"
+    ));
+    site.touch("fail");
+    let mut command = site.jobs(&["run", "a.b", "--", "an argument"]);
+    // SAFETY: umask(2) alone runs between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            umask(Mode::from_bits_truncate(0o027));
+            Ok(())
+        })
+    };
+    let end = ended(&mut command);
+    assert_eq!((end.code, &*end.out), (Some(1), "not a tty\n"), "{end:?}");
+    assert_eq!(site.place.text("mask").trim(), "0027");
+    let config = site.place.config.display();
+    assert_eq!(site.place.text("lock"), format!("jobs/a.b#1:1 {config} an argument\n"));
+    site.wait_is_over("a.b");
+    std::fs::remove_file(site.path("fail")).expect("a file");
+    assert_eq!(site.run(&["a.b"]).code, Some(0));
+    assert_eq!(site.run(&["a.b", "--force"]).code, Some(0));
+    let seen = site.place.text("seen");
+    let seen: Vec<&str> = seen.split("\n\n").collect();
+    let value = |at: usize, name: &str| {
+        let line = seen[at].lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name} in {seen:#?}")).to_owned()
+    };
+    let all = |name: &str| [0, 1, 2].map(|at| value(at, &format!("ONEDROP_JOB_{name}")));
+    assert_eq!(all("NAME"), ["a.b"; 3]);
+    assert_eq!(all("TRY"), ["1", "2", "1"]);
+    let triggers = all("TRIGGER");
+    assert_eq!(triggers[..2], ["schedule", "retry"]);
+    let due = all("DUE");
+    assert_eq!(due[0], due[1]);
+    for due in due {
+        let due: jiff::Timestamp = due.parse().expect("RFC 3339");
+        assert!(due <= jiff::Timestamp::now() && due.to_string().ends_with('Z'), "{due}");
+    }
+    let successes = all("LAST_SUCCESS");
+    assert_eq!(successes[..2], ["", ""]);
+    let success: jiff::Timestamp = successes[2].parse().expect("RFC 3339");
+    assert!(success <= jiff::Timestamp::now());
+}
+
+#[test]
+fn without_being_due_it_says_why_and_force_runs_it_all_the_same() {
+    let jobs = [
+        job("first", "echo first >>done; exit 3", "schedule = \"0 0 1 1 *\""),
+        job("second", "echo second >>done", "depends_on = [\"first\"]"),
+    ];
+    let site = JobSite::new(&jobs.concat());
+    let end = site.run(&["first"]);
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+    assert!(end.out.starts_with("first: "), "{end:?}");
+    let end = site.run(&["second"]);
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+    assert!(end.out.contains("first"), "{end:?}");
+    assert_eq!(site.lines("done"), [""; 0]);
+    assert_eq!(site.run(&["first", "--force"]).code, Some(3));
+    assert_eq!(site.run(&["second", "--force"]).code, Some(0));
+    assert_eq!(site.lines("done"), ["first", "second"]);
+    let end = site.run(&["first", "--force", "--due", "2026-01-01T00:00:00Z"]);
+    assert_eq!(end.code, Some(3), "{end:?}");
+    let due: Vec<String> = site
+        .runs("first")
+        .iter()
+        .map(|run| jiff::Timestamp::try_from(run.due).expect("a time").to_string())
+        .collect();
+    assert_eq!(due.last().map(String::as_str), Some("2026-01-01T00:00:00Z"));
+}
+
+#[test]
+fn force_keeps_the_lock() {
+    let script = "echo $$ >>began; while [ ! -e go ]; do sleep 0.02; done";
+    let site = JobSite::new(&job("slow", script, ""));
+    let mut held = site.started(&["run", "slow"]);
+    assert!(exists(&site.path("began")));
+    for args in [&["slow"][..], &["slow", "--force"]] {
+        let end = site.run(args);
+        assert_eq!((end.code, &*end.out), (Some(200), ""), "{end:?}");
+        assert!(end.err.contains("jobs/slow is busy: slot 1 by "), "{end:?}");
+    }
+    // So does any other command.
+    let other = site.place.with_lock(&["jobs/slow", "--", "touch", "ran"]).output();
+    assert_eq!(other.expect("binary").status.code(), Some(200));
+    site.touch("go");
+    assert_eq!(held.code(), Some(0));
+    assert_eq!(site.lines("began").len(), 1);
+    assert_eq!(site.outcomes("slow"), [Some(JobOutcome::Ok)]);
+}
+
+#[test]
+fn a_signal_ends_the_command_and_all_that_it_started() {
+    let script = "trap '' TERM HUP
+        beat() { while :; do date +%s%N >>$1; sleep 0.01; done; }
+        setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.01; done' &
+        beat beats";
+    let site = JobSite::new(&job("deaf", script, ""));
+    for (signal, number) in [(Signal::SIGTERM, 1), (Signal::SIGHUP, 2)] {
+        let mut held = site.started(&["run", "deaf", "--force"]);
+        assert!(exists(&site.path("deep")) && exists(&site.path("beats")));
+        held.signal(signal);
+        assert_eq!(held.code(), Some(137));
+        let beats = ["beats", "deep"].map(|name| site.place.last_beat(name));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(beats, ["beats", "deep"].map(|name| site.place.last_beat(name)), "it goes on");
+        let runs = site.runs("deaf");
+        assert_eq!(runs.len(), number);
+        assert_eq!(runs[number - 1].signal, Some(9), "{runs:#?}");
+        assert!(!site.is_locked("deaf"));
+        for name in ["beats", "deep"] {
+            fs::remove_file(site.path(name)).expect("a file");
+        }
+    }
+    // A command that ends well when it is asked to has done its work.
+    site.set_jobs(&job("deaf", "trap 'exit 0' TERM; touch began; while :; do sleep 0.1; done", ""));
+    let mut held = site.started(&["run", "deaf", "--force"]);
+    assert!(exists(&site.path("began")));
+    held.signal(Signal::SIGTERM);
+    assert_eq!(held.code(), Some(0));
+    assert_eq!(site.outcomes("deaf").last(), Some(&Some(JobOutcome::Ok)));
+}
+
+/// An installation that is not in PATH works with the jobs that we ship.
+#[test]
+fn a_jobs_onedrop_is_this_program() {
+    let site =
+        JobSite::new("[jobs.version]\nevery = \"1h\"\ncommand = [\"onedrop\", \"--version\"]\n");
+    let mut command = Command::new(onedrop_path());
+    command.arg("--config").arg(&site.place.config).args(["jobs", "run", "version"]);
+    let end = ended(site.prepared(command).env("PATH", "/usr/bin:/bin"));
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+    assert!(end.out.starts_with("onedrop "), "{end:?}");
+}
+
+#[test]
+fn the_shipped_verify_job_runs_on_a_host_without_mail() {
+    let shipped = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/onedrop.toml"));
+    let shipped: toml::Table = shipped.expect("conf").parse().expect("TOML");
+    let mut jobs = toml::Table::new();
+    jobs.insert("jobs".to_owned(), shipped["jobs"].clone());
+    let site = JobSite::new(&jobs.to_string());
+    let end = site.run(&["verify", "--force"]);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert_eq!(site.outcomes("verify"), [Some(JobOutcome::Ok)]);
+}

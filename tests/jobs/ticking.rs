@@ -1,0 +1,218 @@
+//! Ticks: what is due runs once, whoever ticks and when; what waited follows; a tick that is told
+//! to end ends its jobs.
+
+use std::time::{Duration, SystemTime};
+
+use nix::sys::signal::Signal;
+use onedrop::ledger::{JobOutcome, JobTrigger};
+
+use crate::place::{SOON, children, end, ended, timed};
+use crate::site::{JobSite, exists, job};
+use crate::support::wait_until;
+
+const DONE: Option<JobOutcome> = Some(JobOutcome::Ok);
+
+/// Two hosts at the same moment and 0.1 s apart, a job's first run and a later one: one run each.
+#[test]
+fn two_ticks_at_once_or_apart_run_a_job_once() {
+    for has_postgres in [false, true] {
+        let jobs = job("j", "echo ran >>journal; sleep 0.3", "every = \"1d\"");
+        let site = match has_postgres {
+            true => JobSite::with_postgres(&jobs),
+            false => JobSite::new(&jobs),
+        };
+        let mut rounds = 0;
+        for apart in [0, 100, 0, 100] {
+            let first = site.jobs(&["tick"]).spawn().expect("binary");
+            std::thread::sleep(Duration::from_millis(apart));
+            let second = site.jobs(&["tick"]).spawn().expect("binary");
+            for tick in [first, second] {
+                let end = end(tick.wait_with_output().expect("its end"));
+                assert_eq!(end.code, Some(0), "{end:?}");
+            }
+            rounds += 1;
+            assert_eq!(site.lines("journal").len(), rounds, "{apart} ms apart");
+            assert_eq!(site.outcomes("j"), vec![DONE; rounds]);
+            site.change("j", |row| row.next_due = Some(SystemTime::now()));
+        }
+    }
+}
+
+#[test]
+fn a_tick_runs_what_is_due_and_a_second_one_finds_nothing() {
+    let jobs = [
+        job("well", "echo well >>journal", ""),
+        job("later", "echo later >>journal", "schedule = \"0 0 1 1 *\""),
+        job("fails", "echo fails >>journal; echo why >&2; exit 3", ""),
+    ];
+    let site = JobSite::new(&jobs.concat());
+    let end = site.tick();
+    assert_eq!(end.code, Some(1), "a job has failed: {end:?}");
+    assert!(
+        end.err.contains("why\n") && end.err.contains("fails failed: exit status 3"),
+        "{end:?}"
+    );
+    let mut lines = site.lines("journal");
+    lines.sort();
+    assert_eq!(lines, ["fails", "well"]);
+    let end = site.tick();
+    assert_eq!((end.code, &*end.out, &*end.err), (Some(0), "", ""));
+    assert_eq!(site.lines("journal").len(), 2);
+    assert_eq!(site.runs("later"), []);
+    // Its next try, at its time.
+    site.wait_is_over("fails");
+    assert_eq!(site.tick().code, Some(1));
+    let runs = site.runs("fails");
+    let tries: Vec<_> = runs.iter().map(|run| (run.due, run.try_no, run.trigger)).collect();
+    let due = runs[0].due;
+    assert_eq!(tries, [(due, 1, JobTrigger::Schedule), (due, 2, JobTrigger::Retry)]);
+}
+
+#[test]
+fn what_waited_for_a_job_follows_in_the_same_tick() {
+    let jobs = [
+        job("c", "echo c >>journal", "depends_on = [\"a\", \"b\"]"),
+        job("a", "sleep 0.5; echo a >>journal", ""),
+        job("b", "echo b >>journal", "depends_on = [\"a\"]"),
+        job("d", "echo d >>journal", "depends_on = [\"bad\"]"),
+        job("bad", "exit 9", ""),
+    ];
+    let site = JobSite::new(&jobs.concat());
+    assert_eq!(site.tick().code, Some(1));
+    assert_eq!(site.lines("journal"), ["a", "b", "c"]);
+    assert_eq!(site.runs("d"), []);
+}
+
+/// Each missed time has its run, oldest first; the one that fails stops those after it, in this
+/// process and in the next ones, until it has succeeded.
+#[test]
+fn backfill_stops_at_a_failure_and_goes_on_there() {
+    let script = "echo $ONEDROP_JOB_DUE $ONEDROP_JOB_TRY >>journal
+        [ $(wc -l <journal) != 3 ]";
+    let keys = "schedule = \"0 0 * * *\"\nbackfill = \"all\"";
+    let site = JobSite::new(&job("days", script, keys));
+    assert_eq!(site.tick().code, Some(0));
+    let newest = site.row("days").next_due.expect("a time");
+    let day = Duration::from_secs(86_400);
+    let oldest = newest - 5 * day;
+    site.change("days", |row| {
+        row.next_due = Some(oldest);
+        row.first_seen = oldest;
+    });
+    assert_eq!(site.tick().code, Some(1));
+    let dues = |count: u32| {
+        let due = move |at: u32| {
+            let due = jiff::Timestamp::try_from(oldest + at * day).expect("a time");
+            due.to_string()
+        };
+        (0..count).map(due)
+    };
+    let mut expected: Vec<String> = dues(3).map(|due| format!("{due} 1")).collect();
+    assert_eq!(site.lines("journal"), expected);
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!(site.lines("journal"), expected, "not before its retry");
+    site.wait_is_over("days");
+    assert_eq!(site.tick().code, Some(0));
+    let dues: Vec<String> = dues(5).collect();
+    expected.push(format!("{} 2", dues[2]));
+    expected.extend(dues[3..].iter().map(|due| format!("{due} 1")));
+    assert_eq!(site.lines("journal"), expected);
+    let failed = Some(JobOutcome::Failed);
+    assert_eq!(site.outcomes("days"), [DONE, DONE, failed, DONE, DONE, DONE]);
+}
+
+#[test]
+fn a_job_whose_lock_is_held_is_left_alone_and_the_pass_goes_on() {
+    let jobs = [job("busy", "touch ran", ""), job("free", "echo free >>journal", "")];
+    let site = JobSite::new(&jobs.concat());
+    let hold = ["jobs/busy", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done"];
+    let mut holder = crate::place::Held { child: site.place.with_lock(&hold).spawn().expect("it") };
+    assert!(wait_until(SOON, || site.is_locked("busy")));
+    let end = site.tick();
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+    assert_eq!(site.lines("journal"), ["free"]);
+    assert!(!site.path("ran").exists());
+    site.touch("go");
+    assert_eq!(holder.code(), Some(0));
+    assert_eq!(site.tick().code, Some(0));
+    assert!(site.path("ran").exists());
+}
+
+/// A job that takes long keeps the others from nothing: the same tick goes on looking.
+#[test]
+fn while_a_job_runs_the_others_have_their_times() {
+    let jobs = [
+        job("long", "touch began; while [ ! -e go ]; do sleep 0.02; done", "every = \"1d\""),
+        job("often", "echo often >>journal", "every = \"2s\""),
+    ];
+    let site = JobSite::new(&jobs.concat());
+    let mut tick = site.started(&["tick"]);
+    assert!(exists(&site.path("began")));
+    assert!(wait_until(SOON, || site.lines("journal").len() > 2), "{:?}", site.lines("journal"));
+    // One that is new in the configuration as well.
+    let added = job("new", "touch new", "");
+    site.set_jobs(&format!("{}{added}", jobs.concat()));
+    assert!(exists(&site.path("new")));
+    let other = site.tick();
+    assert_eq!(other.code, Some(0), "{other:?}");
+    assert!(site.is_running("long"));
+    site.touch("go");
+    assert_eq!(tick.code(), Some(0));
+    assert_eq!(site.outcomes("long"), [DONE]);
+}
+
+#[test]
+fn a_tick_that_is_told_to_end_ends_its_jobs_and_gives_their_locks_back() {
+    let script = "touch began-$ONEDROP_JOB_NAME; sleep 600";
+    let site = JobSite::new(&format!("{}{}", job("a", script, ""), job("b", script, "")));
+    let mut tick = site.started(&["tick"]);
+    assert!(["a", "b"].iter().all(|name| exists(&site.path(&format!("began-{name}")))));
+    let runs = children(tick.pid());
+    assert_eq!(runs.len(), 2);
+    tick.signal(Signal::SIGTERM);
+    let (code, took) = timed(|| tick.code());
+    assert_eq!(code, Some(1), "they have failed");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    for name in ["a", "b"] {
+        let run = site.only_run(name);
+        assert_eq!((run.outcome, run.signal), (Some(JobOutcome::Failed), Some(15)), "{run:#?}");
+        assert!(!site.is_locked(name));
+    }
+    assert!(runs.iter().all(|pid| nix::sys::signal::kill(*pid, None).is_err()), "none is left");
+}
+
+/// cron starts a tick with a pipe for input, and some have MAIL_CONFIG in their crontab.
+#[test]
+fn a_tick_works_below_cron() {
+    let site = JobSite::new(&job("j", "umask >mask; echo \"$MAIL_CONFIG\" >>mask", ""));
+    let line = "$ONEDROP --config \"$CONFIG\" jobs tick";
+    let cron = |line: &str, variable: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", line]).env("CONFIG", &site.place.config);
+        let mut shell = site.prepared(shell);
+        shell.env("MAIL_CONFIG", variable).stdin(std::process::Stdio::piped());
+        ended(&mut shell)
+    };
+    let end = cron(line, "/etc/postfix");
+    assert_eq!(end.code, Some(75), "{end:?}");
+    assert!(end.out.contains("use </dev/null"), "{end:?}");
+    let end = cron(&format!("umask 027; {line} </dev/null"), "/etc/postfix");
+    assert_eq!((end.code, &*end.out, &*end.err), (Some(0), "", ""));
+    assert_eq!(site.place.text("mask"), "0027\n/etc/postfix\n", "the tick's, not ours");
+}
+
+#[test]
+fn old_runs_are_taken_off_the_record() {
+    let site = JobSite::new(&format!(
+        "[jobs]\nkeep_runs_days = 3\n{}",
+        job("j", "true", "every = \"1s\"")
+    ));
+    assert_eq!(site.tick().code, Some(0));
+    let sql = "UPDATE onedrop_job_run SET ended_at = ended_at - 4 * 86400000";
+    let changed = site.place.site.sqlite().execute(sql, []).expect("SQL");
+    assert_eq!(changed, 1);
+    let old = site.only_run("j");
+    site.change("j", |row| row.next_due = Some(SystemTime::now()));
+    assert_eq!(site.tick().code, Some(0));
+    assert!(site.only_run("j").started_at > old.started_at);
+}

@@ -1,0 +1,73 @@
+//! Wrong input: a sentence that names it, nothing run.
+
+use crate::place::ended;
+use crate::site::{JobSite, job};
+use crate::support::onedrop;
+
+#[test]
+fn wrong_words_are_told_and_run_nothing() {
+    let site = JobSite::new(&format!(
+        "{}{}",
+        job("nightly", "touch ran", "schedule = \"17 3 * * *\""),
+        job("off", "touch ran", "enabled = false")
+    ));
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["run", "nihgtly"], 125, "no job \"nihgtly\" in the configuration (did you mean nightly"),
+        (&["run", "x\ny"], 125, "no job \"x\\ny\""),
+        (&["run", ""], 125, "no job \"\""),
+        (&["run"], 75, "<NAME>"),
+        (&["run", "nightly", "--due", "2026-01-01T03:17:00Z"], 75, "--force"),
+        (&["run", "nightly", "--force", "--due", "soon"], 125, "--due soon: expected a time"),
+        (
+            &["run", "nightly", "--force", "--due", "2026-01-01T03:18:00Z"],
+            125,
+            "no time of its schedule; the nearest are 2026-01-01T03:17:00Z and",
+        ),
+        (&["tick", "nightly"], 75, "unexpected argument 'nightly'"),
+    ];
+    for (args, code, says) in cases {
+        let end = ended(&mut site.jobs(args));
+        assert_eq!((end.code, &*end.out), (Some(code), ""), "{args:?}: {end:?}");
+        assert!(end.err.contains(says), "{args:?}: {end:?}");
+    }
+    let end = site.run(&["off"]);
+    assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
+    assert_eq!(end.out, "off: disabled in the configuration\n");
+    assert!(!site.path("ran").exists() && site.runs("nightly").is_empty());
+}
+
+#[test]
+fn a_ledger_of_another_schema_or_a_wrong_configuration_runs_nothing() {
+    let site = JobSite::new(&job("j", "touch ran", ""));
+    let sql = "UPDATE onedrop_schema SET version = 99 WHERE version = \
+               (SELECT max(version) FROM onedrop_schema)";
+    site.place.site.sqlite().execute(sql, []).expect("SQL");
+    let end = site.run(&["j"]);
+    assert_eq!(end.code, Some(125), "{end:?}");
+    assert!(end.err.contains("has schema version 99"), "{end:?}");
+    let end = site.tick();
+    assert_eq!(end.code, Some(75), "{end:?}");
+    assert!(end.err.contains("has schema version 99"), "{end:?}");
+    site.set_jobs("[jobs.j]\ncommand = [\"true\"]\nevery = \"1h\"\ntimout = \"5m\"\n");
+    for (args, code) in [(&["run", "j"][..], 125), (&["tick"], 75)] {
+        let end = ended(&mut site.jobs(args));
+        assert_eq!(end.code, Some(code), "{end:?}");
+        assert!(end.err.contains("jobs.j.timout"), "{end:?}");
+    }
+    let mut command = onedrop();
+    command.args(["--config", "/nowhere.toml", "jobs", "tick"]);
+    let end = ended(&mut command);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    assert!(end.err.contains("/nowhere.toml"), "{end:?}");
+    assert!(!site.path("ran").exists());
+}
+
+/// There is nothing to do, and no ledger is asked.
+#[test]
+fn without_jobs_a_tick_has_nothing_to_do() {
+    let site = JobSite::new("");
+    std::fs::remove_file(site.path("ledger.db")).expect("the ledger");
+    let end = site.tick();
+    assert_eq!((end.code, &*end.out, &*end.err), (Some(0), "", ""));
+    assert!(!site.path("ledger.db").exists());
+}
