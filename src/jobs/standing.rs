@@ -11,7 +11,7 @@ use super::job_of;
 use super::plan::{self, JobStep, LockSight, ON_TIME};
 use crate::config::{Backfill, JobSettings};
 use crate::exit::PluginStatus;
-use crate::ledger::{JobRow, Jobs, LedgerError, LockRow, Locks};
+use crate::ledger::{JobRow, Jobs, JobsOnRecord, LedgerError, LockRow, Locks};
 
 /// How often what is on record is read again before what changes all the time is believed.
 const READS: usize = 5;
@@ -35,7 +35,7 @@ impl JobsSeen {
         ledger: &L,
         until: Instant,
     ) -> Result<JobsSeen, LedgerError> {
-        let mut before = ledger.jobs(until)?;
+        let mut record = ledger.jobs(until)?;
         for _ in 0..READS {
             let mut holders = BTreeMap::new();
             for row in ledger.lock_rows(None, until)? {
@@ -45,20 +45,30 @@ impl JobsSeen {
                     holders.insert(job.to_owned(), row);
                 }
             }
-            let after = ledger.jobs(until)?;
-            // What was open before and after was so between, when the locks were read.
-            let is_steady = |row: &JobRow| {
-                row.open.is_none()
-                    || after.jobs.iter().any(|other| {
-                        (&other.name, other.open, other.epoch) == (&row.name, row.open, row.epoch)
-                    })
-            };
-            if before.jobs.iter().all(is_steady) {
-                return Ok(JobsSeen { now: before.now, rows: before.jobs, holders });
+            let JobsOnRecord { now, jobs: rows } = record;
+            let seen = JobsSeen { now, rows, holders };
+            if seen.rows.iter().all(|row| seen.agrees(row)) {
+                return Ok(seen);
             }
-            before = after;
+            // What a row says before and after was so between, when the locks were read.
+            let after = ledger.jobs(until)?;
+            let is_same = |row: &JobRow| {
+                after.jobs.iter().any(|other| {
+                    (&other.name, other.open, other.epoch) == (&row.name, row.open, row.epoch)
+                })
+            };
+            if seen.rows.iter().all(|row| seen.agrees(row) || is_same(row)) {
+                return Ok(seen);
+            }
+            record = after;
         }
         Err(LedgerError::TookTooLong("reading jobs that begin and end all the time".to_owned()))
+    }
+
+    /// Whether a job has an open run and the lock of that, or neither.
+    fn agrees(&self, row: &JobRow) -> bool {
+        let holder = self.holders.get(&row.name);
+        is_running(row, holder) || row.open.is_none() && holder.is_none()
     }
 
     pub fn row(&self, job: &str) -> Option<&JobRow> {
@@ -265,4 +275,154 @@ fn overdue(
     }
     let by = since(next.checked_add(allowed)?, seen.now);
     (!by.is_zero()).then_some(by + allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::hook::{Call, Hook};
+    use crate::jobs::lock_name;
+    use crate::ledger::memory::MemoryLedger;
+    use crate::ledger::{
+        JobChange, JobOutcome, JobRun, JobTrigger, LockClaim, LockHolder, LockRequest, LockTry,
+        RandomValue,
+    };
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn soon() -> Instant {
+        Instant::now() + HOUR
+    }
+
+    /// A job whose next run begins, or whose run ends, just before somebody asks for locks.
+    struct Between(MemoryLedger, AtomicU32, fn(&MemoryLedger));
+
+    impl Hook<LedgerError> for Between {
+        fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+            if call.name == "lock_rows" && self.1.fetch_add(1, Ordering::SeqCst) == 0 {
+                (self.2)(&self.0);
+            }
+            Ok(())
+        }
+    }
+
+    fn begin(ledger: &MemoryLedger) {
+        let claim = lock(ledger);
+        let row = row(ledger);
+        let run = run(claim.epoch);
+        let row = JobRow { open: Some((run.due, 1)), epoch: claim.epoch, ..row };
+        change(ledger, &row, &[run], None);
+    }
+
+    fn end(ledger: &MemoryLedger) {
+        let row = row(ledger);
+        let ended_at = Some(SystemTime::UNIX_EPOCH + HOUR);
+        let run = JobRun { ended_at, outcome: Some(JobOutcome::Ok), ..run(row.epoch) };
+        let row = JobRow { open: None, ..row };
+        change(ledger, &row, &[], Some(&run));
+        let held = ledger.lock_rows(None, soon()).unwrap().remove(0);
+        let LockRow { name, slot, epoch, owner, .. } = held;
+        assert!(ledger.release_lock(&LockClaim { name, slot, epoch, owner }, soon()).unwrap());
+    }
+
+    fn row(ledger: &MemoryLedger) -> JobRow {
+        ledger.jobs(soon()).unwrap().jobs.remove(0)
+    }
+
+    fn run(epoch: i64) -> JobRun {
+        JobRun {
+            job: "verify".to_owned(),
+            due: SystemTime::UNIX_EPOCH + HOUR,
+            try_no: 1,
+            trigger: JobTrigger::Schedule,
+            epoch,
+            host: String::new(),
+            pid: 1,
+            started_at: SystemTime::UNIX_EPOCH,
+            ended_at: None,
+            outcome: None,
+            exit: None,
+            signal: None,
+            output: String::new(),
+            reason: String::new(),
+            last_due: SystemTime::UNIX_EPOCH + HOUR,
+            occurrences: 1,
+        }
+    }
+
+    fn change(ledger: &MemoryLedger, row: &JobRow, added: &[JobRun], ended: Option<&JobRun>) {
+        let seen = Some(row.revision).filter(|revision| *revision > 0);
+        let change = JobChange { seen, value: RandomValue::default(), row, added, ended };
+        assert!(ledger.change_job(&change, soon()).unwrap());
+    }
+
+    fn lock(ledger: &MemoryLedger) -> LockClaim {
+        let (name, holder) = (lock_name("verify").unwrap(), LockHolder::default());
+        let owner = RandomValue::default();
+        let request = LockRequest { name: &name, slots: &[1], owner, lease: HOUR, holder: &holder };
+        match ledger.take_lock(&request, soon()).unwrap() {
+            LockTry::Taken { claim, .. } => claim,
+            LockTry::Busy(rows) => panic!("{rows:?}"),
+        }
+    }
+
+    /// What is seen where this happens between two questions, as state.
+    fn seen(ledger: &MemoryLedger, between: fn(&MemoryLedger)) -> &'static str {
+        let hook = Between(ledger.clone(), AtomicU32::new(0), between);
+        let asked = ledger.with_hook(Arc::new(hook));
+        let seen = JobsSeen::read(&asked, soon()).unwrap();
+        let (row, holder) = (seen.row("verify").unwrap(), seen.holders.get("verify"));
+        match (row.open.is_some(), is_running(row, holder), holder.is_some()) {
+            (true, true, _) => "running",
+            (true, false, _) => "crashed",
+            (false, _, true) => "locked",
+            (false, _, false) => "idle",
+        }
+    }
+
+    #[test]
+    fn what_changes_between_two_questions_is_asked_for_again() {
+        let ledger = MemoryLedger::default();
+        let now = SystemTime::UNIX_EPOCH;
+        let new = JobRow {
+            name: "verify".to_owned(),
+            revision: 0,
+            schedule: String::new(),
+            paused: None,
+            last_paused_at: None,
+            resumed_at: None,
+            epoch: 0,
+            open: None,
+            next_due: None,
+            next_try: 1,
+            retry_at: None,
+            first_seen: now,
+            seen_at: now,
+            last_start: None,
+            last_end: None,
+            last_success: None,
+            last_success_due: None,
+            last_exit: None,
+            last_error: String::new(),
+            errors: 0,
+            runs: 0,
+        };
+        change(&ledger, &new, &[], None);
+        let nothing = |_: &MemoryLedger| {};
+        assert_eq!(seen(&ledger, nothing), "idle");
+        assert_eq!(seen(&ledger, begin), "running");
+        assert_eq!(seen(&ledger, nothing), "running");
+        assert_eq!(seen(&ledger, end), "idle");
+        let claim = lock(&ledger);
+        assert_eq!(seen(&ledger, nothing), "locked");
+        assert!(ledger.release_lock(&claim, soon()).unwrap());
+        let row = JobRow { open: Some((now, 1)), epoch: claim.epoch, ..row(&ledger) };
+        change(&ledger, &row, &[], None);
+        assert_eq!(seen(&ledger, nothing), "crashed");
+        lock(&ledger);
+        assert_eq!(seen(&ledger, nothing), "crashed", "another has the lock");
+    }
 }
