@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 
+use super::jobs::JobSettings;
 use super::layer::Reading;
 use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
@@ -43,6 +44,7 @@ pub(super) fn check(
     times(config, reading);
     store(config, reading);
     server(config, reading);
+    sent(config, reading);
     shared_accounts(config, reading);
     accounts_without_folder(config, reading);
     relative_paths(config, reading);
@@ -136,6 +138,19 @@ fn store(config: &Config, reading: &mut Reading) {
         let text =
             format!("store.starttls: false sends the password and all mail to {host} unprotected");
         reading.doubtful(&["store.starttls"], text);
+    }
+}
+
+fn sent(config: &Config, reading: &mut Reading) {
+    let settles = |job: &JobSettings| {
+        job.enabled && job.command.iter().any(|word| word.split_whitespace().any(|w| w == "settle"))
+    };
+    if !config.sent.after.is_zero() && !config.jobs.jobs.iter().any(settles) {
+        let text =
+            "sent.after: no job runs \"onedrop settle\", which writes the copies that are left \
+                    for later ([jobs.settle])"
+                .to_owned();
+        reading.doubtful(&["sent.after"], text);
     }
 }
 
