@@ -24,6 +24,7 @@ HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
 LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_(lease|second))/)"]
 
+TICKS = ["--test", "faults", "-E", "test(ticks::)"]
 TALLY = ["--test", "faults", "-E", "test(tally::)"]
 
 AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version
@@ -163,11 +164,25 @@ LOCKS = [
     ("a lock's fence only warns", FENCE, "RAISE EXCEPTION 'the lock", "RAISE NOTICE 'the lock"),
 ]
 
+SQLITE_JOBS, SQLITE_LOCKS = "src/ledger/sqlite/jobs.rs", "src/ledger/sqlite/locks.rs"
+
+JOBS = [
+    (
+        "a job's row is changed whatever it says",
+        SQLITE_JOBS, "REVISION, [name])? != seen {", "REVISION, [name])? != seen && false {",
+    ),
+    (
+        "a job's lock ends as it begins",
+        SQLITE_LOCKS, "let until = boot.secs + lease.as_secs_f64();", "let until = boot.secs;",
+    ),
+]
+
 # Name, file, text that stands there once, text in its place, what nextest is to run.
 MUTATIONS = [
     *((*mutation, VALUES) for mutation in IDENTITIES),
     *((*mutation, LEDGER) for mutation in CLAIMS),
     *((*mutation, TALLY) for mutation in LOCKS),
+    *((*mutation, TICKS) for mutation in JOBS),
 ]
 
 

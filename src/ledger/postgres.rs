@@ -6,9 +6,10 @@
 //! of the schema (`migrations/postgres/`).
 //!
 //! Relies on READ COMMITTED (a statement sees what was committed before it began), the server's
-//! clock for leases, and `synchronous_commit`, which each writing transaction switches on. After a
-//! crash no transaction and no lock is left once the server has seen the connection close or
-//! `idle_in_transaction_session_timeout` has passed; committed leases run out.
+//! clock for leases, and `synchronous_commit`, which each writing transaction switches on (but the
+//! giving back of a named lock). After a crash no transaction and no lock is left once the server
+//! has seen the connection close or `idle_in_transaction_session_timeout` has passed; committed
+//! leases run out.
 
 use std::sync::Arc;
 

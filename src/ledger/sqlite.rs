@@ -3,9 +3,9 @@
 //! system, because WAL and locks do not work over NFS.
 //!
 //! Locks are bytes of a file beside the database (`byte_lock`), so no SQLite transaction is open
-//! while the store works. With WAL and synchronous=FULL a commit is durable when it returns, and
-//! the names of the files are durable before the first one. Closing keeps the WAL: otherwise each
-//! process with one delivery would run a checkpoint.
+//! while the store works. With WAL and synchronous=FULL a commit is durable when it returns (but
+//! the giving back of a named lock), and the names of the files are durable before the first one.
+//! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};

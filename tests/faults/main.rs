@@ -15,6 +15,7 @@ mod strace;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;
+mod ticks;
 mod vanished;
 mod wall_clock;
 mod zombies;

@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ impl WallClock {
     pub fn start(root: &TempRoot, name: &str) -> WallClock {
         let library = root.join("wall_clock.so");
         if !library.exists() {
-            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/wall_clock.c");
+            let source = root.write("wall_clock.c", include_str!("wall_clock.c"));
             run(Command::new("gcc")
                 .args(["-shared", "-fPIC", "-O2", "-o"])
                 .args([&library, &source]));
@@ -34,6 +34,11 @@ impl WallClock {
     /// From now on it shows another time, and goes on from there.
     pub fn set(&self, to: SystemTime) {
         self.write(SystemTime::now(), to, 1);
+    }
+
+    /// The same, and from there on `rate` times as fast as the machine's.
+    pub fn run_at(&self, to: SystemTime, rate: u32) {
+        self.write(SystemTime::now(), to, rate.into());
     }
 
     fn write(&self, origin: SystemTime, shown: SystemTime, rate: i64) {

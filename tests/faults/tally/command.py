@@ -24,11 +24,12 @@ F_OFD_SETLK = 37
 PAUSE = 0.02
 # What nobody ends is over then.
 LIMIT = 120
-FENCED = """BEGIN; SELECT onedrop_assert_lock('{name}', {slot}, {epoch});
+FENCED = """BEGIN; SELECT onedrop_assert_lock('{name}', {slot}, {epoch}, '{owner}');
 INSERT INTO work (slot, epoch) VALUES ({slot}, {epoch}); COMMIT"""
 
 folder, run, kind, millis = sys.argv[1:]
-name, slot, epoch = (os.environ["ONEDROP_LOCK_" + word] for word in ("NAME", "SLOT", "EPOCH"))
+words = ("NAME", "SLOT", "EPOCH", "OWNER")
+name, slot, epoch, owner = (os.environ["ONEDROP_LOCK_" + word] for word in words)
 flags = os.O_WRONLY | os.O_APPEND
 journal = os.open(f"{folder}/journal", flags)
 
@@ -47,7 +48,7 @@ def note(what):
 
 def write():
     """One transaction under the fence: True, False (refused), or None: the server is away."""
-    sql = FENCED.format(name=name, slot=slot, epoch=epoch)
+    sql = FENCED.format(name=name, slot=slot, epoch=epoch, owner=owner)
     psql = [os.environ["PSQL"], "-XqAt", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose"]
     command = [*psql, "-d", os.environ["LEDGER"], "-c", sql]
     try:
