@@ -21,7 +21,7 @@ use crate::ledger::{
 use crate::lock_name::LockName;
 
 /// Longest and shortest pause of a waiter.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(200));
 /// Longest pause where the ledger cannot be asked.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 /// One call of the ledger, at most.
