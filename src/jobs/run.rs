@@ -14,7 +14,7 @@ use jiff::{Timestamp, Unit};
 use nix::sys::stat::Mode;
 
 use super::lock_name;
-use super::plan::{self, JobStep, LockSight, RunEnd};
+use super::plan::{self, JobPlan, JobStep, LockSight, RunEnd};
 use crate::clock::{Clock, SystemClock};
 use crate::config::JobSettings;
 use crate::exit::{self, LockEnding};
@@ -31,6 +31,8 @@ use crate::lock::{
 const TTL: Duration = Duration::from_secs(60);
 /// What a command gets to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// Among how many runs the open one is looked for.
+const NEWEST: u32 = 100;
 /// How often a row is read again because another has changed it meanwhile.
 const READS: usize = 20;
 
@@ -150,6 +152,20 @@ enum Decision {
     NoChange(Begun),
 }
 
+/// The revision that the ledger has not let us change, and how often.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
+    seen: Option<Option<i64>>,
+    times: u32,
+}
+
+impl Refused {
+    fn once_more(self, seen: Option<i64>) -> Refused {
+        let times = if self.seen == Some(seen) { self.times + 1 } else { 1 };
+        Refused { seen: Some(seen), times }
+    }
+}
+
 /// The record of one run.
 struct JobRecord {
     request: JobRequest,
@@ -161,7 +177,7 @@ struct JobRecord {
 
 impl RunRecord for JobRecord {
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
-        let mut refused = None;
+        let mut refused = Refused::default();
         for _ in 0..READS {
             let change = match self.pending.take() {
                 Some(change) => change,
@@ -172,7 +188,7 @@ impl RunRecord for JobRecord {
             };
             match self.make(change, until)? {
                 (change, true) => return Ok(self.follow(*change)),
-                (change, false) => refused = Some(change.seen),
+                (change, false) => refused = refused.once_more(change.seen),
             }
         }
         Err(LedgerError::Contended)
@@ -237,12 +253,11 @@ impl JobRecord {
         }
     }
 
-    /// What is to be done about the job by what is on record now. `refused`: the revision that the
-    /// ledger has not let us change.
+    /// What is to be done about the job by what is on record now.
     fn decide(
         &self,
         claim: &LockClaim,
-        refused: Option<Option<i64>>,
+        refused: Refused,
         until: Instant,
     ) -> Result<Decision, LedgerError> {
         let JobRequest { job, all, host, why, .. } = &self.request;
@@ -266,8 +281,8 @@ impl JobRecord {
                 return Ok(Decision::NoChange(Begun::Refused(why)));
             }
         };
-        if refused == Some(seen) {
-            plan = plan::pass_over(job, plan);
+        if refused.seen == Some(seen) {
+            plan = self.without_what_is_refused(plan, refused.times, until)?;
         }
         let value = RandomValue::default();
         let (step, is_changed) = (plan.step.clone(), plan.changed);
@@ -285,11 +300,35 @@ impl JobRecord {
         })
     }
 
+    /// The plan that the ledger has refused, although nobody has changed the row since: the run
+    /// that has crashed is no longer on record as open, or one of this due time and try is there.
+    fn without_what_is_refused(
+        &self,
+        plan: JobPlan,
+        times: u32,
+        until: Instant,
+    ) -> Result<JobPlan, LedgerError> {
+        let is_gone = match &plan.crashed {
+            Some(crashed) => {
+                // Of a job's runs the open one is the newest.
+                let runs = self.ledger.job_runs(&crashed.job, NEWEST, until)?;
+                !runs.iter().any(|run| {
+                    run.ended_at.is_none() && (run.due, run.try_no) == (crashed.due, crashed.try_no)
+                })
+            }
+            None => false,
+        };
+        let passes_over = !is_gone || times > 1;
+        let mut plan = if passes_over { plan::pass_over(&self.request.job, plan) } else { plan };
+        if is_gone || times > 1 {
+            plan.crashed = None;
+        }
+        Ok(plan)
+    }
+
     /// How many tries for a due time are on record.
     fn tries(&self, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
-        let runs = self.ledger.job_runs(&self.request.job.name, u32::MAX, until)?;
-        let tries = runs.iter().filter(|run| run.due == due).map(|run| run.try_no);
-        Ok(tries.max().unwrap_or(0))
+        self.ledger.last_try(&self.request.job.name, due, until)
     }
 
     fn follow(&mut self, change: PendingChange) -> Begun {

@@ -177,3 +177,34 @@ fn whatever_is_killed_when_no_two_run_and_the_job_gets_done() {
     assert!(site.lines("ends").len() >= well && well > 0, "{runs:#?}");
     assert!(runs.len() >= begun.len(), "{} runs, {} begun", runs.len(), begun.len());
 }
+
+/// As an administrator's own clean-up of the tables, or a table that was restored, leaves it.
+#[test]
+fn a_crash_whose_run_is_not_on_record_as_open_is_settled_all_the_same() {
+    let deleted = "DELETE FROM onedrop_job_run";
+    let ended = "UPDATE onedrop_job_run SET ended_at = started_at, outcome = 'lost'";
+    for has_postgres in [false, true] {
+        for (gone, left) in [(deleted, None), (ended, Some(JobOutcome::Lost))] {
+            let jobs = job("j", "exit $(cat status)", "");
+            let site = match has_postgres {
+                true => JobSite::with_postgres(&jobs),
+                false => JobSite::new(&jobs),
+            };
+            std::fs::write(site.path("status"), "0").expect("a file");
+            assert_eq!(site.tick().code, Some(0));
+            let run = site.only_run("j");
+            site.change("j", |row| {
+                (row.open, row.next_due) = (Some((run.due, run.try_no)), Some(run.due));
+            });
+            site.sql(gone);
+            assert_eq!(site.tick().code, Some(0), "{gone}");
+            let row = site.row("j");
+            assert_eq!((row.open, row.errors), (None, 1), "{gone}: {row:?}");
+            retry(&site, "j");
+            let outcomes = site.outcomes("j");
+            assert_eq!(outcomes.first().copied().flatten().filter(|_| left.is_some()), left);
+            assert_eq!(outcomes.last().copied().flatten(), Some(JobOutcome::Ok), "{gone}");
+            assert_eq!(site.row("j").errors, 0);
+        }
+    }
+}

@@ -142,6 +142,14 @@ impl JobSite {
         }
     }
 
+    /// Runs SQL behind the program's back.
+    pub fn sql(&self, sql: &str) {
+        match &self.postgres {
+            None => drop(self.place.site.sqlite().execute(sql, []).expect("SQL")),
+            Some(postgres) => drop(postgres.psql(sql)),
+        }
+    }
+
     pub fn is_locked(&self, job: &str) -> bool {
         let name: LockName = format!("jobs/{job}").parse().expect("a name");
         let rows = self.ledger().lock_rows(Some(&name), soon()).expect("rows");

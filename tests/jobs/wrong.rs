@@ -33,6 +33,9 @@ fn wrong_words_are_told_and_run_nothing() {
     let end = site.run(&["off"]);
     assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
     assert_eq!(end.out, "off: disabled in the configuration\n");
+    let end = site.run(&["off", "--force"]);
+    assert_eq!((end.code, &*end.out), (Some(125), ""), "{end:?}");
+    assert_eq!(end.err, "onedrop: off: disabled in the configuration\n");
     assert!(!site.path("ran").exists() && site.runs("nightly").is_empty());
 }
 

@@ -294,6 +294,8 @@ fn a_disabled_job_does_not_run() {
     let mut world = World::new(&format!("{DAILY}\nenabled = false"), "2026-05-01 12:00");
     assert!(world.at("2026-05-03 12:00").tick().is_empty());
     assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Paused);
+    let forced = plan::force(&world.job("a"), &world.rows, None, world.now, LockSight::Ours);
+    assert_eq!(forced, Err("disabled in the configuration".to_owned()));
     world.jobs = crate::world::jobs(DAILY);
     world.run_all();
     assert_eq!(

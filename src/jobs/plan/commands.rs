@@ -16,7 +16,7 @@ use crate::ledger::{JobOutcome, JobPause, JobRow, JobRun, JobTrigger};
 /// `due` names a time of the schedule instead, with how many tries of it are on record.
 ///
 /// # Errors
-/// `due` is no time of the schedule.
+/// `due` is no time of the schedule, or the job is disabled: that is what hosts agree on.
 pub fn force(
     job: &JobSettings,
     rows: &[JobRow],
@@ -24,6 +24,9 @@ pub fn force(
     now: SystemTime,
     lock: LockSight,
 ) -> Result<JobPlan, String> {
+    if !job.enabled {
+        return Err("disabled in the configuration".to_owned());
+    }
     let mut planner = match Planner::new(job, rows, now, lock) {
         Ok(planner) => planner,
         Err(open) => return Ok(*open),
