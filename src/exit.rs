@@ -57,7 +57,7 @@ pub fn line(outcome: &Outcome) -> String {
 
 /// Writes the line and ends the process.
 pub fn end(outcome: &Outcome) -> ! {
-    say(std::io::stdout().as_fd(), &line(outcome));
+    say(std::io::stdout().as_fd(), line(outcome).as_bytes());
     std::process::exit(status(outcome) as i32)
 }
 
@@ -211,7 +211,7 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
 /// Tells somebody on standard error what happens, in a line, unless that would block.
 pub fn tell(text: &str) {
     let line = format!("onedrop: {}\n", text::one_line(text));
-    say(std::io::stderr().as_fd(), &line);
+    say(std::io::stderr().as_fd(), line.as_bytes());
 }
 
 /// How a run of a job ended that `jobs tick` has started.
@@ -248,6 +248,18 @@ pub fn end_run_of_tick(ending: &LockEnding) -> ! {
     }
 }
 
+/// Writes what a command has written for Postfix: at most 4096 bytes, which a pipe takes at once.
+pub fn say_for_command(output: &[u8]) {
+    if !output.is_empty() {
+        say(std::io::stdout().as_fd(), output);
+    }
+}
+
+/// A panic goes to the log: Postfix would take it for the output of the command.
+pub fn log_panics() {
+    panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
+}
+
 /// Ends the process that guards the command of `with-lock`; nobody asks for its status.
 pub fn end_guardian() -> ! {
     std::process::exit(0)
@@ -255,7 +267,7 @@ pub fn end_guardian() -> ! {
 
 /// Runs `f` and turns a panic into a temporary failure.
 pub fn guard(f: impl FnOnce() -> Outcome) -> Outcome {
-    panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
+    log_panics();
     panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
         let text = format!("internal error: {}", text::of_panic(payload));
         Outcome::TempFail(Status::TEMPORARY, text)
@@ -288,7 +300,7 @@ pub fn end_at_signals() {
             // SAFETY: standard output is open for the life of the process (Rust opens the standard
             // descriptors that are closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
-            say(out, text);
+            say(out, text.as_bytes());
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
         // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which
@@ -346,7 +358,7 @@ fn bite(deadline: &Deadline, deadline_secs: u64) {
 }
 
 /// Writes to standard output or error, unless that would block.
-fn say(out: BorrowedFd<'_>, text: &str) {
+fn say(out: BorrowedFd<'_>, text: &[u8]) {
     // A pipe that is writable takes PIPE_BUF (4096) bytes without blocking (pipe(7)).
     let mut fds = [PollFd::new(out, PollFlags::POLLOUT)];
     if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -354,6 +366,6 @@ fn say(out: BorrowedFd<'_>, text: &str) {
     {
         // Not through Rust's buffer: a hanging thread may hold its lock. An error cannot be
         // reported anywhere.
-        let _ = nix::unistd::write(out, text.as_bytes());
+        let _ = nix::unistd::write(out, text);
     }
 }

@@ -31,6 +31,14 @@ pub use wrapper::{Wrapping, run};
 /// What is left of the lease when nothing of the command is alive any more.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// What a process that gets SIGKILL has to end, unless its lease ends before.
+const LAST: Duration = Duration::from_secs(10);
+
+/// How long is waited for what gets SIGKILL from `now` on.
+fn survives_until(now: Duration, trust: Duration) -> Duration {
+    (now + LAST).min(trust + MARGIN)
+}
+
 /// How long a lock is held without a renewal, and how long a command gets to end after SIGTERM.
 #[derive(Debug, Clone, Copy)]
 pub struct LockTerms {

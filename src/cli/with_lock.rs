@@ -36,7 +36,8 @@ pub(super) fn run(
         busy: args.busy_exit.unwrap_or(if quiet { 0 } else { BUSY }),
         quiet,
     };
-    let work = AssertUnwindSafe(|| run_under_lock(args, config, adapters, umask));
+    exit::log_panics();
+    let work = AssertUnwindSafe(|| run_under_lock(args, config, adapters, umask, codes.mail));
     let ending = catch_unwind(work)
         .unwrap_or_else(|payload| Err(format!("internal error: {}", text::of_panic(payload))));
     exit::end_with_lock(&ending.unwrap_or_else(LockEnding::Failed), codes)
@@ -57,6 +58,7 @@ fn run_under_lock(
     config: Option<&Path>,
     adapters: Adapters,
     umask: Mode,
+    is_for_mail: bool,
 ) -> Result<LockEnding, String> {
     let terms = LockTerms::new(args.ttl, args.grace)?;
     let loaded = super::load(config)?;
@@ -94,7 +96,10 @@ fn run_under_lock(
     };
     let (name, slots, wait) = (args.name, args.slots, args.wait);
     let wish = LockWish { name, slots, terms, wait, owner, holder };
-    let wrapping = Wrapping { wish, plan, timeout: args.timeout, say: exit::tell };
+    let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
+    // Postfix would take it for the command's.
+    let say = if is_for_mail { |text: &str| tracing::warn!("{text}") } else { exit::tell };
+    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, say };
     let locks: Arc<dyn Locks> = ledger;
     Ok(lock::run(&wrapping, locks, Box::new(NoRecord)))
 }

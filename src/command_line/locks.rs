@@ -24,7 +24,7 @@ pub struct WithLockArgs {
     /// What the command gets to end after SIGTERM, before SIGKILL
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     pub grace: Duration,
-    /// End the command after this time, with exit status 124
+    /// End the command after this time, with exit status 124; 0: never
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
     /// What to do when the lock is held: fail says so and exits 200, quiet says nothing and exits 0

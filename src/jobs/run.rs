@@ -89,7 +89,8 @@ pub fn run(request: JobRequest, ledger: Arc<dyn AnyLedger>) -> Result<LockEnding
         terms,
     };
     let wish = LockWish { name, slots: 1, terms, wait: Duration::ZERO, owner, holder };
-    let wrapping = Wrapping { wish, plan, timeout: request.job.timeout, say: exit::tell };
+    let (timeout, is_for_mail) = (request.job.timeout, false);
+    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, say: exit::tell };
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;
     let record = JobRecord { request, ledger, pending: None, begun: None };
     Ok(lock::run(&wrapping, locks, Box::new(record)))

@@ -17,7 +17,7 @@ pub(super) fn signal_all(signal: Signal, spared: Option<Pid>) {
 }
 
 /// The processes below `root`, children before their own.
-fn below(root: Pid) -> Vec<Pid> {
+pub(super) fn below(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,14 +1,18 @@
 //! What wrapper and guardian say to each other: frames of four numbers over a socket that nobody
 //! else has; one kind has text behind it. A frame is written at once, so that a process that is
-//! stopped leaves none half sent.
+//! stopped leaves none half sent. An order never waits for a guardian that is stopped: where the
+//! socket is full, it is not sent.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{self, MsgFlags};
 
 /// Of the longest text: less than a socket takes at once.
 const LONGEST: usize = 16 << 10;
@@ -73,7 +77,13 @@ impl Order {
                 frame[..2].copy_from_slice(&[5, length]);
             }
         }
-        send(stream, frame, &text)
+        send(stream, frame, &text, MsgFlags::MSG_DONTWAIT)
+    }
+
+    /// Whether one is there, or the other end is closed.
+    pub fn is_there(stream: &UnixStream) -> bool {
+        let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// `None`: the other end is closed.
@@ -107,6 +117,7 @@ impl Notice {
                 }
             },
             &[],
+            MsgFlags::empty(),
         )
     }
 
@@ -136,13 +147,18 @@ fn unknown() -> io::Error {
     io::Error::other("a frame of an unknown kind")
 }
 
-fn send(mut stream: &UnixStream, frame: Frame, text: &[u8]) -> io::Result<()> {
+fn send(stream: &UnixStream, frame: Frame, text: &[u8], flags: MsgFlags) -> io::Result<()> {
     if text.len() > LONGEST {
         return Err(io::Error::other("a frame that is too long"));
     }
     let mut bytes: Vec<u8> = frame.iter().flat_map(|number| number.to_ne_bytes()).collect();
     bytes.extend_from_slice(text);
-    stream.write_all(&bytes)
+    let sent = socket::send(stream.as_raw_fd(), &bytes, flags | MsgFlags::MSG_NOSIGNAL)?;
+    match sent == bytes.len() {
+        true => Ok(()),
+        // A socket takes a message that is this short whole, or not.
+        false => Err(io::Error::other("a frame was cut")),
+    }
 }
 
 fn variables(mut stream: &UnixStream, length: i64) -> io::Result<Variables> {
@@ -208,9 +224,25 @@ mod tests {
             notice.send(&b).unwrap();
             assert_eq!(Notice::receive(&a).unwrap(), Some(notice));
         }
-        send(&a, [9, 0, 0, 0], &[]).unwrap();
+        assert!(!Order::is_there(&b));
+        send(&a, [9, 0, 0, 0], &[], MsgFlags::empty()).unwrap();
+        assert!(Order::is_there(&b));
         assert!(Order::receive(&b).is_err());
         drop(a);
+        assert!(Order::is_there(&b));
         assert_eq!(Order::receive(&b).unwrap(), None);
+    }
+
+    #[test]
+    fn an_order_does_not_wait_and_none_is_cut() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut sent = 0;
+        while Order::Forward(Signal::SIGWINCH).send(&a).is_ok() {
+            sent += 1;
+        }
+        for _ in 0..sent {
+            assert_eq!(Order::receive(&b).unwrap(), Some(Order::Forward(Signal::SIGWINCH)));
+        }
+        assert!(sent > 0 && !Order::is_there(&b));
     }
 }

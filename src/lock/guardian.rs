@@ -7,7 +7,7 @@
 //! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -20,20 +20,20 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid, setsid};
 
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
 use super::frames::{CommandStatus, Notice, Order, Variables};
 use super::output::CommandStreams;
-use super::{LockTerms, MARGIN, since_boot};
+use super::{LockTerms, since_boot, survives_until};
 use crate::ledger::RandomValue;
 use crate::lock_key::hex;
 use crate::lock_name::{LockName, LockToken};
 
-/// Between two rounds of SIGKILL.
-const KILL_PAUSE: Duration = Duration::from_millis(10);
+/// Between the first rounds of SIGKILL, and the longest time between two.
+const KILL_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The command, and what it is told about its lock.
 #[derive(Debug, Clone)]
@@ -68,6 +68,8 @@ pub(super) struct Caller {
     pub group: Pid,
     /// The signals that it had blocked.
     pub mask: SigSet,
+    /// /dev/null, for what the command alone is to hold.
+    pub null: File,
 }
 
 /// Waits for the order to start, and guards the command to its end.
@@ -95,12 +97,15 @@ pub(super) fn guard(
     }
     let mut command = Command::new(&plan.program);
     command.envs(variables);
+    if plan.company == Company::Alone {
+        command.stdin(Stdio::null());
+    }
     if let Some([out, err]) = streams {
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        command.stdout(out).stderr(err);
     }
     match start(command, plan, slot, epoch, caller) {
         Ok(command) => {
-            let_go_of_the_callers_streams()?;
+            let_go_of_the_callers_streams(&caller.null)?;
             Notice::Started.send(wrapper)?;
             Guardian::new(plan, command, trust, wrapper)?.watch()
         }
@@ -159,11 +164,10 @@ fn start(
 }
 
 /// The command alone holds them now: who reads what it writes sees its end.
-fn let_go_of_the_callers_streams() -> io::Result<()> {
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    dup2_stdin(&null)?;
-    dup2_stdout(&null)?;
-    dup2_stderr(&null)?;
+fn let_go_of_the_callers_streams(null: &File) -> io::Result<()> {
+    dup2_stdin(null)?;
+    dup2_stdout(null)?;
+    dup2_stderr(null)?;
     Ok(())
 }
 
@@ -175,7 +179,12 @@ enum Stage {
     Ending {
         kill_at: Duration,
     },
-    Killing,
+    /// SIGKILL is sent again and again, less and less often. Whatever lives on then cannot be
+    /// ended: it is another user's, or waits for a disk that hangs.
+    Killing {
+        pause: Duration,
+        gives_up_at: Duration,
+    },
 }
 
 struct Guardian<'a> {
@@ -219,32 +228,39 @@ impl<'a> Guardian<'a> {
 
     fn watch(&mut self) -> io::Result<()> {
         loop {
+            // All of them first: after a stop, the newest trust may be behind others.
+            self.hear_wrapper()?;
             let now = since_boot()?;
             let none_is_left = self.reap();
-            // What cannot be killed (a disk that hangs) is not waited for beyond the lease.
-            let given_up = self.stage == Stage::Killing && now >= self.trust + MARGIN;
-            if none_is_left || given_up {
+            let gives_up =
+                matches!(self.stage, Stage::Killing { gives_up_at, .. } if now >= gives_up_at);
+            if none_is_left || gives_up {
                 let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
                 return self.tell(self.status.unwrap_or(killed));
             }
             let next = self.step(now);
             let nobody = self.children.as_fd();
             let orders = self.wrapper.map_or(nobody, AsFd::as_fd);
-            let [_, ordered] = self.timer.wait([nobody, orders], Some(next))?;
+            self.timer.wait([nobody, orders], Some(next))?;
             while let Ok(Some(_)) = self.children.read_signal() {}
-            if ordered && let Some(wrapper) = self.wrapper {
-                match Order::receive(wrapper) {
-                    Ok(Some(order)) => self.obey(order)?,
-                    // The wrapper is gone, and with it the renewals.
-                    Ok(None) | Err(_) => {
-                        self.wrapper = None;
-                        self.end(since_boot()?);
-                    }
-                }
-            }
         }
     }
 
+    fn hear_wrapper(&mut self) -> io::Result<()> {
+        while let Some(wrapper) = self.wrapper.filter(|wrapper| Order::is_there(wrapper)) {
+            match Order::receive(wrapper) {
+                Ok(Some(order)) => self.obey(order)?,
+                // The wrapper is gone, and with it the renewals.
+                Ok(None) | Err(_) => {
+                    self.wrapper = None;
+                    self.end(since_boot()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of the command is left but what cannot be ended; the wrapper sees that.
     fn tell(&self, status: CommandStatus) -> io::Result<()> {
         let notice = Notice::Ended { status, by_trust: self.by_trust };
         self.wrapper.map_or(Ok(()), |wrapper| notice.send(wrapper))
@@ -265,14 +281,17 @@ impl<'a> Guardian<'a> {
         if let Stage::Ending { kill_at } = self.stage
             && now >= kill_at.min(killed_at)
         {
-            self.stage = Stage::Killing;
+            let gives_up_at = survives_until(now, self.trust);
+            self.stage = Stage::Killing { pause: KILL_PAUSE.0, gives_up_at };
         }
-        match self.stage {
+        match &mut self.stage {
             Stage::Running => ends_at,
-            Stage::Ending { kill_at } => kill_at.min(killed_at),
-            Stage::Killing => {
+            Stage::Ending { kill_at } => (*kill_at).min(killed_at),
+            Stage::Killing { pause, gives_up_at } => {
                 signal_all(Signal::SIGKILL, None);
-                now + KILL_PAUSE
+                let next = (now + *pause).min(*gives_up_at);
+                *pause = (*pause * 2).min(KILL_PAUSE.1);
+                next
             }
         }
     }
@@ -305,29 +324,26 @@ impl<'a> Guardian<'a> {
 
     /// Reaps what has ended; returns whether nothing is left.
     fn reap(&mut self) -> bool {
-        // By the standard library first: it also knows real-time signals.
-        if self.status.is_none()
-            && let Ok(Some(status)) = self.command.try_wait()
-        {
-            self.status = Some(status_of(status));
-        }
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            // Looks first: the command is reaped by the standard library alone, which also knows
+            // real-time signals; these have no name here.
+            let pid = match waitid(Id::All, ended | WaitPidFlag::WNOWAIT) {
                 Ok(WaitStatus::StillAlive) => return false,
-                Ok(WaitStatus::Exited(pid, code)) if pid == self.pid => {
-                    self.status.get_or_insert(CommandStatus::Exited(code));
-                }
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.pid => {
-                    self.status.get_or_insert(CommandStatus::Killed(signal as i32));
-                }
-                Ok(_) => {}
+                Ok(status) => status.pid(),
                 Err(Errno::ECHILD) => {
-                    // Ended by a real-time signal between the two calls above.
                     self.status.get_or_insert(CommandStatus::Killed(Signal::SIGKILL as i32));
                     return true;
                 }
-                // A real-time signal, which has no name here, has ended one.
-                Err(_) => {}
+                Err(_) => None,
+            };
+            let was_running = self.status.is_none();
+            if was_running && let Ok(Some(status)) = self.command.try_wait() {
+                self.status = Some(status_of(status));
+            }
+            // Not the command: it was reaped just now, or runs.
+            if pid != Some(self.pid) && !(pid.is_none() && was_running && self.status.is_some()) {
+                let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
             }
         }
     }

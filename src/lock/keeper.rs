@@ -1,16 +1,17 @@
 //! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
 //! it back, and keeps the run's record between. The wrapper's other thread never waits for the
 //! ledger. A waiter asks again every 100 to 250 ms; where the ledger cannot be asked, less and less
-//! often, and says so once.
+//! often, and says so once. It waits by the boot clock: a machine that wakes up renews at once.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::boot_timer::BootTimer;
 use super::record::{Begun, CommandEnd, EndRecord, RunRecord, Variables};
 use super::{LockTerms, since_boot};
 use crate::clock::{Clock, SystemClock};
@@ -28,6 +29,8 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(10);
 /// What giving back may take; the lease ends by itself as well.
 const RELEASE: Duration = Duration::from_secs(5);
+/// The same of a claim that had no answer, and what a waiter that is told to end has for all.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// The lock that is wanted.
 #[derive(Debug, Clone)]
@@ -69,6 +72,16 @@ pub(super) enum LockNews {
     Failed(LedgerError),
     /// The end.
     Released(Closing),
+    /// The thread is no more, whatever it said before: it may have panicked.
+    Gone,
+}
+
+/// What the keeper is told when the command has ended or will not run.
+#[derive(Debug)]
+pub(super) struct Stop {
+    pub command: CommandEnd,
+    /// Not where something of the command may live on: its lease runs out.
+    pub gives_back: bool,
 }
 
 /// What is known when all is over.
@@ -90,7 +103,10 @@ pub(super) struct Keeper {
     news: Receiver<LockNews>,
     /// Gets a byte with each news.
     bell: UnixStream,
-    stop: Sender<CommandEnd>,
+    is_gone: bool,
+    stop: Sender<Stop>,
+    /// Closed after a word to stop.
+    stop_bell: UnixStream,
     /// It has ended by itself.
     closing: Option<Closing>,
 }
@@ -100,40 +116,73 @@ impl Keeper {
         ledger: Arc<dyn Locks>,
         wish: LockWish,
         record: Box<dyn RunRecord>,
-    ) -> std::io::Result<Keeper> {
+    ) -> io::Result<Keeper> {
         let ((tell, news), (stop, stopped)) = (channel(), channel());
-        let (ringing, bell) = UnixStream::pair()?;
+        let ((ringing, bell), (stop_bell, stop_rung)) = (UnixStream::pair()?, UnixStream::pair()?);
         bell.set_nonblocking(true)?;
-        let work = Work { ledger, wish, record, news: tell, bell: ringing, stop: stopped };
+        let timer = BootTimer::new()?;
+        let work = Work {
+            ledger,
+            wish,
+            record,
+            news: tell,
+            bell: ringing,
+            stop: stopped,
+            stop_rung,
+            timer,
+        };
         thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run())?;
-        Ok(Keeper { news, bell, stop, closing: None })
+        Ok(Keeper { news, bell, is_gone: false, stop, stop_bell, closing: None })
     }
 
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Readable when there is news; `None`: there will be no more.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd()).filter(|_| !self.is_gone)
     }
 
     pub fn news(&mut self) -> Vec<LockNews> {
         let mut bytes = [0; 64];
-        while matches!((&self.bell).read(&mut bytes), Ok(count) if count > 0) {}
+        let is_closed = loop {
+            match (&self.bell).read(&mut bytes) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break false,
+            }
+        };
         let mut news: Vec<LockNews> = self.news.try_iter().collect();
         if let Some(LockNews::Released(_)) = news.last() {
             let Some(LockNews::Released(closing)) = news.pop() else { return news };
             self.closing = Some(closing);
+        }
+        if is_closed && !self.is_gone {
+            self.is_gone = true;
+            news.push(LockNews::Gone);
         }
         news
     }
 
     /// The command has ended or will not run: puts that on record, where there is one, for which
     /// `patience` is left, and gives the lock back, if it is held. `None`: the ledger hangs.
-    pub fn stop(self, command: CommandEnd, patience: Duration) -> Option<Closing> {
-        let _ = self.stop.send(command);
-        let end = Instant::now() + patience + RELEASE + Duration::from_secs(1);
+    pub fn stop(self, stop: Stop, patience: Duration) -> Option<Closing> {
+        let end = Instant::now() + patience + RELEASE + LEAVE;
+        self.stop_until(stop, end)
+    }
+
+    /// The same of a waiter that has not got the lock.
+    pub fn leave(self, stop: Stop) -> Option<Closing> {
+        self.stop_until(stop, Instant::now() + LEAVE)
+    }
+
+    fn stop_until(self, stop: Stop, end: Instant) -> Option<Closing> {
+        let Keeper { news, stop: tell, stop_bell, closing, .. } = self;
+        let _ = tell.send(stop);
+        drop(stop_bell);
         loop {
-            match self.news.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match news.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(LockNews::Released(closing)) => return Some(closing),
                 Ok(_) => {}
-                Err(_) => return self.closing,
+                Err(_) => return closing,
             }
         }
     }
@@ -145,7 +194,9 @@ struct Work {
     record: Box<dyn RunRecord>,
     news: Sender<LockNews>,
     bell: UnixStream,
-    stop: Receiver<CommandEnd>,
+    stop: Receiver<Stop>,
+    stop_rung: UnixStream,
+    timer: BootTimer,
 }
 
 /// A lock that was taken.
@@ -168,8 +219,11 @@ impl Work {
 
     fn hold(&mut self, taken: TakenLock) -> Closing {
         let ttl = self.wish.terms.ttl;
+        if self.is_told_to_stop().is_some() {
+            return Closing::without_a_record(self.release(&taken.claim));
+        }
         let begun = self.begin(&taken.claim, taken.asked + ttl / 3);
-        let TakenLock { claim, others, asked, asked_since_boot } = taken;
+        let TakenLock { claim, others, asked_since_boot, .. } = taken;
         let variables = match begun {
             Ok(Begun::Run(variables)) => variables,
             Ok(Begun::NothingToDo(why)) => {
@@ -187,9 +241,13 @@ impl Work {
         };
         let mut trust = asked_since_boot + ttl;
         self.tell(LockNews::Taken { claim: claim.clone(), trust, others, variables });
-        let (end, is_lost) = self.keep(&claim, asked, &mut trust);
-        let recorded = self.end(&claim, &end, trust);
-        let was_ours = if is_lost { Some(false) } else { self.release(&claim) };
+        let (stop, is_lost) = self.keep(&claim, &mut trust);
+        let recorded = self.end(&claim, &stop.command, trust);
+        let was_ours = match is_lost {
+            true => Some(false),
+            false if stop.gives_back => self.release(&claim),
+            false => None,
+        };
         Closing { was_ours, recorded }
     }
 
@@ -199,22 +257,46 @@ impl Work {
         let _ = (&self.bell).write_all(b"!");
     }
 
-    /// Sleeps, unless the other thread wants the end.
-    fn sleep(&self, pause: Duration) -> Option<CommandEnd> {
-        match self.stop.recv_timeout(pause) {
-            Ok(end) => Some(end),
-            Err(RecvTimeoutError::Timeout) => None,
+    fn is_told_to_stop(&self) -> Option<Stop> {
+        match self.stop.try_recv() {
+            Ok(stop) => Some(stop),
+            Err(TryRecvError::Empty) => None,
             // It is there as long as the process.
-            Err(RecvTimeoutError::Disconnected) => Some(CommandEnd {
-                ending: LockEnding::Failed("the wrapper is gone".to_owned()),
-                output: String::new(),
-            }),
+            Err(TryRecvError::Disconnected) => {
+                let ending = LockEnding::Failed("the wrapper is gone".to_owned());
+                let command = CommandEnd { ending, output: String::new() };
+                Some(Stop { command, gives_back: true })
+            }
         }
     }
 
+    /// Sleeps to `at` (time since the boot; `None`: for ever), or less, unless the other thread
+    /// wants the end.
+    fn sleep_until(&self, at: Option<Duration>) -> Option<Stop> {
+        if self.timer.wait([self.stop_rung.as_fd()], at).is_err() {
+            thread::sleep(PAUSE.0);
+        }
+        self.is_told_to_stop()
+    }
+
+    fn sleep(&self, pause: Duration) -> Option<Stop> {
+        self.sleep_until(Some(since_boot().unwrap_or_default().saturating_add(pause)))
+    }
+
     fn take(&self) -> Option<TakenLock> {
+        let mut is_unclear = false;
+        let taken = self.ask(&mut is_unclear);
+        if taken.is_none() && is_unclear {
+            self.give_back_what_is_ours();
+        }
+        taken
+    }
+
+    /// Asks until it has the lock, or need not ask any more. `is_unclear`: the last claim had no
+    /// answer, and may have taken it.
+    fn ask(&self, is_unclear: &mut bool) -> Option<TakenLock> {
         let LockWish { name, slots, terms, wait, owner, holder } = &self.wish;
-        let (began, mut trouble) = (Instant::now(), None);
+        let (began, mut trouble, mut is_last) = (Instant::now(), None, false);
         let patience = terms.ttl / 3;
         loop {
             let order = shuffled(*slots);
@@ -222,6 +304,11 @@ impl Work {
                 LockRequest { name, slots: &order, owner: *owner, lease: terms.ttl, holder };
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
             let answer = self.ledger.take_lock(&request, asked + patience.min(CALL));
+            *is_unclear = match &answer {
+                Ok(LockTry::Busy(_)) => false,
+                Ok(LockTry::Taken { .. }) => asked_since_boot.is_err(),
+                Err(error) => *is_unclear || may_have_done_it(error),
+            };
             let (last, pause) = match (answer, asked_since_boot) {
                 (Ok(LockTry::Taken { claim, others }), Ok(asked_since_boot)) => {
                     return Some(TakenLock { claim, others, asked, asked_since_boot });
@@ -248,13 +335,29 @@ impl Work {
                 }
             };
             let left = wait.saturating_sub(began.elapsed());
-            if left.is_zero() {
+            // A claim without an answer is made once more: with the same owner, it finds its own.
+            if left.is_zero() && (is_last || !*is_unclear) {
                 self.tell(last);
                 return None;
             }
-            if self.sleep(pause.min(left)).is_some() {
+            is_last = left.is_zero();
+            let pause = if is_last { PAUSE.1 } else { pause.min(left) };
+            if self.sleep(pause).is_some() {
                 return None;
             }
+        }
+    }
+
+    /// After a claim that had no answer: else the lock would be held by nobody for its time.
+    fn give_back_what_is_ours(&self) {
+        let LockWish { name, owner, .. } = &self.wish;
+        let until = Instant::now() + LEAVE;
+        let rows = self.ledger.lock_rows(Some(name), until).unwrap_or_default();
+        for LockRow { name, slot, epoch, owner, .. } in
+            rows.into_iter().filter(|row| row.owner == *owner)
+        {
+            let released = self.ledger.release_lock(&LockClaim { name, slot, epoch, owner }, until);
+            tracing::info!(?released, "a claim that had no answer was given back");
         }
     }
 
@@ -273,34 +376,32 @@ impl Work {
     }
 
     /// Renews until the command has ended; returns how that was, and whether the lock was lost.
-    fn keep(&self, claim: &LockClaim, taken: Instant, trust: &mut Duration) -> (CommandEnd, bool) {
+    fn keep(&self, claim: &LockClaim, trust: &mut Duration) -> (Stop, bool) {
         let ttl = self.wish.terms.ttl;
         let call = (ttl / 6).min(CALL);
-        let (mut due, mut is_lost) = (taken + ttl / 3, false);
+        let (mut due, mut is_lost) = (trust.saturating_sub(ttl - ttl / 3), false);
         loop {
-            let pause = match is_lost {
-                true => Duration::MAX,
-                false => due.saturating_duration_since(Instant::now()),
-            };
-            if let Some(end) = self.sleep(pause) {
-                return (end, is_lost);
+            if let Some(stop) = self.sleep_until(Some(due).filter(|_| !is_lost)) {
+                return (stop, is_lost);
             }
-            let (asked, asked_since_boot) = (Instant::now(), since_boot());
-            match (self.ledger.renew_lock(claim, ttl, asked + call), asked_since_boot) {
-                (Ok(true), Ok(since_boot)) => {
-                    *trust = since_boot + ttl;
+            let (asked, asked_since_boot) = (Instant::now(), since_boot().unwrap_or_default());
+            if is_lost || asked_since_boot < due {
+                continue;
+            }
+            match self.ledger.renew_lock(claim, ttl, asked + call) {
+                Ok(true) => {
+                    *trust = asked_since_boot + ttl;
                     self.tell(LockNews::Renewed { trust: *trust });
-                    due = asked + ttl / 3;
+                    due = asked_since_boot + ttl / 3;
                 }
-                (Ok(false), _) => {
+                Ok(false) => {
                     self.tell(LockNews::Lost);
                     is_lost = true;
                 }
-                (Err(error), _) => {
+                Err(error) => {
                     tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
-                    due = Instant::now() + (ttl / 24).min(Duration::from_secs(1));
+                    due = since_boot().unwrap_or_default() + (ttl / 24).min(Duration::from_secs(1));
                 }
-                (Ok(true), Err(_)) => due = Instant::now() + ttl / 24,
             }
         }
     }
@@ -327,12 +428,29 @@ impl Work {
 
     /// Gives the lock back; returns whether it was ours, if that is known.
     fn release(&self, claim: &LockClaim) -> Option<bool> {
-        let released = self.ledger.release_lock(claim, Instant::now() + RELEASE);
-        if let Err(error) = &released {
-            tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
+        let end = Instant::now() + RELEASE;
+        let mut is_unclear = false;
+        loop {
+            match self.ledger.release_lock(claim, end) {
+                Ok(true) => return Some(true),
+                // An earlier call may have given it back, and another have claimed it since.
+                Ok(false) => return Some(false).filter(|_| !is_unclear),
+                Err(error) => {
+                    tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
+                    is_unclear |= may_have_done_it(&error);
+                    if !may_pass(&error) || Instant::now() + PAUSE.1 >= end {
+                        return None;
+                    }
+                    thread::sleep(PAUSE.1);
+                }
+            }
         }
-        released.ok()
     }
+}
+
+/// The call may have taken effect all the same.
+fn may_have_done_it(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Unavailable(_) | LedgerError::TookTooLong(_))
 }
 
 /// Trying again soon may help.
@@ -384,7 +502,12 @@ pub fn described(rows: &[LockRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::hook::{Call, Hook};
+    use crate::ledger::memory::MemoryLedger;
+    use crate::lock::NoRecord;
 
     #[test]
     fn every_slot_is_tried_in_any_order() {
@@ -397,5 +520,139 @@ mod tests {
         }
         assert_eq!(firsts, [true; 5]);
         assert!((0..500).all(|_| (PAUSE.0..PAUSE.1).contains(&jittered())));
+    }
+
+    /// What happens after a call of this name, once for each.
+    type Trouble = (&'static str, fn(&MemoryLedger) -> Result<(), LedgerError>);
+
+    struct Troubles {
+        ledger: MemoryLedger,
+        left: Mutex<Vec<Trouble>>,
+    }
+
+    impl Hook<LedgerError> for Troubles {
+        fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+            let trouble = {
+                let mut left = self.left.lock().unwrap();
+                let at = left.iter().position(|(name, _)| *name == call.name);
+                at.map(|at| left.remove(at))
+            };
+            trouble.map_or(Ok(()), |(_, happens)| happens(&self.ledger))
+        }
+    }
+
+    fn answer_lost(_: &MemoryLedger) -> Result<(), LedgerError> {
+        Err(LedgerError::Unavailable("the answer was lost".to_owned()))
+    }
+
+    fn another_claims_and_the_answer_is_lost(ledger: &MemoryLedger) -> Result<(), LedgerError> {
+        let wish = wish();
+        let request = LockRequest {
+            name: &wish.name,
+            slots: &[1],
+            owner: wish.owner,
+            lease: wish.terms.ttl,
+            holder: &wish.holder,
+        };
+        let taken = ledger.take_lock(&request, Instant::now()).unwrap();
+        assert!(matches!(taken, LockTry::Taken { .. }), "{taken:?}");
+        answer_lost(ledger)
+    }
+
+    fn wish() -> LockWish {
+        LockWish {
+            name: "n".parse().unwrap(),
+            slots: 1,
+            terms: LockTerms::new(Duration::from_secs(6), Duration::ZERO).unwrap(),
+            wait: Duration::ZERO,
+            owner: RandomValue::default(),
+            holder: LockHolder::default(),
+        }
+    }
+
+    /// A keeper over a ledger in which `troubles` happen, and a handle without them.
+    fn keeper(troubles: &[Trouble]) -> (Keeper, MemoryLedger) {
+        let ledger = MemoryLedger::default();
+        let hook = Troubles { ledger: ledger.clone(), left: Mutex::new(troubles.to_vec()) };
+        let troubled = Arc::new(ledger.with_hook(Arc::new(hook)));
+        (Keeper::start(troubled, wish(), Box::new(NoRecord)).unwrap(), ledger)
+    }
+
+    fn next(keeper: &mut Keeper) -> LockNews {
+        let timer = BootTimer::new().unwrap();
+        let late = since_boot().unwrap() + Duration::from_secs(60);
+        let rung = timer.wait([keeper.bell().expect("there may be news")], Some(late)).unwrap();
+        assert_eq!(rung, [true], "no news");
+        let mut news = keeper.news();
+        assert!(!news.is_empty());
+        news.remove(0)
+    }
+
+    fn stop(gives_back: bool) -> Stop {
+        let command = CommandEnd { ending: LockEnding::Exited(0), output: String::new() };
+        Stop { command, gives_back }
+    }
+
+    fn held(ledger: &MemoryLedger) -> usize {
+        ledger.lock_rows(None, Instant::now()).unwrap().len()
+    }
+
+    #[test]
+    fn a_claim_without_an_answer_is_made_once_more_and_finds_its_own() {
+        let (mut keeper, ledger) = keeper(&[("take_lock", answer_lost)]);
+        let news = next(&mut keeper);
+        assert!(matches!(&news, LockNews::Taken { claim, .. } if claim.epoch == 1), "{news:?}");
+        assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, Some(true));
+        assert_eq!(held(&ledger), 0);
+    }
+
+    #[test]
+    fn a_claim_that_never_had_an_answer_is_given_back() {
+        let (mut keeper, ledger) =
+            keeper(&[("take_lock", answer_lost), ("take_lock", answer_lost)]);
+        let news = next(&mut keeper);
+        assert!(matches!(news, LockNews::Failed(LedgerError::Unavailable(_))), "{news:?}");
+        while keeper.bell().is_some() {
+            next(&mut keeper);
+        }
+        assert_eq!(held(&ledger), 0, "nobody would hold it");
+    }
+
+    #[test]
+    fn a_second_release_that_finds_another_holder_proves_nothing() {
+        let lost = ("release_lock", another_claims_and_the_answer_is_lost as fn(&_) -> _);
+        let (mut keeper, ledger) = keeper(&[lost]);
+        assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+        assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, None);
+        assert_eq!(held(&ledger), 1, "the other's");
+    }
+
+    #[test]
+    fn a_release_without_an_answer_is_made_again() {
+        let (mut keeper, _) = keeper(&[("release_lock", answer_lost)]);
+        assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+        assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, Some(true));
+    }
+
+    #[test]
+    fn a_lock_that_something_may_still_use_is_not_given_back() {
+        let (mut keeper, ledger) = keeper(&[]);
+        assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+        assert_eq!(keeper.stop(stop(false), Duration::ZERO).unwrap().was_ours, None);
+        assert_eq!(held(&ledger), 1);
+    }
+
+    #[test]
+    fn a_keeper_that_is_gone_is_told_once() {
+        for (call, told) in [("take_lock", 0), ("renew_lock", 1)] {
+            let (mut keeper, _) = keeper(&[(call, |_| panic!("as a test wants"))]);
+            for _ in 0..told {
+                assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+            }
+            let news = next(&mut keeper);
+            assert!(matches!(news, LockNews::Gone), "{call}: {news:?}");
+            assert!(keeper.bell().is_none() && keeper.news().is_empty(), "{call}");
+            assert!(keeper.stop(stop(true), Duration::ZERO).is_none());
+        }
     }
 }

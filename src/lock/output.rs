@@ -1,5 +1,6 @@
-//! The output of a command that has none of its caller's streams: read from two pipes, passed on to
-//! standard output and error, and its end kept for the record.
+//! The output of a command that has none of its caller's streams. A job's is read from two pipes,
+//! passed on to standard output and error, and its end kept for the record. That of a command which
+//! Postfix started is read from one, as pipe(8) does, and its beginning held back.
 //!
 //! Promise: the command never waits for longer than [`PATIENCE`] for a reader that takes nothing;
 //! from then on, what does not fit into [`QUEUE_BYTES`] is left out of what is passed on, and told,
@@ -19,7 +20,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::write;
 
-/// Bytes of the output that are kept.
+/// Bytes of the output that are kept: for the record, and as many as Postfix reads (pipe(8)).
 const KEPT_BYTES: usize = 4096;
 /// Bytes that wait for the reader of our own output.
 const QUEUE_BYTES: usize = 1 << 20;
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The pipes, made before the process forks.
 pub(super) struct OutputPipes {
-    readers: [PipeReader; 2],
+    readers: Vec<PipeReader>,
     pub writers: CommandStreams,
 }
 
@@ -41,9 +42,34 @@ pub(super) struct OutputPipes {
 pub(super) type CommandStreams = [PipeWriter; 2];
 
 impl OutputPipes {
-    pub fn new() -> io::Result<OutputPipes> {
+    /// One for each stream.
+    pub fn apart() -> io::Result<OutputPipes> {
         let ((out, out_writer), (err, err_writer)) = (io::pipe()?, io::pipe()?);
-        Ok(OutputPipes { readers: [out, err], writers: [out_writer, err_writer] })
+        Ok(OutputPipes { readers: vec![out, err], writers: [out_writer, err_writer] })
+    }
+
+    /// One for both, so that what comes first is known.
+    pub fn together() -> io::Result<OutputPipes> {
+        let (both, writer) = io::pipe()?;
+        let writers = [writer.try_clone()?, writer];
+        Ok(OutputPipes { readers: vec![both], writers })
+    }
+
+    /// Reads from now on, on a thread of its own, and passes nothing on.
+    pub fn hold_back(self) -> io::Result<HeldOutput> {
+        let OutputPipes { readers, writers } = self;
+        drop(writers);
+        let (stop, stopped) = UnixStream::pair()?;
+        let read = move || {
+            let mut head = Vec::new();
+            read(&readers, &stopped, |_, chunk| {
+                let room = KEPT_BYTES - head.len();
+                head.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            });
+            head
+        };
+        let reader = thread::Builder::new().name("reader".to_owned()).spawn(read)?;
+        Ok(HeldOutput { reader, stop })
     }
 
     /// Reads from now on, on threads of its own. The guarding process has the other ends.
@@ -54,7 +80,14 @@ impl OutputPipes {
         let (stop, stopped) = UnixStream::pair()?;
         let (taken, given) = (Arc::clone(&queue), Arc::clone(&queue));
         thread::Builder::new().name("passer".to_owned()).spawn(move || taken.pass_on())?;
-        let read = move || read(&readers, &stopped, &given);
+        let read = move || {
+            let mut tail = OutputTail::default();
+            read(&readers, &stopped, |at, chunk| {
+                tail.add(&chunk);
+                given.give(OutputStream::ALL[at], chunk);
+            });
+            tail
+        };
         let reader = thread::Builder::new().name("reader".to_owned()).spawn(read)?;
         Ok(Output { reader, stop, queue })
     }
@@ -78,6 +111,22 @@ impl Output {
     }
 }
 
+/// A handle on the thread that holds the output back.
+pub(super) struct HeldOutput {
+    reader: JoinHandle<Vec<u8>>,
+    /// Closed when the command has ended.
+    stop: UnixStream,
+}
+
+impl HeldOutput {
+    /// The command has ended: the first 4096 bytes of its output.
+    pub fn end(self) -> Vec<u8> {
+        drop(self.stop);
+        // It cannot panic.
+        self.reader.join().unwrap_or_default()
+    }
+}
+
 /// What is still to be passed on.
 pub(super) struct PassingOn(Arc<OutputQueue>);
 
@@ -96,55 +145,53 @@ impl PassingOn {
     }
 }
 
-/// Reads both pipes until they are closed and the command has ended.
-fn read(pipes: &[PipeReader; 2], stopped: &UnixStream, queue: &OutputQueue) -> OutputTail {
-    let mut tail = OutputTail::default();
-    let mut open = [true; 2];
+/// Reads the pipes until they are closed and the command has ended.
+fn read(pipes: &[PipeReader], stopped: &UnixStream, mut take: impl FnMut(usize, Vec<u8>)) {
+    let mut open = vec![true; pipes.len()];
     let mut left: Option<usize> = None;
     loop {
-        // What is not polled has the third descriptor in its place.
+        // What is not polled has the last descriptor in its place.
         let nobody = stopped.as_fd();
-        let fds = [0, 1].map(|at| if open[at] { pipes[at].as_fd() } else { nobody });
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+        fds.extend(
+            pipes.iter().zip(&open).map(|(pipe, open)| if *open { pipe.as_fd() } else { nobody }),
+        );
+        fds.push(nobody);
         let timeout = if left.is_some() { PollTimeout::ZERO } else { PollTimeout::NONE };
-        let Ok([out, err, has_ended]) = readable([fds[0], fds[1], nobody], timeout) else {
-            return tail;
-        };
+        let Ok(ready) = readable(&fds, timeout) else { return };
         let mut read_bytes = 0;
-        for (at, is_readable) in [out, err].into_iter().enumerate() {
-            if !(open[at] && is_readable) {
+        for (at, mut pipe) in pipes.iter().enumerate() {
+            if !(open[at] && ready[at]) {
                 continue;
             }
             let mut chunk = vec![0; CHUNK_BYTES];
-            match (&pipes[at]).read(&mut chunk) {
+            match pipe.read(&mut chunk) {
                 Ok(0) => open[at] = false,
                 Ok(count) => {
                     chunk.truncate(count);
-                    tail.add(&chunk);
-                    queue.give(OutputStream::ALL[at], chunk);
+                    take(at, chunk);
                     read_bytes += count;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => open[at] = false,
             }
         }
-        if has_ended {
+        if ready[pipes.len()] {
             let bytes = left.unwrap_or(LAST_BYTES).saturating_sub(read_bytes);
             left = Some(bytes);
             if read_bytes == 0 || bytes == 0 {
-                return tail;
+                return;
             }
         }
     }
 }
 
-fn readable<const N: usize>(
-    fds: [BorrowedFd<'_>; N],
-    timeout: PollTimeout,
-) -> Result<[bool; N], Errno> {
-    let mut all = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+fn readable(fds: &[BorrowedFd<'_>], timeout: PollTimeout) -> Result<Vec<bool>, Errno> {
+    let mut all: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
     loop {
         match poll(&mut all, timeout) {
-            Ok(_) => return Ok(all.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()))),
+            Ok(_) => return Ok(all.iter().map(is_ready).collect()),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error),
         }

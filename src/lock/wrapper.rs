@@ -1,9 +1,10 @@
 //! The process that was started: asks for the lock, passes signals on, and ends as its command
 //! does. It forks the [`guardian`](super::guardian) before it has a second thread; from then on one
 //! thread waits for signals, for the guardian and for the [`keeper`](super::keeper)'s news, and
-//! never for the ledger. Should the guardian be stopped or killed, it ends the command itself.
+//! never for the ledger. Should the guardian be stopped or killed, it ends the command itself. The
+//! lock is given back only when nothing of the command is alive.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -17,20 +18,21 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, dup2_stdin, fork, getpgrp};
+use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp, getpid};
 
 use super::boot_timer::BootTimer;
-use super::descendants::signal_all;
+use super::descendants::{below, signal_all};
 use super::frames::{CommandStatus, Notice, Order};
 use super::guardian::{self, Caller, CommandPlan, Company};
-use super::keeper::{Closing, Keeper, LockNews, LockWish, described};
-use super::output::{CommandStreams, Output, OutputPipes, PassingOn};
+use super::keeper::{Closing, Keeper, LockNews, LockWish, Stop, described};
+use super::output::{CommandStreams, HeldOutput, Output, OutputPipes, PassingOn};
 use super::record::{CommandEnd, EndRecord, RunRecord};
-use super::{LockTerms, MARGIN, since_boot};
+use super::{LockTerms, MARGIN, since_boot, survives_until};
 use crate::exit::{self, LockEnding};
 use crate::ledger::{LedgerError, LockRow, Locks};
+use crate::lock_name::LockName;
 
-/// What is passed on to the command.
+/// What is passed on to the command, unless the caller ignores it, as nohup(1) does.
 const PASSED_ON: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -48,33 +50,20 @@ pub struct Wrapping {
     pub wish: LockWish,
     pub plan: CommandPlan,
     pub timeout: Option<Duration>,
+    /// Postfix waits for the command (pipe(8)): what it writes counts only where the ending is its
+    /// own, and waiting and running end before Postfix gives the message up.
+    pub is_for_mail: bool,
     /// Says something to the caller while the command waits or runs.
     pub say: fn(&str),
 }
 
+/// For waiting and running under Postfix, in all: it returns the message after 1000 s
+/// (`command_time_limit`).
+const MAIL_TIME: Duration = Duration::from_secs(900);
+
 /// Runs the command under its lock; returns how that ended. This process must have one thread.
 pub fn run(wrapping: &Wrapping, ledger: Arc<dyn Locks>, record: Box<dyn RunRecord>) -> LockEnding {
-    let wrapper = block_signals().and_then(|(signals, callers_mask)| {
-        let is_alone = wrapping.plan.company == Company::Alone;
-        let pipes = is_alone.then(OutputPipes::new).transpose()?;
-        let (guardian, pid, pipes) = fork_guardian(&wrapping.plan, &callers_mask, pipes)?;
-        let output = pipes.map(OutputPipes::read).transpose()?;
-        let keeper = Keeper::start(ledger, wrapping.wish.clone(), record)?;
-        Ok(Wrapper {
-            wrapping,
-            signals,
-            guardian,
-            guardian_pid: pid,
-            timer: BootTimer::new()?,
-            trust: None,
-            timeout_at: None,
-            forced_at: None,
-            state: State::default(),
-            keeper,
-            output,
-        })
-    });
-    match wrapper {
+    match Wrapper::start(wrapping, ledger, record) {
         Ok(mut wrapper) => {
             let ending = wrapper.watch();
             let ending =
@@ -91,20 +80,30 @@ fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     // SAFETY: the default action is no handler. The caller may have ignored it, and then no child's
     // status could be known (wait(2)).
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    let all: SigSet = PASSED_ON.into_iter().collect();
+    let status = fs::read_to_string("/proc/self/status")?;
+    let ignored = ignored_signals(&status).ok_or_else(|| io::Error::other("no SigIgn in /proc"))?;
+    let heeded = |signal: &Signal| ignored >> (*signal as u32 - 1) & 1 == 0;
+    let all: SigSet = PASSED_ON.into_iter().filter(heeded).collect();
     let callers_mask = all.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     Ok((SignalFd::with_flags(&all, flags)?, callers_mask))
+}
+
+/// A bit for each signal (proc_pid_status(5)).
+fn ignored_signals(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 fn fork_guardian(
     plan: &CommandPlan,
     callers_mask: &SigSet,
     pipes: Option<OutputPipes>,
+    null: &File,
 ) -> io::Result<(UnixStream, Pid, Option<OutputPipes>)> {
     prctl::set_child_subreaper(true)?;
     let (ours, theirs) = UnixStream::pair()?;
-    let group = getpgrp();
+    let (group, null) = (getpgrp(), null.try_clone()?);
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("another thread runs already"));
     }
@@ -117,7 +116,7 @@ fn fork_guardian(
             drop(ours);
             // Nothing of it reaches the caller of this function, which is the wrapper's. What went
             // wrong shows there as an end without a notice.
-            let caller = Caller { group, mask: *callers_mask };
+            let caller = Caller { group, mask: *callers_mask, null };
             let streams: Option<CommandStreams> = pipes.map(|pipes| pipes.writers);
             let guard = || guardian::guard(plan, &theirs, &caller, streams);
             let _ = catch_unwind(AssertUnwindSafe(guard));
@@ -132,7 +131,8 @@ struct State {
     is_ordered: bool,
     is_started: bool,
     is_lost: bool,
-    is_timed_out: bool,
+    /// Why the command was told to end.
+    timed_out: Option<String>,
     /// Nothing of it is left, and how it ended.
     ended: Option<CommandStatus>,
 }
@@ -149,18 +149,74 @@ struct Wrapper<'a> {
     forced_at: Option<Duration>,
     state: State,
     keeper: Keeper,
-    /// Where the command has none of the caller's streams.
-    output: Option<Output>,
+    output: OutputWay,
+    /// /dev/null: opened while a failure can still be told.
+    null: File,
+    /// When waiting and running end under Postfix.
+    mail_ends_at: Option<Duration>,
 }
 
-impl Wrapper<'_> {
+/// Where the command's output goes.
+enum OutputWay {
+    /// It has the caller's streams.
+    Callers,
+    PassedOn(Output),
+    HeldBack(HeldOutput),
+}
+
+impl<'a> Wrapper<'a> {
+    fn start(
+        wrapping: &'a Wrapping,
+        ledger: Arc<dyn Locks>,
+        record: Box<dyn RunRecord>,
+    ) -> io::Result<Wrapper<'a>> {
+        let Wrapping { wish, plan, is_for_mail, .. } = wrapping;
+        let mut wish = wish.clone();
+        let mut mail_ends_at = None;
+        if *is_for_mail {
+            wish.wait = wish.wait.min(mail_time(plan.terms));
+            mail_ends_at = Some(since_boot()? + mail_time(plan.terms));
+        }
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        let (signals, callers_mask) = block_signals()?;
+        let pipes = match plan.company {
+            _ if *is_for_mail => Some(OutputPipes::together()?),
+            Company::Alone => Some(OutputPipes::apart()?),
+            Company::CallersGroup | Company::OwnGroup => None,
+        };
+        let (guardian, guardian_pid, pipes) = fork_guardian(plan, &callers_mask, pipes, &null)?;
+        let output = match pipes {
+            Some(pipes) if *is_for_mail => OutputWay::HeldBack(pipes.hold_back()?),
+            Some(pipes) => OutputWay::PassedOn(pipes.read()?),
+            None => OutputWay::Callers,
+        };
+        Ok(Wrapper {
+            wrapping,
+            signals,
+            guardian,
+            guardian_pid,
+            timer: BootTimer::new()?,
+            trust: None,
+            timeout_at: None,
+            forced_at: None,
+            state: State::default(),
+            keeper: Keeper::start(ledger, wish, record)?,
+            output,
+            null,
+            mail_ends_at,
+        })
+    }
+
     /// Until the command has ended, or it is known that it will not run.
     fn watch(&mut self) -> io::Result<LockEnding> {
         loop {
             let ends = [self.timeout_at, self.forced_at, self.trust.map(own_end)];
             let next = ends.into_iter().flatten().min();
-            let fds = [self.signals.as_fd(), self.guardian.as_fd(), self.keeper.bell()];
+            let signals = self.signals.as_fd();
+            let bell = self.keeper.bell();
+            let fds = [signals, self.guardian.as_fd(), bell.unwrap_or(signals)];
             let [_, noticed, rung] = self.timer.wait(fds, next)?;
+            let rung = rung && bell.is_some();
             if noticed && let Some(ending) = self.hear_guardian()? {
                 return Ok(ending);
             }
@@ -173,7 +229,7 @@ impl Wrapper<'_> {
             let now = since_boot()?;
             if self.timeout_at.is_some_and(|at| now >= at) {
                 self.timeout_at = None;
-                self.state.is_timed_out = true;
+                self.state.timed_out = Some(self.why_timed_out(now));
                 self.order_the_end(now);
             }
             // The guardian is stopped.
@@ -193,8 +249,11 @@ impl Wrapper<'_> {
         match Notice::receive(&self.guardian)? {
             Some(Notice::Started) => {
                 self.state.is_started = true;
-                // The command alone reads it now.
-                dup2_stdin(OpenOptions::new().read(true).open("/dev/null")?)?;
+                // The command alone has them now; standard error is for what is to be said.
+                dup2_stdin(&self.null)?;
+                if matches!(self.output, OutputWay::Callers) {
+                    dup2_stdout(&self.null)?;
+                }
                 Ok(None)
             }
             Some(Notice::NotStarted(number)) => Ok(Some(self.not_started(number))),
@@ -220,10 +279,10 @@ impl Wrapper<'_> {
                 LockNews::Taken { claim, trust, others, variables } => {
                     self.warn_of_other_counts(&others);
                     self.trust = Some(trust);
-                    self.timeout_at = match self.wrapping.timeout {
-                        Some(timeout) => Some(since_boot()?.saturating_add(timeout)),
-                        None => None,
-                    };
+                    let now = since_boot()?;
+                    let timeout_at =
+                        self.wrapping.timeout.map(|timeout| now.saturating_add(timeout));
+                    self.timeout_at = [timeout_at, self.mail_ends_at].into_iter().flatten().min();
                     self.state.is_ordered = true;
                     if !variables.is_empty() {
                         self.order(Order::Environment(variables));
@@ -239,7 +298,12 @@ impl Wrapper<'_> {
                     self.order_the_end(since_boot()?);
                 }
                 LockNews::Busy(rows) => {
-                    let holders = described(&rows);
+                    let holders = match described(&rows) {
+                        none if none.is_empty() => {
+                            "another is claiming it, or a transaction has asserted it".to_owned()
+                        }
+                        holders => holders,
+                    };
                     return Ok(Some(LockEnding::Busy(format!("{name} is busy: {holders}"))));
                 }
                 LockNews::Waits(error) => {
@@ -250,6 +314,15 @@ impl Wrapper<'_> {
                 LockNews::Failed(error) => return Ok(Some(failed(&error))),
                 // The keeper has it for the end.
                 LockNews::Released(_) => {}
+                LockNews::Gone if !self.state.is_ordered => {
+                    let why = "the thread that asks for the lock has ended";
+                    return Ok(Some(LockEnding::Failed(why.to_owned())));
+                }
+                // Nobody renews it.
+                LockNews::Gone => {
+                    self.state.is_lost = true;
+                    self.order_the_end(since_boot()?);
+                }
             }
         }
         Ok(None)
@@ -284,7 +357,8 @@ impl Wrapper<'_> {
         Ok(None)
     }
 
-    /// The guardian may be gone; that is heard.
+    /// The guardian may be gone; that is heard. It may be stopped, and its socket full: then this
+    /// process ends the command in time.
     fn order(&self, order: Order) {
         let _ = order.send(&self.guardian);
     }
@@ -315,12 +389,25 @@ impl Wrapper<'_> {
             return self.lost();
         }
         match status {
-            _ if self.state.is_timed_out => {
-                let secs = self.wrapping.timeout.unwrap_or_default().as_secs_f64();
-                LockEnding::TimedOut(format!("the command ran longer than {secs} s and was ended"))
+            _ if self.state.timed_out.is_some() => {
+                LockEnding::TimedOut(self.state.timed_out.clone().unwrap_or_default())
             }
             CommandStatus::Exited(code) => LockEnding::Exited(code),
             CommandStatus::Killed(signal) => LockEnding::Killed(signal),
+        }
+    }
+
+    fn why_timed_out(&self, now: Duration) -> String {
+        match self.wrapping.timeout {
+            Some(timeout) if self.mail_ends_at.is_none_or(|at| now < at) => {
+                let secs = timeout.as_secs_f64();
+                format!("the command ran longer than {secs} s and was ended")
+            }
+            _ => format!(
+                "waiting and running took longer than Postfix may wait ({} s), and the command was \
+                 ended",
+                MAIL_TIME.as_secs()
+            ),
         }
     }
 
@@ -342,26 +429,23 @@ impl Wrapper<'_> {
         }
     }
 
-    /// Everything below this process, until nothing is left or the lease ends.
+    /// Everything below this process, until nothing is left or it is of no use.
     fn kill_all(&self) {
-        let end = self.trust.unwrap_or_default() + MARGIN;
+        let trust = self.trust.unwrap_or_default();
+        let end = since_boot().map_or(trust, |now| survives_until(now, trust));
+        let mut pause = Duration::from_millis(5);
         loop {
             signal_all(Signal::SIGKILL, None);
-            loop {
-                match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                    Err(Errno::ECHILD) => return,
-                    Ok(WaitStatus::StillAlive) => break,
-                    _ => {}
-                }
-            }
-            if since_boot().is_ok_and(|now| now > end) {
+            if !has_children() || since_boot().is_ok_and(|now| now > end) {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(500));
         }
     }
 
-    /// Gives the lock back. What the ledger says of it then counts for the ending.
+    /// Gives the lock back, if nothing of the command is left. What the ledger says of it then
+    /// counts for the ending.
     fn finish(self, ending: LockEnding) -> LockEnding {
         let Wrapper { keeper, state, guardian, guardian_pid, wrapping, output, trust, .. } = self;
         // It ends the command now, if it runs.
@@ -371,12 +455,30 @@ impl Wrapper<'_> {
             let _ = kill(guardian_pid, Signal::SIGKILL);
         }
         let _ = waitpid(guardian_pid, None);
-        let (output, passing_on) = output.map(Output::end).unzip();
+        let name = &wrapping.wish.name;
         let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
+        // What had a guardian is below this process now.
+        let survivors = if has_children() { below(getpid()) } else { Vec::new() };
+        let ending = match survivors.is_empty() {
+            true => ending,
+            false => not_ended(name, &survivors, trust_left.unwrap_or_default()),
+        };
+        let (mut tail, mut passing_on, mut held_back) = (None, None, None);
+        match output {
+            OutputWay::Callers => {}
+            OutputWay::PassedOn(output) => (tail, passing_on) = Some(output.end()).unzip(),
+            OutputWay::HeldBack(output) => held_back = Some(output.end()),
+        }
         // Without a record there is nothing to tell until then.
-        let patience = trust_left.filter(|_| output.is_some()).unwrap_or_default();
-        let end = CommandEnd { ending: ending.clone(), output: output.unwrap_or_default() };
-        let (was_ours, recorded) = match keeper.stop(end, patience) {
+        let patience = trust_left.filter(|_| tail.is_some()).unwrap_or_default();
+        let is_waiter = !state.is_ordered && matches!(ending, LockEnding::Killed(_));
+        let command = CommandEnd { ending: ending.clone(), output: tail.unwrap_or_default() };
+        let stop = Stop { command, gives_back: survivors.is_empty() };
+        let closing = match is_waiter {
+            true => keeper.leave(stop),
+            false => keeper.stop(stop, patience),
+        };
+        let (was_ours, recorded) = match closing {
             Some(Closing { was_ours, recorded }) => (was_ours, recorded),
             None if wrapping.plan.company == Company::Alone => {
                 (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
@@ -386,14 +488,18 @@ impl Wrapper<'_> {
         if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
             tracing::warn!("{left_out} bytes of the command's output were read by nobody");
         }
-        let name = &wrapping.wish.name;
-        let is_by_command = state.ended.is_some() && !state.is_lost;
+        let is_by_command = state.ended.is_some() && !state.is_lost && survivors.is_empty();
         let why = match recorded {
             Ok(EndRecord::NoRecord) if is_by_command && was_ours == Some(false) => {
                 tracing::warn!(lock = %name, "the lock was lost before it was given back");
                 "was lost while the command ran".to_owned()
             }
-            Ok(EndRecord::NoRecord | EndRecord::Done) => return ending,
+            Ok(EndRecord::NoRecord | EndRecord::Done) => {
+                if matches!(ending, LockEnding::Exited(_)) {
+                    exit::say_for_command(&held_back.unwrap_or_default());
+                }
+                return ending;
+            }
             Ok(EndRecord::Refused) => "was taken over by another while the command ran; \
                 how this run ended is not on record"
                 .to_owned(),
@@ -406,6 +512,36 @@ impl Wrapper<'_> {
     }
 }
 
+/// Reaps what has ended; returns whether a child is left.
+fn has_children() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return false,
+            Ok(WaitStatus::StillAlive) => return true,
+            _ => {}
+        }
+    }
+}
+
+/// Another user's, or one that waits for a disk that hangs. It may go on under a lock of another's,
+/// once the lease has run out.
+fn not_ended(name: &LockName, pids: &[Pid], left: Duration) -> LockEnding {
+    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    let text = format!(
+        "{name}: the processes {} could not be ended and may go on; the lock is not given back and \
+         runs out in {} s",
+        pids.join(", "),
+        left.as_secs()
+    );
+    tracing::error!("{text}");
+    LockEnding::Lost(text)
+}
+
+/// For waiting and running, and the grace after it.
+fn mail_time(terms: LockTerms) -> Duration {
+    MAIL_TIME.saturating_sub(terms.grace)
+}
+
 /// When this process ends the command if the guardian has not.
 fn own_end(trust: Duration) -> Duration {
     LockTerms::killed_at(trust) + MARGIN / 2
@@ -413,4 +549,30 @@ fn own_end(trust: Duration) -> Duration {
 
 fn failed(error: &LedgerError) -> LockEnding {
     LockEnding::Failed(format!("ledger: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_running_and_the_grace_end_before_postfix_gives_up() {
+        let terms = |ttl, grace| {
+            LockTerms::new(Duration::from_secs(ttl), Duration::from_secs(grace)).unwrap()
+        };
+        // The last call of the ledger and the last signals come on top.
+        for (ttl, grace) in [(60, 5), (6, 0), (3600, 1000)] {
+            let terms = terms(ttl, grace);
+            assert!(mail_time(terms) + terms.grace.min(MAIL_TIME) <= Duration::from_secs(900));
+        }
+        assert_eq!(mail_time(terms(60, 5)), Duration::from_secs(895));
+    }
+
+    #[test]
+    fn what_is_ignored_is_read_from_proc() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001003\n";
+        assert_eq!(ignored_signals(status), Some(0x1003));
+        assert_eq!(ignored_signals("Name:\tx\n"), None);
+        assert_eq!(ignored_signals("SigIgn:\tsoon\n"), None);
+    }
 }

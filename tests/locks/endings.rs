@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::place::{Held, Place, SOON, ended, timed};
+use crate::support::postgres::Postgres;
 use crate::support::{onedrop, wait_until};
 
 /// A lock that is held as long as what comes back.
@@ -50,6 +51,20 @@ fn a_lock_that_is_held_is_200_or_what_the_caller_says() {
 }
 
 #[test]
+fn a_lock_that_is_held_by_nobody_to_be_named_is_busy_all_the_same() {
+    let postgres = Postgres::start();
+    let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
+    assert_eq!(ended(&mut place.with_lock(&["n", "--", "true"])).code, Some(0));
+    let mut other =
+        ::postgres::Client::connect(&postgres.url_socket(), ::postgres::NoTls).expect("a session");
+    let mut transaction = other.transaction().expect("a transaction");
+    transaction.execute("SELECT FROM onedrop_lock FOR SHARE", &[]).expect("as an assertion does");
+    let says = "n is busy: another is claiming it, or a transaction has asserted it";
+    ends(&place, &["n", "--", "touch", "ran"], 200, says);
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
 fn a_command_that_runs_too_long_is_124() {
     let place = Place::new();
     ends(&place, &["n", "--timeout", "300ms", "--", "sleep", "60"], 124, "ran longer than 0.3 s");
@@ -64,6 +79,8 @@ fn a_command_that_runs_too_long_is_124() {
     assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(20), "{took:?}");
     let end = ended(&mut place.with_lock(&["n", "--timeout", "20s", "--", "sh", "-c", "exit 4"]));
     assert_eq!(end.code, Some(4), "in time");
+    let end = ended(&mut place.with_lock(&["n", "--timeout", "0", "--", "sleep", "0.3"]));
+    assert_eq!(end.code, Some(0), "none: {end:?}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::place::{Held, Place, SOON, ended};
+use nix::sys::signal::Signal;
+
+use crate::place::{Held, Place, SOON, ended, timed};
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 
@@ -50,6 +52,27 @@ fn a_ledger_that_comes_back_in_time_costs_nothing() {
     std::fs::write(place.path("go"), "").expect("a file");
     assert_eq!(held.code(), Some(3));
     assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "given back in a new session");
+}
+
+/// No answer comes; the time is far below that of a call.
+#[test]
+fn a_waiter_ends_at_once_though_the_ledger_hangs() {
+    let mut postgres = Postgres::start();
+    let place = place(&postgres);
+    let wait = ["n", "--wait", "forever", "--", "touch", "ran"];
+    let first = place.with_lock(&["n", "--", "sleep", "600"]).spawn().expect("binary");
+    let _first = Held { child: first };
+    assert!(wait_until(SOON, || place.lock(&["holder", "n"]).code == Some(0)));
+    let mut waiting = Held { child: place.with_lock(&wait).spawn().expect("binary") };
+    std::thread::sleep(Duration::from_secs(1));
+    postgres.pause();
+    std::thread::sleep(Duration::from_secs(1));
+    waiting.signal(Signal::SIGTERM);
+    let (code, took) = timed(|| waiting.code());
+    postgres.resume();
+    assert_eq!(code, Some(143));
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(!place.path("ran").exists());
 }
 
 #[test]

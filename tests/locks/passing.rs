@@ -1,13 +1,13 @@
 //! What passes through: streams, status, environment, signals.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::place::{Held, Place, SOON, appears, ended, timed};
+use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, state, timed};
 use crate::support::{onedrop_path, wait_until};
 
 #[test]
@@ -39,10 +39,19 @@ fn streams_and_status_are_the_commands() {
 #[test]
 fn only_the_command_holds_the_callers_streams() {
     let place = Place::new();
-    let script = "exec <&- >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.01; done";
+    let script =
+        "echo all; exec <&- >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.01; done";
     let mut command = place.shell(&["n"], script);
     let mut held = Held { child: command.stdin(Stdio::piped()).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.path("closed").exists()));
+    let mut stdout = held.child.stdout.take().expect("stdout");
+    let (told, read) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stdout.read_to_string(&mut text);
+        told.send(text)
+    });
+    assert_eq!(read.recv_timeout(SOON).as_deref(), Ok("all\n"), "somebody may still write");
     let mut stdin = held.child.stdin.take().expect("stdin");
     let refused = wait_until(SOON, || stdin.write_all(&[b'x'; 100_000]).is_err());
     assert!(refused, "somebody still reads");
@@ -132,13 +141,45 @@ fn signals_reach_the_command_and_its_children() {
     fs::write(place.path("go"), "").expect("a file");
     assert_eq!(held.code(), Some(9));
 
-    let mut held = Held {
-        child: place.shell(&["n"], "sleep 60 & echo $! >pid; wait").spawn().expect("binary"),
-    };
-    let child: i32 = appears(&place.path("pid")).trim().parse().expect("a pid");
+    // The guardian sends none of these by itself, whatever is left.
+    let script = "trap : USR1
+                  bash -c 'trap \"echo heard >>heard\" USR1; echo $$ >pid
+                           while :; do sleep 0.02; done'";
+    let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
+    let child = appears(&place.path("pid"));
+    held.signal(Signal::SIGUSR1);
+    assert_eq!(appears(&place.path("heard")), "heard\n");
     held.signal(Signal::SIGTERM);
     assert_eq!(held.code(), Some(143));
-    assert!(kill(Pid::from_raw(child), None).is_err(), "its child is gone");
+    let child = Pid::from_raw(child.trim().parse().expect("a pid"));
+    assert!(!is_alive(child), "its child is gone");
+}
+
+/// As nohup(1) starts it: what the caller ignores ends no waiter.
+#[test]
+fn a_signal_that_the_caller_ignores_is_ignored() {
+    let place = Place::new();
+    let script = "touch began; while [ ! -e go ]; do sleep 0.01; done";
+    let mut first = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
+    assert!(wait_until(SOON, || place.path("began").exists()));
+    let ignoring = format!(
+        "trap '' HUP INT; exec $ONEDROP --config {} with-lock n --wait forever -- \
+         sh -c 'kill -HUP $$; echo ran; exit 4'",
+        place.config.display()
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &ignoring]).env("ONEDROP", onedrop_path()).stdout(Stdio::piped());
+    let mut waiting = Held { child: shell.spawn().expect("sh") };
+    // By its own threads it is Onedrop, and has seen what is ignored.
+    let is_waiting = || children(waiting.pid()).len() == 1;
+    assert!(wait_until(SOON, is_waiting));
+    for signal in [Signal::SIGHUP, Signal::SIGINT] {
+        waiting.signal(signal);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(waiting.child.try_wait().expect("our child").is_none(), "it was ended");
+    fs::write(place.path("go"), "").expect("a file");
+    assert_eq!((first.code(), waiting.code()), (Some(0), Some(4)));
 }
 
 #[test]
@@ -148,11 +189,10 @@ fn a_command_that_is_stopped_goes_on_with_its_caller() {
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
     held.signal(Signal::SIGTSTP);
-    let state = |pid: Pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
-    };
-    assert!(wait_until(SOON, || state(held.pid()) == Some('T')), "as its caller must see it");
+    let command = children(held.guardian())[0];
+    for (pid, whose) in [(held.pid(), "as its caller must see it"), (command, "the command")] {
+        assert!(wait_until(SOON, || state(pid) == Some('T')), "{pid} runs: {whose}");
+    }
     let last = place.last_beat("beats");
     held.signal(Signal::SIGCONT);
     assert!(wait_until(SOON, || place.last_beat("beats") > last));

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::site::{Files, Site, run};
-use crate::support::{onedrop, onedrop_path, wait_until};
+use crate::support::{chown_recursive, onedrop, onedrop_path, wait_until};
 
 /// Longer than anything takes that is not waited for by its own time.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -39,6 +39,14 @@ impl Place {
         let migrated = run(&config, &["migrate"]);
         assert!(migrated.status.success(), "{migrated:?}");
         Place { site, config }
+    }
+
+    /// Gives all of it to nobody, and the program a place where nobody may run it.
+    pub fn give_to_nobody(&self) -> PathBuf {
+        let program = self.path("onedrop");
+        fs::copy(onedrop_path(), &program).expect("the program");
+        chown_recursive(&self.site.root, "nobody");
+        program
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -141,6 +149,17 @@ impl Held {
         assert!(ended, "it goes on");
         status.and_then(|status| status.code())
     }
+}
+
+/// Whether it runs or waits: one that has ended and was not waited for does not.
+pub fn is_alive(pid: Pid) -> bool {
+    state(pid).is_some_and(|state| state != 'Z')
+}
+
+/// As proc_pid_stat(5) has it: S, R, T, Z.
+pub fn state(pid: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 pub fn children(of: Pid) -> Vec<Pid> {

@@ -2,13 +2,16 @@
 //! written by the command, by a grandchild in a session of its own that ignores SIGTERM, and by the
 //! next holder.
 
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::place::{Held, Place, SOON, children, ended, nanos_now};
-use crate::support::wait_until;
+use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, nanos_now};
+use crate::support::{set_mode, unix_user, wait_until};
 
 const SHORT: [&str; 5] = ["n", "--ttl", "6s", "--grace", "0"];
 
@@ -66,15 +69,81 @@ fn a_guardian_that_is_stopped_is_replaced_by_the_wrapper() {
     // does not hear.
     held.signal(Signal::SIGTERM);
     std::thread::sleep(Duration::from_secs(1));
-    assert!(
-        kill(command, None).is_ok(),
-        "the command ignores SIGTERM, and its guardian is stopped"
-    );
+    assert!(is_alive(command), "it ignores SIGTERM, and its guardian is stopped");
     let stolen = place.lock(&["steal", "n", "--force"]);
     assert_eq!(stolen.code, Some(0), "{stolen:?}");
     assert_eq!(held.code(), Some(201));
     let gone = wait_until(SOON, || kill(command, None).is_err());
     assert!(gone, "the command lives");
+}
+
+/// What it is told fills its socket.
+#[test]
+fn a_guardian_that_is_stopped_keeps_nobody_waiting() {
+    let place = Place::new();
+    let mut held = place.beating(&SHORT);
+    let guardian = held.guardian();
+    let command = children(guardian)[0];
+    kill(guardian, Signal::SIGSTOP).expect("its child");
+    // More than a socket holds. One that follows too soon is the same signal.
+    for _ in 0..600 {
+        held.signal(Signal::SIGWINCH);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let stolen = place.lock(&["steal", "n", "--force"]);
+    assert_eq!(stolen.code, Some(0), "{stolen:?}");
+    assert_eq!(held.code(), Some(201));
+    assert!(wait_until(SOON, || !is_alive(command)), "the command lives");
+}
+
+/// The renewals that it has not heard yet are behind the first one.
+#[test]
+fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
+    let place = Place::new();
+    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.01; done; exit 6";
+    let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
+    let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
+    assert!(wait_until(SOON, || place.last_beat("beats") > 0));
+    let guardian = held.guardian();
+    kill(guardian, Signal::SIGSTOP).expect("its child");
+    std::thread::sleep(Duration::from_secs(9));
+    kill(guardian, Signal::SIGCONT).expect("its child");
+    std::thread::sleep(Duration::from_secs(1));
+    let last = place.last_beat("beats");
+    assert!(wait_until(SOON, || place.last_beat("beats") > last), "the command was ended");
+    fs::write(place.path("go"), "").expect("a file");
+    assert_eq!(held.code(), Some(6));
+}
+
+/// As sudo(8) makes it: a process of root's, which its caller may not signal.
+#[test]
+fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
+    let place = Place::new();
+    let (program, as_root) = (place.give_to_nobody(), place.path("as-root"));
+    fs::copy("/usr/bin/setpriv", &as_root).expect("setpriv");
+    set_mode(&as_root, 0o4755);
+    let nobody = unix_user("nobody");
+    let script = "./as-root --reuid=0 --regid=0 --clear-groups sleep 600 >/dev/null 2>&1 &
+                  echo $! >pid; wait";
+    let as_nobody = |name: &str, script: &str| {
+        let mut command = std::process::Command::new(&program);
+        command.arg("--config").arg(&place.config).args(["with-lock", name, "--grace", "0"]);
+        command.args(["--timeout", "1s", "--", "sh", "-c", script]).current_dir(&*place.site.root);
+        command.uid(nobody.uid.as_raw()).gid(nobody.gid.as_raw()).stdin(Stdio::null());
+        command
+    };
+    let end = ended(&mut as_nobody("other", "sleep 600"));
+    assert_eq!(end.code, Some(124), "{end:?}");
+    let end = ended(&mut as_nobody("n", script));
+    let pid = appears(&place.path("pid")).trim().to_owned();
+    let process = Pid::from_raw(pid.parse().expect("a pid"));
+    assert_eq!(end.code, Some(201), "{end:?}");
+    let says =
+        format!("onedrop: n: the processes {pid} could not be ended and may go on; the lock");
+    assert!(end.err.starts_with(&says) && end.err.lines().count() == 1, "{end:?}");
+    assert!(is_alive(process), "it was to live");
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "its lease lasts");
+    kill(process, Signal::SIGKILL).expect("a process of the test's");
 }
 
 #[test]
