@@ -83,7 +83,7 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
         for (on_record, needs_proof) in
             [(None, false), (Some(receipt), false), (None, true), (Some(receipt), true)]
         {
-            let found = find_as(store.as_ref(), &inbox(), mail, on_record, needs_proof);
+            let found = find_as(store.as_ref(), &inbox(), mail, on_record, (needs_proof, false));
             let receipts: Vec<_> = found.iter().map(|one| &one.receipt).collect();
             assert_eq!(receipts, [receipt], "{:.100?}", mail.own_copy().escape_ascii());
             assert!(
@@ -91,4 +91,54 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
             );
         }
     }
+}
+
+/// What a mail program saved of a message that it sent: with the same Message-ID, another content
+/// and whatever date it likes.
+pub fn another_message_with_its_id_is_found_where_that_is_asked_for(rig: &dyn Rig) {
+    let store = rig.store();
+    let day = Duration::from_secs(24 * 3600);
+    assert_eq!(find_by_id(store.as_ref(), &sent(), &mail("two"), None), []);
+    for name in ["before", "two2", "xtwo"] {
+        append(store.as_ref(), &sent(), &mail(name));
+    }
+    let second = "Message-ID: <first@example.org>\r\nMessage-ID: <two@example.org>\r\n\r\nx\r\n";
+    append(store.as_ref(), &sent(), &message(second));
+    assert_eq!(find_by_id(store.as_ref(), &sent(), &mail("two"), None), [], "the first counts");
+    let ours = append(store.as_ref(), &sent(), &mail("two"));
+    let found = find_by_id(store.as_ref(), &sent(), &mail("two"), Some(&ours));
+    let [one] = &found[..] else { panic!("{found:?}") };
+    assert!(one.receipt == ours && one.has_our_date, "{one:?}");
+    let times = [recorded_at() - 5 * day, recorded_at(), recorded_at() + 5 * day];
+    let theirs: Vec<Receipt> = times
+        .into_iter()
+        .enumerate()
+        .map(|(n, time)| {
+            let other = mail_with_body("two", &format!("other content {n}\r\n"));
+            append_as(store.as_ref(), &sent(), &other, (time, &ample())).expect("append")
+        })
+        .collect();
+    for on_record in [None, Some(&ours)] {
+        let found = find_by_id(store.as_ref(), &sent(), &mail("two"), on_record);
+        assert_eq!(found.len(), 4, "{found:?}");
+        for one in &found {
+            let is_ours = one.receipt == ours;
+            assert_eq!(one.proof == Proof::Equal, is_ours, "{one:?}");
+            assert_eq!(one.proof == Proof::SameId, theirs.contains(&one.receipt), "{one:?}");
+            let is_dated = is_ours || one.receipt == theirs[1];
+            assert_eq!(one.has_our_date, is_dated, "{one:?}");
+            assert!(!one.marked_deleted && one.receipt.is_lasting(), "{one:?}");
+        }
+        let equal = find(store.as_ref(), &sent(), &mail("two"), on_record);
+        assert_eq!(equal.len(), 1, "not asked for: {equal:?}");
+    }
+    // Without a Message-ID, what is equal.
+    let none = message("Subject: none\r\n\r\nno name\r\n");
+    let receipt = append(store.as_ref(), &sent(), &none);
+    append(store.as_ref(), &sent(), &message("Subject: other\r\n\r\nno name\r\n"));
+    let found = find_by_id(store.as_ref(), &sent(), &none, None);
+    assert_eq!(found.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&receipt]);
+    rig.mark_deleted("lisa", "Sent");
+    let found = find_by_id(store.as_ref(), &sent(), &mail("two"), Some(&ours));
+    assert!(found.len() == 4 && found.iter().all(|one| one.marked_deleted), "{found:?}");
 }

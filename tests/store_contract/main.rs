@@ -104,11 +104,13 @@ macro_rules! store_contract {
                                 all_copies_of_a_message_are_found,
                                 a_copy_is_found_with_its_date_and_its_deletion,
                                 a_copy_is_found_by_what_a_ledger_knows,
+                                another_message_with_its_id_is_found_where_that_is_asked_for,
                             }
                             removal {
                                 a_removal_takes_out_the_one_it_names,
                                 a_removal_by_a_strange_receipt_takes_out_nothing,
                                 a_double_is_taken_out_while_its_keeper_stands,
+                                ours_is_taken_out_while_another_with_its_id_stands,
                             }
                             slots {
                                 a_copy_that_is_reserved_is_nobody_elses_where_copies_have_locks,
@@ -223,7 +225,17 @@ fn find(
     mail: &Message,
     on_record: Option<&Receipt>,
 ) -> Vec<FoundCopy> {
-    find_as(store, destination, mail, on_record, false)
+    find_as(store, destination, mail, on_record, (false, false))
+}
+
+/// And all messages with its first Message-ID.
+fn find_by_id(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    on_record: Option<&Receipt>,
+) -> Vec<FoundCopy> {
+    find_as(store, destination, mail, on_record, (false, true))
 }
 
 fn find_as(
@@ -231,7 +243,7 @@ fn find_as(
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
-    needs_proof: bool,
+    (needs_proof, by_id): (bool, bool),
 ) -> Vec<FoundCopy> {
     let size_bytes = mail.own_copy().len() as u64;
     let sought = CopySearch {
@@ -242,7 +254,7 @@ fn find_as(
         has_several_ids: false,
         needs_proof,
         on_record,
-        by_id: false,
+        by_id,
         at_most: 100,
     };
     store.find(destination, &sought, soon()).expect("find")

@@ -110,3 +110,37 @@ pub fn a_double_is_taken_out_while_its_keeper_stands(rig: &dyn Rig) {
         rig.assert_nothing_outside();
     }
 }
+
+pub fn ours_is_taken_out_while_another_with_its_id_stands(rig: &dyn Rig) {
+    let store = rig.store();
+    let both = || {
+        let ours = append(store.as_ref(), &sent(), &mail("two"));
+        let theirs = append(store.as_ref(), &sent(), &mail_with_body("two", "as it was saved"));
+        (ours, theirs)
+    };
+    append(store.as_ref(), &sent(), &mail("other"));
+    let (ours, theirs) = both();
+    store.remove_double(&sent(), &ours, &theirs, soon()).expect("removal");
+    assert_eq!(subjects(rig, &sent()), ["other", "two"]);
+    let found = find_by_id(rig.store().as_ref(), &sent(), &mail("two"), Some(&ours));
+    assert_eq!(found.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&theirs]);
+    assert!(store.remove_double(&sent(), &ours, &theirs, soon()).is_err(), "it is gone");
+    // The other is gone: ours stays.
+    store.remove(&sent(), &theirs, soon()).expect("remove");
+    let (ours, theirs) = both();
+    store.remove(&sent(), &theirs, soon()).expect("remove");
+    assert!(store.remove_double(&sent(), &ours, &theirs, soon()).is_err());
+    let found = find_by_id(store.as_ref(), &sent(), &mail("two"), Some(&ours));
+    assert!(found.len() == 1 && !found[0].marked_deleted, "unmarked: {found:?}");
+    // A reader has touched both.
+    let theirs = append(store.as_ref(), &sent(), &mail_with_body("two", "as it was saved"));
+    rig.read("lisa", "Sent");
+    store.remove_double(&sent(), &ours, &theirs, soon()).expect("removal");
+    assert_eq!(subjects(rig, &sent()), ["other", "two"]);
+    // What is marked as deleted counts as gone.
+    let ours = append(store.as_ref(), &sent(), &mail("two"));
+    rig.mark_deleted("lisa", "Sent");
+    assert!(store.remove_double(&sent(), &ours, &theirs, soon()).is_err());
+    assert_eq!(subjects(rig, &sent()), ["other", "two", "two"]);
+    rig.assert_nothing_outside();
+}
