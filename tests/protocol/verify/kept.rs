@@ -1,8 +1,8 @@
 //! Shared copies whose bytes the ledger keeps until they can be placed.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use onedrop::ledger::{Audit, Ledger, Window};
+use onedrop::ledger::{Audit, Ledger, OVERDUE, Window};
 use onedrop::message::Message;
 use onedrop::store::StoreError;
 use onedrop::verify::{Level, Topic};
@@ -111,4 +111,27 @@ fn a_kept_copy_that_is_refused_at_once_keeps_no_other_from_its_mailbox() {
     let verified = site.verify_failing("append", StoreError::Refused("told to fail".to_owned()));
     assert_eq!(verified.topics(), [(Level::Error, Topic::Kept), (Level::Repaired, Topic::Kept)]);
     assert_eq!((verified.tally.failed, site.uids(&sent()).len()), (0, 1));
+}
+
+#[test]
+fn a_copy_that_is_due_is_settles_and_an_error_only_once_nothing_settles_it() {
+    let site = Site::new();
+    let (claim, _) = site.claim(&mail("m"), &sent());
+    site.ledger.release(&[claim], soon()).expect("release");
+    let id = site.row().message;
+    let kept = (mail("m").shared_copy().to_vec(), "later");
+    let after = Duration::from_secs(600);
+    site.ledger.keep_until_due(id, &sent(), (&kept.0, kept.1), after, soon()).expect("due");
+    for (wait, level) in [
+        (Duration::ZERO, Level::Info),
+        (after, Level::Info),
+        (OVERDUE - Duration::from_secs(2), Level::Info),
+        (Duration::from_secs(2), Level::Error),
+    ] {
+        site.ledger.advance(wait);
+        for repair in [false, true] {
+            assert_eq!(site.verify(repair).topics(), [(level, Topic::Due)], "{wait:?}");
+            assert!(site.uids(&sent()).is_empty(), "verify writes none");
+        }
+    }
 }
