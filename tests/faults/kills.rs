@@ -26,7 +26,7 @@ use crate::sample::sample;
 use crate::strace::{self, Call};
 use crate::support::TempRoot;
 use crate::support::site::Site;
-use settings::{Delivery, LmtpServer, Migration, Repair, Setting};
+use settings::{Delivery, LmtpServer, Migration, Repair, Setting, Settle};
 use sites::{Combination, Kind};
 
 /// Every call that changes something outside of the process, and those that hear a server's answer.
@@ -381,6 +381,13 @@ fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy()
 fn a_repair_killed_at_any_step_leaves_one_copy() {
     for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Repair(&site)], MUST_MEET_BOTH);
+    }
+}
+
+#[test]
+fn settle_killed_at_any_step_leaves_one_copy() {
+    for site in [Combination::embedded(), Combination::sqlite_and_imap()] {
+        kill_at_every_step(&[&Settle(&site)], MUST_MEET_BOTH);
     }
 }
 

@@ -1,10 +1,11 @@
-//! What is killed: a delivery, a repair, a migration, the LMTP server; what brings it to an end,
+//! What is killed: a delivery, a repair, settle, a migration, the LMTP server; what brings it to an end,
 //! and what must hold then.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use super::sites::{Combination, Kind, Standing, files};
@@ -15,6 +16,8 @@ use crate::support::{onedrop_path, wait_until};
 
 /// Postfix would try for days; here a lease and a few tries must do.
 const RETRY_LIMIT: Duration = Duration::from_secs(25);
+/// Between two tries of a command that waits for nothing.
+const PACE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Something to be killed.
@@ -205,6 +208,118 @@ impl Setting for Repair<'_> {
         }
         let standing = self.standing(id);
         if (standing.placed, standing.in_doubt) == (2, 0) {
+            Ok(())
+        } else {
+            Err(format!("{standing:?}"))
+        }
+    }
+}
+
+/// `onedrop settle` with a copy of ours that is to go, because the mail program's stands beside it,
+/// one that is the mail program's own, and one that is to be written.
+pub struct Settle<'a>(pub &'a Combination);
+
+impl Settle<'_> {
+    fn account(id: &str) -> String {
+        format!("from-{id}")
+    }
+
+    /// Copies for Sent are due at once.
+    fn config(&self, id: &str) -> PathBuf {
+        let config = self.0.config(id);
+        let text = fs::read_to_string(&config).expect("configuration");
+        let text = text.replace("[sent]\n", "[sent]\nafter = \"1ms\"\n");
+        fs::write(&config, text).expect("configuration");
+        config
+    }
+
+    fn letter(name: &str, id: &str) -> Vec<u8> {
+        let from = Settle::account(id);
+        format!("From: {from}@mail.axial.net\nMessage-ID: <{name}-{id}@x>\n\nA letter, {name}.\n")
+            .into_bytes()
+    }
+
+    fn saved(&self, name: &str, id: &str) -> Vec<u8> {
+        let letter = [b"Bcc: boss@x\nContent-Language: en\n", &*Settle::letter(name, id)].concat();
+        self.0.stored(&letter)
+    }
+
+    /// The mail program saves its copy.
+    fn save(&self, name: &str, id: &str) {
+        let (account, letter) = (Settle::account(id), self.saved(name, id));
+        if let Some(dovecot) = &self.0.dovecot {
+            let mut session = dovecot.session(&account);
+            drop(session.command("CREATE Sent"));
+            let appended = session.append("Sent", "(\\Seen)", &letter);
+            assert!(appended.is_ok_and(|answer| answer.is_ok()), "{id}: not saved");
+        } else {
+            let sent = self.0.mail_root(id).join(&account).join("Maildir/.Sent");
+            for sub in ["tmp", "new", "cur"] {
+                fs::create_dir_all(sent.join(sub)).expect("folders");
+            }
+            fs::write(sent.join(format!("cur/1700000000.{name}.saved:2,S")), letter).expect("mail");
+        }
+    }
+
+    fn deliver(&self, name: &str, id: &str) {
+        let (config, account) = (self.config(id), Settle::account(id));
+        let to = format!("to-{id}@mail.axial.net");
+        delivered(&config, &["-d", &to, "--sasl-username", &account], &Settle::letter(name, id));
+    }
+}
+
+impl Setting for Settle<'_> {
+    fn name(&self) -> String {
+        format!("{} settle", self.0.name())
+    }
+
+    fn prepare(&self, id: &str) {
+        self.deliver("late", id);
+        let written = run(&self.config(id), &["settle"]);
+        assert!(written.status.success() && !written.stdout.is_empty(), "{written:?}");
+        self.save("late", id);
+        self.save("own", id);
+        self.deliver("own", id);
+        self.deliver("none", id);
+    }
+
+    fn run(&self, id: &str, mut strace: Command) -> Output {
+        strace.arg(onedrop_path()).args(["settle", "--config"]).arg(self.config(id));
+        strace.stdin(Stdio::null()).output().expect("strace")
+    }
+
+    fn standing(&self, id: &str) -> Standing {
+        self.0.standing(id, &[(Settle::account(id), "Sent")])
+    }
+
+    fn bring_to_an_end(&self, id: &str) -> Result<usize, String> {
+        let (config, mut tries, mut last) = (self.config(id), 0, None);
+        let done = wait_until(RETRY_LIMIT, || {
+            tries += 1;
+            // What the killed run has its lease of is told as busy.
+            let output = run(&config, &["settle", "--json"]);
+            let is_done = output.status.success() && output.stdout == b"[]\n";
+            last = Some(output);
+            if !is_done {
+                thread::sleep(PACE);
+            }
+            is_done
+        });
+        if done { Ok(tries) } else { Err(format!("not settled: {last:?}")) }
+    }
+
+    fn judge(&self, id: &str) -> Result<(), String> {
+        let mut there = self.0.mailbox(id, &Settle::account(id), "Sent");
+        let ours = self.0.stored(&Settle::letter("none", id));
+        let mut wanted = vec![self.saved("late", id), self.saved("own", id), ours];
+        there.sort();
+        wanted.sort();
+        if there != wanted {
+            let texts: Vec<_> = there.iter().map(|copy| String::from_utf8_lossy(copy)).collect();
+            return Err(format!("{} copies, or other bytes: {texts:?}", there.len()));
+        }
+        let standing = self.standing(id);
+        if (standing.placed, standing.in_doubt) == (3, 0) {
             Ok(())
         } else {
             Err(format!("{standing:?}"))

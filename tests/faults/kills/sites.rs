@@ -102,6 +102,13 @@ impl Combination {
         Combination { site: Site::embedded(), postgres: None, dovecot: None, session: None }
     }
 
+    /// Each with a ledger of its own.
+    pub fn sqlite_and_imap() -> Combination {
+        let (site, dovecot) = (Site::embedded(), Dovecot::start_high_performance());
+        set_mode(&site.root.write("password", dovecot.password()), 0o600);
+        Combination { site, postgres: None, dovecot: Some(dovecot), session: None }
+    }
+
     pub fn postgres_and_maildir() -> Combination {
         Combination::with_postgres(None)
     }
@@ -156,16 +163,18 @@ impl Combination {
         let user = dovecot.master_user();
         // That the server heeds for whom we log in is on record: the first delivery of all finds it
         // out, which is not what is looked at here.
-        self.execute(
-            "",
-            &format!(
-                "DO $$ BEGIN IF to_regclass('onedrop_proof') IS NOT NULL THEN
-                     INSERT INTO onedrop_proof (server, login_user, way, host)
-                     VALUES ('127.0.0.1:{port}', '{user}', 'sasl', 'test')
-                     ON CONFLICT DO NOTHING;
-                 END IF; END $$"
-            ),
-        );
+        if self.postgres.is_some() {
+            self.execute(
+                "",
+                &format!(
+                    "DO $$ BEGIN IF to_regclass('onedrop_proof') IS NOT NULL THEN
+                         INSERT INTO onedrop_proof (server, login_user, way, host)
+                         VALUES ('127.0.0.1:{port}', '{user}', 'sasl', 'test')
+                         ON CONFLICT DO NOTHING;
+                     END IF; END $$"
+                ),
+            );
+        }
         format!(
             "url = \"imap://127.0.0.1:{port}\"\nuser = \"{user}\"\npassword_file = \"{}\"",
             password.display()
