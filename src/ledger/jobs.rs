@@ -220,7 +220,8 @@ pub struct JobChange<'a> {
     pub row: &'a JobRow,
     /// Runs of this job that begin, and skips.
     pub added: &'a [JobRun],
-    /// A run of this job that is on record as open, as it ends.
+    /// A run of this job that is on record as open, as it ends: with its time, outcome, exit,
+    /// signal, output and reason. What is on record of its beginning stays.
     pub ended: Option<&'a JobRun>,
 }
 

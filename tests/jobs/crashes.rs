@@ -54,6 +54,7 @@ fn a_run_whose_wrapper_is_killed_is_crashed_and_tried_again() {
         assert_eq!(site.row("j").errors, 1);
         retry(&site, "j");
         let crashed = site.runs("j").remove(0);
+        assert_eq!(crashed.pid, run.child.id(), "it is still said where it ran");
         assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed), Some(JobOutcome::Ok)]);
         let due = jiff::Timestamp::try_from(crashed.due).expect("a time");
         let lines = site.lines("journal");

@@ -317,13 +317,23 @@ pub fn a_run_ends_once(rig: &dyn Rig) {
         output: "half\n".to_owned(),
         reason: "its process is gone".to_owned(),
         signal: Some(9),
-        epoch: 8,
         ..ended(&begun, JobOutcome::Crashed, 137)
+    };
+    // By somebody who knows nothing of how it began.
+    let settling = JobRun {
+        trigger: JobTrigger::Manual,
+        epoch: 8,
+        host: "mx2".to_owned(),
+        pid: 1,
+        started_at: at(77),
+        last_due: at(78),
+        occurrences: 5,
+        ..crashed.clone()
     };
     // Whoever has the lock next settles it, and begins the next try.
     let next = [JobRun { trigger: JobTrigger::Retry, epoch: 8, ..run("verify", begun.due, 2) }];
     let settled = JobRow { epoch: 8, errors: 1, open: Some((begun.due, 2)), ..row.clone() };
-    let change = JobChange { added: &next, ended: Some(&crashed), ..touch(&settled) };
+    let change = JobChange { added: &next, ended: Some(&settling), ..touch(&settled) };
     assert!(b.changes(&change));
     let before = (b.job("verify"), b.runs("verify"));
     assert_eq!(before.1, [next[0].clone(), crashed]);

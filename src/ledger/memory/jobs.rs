@@ -42,7 +42,10 @@ impl Rows {
         }
         if let (Some(run), Some(Some(at))) = (ended, at) {
             let row = &mut self.job_runs[at];
-            (row.run, row.ended_by) = (run, Some(value));
+            row.ended_by = Some(value);
+            let JobRun { ended_at, outcome, exit, signal, output, reason, .. } = run;
+            let began = row.run.clone();
+            row.run = JobRun { ended_at, outcome, exit, signal, output, reason, ..began };
         }
         let new = |run| RunRow { run, added_by: value, ended_by: None };
         self.job_runs.extend(added.into_iter().map(new));

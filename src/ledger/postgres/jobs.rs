@@ -105,16 +105,15 @@ const LOCK_JOB: &str = "SELECT revision FROM onedrop_job WHERE name = $1 FOR UPD
 
 const END: &str = concat!(
     "UPDATE onedrop_job_run
-     SET triggered_by = $7, epoch = $8, host = $9, pid = $10, started_at = $11, ended_at = $12,
-         outcome = $13, exit_status = $14, exit_signal = $15, output = $16, reason = $17,
-         last_due_at = $18, occurrences = $19, end_value = $4
+     SET ended_at = $7, outcome = $8, exit_status = $9, exit_signal = $10, output = $11,
+         reason = $12, end_value = $4
      WHERE job = $1 AND due_at = $5 AND try = $6 AND ended_at IS NULL AND ",
     if_seen!()
 );
 
 const ADD: &str = concat!(
-    "INSERT INTO onedrop_job_run (job, begin_value, triggered_by, epoch, host, pid, started_at,
-         ended_at, outcome, exit_status, exit_signal, output, reason, last_due_at, occurrences,
+    "INSERT INTO onedrop_job_run (job, begin_value, ended_at, outcome, exit_status, exit_signal,
+         output, reason, triggered_by, epoch, host, pid, started_at, last_due_at, occurrences,
          due_at, try)
      SELECT $1, $4, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21 WHERE ",
     if_ended!()
@@ -228,12 +227,8 @@ fn change_job(connection: &mut Connection, change: &JobChange<'_>) -> Result<boo
     let JobChange { row, added, ended, .. } = *change;
     let new_job = change.seen.is_none().then(|| of_change(NEW_JOB, change));
     let lock = Statement::new(LOCK_JOB).with(row.name.as_str(), Type::TEXT);
-    let end = ended.map(|run| of_run(END, change, run));
-    let add = added.iter().map(|run| {
-        of_run(ADD, change, run)
-            .with(run.due, Type::TIMESTAMPTZ)
-            .with(i64::from(run.try_no), Type::INT8)
-    });
+    let end = ended.map(|run| of_end(END, change, run));
+    let add = added.iter().map(|run| of_run(ADD, change, run));
     let first = added.first();
     let is_made = of_change(IS_MADE, change)
         .with(first.map(|run| run.due), Type::TIMESTAMPTZ)
@@ -262,25 +257,32 @@ fn of_change<'a>(sql: &'a str, change: &JobChange<'a>) -> Statement<'a> {
         .with(change.ended.map(|run| i64::from(run.try_no)), Type::INT8)
 }
 
-/// The same, and 13 of a run.
-fn of_run<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statement<'a> {
+/// The same, and 6 of how a run has ended.
+fn of_end<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statement<'a> {
     of_change(sql, change)
-        .with(run.trigger.as_str(), Type::TEXT)
-        .with(run.epoch, Type::INT8)
-        .with(run.host.as_str(), Type::TEXT)
-        .with(i64::from(run.pid), Type::INT8)
-        .with(run.started_at, Type::TIMESTAMPTZ)
         .with(run.ended_at, Type::TIMESTAMPTZ)
         .with(run.outcome.map(|outcome| outcome.as_str()), Type::TEXT)
         .with(run.exit.map(i64::from), Type::INT8)
         .with(run.signal.map(i64::from), Type::INT8)
         .with(run.output.as_str(), Type::TEXT)
         .with(run.reason.as_str(), Type::TEXT)
-        .with(run.last_due, Type::TIMESTAMPTZ)
-        .with(signed(run.occurrences), Type::INT8)
 }
 
-/// The same, and 21 of the job's row.
+/// The same, and 9 more of a run.
+fn of_run<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statement<'a> {
+    of_end(sql, change, run)
+        .with(run.trigger.as_str(), Type::TEXT)
+        .with(run.epoch, Type::INT8)
+        .with(run.host.as_str(), Type::TEXT)
+        .with(i64::from(run.pid), Type::INT8)
+        .with(run.started_at, Type::TIMESTAMPTZ)
+        .with(run.last_due, Type::TIMESTAMPTZ)
+        .with(signed(run.occurrences), Type::INT8)
+        .with(run.due, Type::TIMESTAMPTZ)
+        .with(i64::from(run.try_no), Type::INT8)
+}
+
+/// As [`of_change`], and 21 of the job's row.
 fn of_job<'a>(sql: &'a str, change: &JobChange<'a>) -> Statement<'a> {
     let row: &JobRow = change.row;
     let pause = row.paused.as_ref();

@@ -87,9 +87,8 @@ ON CONFLICT DO UPDATE SET revision = excluded.revision, value = excluded.value,
 
 const END: &str = "
 UPDATE onedrop_job_run
-SET triggered_by = ?4, epoch = ?5, host = ?6, pid = ?7, started_at = ?8, ended_at = ?9,
-    outcome = ?10, exit_status = ?11, exit_signal = ?12, output = ?13, reason = ?14,
-    last_due_at = ?15, occurrences = ?16, end_value = ?17
+SET ended_at = ?4, outcome = ?5, exit_status = ?6, exit_signal = ?7, output = ?8, reason = ?9,
+    end_value = ?10
 WHERE job = ?1 AND due_at = ?2 AND try = ?3 AND ended_at IS NULL";
 
 const ADD: &str = "
@@ -188,13 +187,13 @@ fn change_job(session: &mut SqliteSession, change: &JobChange<'_>) -> Result<boo
         }
         // Nothing is written before it.
         if let Some(run) = ended
-            && put_run(tx, END, name, run, value.bytes())? == 0
+            && end_run(tx, name, run, value.bytes())? == 0
         {
             return Ok(false);
         }
         put_job(tx, row, seen.unwrap_or(0) + 1, value.bytes())?;
         for run in added {
-            put_run(tx, ADD, name, run, value.bytes())?;
+            add_run(tx, name, run, value.bytes())?;
         }
         Ok(true)
     })
@@ -234,16 +233,9 @@ fn put_job(tx: &Connection, row: &JobRow, revision: i64, value: &[u8]) -> Result
     Ok(())
 }
 
-/// Adds or ends a run; how many rows that were.
-fn put_run(
-    tx: &Connection,
-    sql: &str,
-    job: &str,
-    run: &JobRun,
-    value: &[u8],
-) -> Result<usize, LedgerError> {
-    Ok(tx.execute(
-        sql,
+fn add_run(tx: &Connection, job: &str, run: &JobRun, value: &[u8]) -> Result<(), LedgerError> {
+    tx.execute(
+        ADD,
         params![
             job,
             secs(run.due),
@@ -261,6 +253,26 @@ fn put_run(
             run.reason,
             secs(run.last_due),
             signed(run.occurrences),
+            value,
+        ],
+    )?;
+    Ok(())
+}
+
+/// Ends a run that is open; how many rows that were.
+fn end_run(tx: &Connection, job: &str, run: &JobRun, value: &[u8]) -> Result<usize, LedgerError> {
+    Ok(tx.execute(
+        END,
+        params![
+            job,
+            secs(run.due),
+            run.try_no,
+            run.ended_at.map(secs),
+            run.outcome.map(|outcome| outcome.as_str()),
+            run.exit,
+            run.signal,
+            run.output,
+            run.reason,
             value,
         ],
     )?)
