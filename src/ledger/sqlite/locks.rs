@@ -1,6 +1,7 @@
 //! Named locks in the file. Leases count by the host's boot clock, so that a step of the wall clock
 //! means nothing, and say of which boot they are: after a restart one lasts its own length from the
-//! boot on.
+//! boot on. A container may show some of its processes another boot id than the others: a lease of
+//! another boot that could be of this one lasts as if it were.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,7 +23,10 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const ROWS: &str = "
 SELECT k.name, k.slot, k.epoch, k.host, k.pid, k.command, k.note, k.slots, k.acquired_at, l.owner,
        l.lease_ms,
-       CASE WHEN l.boot_id = ?2 THEN l.lease_until ELSE l.lease_ms / 1000.0 END - ?3
+       CASE WHEN l.boot_id = ?2 THEN l.lease_until
+            WHEN l.lease_until <= ?3 + l.lease_ms / 1000.0
+            THEN max(l.lease_until, l.lease_ms / 1000.0)
+            ELSE l.lease_ms / 1000.0 END - ?3
 FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
 WHERE l.lease_until IS NOT NULL AND (?1 IS NULL OR k.name_hash = ?1) ORDER BY k.name, k.slot";
 
@@ -30,6 +34,7 @@ WHERE l.lease_until IS NOT NULL AND (?1 IS NULL OR k.name_hash = ?1) ORDER BY k.
 const LEASE: &str = "
 SELECT epoch, owner,
        CASE WHEN lease_until IS NULL THEN NULL WHEN boot_id = ?2 THEN lease_until
+            WHEN lease_until <= ?3 + lease_ms / 1000.0 THEN max(lease_until, lease_ms / 1000.0)
             ELSE lease_ms / 1000.0 END - ?3
 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?4";
 
