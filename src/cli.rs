@@ -49,7 +49,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         // Before the command runs: it may take long, and its exit status could return the mail.
         _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         CliCommand::Lmtp(args) => {
-            lmtp::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
+            lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
         }
         CliCommand::Migrate => load(config)
             .and_then(|loaded| migrate::run(&loaded, adapters))

@@ -10,6 +10,7 @@ pub mod plan;
 pub mod run;
 pub mod standing;
 pub mod tick;
+pub mod ticker;
 
 /// What the names of jobs' locks begin with.
 const LOCKS: &str = "jobs/";

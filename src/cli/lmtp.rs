@@ -12,11 +12,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::Mode;
 use nix::unistd::{AccessFlags, Gid, Group, access};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::command_line::LmtpArgs;
-use crate::config::{Listen, LmtpSettings, Loaded, StoreUrl};
+use crate::config::{Listen, LmtpSettings, Loaded, RunIn, StoreUrl};
+use crate::jobs::own_program::OwnProgram;
+use crate::jobs::ticker::Ticker;
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
 use crate::lmtp::{self, Control};
 use crate::net::listener::{Listener, SocketFile};
@@ -26,15 +29,18 @@ use crate::service::{Adapters, ONE, Service};
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
 
+/// `umask` is the caller's, for jobs.
 pub(super) fn run(
     args: &LmtpArgs,
     config: Option<&Path>,
     adapters: Adapters,
+    umask: Mode,
 ) -> Result<(), String> {
     // Before the log, which has a thread.
     let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
+    let program = OwnProgram { config: config.clone(), umask };
     let (args, has_listeners) = (args.clone(), !listeners.is_empty());
     let read = move || load(&args, has_listeners, config.as_deref());
     let loaded = read()?;
@@ -43,22 +49,43 @@ pub(super) fn run(
     }
     let loaded = Arc::new(loaded);
     let service = service_of(Arc::clone(&loaded), adapters)?;
-    begin_to_look_at_both_ends(loaded, adapters);
-    let reload: lmtp::Reload = Box::new(move || service_of(Arc::new(read()?), adapters));
-    let control = catch_signals().map_err(|error| format!("cannot start: {error}"))?;
-    lmtp::run(service, listeners, control, &reload)
+    begin_to_look_at_both_ends(Arc::clone(&loaded), adapters);
+    let (control, ticker) =
+        catch_signals(program).map_err(|error| format!("cannot start: {error}"))?;
+    let ticker = Arc::new(ticker);
+    tick_if_wanted(&ticker, &loaded);
+    let reloading = Arc::clone(&ticker);
+    let reload: lmtp::Reload = Box::new(move || {
+        let loaded = Arc::new(read()?);
+        let service = service_of(Arc::clone(&loaded), adapters)?;
+        tick_if_wanted(&reloading, &loaded);
+        Ok(service)
+    });
+    let served = lmtp::run(service, listeners, control, &reload);
+    drop(reload);
+    if let Some(ticker) = Arc::into_inner(ticker) {
+        ticker.end();
+    }
+    served
 }
 
-/// SIGTERM and SIGINT stop the server, SIGHUP has it read its configuration again.
-fn catch_signals() -> io::Result<Control> {
+fn tick_if_wanted(ticker: &Ticker, loaded: &Loaded) {
+    let jobs = &loaded.config.jobs;
+    ticker.want(jobs.run_in == RunIn::Server && !jobs.jobs.is_empty());
+}
+
+/// SIGTERM and SIGINT stop the server and its jobs, SIGHUP has it read its configuration again.
+fn catch_signals(program: OwnProgram) -> io::Result<(Control, Ticker)> {
     let control = Control::new()?;
+    let ticker = Ticker::start(program, Arc::clone(&control.stop))?;
     for (signal, flag) in
         [(SIGTERM, &control.stop), (SIGINT, &control.stop), (SIGHUP, &control.reload)]
     {
         signal_hook::flag::register(signal, Arc::clone(flag))?;
         signal_hook::low_level::pipe::register(signal, control.waker.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal, ticker.waker()?)?;
     }
-    Ok(control)
+    Ok((control, ticker))
 }
 
 fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, String> {

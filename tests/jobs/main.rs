@@ -9,6 +9,7 @@ mod output;
 #[path = "../locks/place.rs"]
 mod place;
 mod running;
+mod server;
 mod site;
 #[path = "../support/mod.rs"]
 mod support;

@@ -269,6 +269,69 @@ fn the_page_of_locks_says_what_happens() {
     assert_eq!(said, expected);
 }
 
+/// Two jobs: what the first one says shows who ran it, the other one goes on for long.
+const JOBS: &str = "
+mkdir -p /etc/onedrop/conf.d
+cat >/etc/onedrop/conf.d/jobs.toml <<'EOF'
+[jobs.quick]
+every = \"1d\"
+command = [\"sh\", \"-c\", \"echo $ONEDROP_JOB_NAME by $(id -un); onedrop --version\"]
+[jobs.slow]
+every = \"1d\"
+command = [\"sh\", \"-c\", \"echo slow began; sleep 12345; true\"]
+EOF
+";
+
+#[test]
+fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
+    let machine = machine();
+    follow(&machine, "README.md", Some(README_SET_UP));
+    machine.run(JOBS);
+    follow(&machine, "docs/jobs-ticking.md", None);
+    let journal = "journalctl -u onedrop-jobs -o cat --no-pager";
+    for line in ["quick by onedrop", "onedrop [0-9.]*", "slow began"] {
+        let is_there = machine.soon(&format!("{journal} | grep -qx '{line}'"));
+        assert!(is_there, "no {line:?}\n{}", machine.journal());
+    }
+    let onedrop = "runuser -u onedrop -- onedrop";
+    let quick = machine.run(&format!("{onedrop} jobs show quick"));
+    assert!(quick.contains("quick by onedrop"), "{quick}");
+    let holder = machine.run(&format!("{onedrop} lock holder jobs/slow"));
+    assert!(holder.contains("jobs/slow slot=1/1 "), "{holder}");
+    machine.run("systemctl is-active onedrop-jobs.service");
+
+    machine.run("systemctl stop onedrop-jobs.timer onedrop-jobs.service");
+    let left = machine.try_run("pgrep -f 'sleep 1234[5]|jobs (run|tic)[k]'").expect("nsenter");
+    assert!(!left.status.success(), "{}", String::from_utf8_lossy(&left.stdout));
+    let holder = machine.try_run(&format!("{onedrop} lock holder jobs/slow")).expect("nsenter");
+    assert_eq!(holder.status.code(), Some(1), "it was not given back");
+    let slow = machine.run(&format!("{onedrop} jobs show slow --json"));
+    assert!(slow.contains("\"failed\"") && slow.contains("SIGTERM"), "{slow}");
+    let log = machine.run("journalctl --no-pager --boot");
+    assert!(!log.contains("Killing process"), "{log}");
+
+    // The server instead, within its own confinement.
+    machine.run(
+        "printf '[jobs]\\nrun_in = \"server\"\\n[jobs.slow]\\nevery = \"2d\"\\ncommand = \
+         [\"sh\", \"-c\", \"echo began again; sleep 12345; true\"]\\n' \
+         >/etc/onedrop/conf.d/jobs.toml
+         cd /root/onedrop
+         install -m 644 systemd/onedrop-lmtp.* /usr/lib/systemd/system/
+         systemctl daemon-reload
+         runuser -u onedrop -- onedrop jobs reset slow
+         systemctl start onedrop-lmtp.service",
+    );
+    let journal = "journalctl -u onedrop-lmtp -o cat --no-pager";
+    let is_there = machine.soon(&format!("{journal} | grep -qx 'began again'"));
+    assert!(is_there, "{}", machine.journal());
+    machine.run(&format!("{onedrop} lock holder jobs/slow"));
+    machine.run("systemctl stop onedrop-lmtp.socket onedrop-lmtp.service");
+    let left = machine.try_run("pgrep -f 'sleep 1234[5]|jobs (run|tic)[k]'").expect("nsenter");
+    assert!(!left.status.success(), "{}", String::from_utf8_lossy(&left.stdout));
+    let holder = machine.try_run(&format!("{onedrop} lock holder jobs/slow")).expect("nsenter");
+    assert_eq!(holder.status.code(), Some(1), "it was not given back");
+}
+
 #[test]
 fn one_user_moves_from_dovecots_lmtp_server_and_back() {
     let machine = machine();

@@ -1,4 +1,4 @@
-//! What is killed: a delivery, a repair, settle, a migration, the LMTP server; what brings it to an end,
+//! What is killed: a delivery, a repair, a migration, the LMTP server; what brings it to an end,
 //! and what must hold then.
 
 use std::fs::{self, File};
