@@ -152,6 +152,13 @@ fn sent(config: &Config, reading: &mut Reading) {
                 .to_owned();
         reading.doubtful(&["sent.after"], text);
     }
+    if !config.sent.after.is_zero() && config.sent.mailbox.eq_ignore_ascii_case("INBOX") {
+        let text =
+            "sent.after: not with sent.mailbox = \"INBOX\": what a sender writes to themselves \
+                    would wait as well"
+                .to_owned();
+        reading.broken(&["sent.after", "sent.mailbox"], text);
+    }
 }
 
 fn server(config: &Config, reading: &mut Reading) {

@@ -53,7 +53,11 @@ impl Verification<'_, '_> {
         let Some(bytes) = self.ledger.kept_bytes(copy.message, self.plan.ledger_until())? else {
             match copy.kept {
                 Some(_) => self.busy(copy, "placed meanwhile"),
-                None => self.found(copy, Level::Error, topic, None, "its bytes are not kept"),
+                None => {
+                    let text = "its bytes are not kept any more: to give it up, delete its row \
+                                from onedrop_copy";
+                    self.found(copy, Level::Error, topic, None, text);
+                }
             }
             return Ok(None);
         };

@@ -130,7 +130,7 @@ pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     let claim = claimed(&host.claim_due(doubtful.message, &doubtful.destination));
     assert!(host.leave_to_sender(&claim, None, &uid(3)));
     let (zoe, e) = (of("zoe"), of("é"));
-    assert!(!zoe.by_sender && e.by_sender && e.may_be_double);
+    assert!(!zoe.by_sender && e.by_sender && e.may_be_double && e.settled);
     let accounts = |watch| -> Vec<String> {
         host.to_settle(watch).into_iter().map(|copy| copy.destination.account).collect()
     };

@@ -109,7 +109,8 @@ fn configurations_on_the_pages_are_read() {
 fn options_on_the_pages_are_the_commands_own() {
     let mut wrong = Vec::new();
     let mut helps: BTreeMap<&str, String> = BTreeMap::new();
-    let commands = ["deliver", "lmtp", "migrate", "check", "trace", "verify", "with-lock"];
+    let commands =
+        ["deliver", "lmtp", "migrate", "check", "trace", "verify", "settle", "with-lock"];
     let mut count = 0;
     for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
         let blocks = page.blocks().into_iter().map(|block| block.text.replace("\\\n", " "));

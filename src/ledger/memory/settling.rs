@@ -57,6 +57,8 @@ impl Settling for MemoryLedger {
             row.leased_until = None;
             row.in_doubt = false;
             row.by_sender = true;
+            // There is nothing of ours for a second look to find; `settle` looks for a late one.
+            row.settled = true;
             row.facts.found_by_look = false;
             let message = row.message;
             rows.message(message)?.kept = None;

@@ -33,6 +33,7 @@ WITH left_to_sender AS (
     UPDATE onedrop_copy SET placed_at = coalesce(placed_at, clock_timestamp()),
         placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
         leased_until = NULL, in_doubt = false, found_by_look = false, by_sender = true,
+        settled_at = clock_timestamp(),
         uid_validity = $5, uid = $6, file_name = $7
     WHERE id = $1 AND value = $2 AND epoch = $3
       AND ((placed_at IS NOT NULL) = $4

@@ -1,5 +1,5 @@
-//! What is killed: a delivery, a repair, a migration, the LMTP server; what brings it to an end,
-//! and what must hold then.
+//! What is killed: a delivery, a repair, settle, a migration, the LMTP server; what brings it to an
+//! end, and what must hold then.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
