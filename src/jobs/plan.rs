@@ -149,19 +149,21 @@ pub fn end(
 }
 
 /// For when the ledger refuses a plan, although nobody has changed the row: a run of this due time
-/// and try is on record, from a time when the ledger's clock was wrong. It is not run again.
+/// and try is on record, from a time when the ledger's clock was wrong. It is not run again. Where
+/// that is refused as well, the run that has crashed is not on record any more.
 pub fn pass_over(job: &JobSettings, plan: JobPlan) -> JobPlan {
-    let JobPlan { mut row, skipped, crashed, .. } = plan;
-    let due = match plan.step {
+    let JobPlan { mut row, skipped, crashed, step, .. } = plan;
+    let due = match step {
         JobStep::Run { due, .. } => Some(due),
         _ => skipped.last().map(|skip| skip.last_due),
     };
-    let due = due.max(row.next_due);
-    if let Some(due) = due {
+    let crashed = crashed.filter(|_| due.is_some());
+    if let Some(due) = due.max(row.next_due.filter(|_| due.is_some())) {
         set_done(job, &mut row, due);
     }
     let next = row.next_due.unwrap_or(SystemTime::UNIX_EPOCH) + delay(job);
-    JobPlan { row, skipped: Vec::new(), crashed, changed: true, step: JobStep::NotBefore(next) }
+    let skipped = Vec::new();
+    JobPlan { row, skipped, crashed, changed: true, step: JobStep::NotBefore(next) }
 }
 
 /// How long after its times a job starts: of `splay`, the part that its name gives.
@@ -266,7 +268,7 @@ impl<'a> Planner<'a> {
         }
         let Some(due) = self.row.next_due else { return self.start_anew() };
         let is_wrong = match job.schedule.interval() {
-            Some(interval) => due > now + interval,
+            Some(interval) => due > now + interval + ON_TIME,
             None => {
                 let was_ahead = self.row.seen_at > now + CLOCK_WAS_AHEAD;
                 // No time of the schedule: the time zone has other rules by now.
@@ -280,7 +282,7 @@ impl<'a> Planner<'a> {
             true => job.schedule.next_after(now),
             false => now + wait(job, self.row.next_try.saturating_sub(1)),
         };
-        if self.row.retry_at.is_some_and(|at| at > longest) {
+        if self.row.retry_at.is_some_and(|at| at > longest + ON_TIME) {
             self.row.retry_at = Some(longest);
         }
     }

@@ -88,9 +88,26 @@ fn hours_that_ran_under_a_clock_that_was_ahead() {
         assert!(matches!(refused.step, JobStep::Run { try_no: 1, .. }), "{backfill}");
         let passed = plan::pass_over(&job, refused);
         assert!(passed.changed);
+        let again = plan::pass_over(&job, passed.clone());
+        assert_eq!(again.row, passed.row, "once is enough");
         world.take(passed);
         assert_eq!(world.next("a"), "2026-05-03 13:00", "{backfill}");
     }
+}
+
+/// Somebody has deleted the rows of runs, also that of the one that is open.
+#[test]
+fn a_crashed_run_that_is_not_on_record_any_more() {
+    let mut world = World::new(HOURLY, "2026-05-01 11:30");
+    world.at("2026-05-01 12:00").tick();
+    world.runs.clear();
+    let plan = world.at("2026-05-01 13:00").plan("a", LockSight::Ours);
+    let passed = plan::pass_over(&world.job("a"), plan);
+    assert!(passed.crashed.is_some(), "it may be there");
+    let passed = plan::pass_over(&world.job("a"), passed);
+    assert_eq!(passed.crashed, None);
+    world.take(passed);
+    assert_eq!(world.next("a"), "2026-05-01 14:00");
 }
 
 #[test]

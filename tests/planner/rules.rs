@@ -350,6 +350,25 @@ fn a_dependency_has_succeeded_for_the_same_time() {
     assert_eq!(world.plan("j", LockSight::NotOurs).step, disabled);
 }
 
+/// What it waited for is the reason as long as somebody looked; afterwards nobody knows.
+#[test]
+fn waiting_is_no_absence() {
+    let text = "[k]\nschedule = \"0 3 * * *\"\n\
+                [j]\nschedule = \"*/10 * * * *\"\ndepends_on = [\"k\"]";
+    let mut world = World::new(text, "2026-05-01 12:05");
+    world.at("2026-05-01 12:10").tick();
+    world.at("2026-05-01 12:20").tick();
+    assert_eq!(world.story("j"), ["skipped_dependency 2026-05-01 12:10"]);
+    world.at("2026-05-01 18:20").tick();
+    assert_eq!(
+        world.story("j")[1..],
+        [
+            "skipped_dependency 2026-05-01 12:20 to 2026-05-01 13:00, 5 times",
+            "skipped_missed 2026-05-01 13:10 to 2026-05-01 18:10, 31 times",
+        ]
+    );
+}
+
 #[test]
 fn a_dependency_with_every_is_not_overdue() {
     let text = "[k]\nevery = \"1h\"\n[j]\nschedule = \"30 * * * *\"\ndepends_on = [\"k\"]";
@@ -451,6 +470,15 @@ fn a_forced_run_takes_what_is_due_or_is_an_extra_one() {
     assert!(world.take(plan));
     world.succeed("a");
     assert_eq!(world.row("a").next_due, Some(utc("2026-05-03 03:00")));
+    // It does not make older what the job has done.
+    world.at("2026-05-04 12:00");
+    let row = plan::resume(world.row("a"), world.now);
+    world.write(row, Vec::new(), None);
+    world.run_all();
+    let plan = force(&world, Some((utc("2026-05-02 03:00"), 3))).unwrap();
+    world.take(plan);
+    world.succeed("a");
+    assert_eq!(world.row("a").last_success_due, Some(utc("2026-05-04 03:00")));
     let error = force(&world, Some((utc("2026-05-02 04:00"), 0))).unwrap_err();
     assert_eq!(
         error,

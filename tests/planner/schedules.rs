@@ -105,6 +105,36 @@ fn lord_howe() {
     assert_eq!(spring("*/15 * * * *").len(), 8);
 }
 
+/// Whatever moment one asks at, also in an hour that comes twice: the newest time and the next one
+/// are neighbours in the list of all.
+#[test]
+fn the_newest_and_the_next_of_any_moment() {
+    let zones = [
+        ("Europe/London", "2026-03-28 12:00"),
+        ("Europe/London", "2026-10-24 12:00"),
+        ("Antarctica/Troll", "2026-03-28 12:00"),
+        ("Antarctica/Troll", "2026-10-24 12:00"),
+        ("Australia/Lord_Howe", "2026-04-04 03:00"),
+        ("Australia/Lord_Howe", "2026-10-03 03:00"),
+    ];
+    for (zone, begin) in zones {
+        for text in ["30 1 * * *", "*/20 1,2 * * *", "0 * * * *", "*/10 * * * *", "45 1 * * *"] {
+            let (schedule, begin) = (cron(text, zone), utc(begin));
+            let mut all = vec![schedule.newest_until(begin).expect("a time")];
+            while all[all.len() - 1] < begin + Duration::from_secs(2 * 86_400) {
+                all.push(schedule.next_after(all[all.len() - 1]));
+            }
+            for step in 0..24 * 12 {
+                let at = begin + Duration::from_secs(step * 300);
+                let next = all.partition_point(|time| *time <= at);
+                let told = (schedule.newest_until(at), schedule.next_after(at));
+                let context = || format!("{schedule} at {}", shown(at));
+                assert_eq!(told, (Some(all[next - 1]), all[next]), "{}", context());
+            }
+        }
+    }
+}
+
 /// Every day has each of its times once, over all changes of ten years in zones with odd ones.
 #[test]
 fn a_daily_time_comes_once_a_day() {
