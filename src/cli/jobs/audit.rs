@@ -129,7 +129,10 @@ fn removed(
     ledger: &dyn AnyLedger,
     until: Instant,
 ) -> Result<Result<(), String>, String> {
-    let name = jobs::lock_name(&row.name)?;
+    let Ok(name) = jobs::lock_name(&row.name) else {
+        // Nobody can have such a lock, nor such a job.
+        return remove(row, ledger, until);
+    };
     let holder = LockHolder {
         host: host_name(),
         pid: std::process::id(),
@@ -145,10 +148,18 @@ fn removed(
             return Ok(Err(format!("its lock is held: {}", lock::described(&rows))));
         }
     };
-    let removed = ledger.remove_job(&row.name, row.revision, until);
+    let removed = remove(row, ledger, until);
     // Should this fail, the lease runs out.
     let _ = ledger.release_lock(&claim, until);
-    Ok(match removed.map_err(told)? {
+    removed
+}
+
+fn remove(
+    row: &JobRow,
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) -> Result<Result<(), String>, String> {
+    Ok(match ledger.remove_job(&row.name, row.revision, until).map_err(told)? {
         true => Ok(()),
         false => Err("it has changed meanwhile; ask again".to_owned()),
     })

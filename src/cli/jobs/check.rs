@@ -3,15 +3,18 @@
 //! from telling is UNKNOWN, with 3.
 
 use std::path::Path;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::{CommandOutcome, TIME, configured, open, told};
+use super::{CommandOutcome, configured, open, told};
 use crate::config::{Config, JobSettings};
 use crate::duration::brief;
 use crate::exit::{PluginStatus, Verdict};
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
 use crate::service::Adapters;
 use crate::text;
+
+/// What the question may take: a monitoring system waits for 10 s.
+const TIME: Duration = Duration::from_secs(8);
 
 /// How many jobs that are well are named.
 const NAMED: usize = 5;

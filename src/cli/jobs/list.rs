@@ -55,7 +55,7 @@ fn cells(
     now: SystemTime,
 ) -> Vec<String> {
     vec![
-        row.name.clone(),
+        text::one_line(&row.name).into_owned(),
         state.as_str().to_owned(),
         last(row, now),
         next,

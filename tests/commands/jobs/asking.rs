@@ -155,6 +155,23 @@ fn an_audit_finds_where_ledger_and_configuration_differ() {
     assert_eq!((&json[3]["job"], &json[3]["kind"]), (&"old".into(), &"ghost".into()));
 }
 
+/// As only somebody else can have written them.
+#[test]
+fn ghosts_with_odd_names_are_told_on_a_line_and_can_be_removed() {
+    let office = Office::new();
+    office.all_well();
+    for name in ["", " a\nb\u{1b}[31m ", &"x".repeat(300)] {
+        let row = JobRow { name: name.to_owned(), revision: 0, ..office.row("purge") };
+        office.put(&row, &[]);
+    }
+    assert_eq!(office.jobs(&["list"]).out.lines().count(), 7);
+    assert!(!office.jobs(&["list"]).out.contains('\u{1b}'));
+    let audit = office.jobs(&["audit", "--remove-ghosts"]);
+    assert_eq!((audit.status, audit.out.lines().count()), (Some(0), 3), "{audit:?}");
+    assert!(!audit.out.contains('\u{1b}'));
+    assert_eq!(office.ledger.jobs(soon()).expect("jobs").jobs.len(), 3);
+}
+
 #[test]
 fn ghosts_are_removed_with_their_runs_unless_their_lock_is_held() {
     let office = Office::new();

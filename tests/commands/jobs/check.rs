@@ -163,6 +163,20 @@ fn more_than_five_that_are_well_are_a_number() {
     says(&Office::with(&many), &[], 0, "JOBS OK: 50 jobs ok | failed=0;0;1 overdue=0");
 }
 
+/// A monitoring system gives its plugins 10 s.
+#[test]
+fn a_ledger_that_hangs_is_unknown_in_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let url = format!("postgres://onedrop@127.0.0.1:{port}/onedrop?sslmode=disable");
+    let office = Office::with(&format!("[ledger]\nurl = \"{url}\"\n{JOBS}"));
+    let began = Instant::now();
+    let ended = office.jobs(&["check"]);
+    assert!(ended.out.starts_with("JOBS UNKNOWN: ledger: cannot be reached"), "{ended:?}");
+    assert_eq!((ended.status, ended.out.lines().count()), (Some(3), 1));
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
 #[test]
 fn what_keeps_it_from_telling_is_unknown() {
     let office = Office::new();
