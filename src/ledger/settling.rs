@@ -35,7 +35,7 @@ pub trait Settling: Send + Sync {
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
     /// Puts on record, durably, that the sender's own copy, `receipt`, stands for ours: the copy is
-    /// placed, needs no second look, and what was kept of it goes. False, and nothing changed, where
+    /// placed, needs no second look, and what was kept of it goes. False, and nothing changed, if
     /// the row's epoch is not the claim's any more, or its receipt not `was` (`None`: it is not
     /// placed). Made again after a lost answer: true.
     fn leave_to_sender(
