@@ -68,7 +68,7 @@ pub fn tick(
         runs: Vec::new(),
         tried: BTreeMap::new(),
         has_failed: false,
-        has_started: false,
+        has_added: false,
         has_told_of_clocks: false,
     };
     let mut next = Instant::now();
@@ -160,7 +160,7 @@ struct Tick<'a> {
     /// what has not changed.
     tried: BTreeMap<String, (Option<i64>, Instant)>,
     has_failed: bool,
-    has_started: bool,
+    has_added: bool,
     has_told_of_clocks: bool,
 }
 
@@ -215,7 +215,7 @@ impl Tick<'_> {
     /// Puts on record what needs no run: that the job was seen, and times that are skipped. Where
     /// another host has been quicker, it has done the same.
     fn note(
-        &self,
+        &mut self,
         plan: JobPlan,
         seen: Option<i64>,
         rows: &mut [JobRow],
@@ -228,6 +228,7 @@ impl Tick<'_> {
         let value = RandomValue::default();
         let change = JobChange { seen, value, row, added, ended: None };
         let is_made = self.ledger.change_job(&change, until)?;
+        self.has_added |= is_made && !plan.skipped.is_empty();
         for skip in plan.skipped.iter().filter(|_| is_made) {
             let (job, count) = (&skip.job, skip.occurrences);
             tracing::warn!("job {job}: {count} of its times skipped: {}", skip.reason);
@@ -249,7 +250,7 @@ impl Tick<'_> {
         self.tried.insert(job.to_owned(), (revision, Instant::now()));
         match self.program.start(&["jobs", "run", "--by-tick", job]) {
             Ok(process) => {
-                self.has_started = true;
+                self.has_added = true;
                 self.runs.push(JobProcess { job: job.to_owned(), process, is_ended: false });
             }
             Err(error) => {
@@ -291,7 +292,7 @@ impl Tick<'_> {
 
     /// Takes old runs off the record, where new ones have come.
     fn prune(&self) {
-        if !self.has_started {
+        if !self.has_added {
             return;
         }
         let kept =
