@@ -1,18 +1,25 @@
 //! The processes below one, by /proc (proc(5)): also those that left its process group or session.
 //! The process that asks is a subreaper (PR_SET_CHILD_SUBREAPER), so that one whose parent has
-//! ended is still below it. A process that is made meanwhile is met at the next round.
+//! ended is still below it. A process that is made meanwhile is met at the next round. A number may
+//! be given anew while the processes are read, so each is looked at once more before its signal.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
-/// Sends `signal` to every process below this one but `spared`. One that ends in this moment, or is
+/// Sends `signal` to every process below this one. One that ends in this moment, or is
 /// another user's, is passed over.
-pub(super) fn signal_all(signal: Signal, spared: Option<Pid>) {
-    for pid in below(getpid()).into_iter().filter(|pid| Some(*pid) != spared) {
-        let _ = kill(pid, signal);
+pub(super) fn signal_all(signal: Signal) {
+    let own = getpid();
+    let found = below(own);
+    // A parent may have ended by this very signal: then the child is this process's.
+    let known: HashSet<Pid> = found.iter().copied().chain([own]).collect();
+    for pid in found {
+        if parent_of(pid).is_some_and(|parent| known.contains(&parent)) {
+            let _ = kill(pid, signal);
+        }
     }
 }
 

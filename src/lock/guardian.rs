@@ -288,7 +288,7 @@ impl<'a> Guardian<'a> {
             Stage::Running => ends_at,
             Stage::Ending { kill_at } => (*kill_at).min(killed_at),
             Stage::Killing { pause, gives_up_at } => {
-                signal_all(Signal::SIGKILL, None);
+                signal_all(Signal::SIGKILL);
                 let next = (now + *pause).min(*gives_up_at);
                 *pause = (*pause * 2).min(KILL_PAUSE.1);
                 next
@@ -300,9 +300,9 @@ impl<'a> Guardian<'a> {
     fn end(&mut self, now: Duration) {
         if self.stage == Stage::Running {
             self.stage = Stage::Ending { kill_at: now + self.plan.terms.grace };
-            signal_all(Signal::SIGTERM, None);
+            signal_all(Signal::SIGTERM);
             // One that is stopped hears it only when it goes on.
-            signal_all(Signal::SIGCONT, None);
+            signal_all(Signal::SIGCONT);
         }
     }
 

@@ -435,7 +435,7 @@ impl<'a> Wrapper<'a> {
         let end = since_boot().map_or(trust, |now| survives_until(now, trust));
         let mut pause = Duration::from_millis(5);
         loop {
-            signal_all(Signal::SIGKILL, None);
+            signal_all(Signal::SIGKILL);
             if !has_children() || since_boot().is_ok_and(|now| now > end) {
                 return;
             }
