@@ -2,7 +2,11 @@
 //! names of their tests: what each asserts, or what was found wrong with it. Those of two processes
 //! at once are in `twice.rs`, those of configurations in `fixtures/config`.
 
+use std::collections::BTreeMap;
+
+use onedrop::exit::PluginStatus;
 use onedrop::jobs::plan::{self, JobStep, LockSight};
+use onedrop::jobs::standing::{JobStanding, JobsSeen};
 use onedrop::ledger::JobOutcome;
 
 use crate::world::{World, jobs, shown, utc};
@@ -295,4 +299,50 @@ fn a_busy_job_does_not_end_the_pass() {
     assert_eq!(world.at("2026-05-01 12:01").tick(), ["a", "b"]);
     world.succeed("b");
     assert_eq!(world.at("2026-05-01 12:02").tick(), ["b"]);
+}
+
+/// How jobs stand for a monitoring system; the lines are in `tests/commands/jobs/check.rs`.
+fn nagios(world: &World) -> PluginStatus {
+    let (now, rows, holders) = (world.now, world.rows.clone(), BTreeMap::new());
+    let seen = JobsSeen { now, rows, holders };
+    let all = world.jobs.iter().map(|job| JobStanding::of(job, &world.jobs, &seen).status());
+    all.max().expect("a job")
+}
+
+/// test_nagios_ok
+#[test]
+fn nagios_ok() {
+    let text = "[basic]\nschedule = \"@daily\"\n[foo]\nschedule = \"@daily\"";
+    let mut world = World::new(text, "2026-05-01 12:00");
+    world.at("2026-05-02 00:00").run_all();
+    assert_eq!(nagios(&world), PluginStatus::Ok);
+}
+
+/// test_nagios_warning: a job that makes up for all has failed once; the second failure is
+/// critical.
+#[test]
+fn nagios_warning() {
+    let text = "[basic]\nschedule = \"@daily\"\n\
+                [trouble]\nschedule = \"@daily\"\nbackfill = \"all\"";
+    let mut world = World::new(text, "2026-05-01 12:00");
+    assert_eq!(world.at("2026-05-02 00:00").tick(), ["basic", "trouble"]);
+    world.succeed("basic");
+    world.fail("trouble");
+    assert_eq!(nagios(&world), PluginStatus::Warning);
+    assert_eq!(world.at("2026-05-02 00:05").tick(), ["trouble"]);
+    world.fail("trouble");
+    assert_eq!(nagios(&world), PluginStatus::Critical);
+}
+
+/// test_nagios_critical, test_nagios_multiple_messages
+#[test]
+fn nagios_critical() {
+    let text = "[basic]\nschedule = \"@daily\"\n[trouble]\nschedule = \"@daily\"";
+    let mut world = World::new(text, "2026-05-01 12:00");
+    world.at("2026-05-02 00:00").tick();
+    world.succeed("basic");
+    world.fail("trouble");
+    assert_eq!(nagios(&world), PluginStatus::Critical);
+    world.at("2026-05-02 00:05").run_all();
+    assert_eq!(nagios(&world), PluginStatus::Ok);
 }
