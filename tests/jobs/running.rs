@@ -59,7 +59,7 @@ fn the_command_knows_for_which_time_it_runs() {
     let script = "env | grep ^ONEDROP_JOB | sort >>seen; echo >>seen; umask >mask; cat; tty; \
                   echo \"$ONEDROP_LOCK_TOKEN $ONEDROP_CONFIG $1\" >lock; [ ! -e fail ]";
     let site = JobSite::new(&format!(
-        "[jobs.\"a.b\"]\ncommand = [\"sh\", \"-c\", '''{script}''', \"sh\"]\nevery = \"1s\"\n\
+        "[jobs.\"a.b\"]\ncommand = [\"sh\", \"-c\", '''{script}''', \"sh\"]\nevery = \"1h\"\n\
          retry = \"1s\"\n"
     ));
     site.touch("fail");
