@@ -51,22 +51,22 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
         }
-        CliCommand::Migrate => load(config)
+        CliCommand::Migrate => load_despite_jobs(config)
             .and_then(|loaded| migrate::run(&loaded, adapters))
             .map(CommandOutcome::done),
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
         CliCommand::Trace(args) => {
-            load(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
+            load_despite_jobs(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
         }
         CliCommand::Verify(args) => {
-            load(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
+            load_despite_jobs(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
         }
         CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
         CliCommand::Settle(args) => {
-            load(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
+            load_despite_jobs(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
         }
         CliCommand::Lock(args) => {
-            load(config).and_then(|loaded| lock::run(args, &loaded, adapters))
+            load_despite_jobs(config).and_then(|loaded| lock::run(args, &loaded, adapters))
         }
     };
     let failed = |err| CommandOutcome { out: String::new(), err, verdict: Verdict::Failed };
@@ -98,6 +98,11 @@ fn load(config: Option<&Path>) -> Result<Loaded, String> {
     Config::load(config).map_err(|errors| errors.to_string())
 }
 
+/// For what runs no jobs.
+fn load_despite_jobs(config: Option<&Path>) -> Result<Loaded, String> {
+    Config::load_despite_jobs(config).map_err(|errors| errors.to_string())
+}
+
 /// The time that `--since` names.
 fn since(text: &str) -> Result<SystemTime, String> {
     crate::verify::since(text, SystemTime::now()).ok_or_else(|| {
@@ -125,7 +130,7 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     match (asks, is_fed_by_postfix()) {
         (true, true) => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         (true, false) => exit::end_command(&text, "", Verdict::Done),
-        (false, by_postfix) if command_of(argv).is_some_and(|word| word == "with-lock") => {
+        (false, by_postfix) if words_of(argv).next().is_some_and(|word| word == "with-lock") => {
             with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
         }
         (false, false) if jobs::is_check(argv) => {
@@ -139,17 +144,19 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     }
 }
 
-/// The command's name, wherever `--config` stands.
-fn command_of(argv: &[OsString]) -> Option<&OsString> {
+/// The command's name, and what follows it but options, wherever `--config` stands.
+fn words_of(argv: &[OsString]) -> impl Iterator<Item = &OsString> {
     let mut words = argv.iter().skip(1);
-    loop {
-        let word = words.next()?;
-        if word == "--config" {
-            words.next();
-        } else if !word.as_encoded_bytes().starts_with(b"-") {
-            return Some(word);
+    std::iter::from_fn(move || {
+        loop {
+            let word = words.next()?;
+            if word == "--config" {
+                words.next();
+            } else if !word.as_encoded_bytes().starts_with(b"-") {
+                return Some(word);
+            }
         }
-    }
+    })
 }
 
 fn setup_failure(text: String) -> Outcome {

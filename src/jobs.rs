@@ -3,6 +3,7 @@
 //! [`lock_name`]; state and history are rows of the ledger. [`plan`] says what is to be done
 //! about a job, [`run`] and [`tick`] do it, [`standing`] says how jobs are.
 
+use crate::ledger::LockRow;
 use crate::lock_name::LockName;
 
 pub mod own_program;
@@ -23,7 +24,9 @@ pub fn lock_name(job: &str) -> Result<LockName, String> {
     format!("{LOCKS}{job}").parse()
 }
 
-/// The job that runs under this lock.
-pub fn job_of(lock: &LockName) -> Option<&str> {
-    lock.as_str().strip_prefix(LOCKS)
+/// The job whose lock this row is, if anybody holds it. A run takes slot 1; other slots are those
+/// of commands that were started with more.
+pub fn held_job(row: &LockRow) -> Option<&str> {
+    let job = row.name.as_str().strip_prefix(LOCKS)?;
+    (row.slot == 1 && row.left.is_some()).then_some(job)
 }

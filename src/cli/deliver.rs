@@ -85,7 +85,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     };
     crate::telemetry::start();
     let mut request = Request::of(args);
-    let result = match Config::load(config) {
+    let result = match Config::load_despite_jobs(config) {
         Ok(loaded) => {
             let limits = &loaded.config.limits;
             let deadline = Deadline::new(

@@ -46,7 +46,7 @@ pub(super) fn run(
     match args.command {
         JobsCommand::Check { names } => Ok(check::run(&names, config, adapters)),
         JobsCommand::Run(args) => run::run(args, config, adapters, umask),
-        JobsCommand::Tick => tick::run(config, adapters, umask),
+        JobsCommand::Tick { by_server } => tick::run(by_server, config, adapters, umask),
         JobsCommand::List { json } => {
             asking(&|jobs, ledger, until| list::run(jobs, ledger, json, until))
         }
@@ -77,8 +77,9 @@ type Asking<'a> =
 
 /// Whether these words ask for `jobs check`, whatever else is wrong with them.
 pub(super) fn is_check(argv: &[OsString]) -> bool {
-    super::command_of(argv).is_some_and(|word| word == "jobs")
-        && argv.iter().any(|word| word == "check")
+    let mut words = super::words_of(argv);
+    words.next().is_some_and(|word| word == "jobs")
+        && words.next().is_some_and(|word| word == "check")
 }
 
 fn open(loaded: &Loaded, adapters: Adapters) -> Result<Arc<dyn AnyLedger>, String> {

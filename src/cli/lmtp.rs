@@ -71,7 +71,9 @@ pub(super) fn run(
 
 fn tick_if_wanted(ticker: &Ticker, loaded: &Loaded) {
     let jobs = &loaded.config.jobs;
-    ticker.want(jobs.run_in == RunIn::Server && !jobs.jobs.is_empty());
+    // What is wrong with them its ticks tell, until it is mended.
+    let has_any = !jobs.jobs.is_empty() || !loaded.job_problems.is_empty();
+    ticker.want(jobs.run_in == RunIn::Server && has_any);
 }
 
 /// SIGTERM and SIGINT stop the server and its jobs, SIGHUP has it read its configuration again.
@@ -91,6 +93,9 @@ fn catch_signals(program: OwnProgram) -> io::Result<(Control, Ticker)> {
 fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, String> {
     for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
+    }
+    for problem in &loaded.job_problems {
+        tracing::error!("configuration: {problem}; until that is mended this host runs no job");
     }
     let service = Service::new(loaded, adapters).map_err(|failure| failure.to_string())?;
     let service = Arc::new(service);
@@ -141,7 +146,7 @@ fn store_answers(store: &StoreUrl) -> io::Result<()> {
 
 /// The configuration, with what systemd and the command line say in its place.
 fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<Loaded, String> {
-    let mut loaded = super::load(config)?;
+    let mut loaded = super::load_despite_jobs(config)?;
     let lmtp = &mut loaded.config.lmtp;
     if has_listeners {
         lmtp.listen.clear();

@@ -61,7 +61,7 @@ fn run_under_lock(
     is_for_mail: bool,
 ) -> Result<LockEnding, String> {
     let terms = LockTerms::new(args.ttl, args.grace)?;
-    let loaded = super::load(config)?;
+    let loaded = super::load_despite_jobs(config)?;
     let ledger = (adapters.ledger)(&loaded, ONE).map_err(|error| format!("ledger: {error}"))?;
     telemetry::start();
     let mut command = args.command.into_iter();

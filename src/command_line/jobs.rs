@@ -50,7 +50,11 @@ pub enum JobsCommand {
     Run(JobsRunArgs),
     /// Run every job that is due, look again when one has ended and each minute while any runs;
     /// exits 1 if one has failed
-    Tick,
+    Tick {
+        /// `onedrop lmtp` has started it
+        #[arg(long, hide = true)]
+        by_server: bool,
+    },
     /// Compare the ledger with the configuration, a line per finding; exits 1 if there is one
     Audit {
         /// Take jobs off the record, with their runs, that the configuration does not have

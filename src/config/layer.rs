@@ -39,6 +39,8 @@ impl Source for Layer {
 pub(super) struct Reading {
     pub layers: Vec<Layer>,
     pub problems: Vec<Problem>,
+    /// Those of `[jobs]` and of jobs, without which mail can be delivered.
+    pub job_problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
     /// What the layers so far say of jobs, later ones over earlier ones.
     pub jobs: JobTables,
@@ -81,6 +83,11 @@ impl Reading {
         self.problems.push(Problem { origin, text });
     }
 
+    /// Puts the problems since there were so many aside, as those of jobs.
+    pub(super) fn set_aside(&mut self, before: usize) {
+        self.job_problems.extend(self.problems.drain(before..));
+    }
+
     /// A problem with the value of the key of this full name, which is thereby unknown.
     pub(super) fn refuse(&mut self, full: &str, origin: Origin, why: &str) {
         self.refused.push(full.to_owned());
@@ -115,7 +122,11 @@ pub(super) fn read(text: &str, order: usize, path: &Arc<Path>, reading: &mut Rea
         file.syntax_error(&error);
     }
     for (section, keys) in table.get_ref() {
+        let before = file.reading.problems.len();
         file.section(section, keys);
+        if section.get_ref() == jobs::SECTION {
+            file.reading.set_aside(before);
+        }
     }
 }
 

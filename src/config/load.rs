@@ -30,6 +30,9 @@ const LARGEST: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
+    /// What is wrong with jobs, of which `config` then has none; only by
+    /// [`Config::load_despite_jobs`].
+    pub job_problems: Vec<Problem>,
     /// What works but is probably not meant, in the order of its origin.
     pub warnings: Vec<Problem>,
     /// The files it was read from, in order.
@@ -60,6 +63,14 @@ impl Config {
         Self::load_from(explicit, std::env::vars_os())
     }
 
+    /// As [`Config::load`], for what runs no jobs: what is wrong with them is no error.
+    ///
+    /// # Errors
+    /// As [`Config::load`], for all but `[jobs]` and `[jobs.NAME]`.
+    pub fn load_despite_jobs(explicit: Option<&Path>) -> Result<Loaded, ConfigErrors> {
+        read_all(explicit, std::env::vars_os(), JobMistakes::AreSetAside)
+    }
+
     /// As [`Config::load`], with an environment given by the caller.
     ///
     /// # Errors
@@ -68,51 +79,76 @@ impl Config {
         explicit: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
-        let environment: Vec<_> = environment.collect();
-        let path_in = |name: &str| {
-            let set = environment.iter().rfind(|(known, _)| known == name);
-            set.filter(|(_, path)| !path.is_empty()).map(|(_, path)| PathBuf::from(path))
-        };
-        let mut reading = Reading::default();
-        let (main, chosen_by) = match (explicit, path_in("ONEDROP_CONFIG")) {
-            (Some(path), _) => (path.to_owned(), "named by --config"),
-            (None, Some(path)) => (path, "named by ONEDROP_CONFIG"),
-            (None, None) => {
-                (DEFAULT_FILE.into(), "the default; --config or ONEDROP_CONFIG names another")
-            }
-        };
-        let beside = conf_d(&main, &mut reading);
-        let files: Vec<PathBuf> = std::iter::once(main).chain(beside).collect();
-        for (order, file) in files.iter().enumerate() {
-            let path: Arc<Path> = Arc::from(file.as_path());
-            match read(file) {
-                Ok(text) => layer::read(&text, order, &path, &mut reading),
-                Err((line, why)) => {
-                    let is_main = order == 0 && line == 0;
-                    let how = if is_main { format!(" ({chosen_by})") } else { String::new() };
-                    let origin = Origin::File { order, path, line, column: line.min(1) };
-                    reading.unreadable(origin, why + &how);
-                }
-            }
-        }
-        variables::read(&environment, &mut reading);
-        let mut config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
-            // The schema has accepted each value, so this is our own mistake; it must not pass for
-            // a default.
-            let text = format!("the layers do not fit together: {error}");
-            reading.unreadable(Origin::Default, text);
-            Config::default()
-        });
-        config.jobs.jobs = job_rules::read(&config.jobs.timezone, &mut reading);
-        // systemd.exec(5), "Credentials"
-        let credentials = path_in("CREDENTIALS_DIRECTORY");
-        let passwords = rules::check(&config, credentials.as_deref(), &mut reading);
-        if !reading.problems.is_empty() {
-            return Err(ConfigErrors::new(reading.problems));
-        }
-        reading.warnings.sort();
-        Ok(Loaded { config, warnings: reading.warnings, files, passwords })
+        read_all(explicit, environment, JobMistakes::Count)
     }
+}
+
+/// Whether what is wrong with jobs keeps the configuration from being used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JobMistakes {
+    Count,
+    AreSetAside,
+}
+
+fn read_all(
+    explicit: Option<&Path>,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    mistakes: JobMistakes,
+) -> Result<Loaded, ConfigErrors> {
+    let environment: Vec<_> = environment.collect();
+    let path_in = |name: &str| {
+        let set = environment.iter().rfind(|(known, _)| known == name);
+        set.filter(|(_, path)| !path.is_empty()).map(|(_, path)| PathBuf::from(path))
+    };
+    let mut reading = Reading::default();
+    let (main, chosen_by) = match (explicit, path_in("ONEDROP_CONFIG")) {
+        (Some(path), _) => (path.to_owned(), "named by --config"),
+        (None, Some(path)) => (path, "named by ONEDROP_CONFIG"),
+        (None, None) => {
+            (DEFAULT_FILE.into(), "the default; --config or ONEDROP_CONFIG names another")
+        }
+    };
+    let beside = conf_d(&main, &mut reading);
+    let files: Vec<PathBuf> = std::iter::once(main).chain(beside).collect();
+    for (order, file) in files.iter().enumerate() {
+        let path: Arc<Path> = Arc::from(file.as_path());
+        match read(file) {
+            Ok(text) => layer::read(&text, order, &path, &mut reading),
+            Err((line, why)) => {
+                let is_main = order == 0 && line == 0;
+                let how = if is_main { format!(" ({chosen_by})") } else { String::new() };
+                let origin = Origin::File { order, path, line, column: line.min(1) };
+                reading.unreadable(origin, why + &how);
+            }
+        }
+    }
+    variables::read(&environment, &mut reading);
+    let mut config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
+        // The schema has accepted each value, so this is our own mistake; it must not pass for
+        // a default.
+        let text = format!("the layers do not fit together: {error}");
+        reading.unreadable(Origin::Default, text);
+        Config::default()
+    });
+    let before = reading.problems.len();
+    config.jobs.jobs = job_rules::read(&config.jobs.timezone, &mut reading);
+    reading.set_aside(before);
+    // systemd.exec(5), "Credentials"
+    let credentials = path_in("CREDENTIALS_DIRECTORY");
+    let passwords = rules::check(&config, credentials.as_deref(), &mut reading);
+    let Reading { mut problems, mut job_problems, mut warnings, .. } = reading;
+    if !job_problems.is_empty() {
+        config.jobs.jobs.clear();
+    }
+    if mistakes == JobMistakes::Count {
+        problems.append(&mut job_problems);
+    }
+    if !problems.is_empty() {
+        return Err(ConfigErrors::new(problems));
+    }
+    warnings.sort();
+    job_problems.sort();
+    Ok(Loaded { config, job_problems, warnings, files, passwords })
 }
 
 /// The text of a file, or the line that keeps it from being read (0: the file as a whole) and why.

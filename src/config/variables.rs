@@ -33,24 +33,35 @@ pub(super) fn read(environment: &[(OsString, OsString)], reading: &mut Reading) 
             }
             continue;
         };
-        let key = match find(path) {
-            Ok(key) => key,
-            Err(why) => {
-                reading.problem(origin, why);
-                continue;
-            }
-        };
-        if let Some((other, _)) = seen.iter().find(|(_, full)| *full == key.full) {
-            reading.refuse(key.full, origin, &format!("is also set by {other}"));
-            continue;
+        let before = reading.problems.len();
+        match find(path) {
+            Ok(key) => match seen.iter().find(|(_, full)| *full == key.full) {
+                Some((other, _)) => {
+                    reading.refuse(key.full, origin, &format!("is also set by {other}"));
+                }
+                None => {
+                    seen.push((name, key.full));
+                    set(key, value, origin, reading);
+                }
+            },
+            Err(why) => reading.problem(origin, why),
         }
-        seen.push((name, key.full));
-        let value = value.to_str().ok_or_else(|| "the value is not UTF-8".to_owned());
-        match value.and_then(|value| key.untyped_value(value)) {
-            Ok(value) => reading.set(key, value, origin),
-            Err(why) => reading.refuse(key.full, origin, &why),
+        if section_of(path) == jobs::SECTION {
+            reading.set_aside(before);
         }
     }
+}
+
+fn set(key: &'static Key, value: &OsString, origin: Origin, reading: &mut Reading) {
+    let value = value.to_str().ok_or_else(|| "the value is not UTF-8".to_owned());
+    match value.and_then(|value| key.untyped_value(value)) {
+        Ok(value) => reading.set(key, value, origin),
+        Err(why) => reading.refuse(key.full, origin, &why),
+    }
+}
+
+fn section_of(path: &str) -> String {
+    path.split(SEPARATOR).next().unwrap_or_default().to_ascii_lowercase()
 }
 
 /// The key that a variable's name, without its prefix, stands for.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::job_of;
+use super::held_job;
 use super::plan::{self, JobStep, LockSight, ON_TIME};
 use crate::config::{Backfill, JobSettings};
 use crate::exit::PluginStatus;
@@ -39,10 +39,8 @@ impl JobsSeen {
         for _ in 0..READS {
             let mut holders = BTreeMap::new();
             for row in ledger.lock_rows(None, until)? {
-                if row.left.is_some()
-                    && let Some(job) = job_of(&row.name)
-                {
-                    holders.insert(job.to_owned(), row);
+                if let Some(job) = held_job(&row).map(str::to_owned) {
+                    holders.insert(job, row);
                 }
             }
             let JobsOnRecord { now, jobs: rows } = record;

@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-use super::job_of;
+use super::held_job;
 use super::own_program::OwnProgram;
 use super::plan::{self, JobPlan, JobStep, LockSight};
 use crate::config::{JobSettings, JobsSettings};
@@ -36,8 +36,10 @@ const CALLS: Duration = Duration::from_secs(20);
 /// By how much a host's clock may differ from the ledger's.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 const DAY: Duration = Duration::from_secs(86_400);
-/// How many old runs are taken off the record at a time.
+const HOUR: Duration = Duration::from_secs(3600);
+/// How many old runs are taken off the record at a time, and how often at most.
 const PRUNED: u32 = 1000;
+const PRUNINGS: u32 = 100;
 
 /// Reads the configuration.
 pub type ReadJobs<'a> = &'a dyn Fn() -> Result<JobsSettings, String>;
@@ -69,6 +71,7 @@ pub fn tick(
         tried: BTreeMap::new(),
         has_failed: false,
         has_added: false,
+        pruned: None,
         has_told_of_clocks: false,
     };
     let mut next = Instant::now();
@@ -93,6 +96,7 @@ pub fn tick(
                     (MINUTE, Some(error))
                 }
             };
+            tick.prune();
             next = Instant::now() + wait;
         }
         if tick.runs.is_empty() {
@@ -104,7 +108,6 @@ pub fn tick(
             next = Instant::now();
         }
     }
-    tick.prune();
     match (trouble, tick.has_failed) {
         (Some(error), _) => Err(format!("ledger: {error}")),
         (None, true) => Ok(TickEnd::Failed),
@@ -161,6 +164,8 @@ struct Tick<'a> {
     tried: BTreeMap<String, (Option<i64>, Instant)>,
     has_failed: bool,
     has_added: bool,
+    /// When old runs were last taken off the record.
+    pruned: Option<Instant>,
     has_told_of_clocks: bool,
 }
 
@@ -208,8 +213,7 @@ impl Tick<'_> {
             return Ok(BTreeSet::new());
         }
         let locks = self.ledger.lock_rows(None, until)?;
-        let held = locks.iter().filter(|lock| lock.left.is_some());
-        Ok(held.filter_map(|lock| job_of(&lock.name)).map(str::to_owned).collect())
+        Ok(locks.iter().filter_map(held_job).map(str::to_owned).collect())
     }
 
     /// Puts on record what needs no run: that the job was seen, and times that are skipped. Where
@@ -290,15 +294,21 @@ impl Tick<'_> {
         }
     }
 
-    /// Takes old runs off the record, where new ones have come.
-    fn prune(&self) {
-        if !self.has_added {
+    /// Takes old runs off the record, where new ones have come, and not again within an hour.
+    fn prune(&mut self) {
+        if !self.has_added || self.pruned.is_some_and(|at| at.elapsed() < HOUR) {
             return;
         }
+        self.pruned = Some(Instant::now());
         let kept =
             DAY.saturating_mul(u32::try_from(self.settings.keep_runs_days).unwrap_or(u32::MAX));
-        if let Err(error) = self.ledger.prune_job_runs(kept, PRUNED, Instant::now() + CALLS) {
-            tracing::warn!(%error, "old runs stay on record");
+        let until = Instant::now() + CALLS;
+        for _ in 0..PRUNINGS {
+            match self.ledger.prune_job_runs(kept, PRUNED, until) {
+                Ok(count) if count >= u64::from(PRUNED) => {}
+                Ok(_) => return,
+                Err(error) => return tracing::warn!(%error, "old runs stay on record"),
+            }
         }
     }
 

@@ -98,7 +98,7 @@ fn run(program: &OwnProgram, is_wanted: &AtomicBool, stop: &AtomicBool, wakes: &
         if begins || now >= next {
             next = now + MINUTE;
             if tick.is_none() && is_wanted {
-                match program.start(&["jobs", "tick"]) {
+                match program.start(&["jobs", "tick", "--by-server"]) {
                     Ok(child) => tick = Some(child),
                     Err(error) => tracing::warn!(%error, "onedrop jobs tick was not started"),
                 }

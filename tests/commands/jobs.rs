@@ -135,6 +135,10 @@ impl Office {
 
     /// Takes the lock of a job, as its run would.
     fn hold(&self, name: &str) -> LockClaim {
+        self.hold_slot(name, 1)
+    }
+
+    fn hold_slot(&self, name: &str, slot: u32) -> LockClaim {
         let name = format!("jobs/{name}").parse().expect("a name");
         let holder = LockHolder {
             host: "mx1".to_owned(),
@@ -145,7 +149,7 @@ impl Office {
         };
         let owner = RandomValue::default();
         let lease = Duration::from_secs(600);
-        let request = LockRequest { name: &name, slots: &[1], owner, lease, holder: &holder };
+        let request = LockRequest { name: &name, slots: &[slot], owner, lease, holder: &holder };
         match self.ledger.take_lock(&request, soon()).expect("a lock") {
             LockTry::Taken { claim, .. } => claim,
             LockTry::Busy(rows) => panic!("{rows:?}"),

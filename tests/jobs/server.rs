@@ -34,7 +34,7 @@ fn server(site: &JobSite) -> Held {
 fn ticks(server: &Held) -> Vec<Pid> {
     let is_tick = |pid: &Pid| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.ends_with("jobs\0tick\0")
+        line.ends_with("jobs\0tick\0--by-server\0")
     };
     let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");
     let children = threads.flat_map(|thread| {
@@ -63,6 +63,24 @@ fn the_servers_tick_runs_a_job_and_ends_it_when_the_server_drains() {
     let run = site.only_run("j");
     assert_eq!((run.outcome, run.signal), (Some(JobOutcome::Failed), Some(15)), "{run:#?}");
     assert!(!site.is_locked("j"));
+}
+
+/// A tick that waits for its jobs reads the configuration again.
+#[test]
+fn a_tick_of_a_server_that_is_to_tick_no_more_starts_nothing() {
+    let long = job("long", "touch began; while [ ! -e go ]; do sleep 0.02; done", "");
+    let jobs = |run_in: &str, more: &str| format!("[jobs]\nrun_in = \"{run_in}\"\n{long}{more}");
+    let site = JobSite::new(&jobs("server", ""));
+    let mut server = server(&site);
+    assert!(exists(&site.path("began")));
+    site.set_jobs(&jobs("timer", &job("new", "touch new", "")));
+    server.signal(Signal::SIGHUP);
+    site.touch("go");
+    assert!(wait_until(SOON, || ticks(&server).is_empty()));
+    assert_eq!(site.outcomes("long"), [Some(JobOutcome::Ok)], "it went on to its end");
+    assert!(!site.path("new").exists());
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.code(), Some(0));
 }
 
 /// It is there again within a minute, and while it waits for a job there is no second one.

@@ -201,6 +201,27 @@ fn a_tick_works_below_cron() {
     assert_eq!(site.place.text("mask"), "0027\n/etc/postfix\n", "the tick's, not ours");
 }
 
+/// All of them, and while a job still runs.
+#[test]
+fn many_old_runs_are_taken_off_the_record_by_a_tick_that_does_not_end() {
+    let old = job("old", "true", "every = \"1d\"");
+    let site = JobSite::new(&old);
+    assert_eq!(site.tick().code, Some(0));
+    site.sql(
+        "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 3500)
+         INSERT INTO onedrop_job_run (job, due_at, try, triggered_by, epoch, host, pid, started_at,
+             ended_at, outcome, output, reason, last_due_at, occurrences, begin_value)
+         SELECT 'old', n, 1, 'schedule', 1, '', 1, n, n, 'ok', '', '', n, 1, x'' FROM number",
+    );
+    let long = job("long", "while [ ! -e go ]; do sleep 0.02; done", "");
+    site.set_jobs(&format!("{old}{long}"));
+    let mut tick = site.started(&["tick"]);
+    assert!(wait_until(SOON, || site.is_running("long") && site.runs("old").len() == 1));
+    assert!(site.is_running("long"));
+    site.touch("go");
+    assert_eq!(tick.code(), Some(0));
+}
+
 #[test]
 fn old_runs_are_taken_off_the_record() {
     let site = JobSite::new(&format!(

@@ -1,8 +1,9 @@
 //! Wrong input: a sentence that names it, nothing run.
 
-use crate::place::ended;
+use crate::place::{end as end_of, ended};
 use crate::site::{JobSite, job};
 use crate::support::onedrop;
+use crate::support::site::{delivered, run};
 
 #[test]
 fn wrong_words_are_told_and_run_nothing() {
@@ -63,6 +64,38 @@ fn a_ledger_of_another_schema_or_a_wrong_configuration_runs_nothing() {
     assert_eq!(end.code, Some(75), "{end:?}");
     assert!(end.err.contains("/nowhere.toml"), "{end:?}");
     assert!(!site.path("ran").exists());
+}
+
+/// As a host's without that time zone.
+#[test]
+fn a_mistake_in_jobs_keeps_no_mail_from_being_delivered() {
+    let schedule = "command = [\"true\"]\nschedule = \"17 3 * * *\"";
+    let unread = "jobs.x: has schedule and every";
+    for (jobs, says) in [
+        (format!("[jobs.x]\n{schedule}\nevery = \"1h\"\n"), unread),
+        (format!("[jobs]\ntimezone = \"Mars/Olympus\"\n[jobs.x]\n{schedule}\n"), "jobs.timezone"),
+        (format!("[jobs.x]\n{schedule}\ntimezone = \"Mars/Olympus\"\n"), "jobs.x.timezone"),
+        (format!("[jobs]\nrun_inn = \"server\"\n[jobs.x]\n{schedule}\n"), "jobs.run_inn"),
+    ] {
+        let site = JobSite::new("");
+        site.set_jobs(&jobs);
+        let config = &site.place.config;
+        let message = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\nhello\r\n";
+        delivered(config, &["-d", "lisa@gmail.com"], message);
+        site.place.site.inbox_has("lisa", [message]);
+        let end = ended(&mut site.place.with_lock(&["n", "--", "echo", "ran"]));
+        assert_eq!((end.code, &*end.out), (Some(0), "ran\n"), "{end:?}");
+        for (end, code) in [
+            (end_of(run(config, &["check"])), 75),
+            (site.tick(), 75),
+            (site.run(&["x"]), 125),
+            (ended(&mut site.jobs(&["check"])), 3),
+            (ended(&mut site.jobs(&["list"])), 75),
+        ] {
+            assert_eq!(end.code, Some(code), "{end:?}");
+            assert!(format!("{}{}", end.out, end.err).contains(says), "{end:?}");
+        }
+    }
 }
 
 /// There is nothing to do, and no ledger is asked.

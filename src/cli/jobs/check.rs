@@ -76,7 +76,8 @@ fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
     let failed = standings.iter().filter(|one| one.is_failing()).count();
     let overdue = standings.iter().filter(|one| one.overdue.is_some()).count();
     let age = standings.iter().filter_map(|one| one.success_age(now)).max();
-    let mut figures = format!("failed={failed};0;1 overdue={overdue}");
+    // Without thresholds: one failure is a warning of one job, and critical of another.
+    let mut figures = format!("failed={failed} overdue={overdue}");
     if let Some(age) = age {
         figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
     }
