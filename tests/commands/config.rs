@@ -87,12 +87,14 @@ fn the_shipped_file_has_these_jobs() {
     assert_eq!(verify.schedule.to_string(), "17 3 * * * UTC");
     assert_eq!(verify.command, ["onedrop", "verify", "--since", "48h", "--repair"]);
     assert_eq!(verify.timeout, Some(Duration::from_secs(2 * 3600)));
+    assert_eq!(verify.retry, Duration::ZERO, "something that is left stays all day");
     assert_eq!(settle.name, "settle");
     assert_eq!(settle.schedule.to_string(), "every 10m");
     assert_eq!(settle.command, ["onedrop", "settle"]);
     assert_eq!(settle.timeout, Some(Duration::from_secs(3600)));
     let plain = "[jobs.settle]\nevery = \"10m\"\ntimeout = \"1h\"\ncommand = [\"onedrop\", \
                  \"settle\"]\n[jobs.verify]\nschedule = \"17 3 * * *\"\ntimeout = \"2h\"\n\
+                 retry = \"0\"\n\
                  command = [\"onedrop\", \"verify\", \"--since\", \"48h\", \"--repair\"]";
     let plain = load_text(plain, &[]).expect("a job").config.jobs.jobs;
     assert_eq!(plain, loaded.config.jobs.jobs, "the other keys have their defaults");
