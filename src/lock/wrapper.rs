@@ -432,16 +432,7 @@ impl<'a> Wrapper<'a> {
     /// Everything below this process, until nothing is left or it is of no use.
     fn kill_all(&self) {
         let trust = self.trust.unwrap_or_default();
-        let end = since_boot().map_or(trust, |now| survives_until(now, trust));
-        let mut pause = Duration::from_millis(5);
-        loop {
-            signal_all(Signal::SIGKILL);
-            if !has_children() || since_boot().is_ok_and(|now| now > end) {
-                return;
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(500));
-        }
+        kill_all_until(since_boot().map_or(trust, |now| survives_until(now, trust)));
     }
 
     /// Gives the lock back, if nothing of the command is left. What the ledger says of it then
@@ -456,8 +447,11 @@ impl<'a> Wrapper<'a> {
         }
         let _ = waitpid(guardian_pid, None);
         let name = &wrapping.wish.name;
+        // What had a guardian is below this process now. It may be dying at this moment.
+        if has_children() {
+            kill_all_until(since_boot().unwrap_or_default() + MARGIN);
+        }
         let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
-        // What had a guardian is below this process now.
         let survivors = if has_children() { below(getpid()) } else { Vec::new() };
         let ending = match survivors.is_empty() {
             true => ending,
@@ -509,6 +503,19 @@ impl<'a> Wrapper<'a> {
             ),
         };
         LockEnding::Lost(format!("{name} {why}"))
+    }
+}
+
+/// Kills everything below this process, until nothing is left or that time since boot has come.
+fn kill_all_until(end: Duration) {
+    let mut pause = Duration::from_millis(5);
+    loop {
+        signal_all(Signal::SIGKILL);
+        if !has_children() || since_boot().is_ok_and(|now| now > end) {
+            return;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(500));
     }
 }
 
