@@ -58,6 +58,7 @@ impl<'a> Copy<'a> {
             needs_proof: false,
             on_record: None,
             by_id: false,
+            since: None,
             at_most: 1,
         }
     }
@@ -98,6 +99,8 @@ pub struct CopySearch<'a> {
     /// A message with the same first Message-ID counts as well, whatever else it holds, whenever it
     /// came and whoever wrote it: a mail program's own copy of what was sent.
     pub by_id: bool,
+    /// With `by_id`: what came into the mailbox before then need not be found; `None`: whenever.
+    pub since: Option<SystemTime>,
     /// How many copies to find, beside the one on record.
     pub at_most: usize,
 }
@@ -114,7 +117,7 @@ pub struct FoundCopy {
 }
 
 /// What is known of a message that was found. Only what is on record can be anything but
-/// [`Equal`](Proof::Equal), or [`SameId`](Proof::SameId) where that was asked for.
+/// [`Equal`](Proof::Equal); but see [`CopySearch::by_id`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// It has the sought identity; where the store goes by names, the copy's name.
@@ -122,8 +125,10 @@ pub enum Proof {
     /// It has the sought identity, and only its receipt led to it: other copies may be hidden as
     /// well.
     Hidden,
-    /// It has the sought first Message-ID ([`CopySearch::by_id`]), and is not one of ours: it has
-    /// another date than ours, another content, or another name.
+    /// It has the sought identity ([`CopySearch::by_id`]), and is not as ours: it has another date,
+    /// or another name.
+    SameContent,
+    /// It has the sought first Message-ID ([`CopySearch::by_id`]), and another content.
     SameId,
     /// Not compared.
     Assumed,

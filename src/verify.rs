@@ -212,15 +212,16 @@ impl Verification<'_, '_> {
         self.store.find(&copy.destination, &search(copy, &copy_key(copy), on_record), until)
     }
 
-    /// As `find`, and also what has the same first Message-ID.
+    /// As `find`, and also what has the same first Message-ID and came since then.
     fn find_by_id(
         &self,
         copy: &CopyOnRecord,
         on_record: Option<&Receipt>,
+        since: Option<SystemTime>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
         let key = copy_key(copy);
-        let sought =
-            CopySearch { by_id: true, needs_proof: false, ..search(copy, &key, on_record) };
+        let search = search(copy, &key, on_record);
+        let sought = CopySearch { by_id: true, since, needs_proof: false, ..search };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
     }
 
@@ -425,6 +426,7 @@ fn search<'a>(
         needs_proof: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
         on_record,
         by_id: false,
+        since: None,
         at_most: MOST_COPIES,
     }
 }

@@ -73,6 +73,11 @@ impl MemoryLedger {
         MemoryLedger::of(Arc::clone(&self.rows), hook)
     }
 
+    /// The bytes that are kept are lost, or an administrator has deleted them.
+    pub fn give_up_kept(&self) {
+        self.rows().messages.iter_mut().for_each(|message| message.kept = None);
+    }
+
     /// Moves the ledger's clock.
     pub fn advance(&self, by: Duration) {
         self.rows().time.ahead += by;

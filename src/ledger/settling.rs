@@ -35,7 +35,8 @@ pub trait Settling: Send + Sync {
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
     /// Puts on record, durably, that the sender's own copy, `receipt`, stands for ours: the copy is
-    /// placed, needs no second look, and what was kept of it goes. False, and nothing changed, if
+    /// placed, needs no second look, and what was kept goes as
+    /// [`confirm`](super::Ledger::confirm) says. False, and nothing changed, if
     /// the row's epoch is not the claim's any more, or its receipt not `was` (`None`: it is not
     /// placed). Made again after a lost answer: true.
     fn leave_to_sender(
@@ -46,12 +47,6 @@ pub trait Settling: Send + Sync {
         until: Instant,
     ) -> Result<bool, LedgerError>;
 
-    /// Whether `receipt` is that of a copy which Onedrop wrote into the same mailbox for another
-    /// message.
-    fn is_of_another(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        until: Instant,
-    ) -> Result<bool, LedgerError>;
+    /// Whether another message with the same Message-ID has a copy on record in the same mailbox.
+    fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError>;
 }

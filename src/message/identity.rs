@@ -2,8 +2,11 @@
 //! are part of the ledger's frozen format: if one byte of a hash changed, everything in flight
 //! would be delivered a second time. `fixtures/identity` holds messages with their hashes.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use sha2::{Digest, Sha256};
 
+use super::Message;
 use super::fields::{Field, fields, split};
 use super::{date, head};
 use crate::lock_key::{self, Hash};
@@ -98,6 +101,11 @@ impl Identity {
         Identity { message_id, id_hash, digest }
     }
 
+    /// Whether it is that of the message in `bytes`, whichever `dedup.by` it was made by.
+    pub fn is_that_of(&self, bytes: &[u8]) -> bool {
+        [DedupBy::Content, DedupBy::MessageId].iter().any(|by| Identity::of(bytes, *by) == *self)
+    }
+
     /// Whether the message in `bytes`, whose header is enough, has this first Message-ID; never
     /// where there is none.
     pub fn has_same_id(&self, bytes: &[u8]) -> bool {
@@ -127,15 +135,30 @@ fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>
     (!has_message_id || !has_date(header, &oldest)).then_some(oldest)
 }
 
+/// When the message was sent, as far as its fields tell: the earlier of its first Date and of its
+/// oldest Received that is not ours. `None` where no Date can be read, or it comes from a clock
+/// that was never set.
+pub fn sent_at(message: &Message) -> Option<SystemTime> {
+    let date = date::seconds(&message.first("date")?).filter(|date| *date >= FIRST_DATE)?;
+    let oldest =
+        message.fields().filter(|field| field.is(b"received") && !is_our_own(field)).last();
+    let earlier = oldest.as_ref().and_then(received_at).map_or(date, |at| at.min(date));
+    let secs = u64::try_from(earlier).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(secs))
+}
+
+fn received_at(received: &Field<'_>) -> Option<i64> {
+    let value = received.unfolded();
+    // RFC 5322 section 3.6.7: the date follows the last semicolon.
+    memchr::memrchr(b';', &value).and_then(|at| date::seconds(&value[at + 1..]))
+}
+
 /// Whether the first Date distinguishes messages: it can be read, and is not that of a wrong clock.
 /// Without a readable date in the Received, no Date is too late.
 fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
     let Some(field) = fields(header).find(|field| field.is(b"date")) else { return false };
     let Some(date) = date::seconds(&field.unfolded()) else { return false };
-    let received = oldest.unfolded();
-    // RFC 5322 section 3.6.7: the date follows the last semicolon.
-    let received =
-        memchr::memrchr(b';', &received).and_then(|at| date::seconds(&received[at + 1..]));
+    let received = received_at(oldest);
     date >= FIRST_DATE
         && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
 }

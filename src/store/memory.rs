@@ -59,8 +59,9 @@ impl Stored {
             marked_deleted: self.marked_deleted,
             proof: match is_equal {
                 true if !sought.by_id || self.date == sought.recorded_at => Proof::Equal,
-                _ if self.has_same_id(sought) => Proof::SameId,
+                true if self.has_same_id(sought) => Proof::SameContent,
                 true => Proof::Equal,
+                false if self.has_same_id(sought) => Proof::SameId,
                 false => Proof::Foreign,
             },
         }
@@ -248,7 +249,10 @@ fn found_by_name<'a>(
     let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
     let mut same_id: Vec<FoundCopy> = same_id
         .map(|stored| FoundCopy {
-            proof: Proof::SameId,
+            proof: match stored.identity == *sought.identity {
+                true => Proof::SameContent,
+                false => Proof::SameId,
+            },
             ..stored.found(Receipt::Name(stored.name()), sought)
         })
         .collect();

@@ -10,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
 use crate::envelope::Envelope;
 use crate::ledger::{Attempt, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
-use crate::message::{DedupBy, Message};
+use crate::message::{DedupBy, Identity, Message};
 use crate::outcome::OverQuota;
 use crate::store::Store;
 
@@ -62,9 +62,10 @@ impl Verification<'_, '_> {
             return Ok(None);
         };
         // dedup.by may have been another when it came in.
-        let kinds =
-            [DedupBy::Content, DedupBy::MessageId].map(|by| Message::new(bytes.clone(), by));
-        let message = kinds.into_iter().find(|message| *message.identity() == copy.identity);
+        let message = [DedupBy::Content, DedupBy::MessageId]
+            .into_iter()
+            .find(|by| Identity::of(&bytes, *by) == copy.identity)
+            .map(|by| Message::new(bytes, by));
         if message.is_none() {
             let text = "the bytes that are kept are another message's: they stay";
             self.found(copy, Level::Error, topic, None, text);

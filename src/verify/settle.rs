@@ -9,6 +9,8 @@
 //! beside it. A crash leaves a lease that runs out (then the look finds what was written), or ours
 //! gone and still on record (then the next run puts the other on record).
 
+use std::time::{Duration, SystemTime};
+
 use super::difference::{Level, News, Tally, Topic};
 use super::{PAGE, Plan, Unverified, Verification};
 use crate::clock;
@@ -16,6 +18,7 @@ use crate::ledger::{
     AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
     LedgerError, OVERDUE, RandomValue, Standing, ToConfirm, WATCH,
 };
+use crate::message::{Message, sent_at};
 use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
 
 /// Settles what is to be settled, an account after the other; `plan.window` means nothing here.
@@ -33,6 +36,8 @@ pub fn settle<'a>(
         Verification::settle_one,
     )
 }
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What is told of a copy that another run took while this one looked.
 const MEANWHILE: &str = "settled meanwhile";
@@ -66,25 +71,27 @@ impl Verification<'_, '_> {
 
     /// A copy that is due, under no lease.
     fn settle_due(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+        let Some(message) = self.kept_message(copy, Topic::Due)? else { return Ok(()) };
+        let since = since(&message, copy);
         if !self.plan.repair {
-            let found = self.find_by_id(copy, None)?;
-            let text = match self.senders(copy, &found)? {
-                Some(theirs) => format!("is the mail program's own, {}", theirs.receipt),
-                None => "is not there: it would be written".to_owned(),
+            let found = self.find_by_id(copy, None, since)?;
+            let in_doubt = matches!(copy.standing, Standing::InDoubt { .. });
+            let text = match (oldest_ours(in_doubt, &found), self.senders(copy, &found)?) {
+                (Some(ours), _) => format!("was in doubt, is there as {}", ours.receipt),
+                (None, Some(theirs)) => format!("is the mail program's own, {}", theirs.receipt),
+                (None, None) => "is not there: it would be written".to_owned(),
             };
             self.found(copy, Level::Info, Topic::Due, None, text);
             return Ok(());
         }
-        let Some(message) = self.kept_message(copy, Topic::Due)? else { return Ok(()) };
         // A lease of another copy, or one left over, is none of this call's.
         let by = Attempt { value: RandomValue::default(), ..self.plan.by.clone() };
         let terms = LeaseTerms { lease: self.plan.lease, join: false, due: true };
-        let deadline = self.deadline();
         let CopyState::Claimed(claim) = self.claim_kept(copy, &by, terms)? else {
             self.busy(copy, MEANWHILE);
             return Ok(());
         };
-        let is_settled = match self.settle_by_look(copy, &claim) {
+        let is_settled = match self.settle_by_look(copy, &claim, since) {
             Ok(is_settled) => is_settled,
             Err(error) => {
                 // Nothing was written under the claim.
@@ -95,7 +102,8 @@ impl Verification<'_, '_> {
         if is_settled {
             return Ok(());
         }
-        let state = CopyState::Claimed(claim);
+        // From here on: the look may have taken its time.
+        let (state, deadline) = (CopyState::Claimed(claim), self.deadline());
         match self.place_kept(copy, &message, &by, state, &deadline) {
             Ok(placed) => {
                 let text = format!("{} as {}", placed.how.name(), placed.receipt);
@@ -108,11 +116,14 @@ impl Verification<'_, '_> {
 
     /// Puts on record what stands in the mailbox: ours, if an earlier run may have written it, or
     /// else the mail program's own. False where there is neither.
-    fn settle_by_look(&mut self, copy: &CopyOnRecord, claim: &Claim) -> Result<bool, Unverified> {
-        let found = self.find_by_id(copy, None)?;
-        // The oldest: found are the newest first.
-        let ours = found.iter().rev().find(|one| claim.in_doubt && is_as_ours(one));
-        if let Some(FoundCopy { receipt, .. }) = ours {
+    fn settle_by_look(
+        &mut self,
+        copy: &CopyOnRecord,
+        claim: &Claim,
+        since: Option<SystemTime>,
+    ) -> Result<bool, Unverified> {
+        let found = self.find_by_id(copy, None, since)?;
+        if let Some(FoundCopy { receipt, .. }) = oldest_ours(claim.in_doubt, &found) {
             let facts = CopyFacts { nul_replaced: false, found_by_look: true };
             let one = ToConfirm { claim: *claim, receipt, facts, end: None };
             match self.ledger.confirm(&one, self.plan.ledger_until())? {
@@ -138,16 +149,26 @@ impl Verification<'_, '_> {
 
     /// Looks whether the mail program's own copy has come to stand beside ours, and takes ours out.
     fn watch(&mut self, copy: &CopyOnRecord, on_record: &Receipt) -> Result<(), Unverified> {
-        let found = self.find_by_id(copy, Some(on_record))?;
+        let found = self.find_by_id(copy, Some(on_record), day_before(copy))?;
+        let ours = found.iter().find(|one| one.receipt == *on_record);
         let others: Vec<FoundCopy> = found
             .iter()
             .filter(|one| one.receipt != *on_record && !one.marked_deleted)
-            .filter(|one| *on_record != Receipt::Unnamed || !is_as_ours(one))
+            .filter(|one| ours.is_some() || !is_moved(one))
             .cloned()
             .collect();
+        if ours.is_none() && *on_record != Receipt::Unnamed {
+            let is_ours = |one: &&FoundCopy| is_moved(one) && !one.marked_deleted;
+            let moved: Vec<&FoundCopy> = found.iter().filter(is_ours).collect();
+            match moved[..] {
+                [] => {}
+                [one] => return self.follow(copy, on_record, &one.receipt),
+                // It is not known which; `verify` takes out what is too many.
+                _ => return Ok(()),
+            }
+        }
         let Some(theirs) = self.senders(copy, &others)? else { return Ok(()) };
-        let (theirs, ours) =
-            (theirs.receipt.clone(), found.iter().find(|one| one.receipt == *on_record));
+        let theirs = theirs.receipt.clone();
         let stays = |why: &str| format!("{on_record} stands beside {theirs}, and stays: {why}");
         match ours {
             None if *on_record == Receipt::Unnamed => {
@@ -178,7 +199,7 @@ impl Verification<'_, '_> {
                     false => self.store.remove_double(place, on_record, &theirs, until),
                 };
                 if let Err(error) = removed {
-                    let again = self.find_by_id(copy, Some(on_record))?;
+                    let again = self.find_by_id(copy, Some(on_record), day_before(copy))?;
                     let is_ours = |one: &&FoundCopy| one.receipt == *on_record;
                     if again.iter().find(is_ours).is_none_or(|one| one.marked_deleted) {
                         self.busy(copy, MEANWHILE);
@@ -204,9 +225,26 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
+    /// Ours has another name now: its owner moved it away and back, or the mailbox was made anew.
+    /// It stays watched by that name.
+    fn follow(
+        &mut self,
+        copy: &CopyOnRecord,
+        on_record: &Receipt,
+        moved: &Receipt,
+    ) -> Result<(), Unverified> {
+        if self.plan.repair && !self.ledger.settle(copy, moved, self.plan.ledger_until())? {
+            self.busy(copy, MEANWHILE);
+            return Ok(());
+        }
+        let text = format!("{on_record} is there as {moved}");
+        self.found(copy, Level::Info, Topic::Moved, Some(moved), text);
+        Ok(())
+    }
+
     /// Takes out a copy of ours that took effect late, beside the mail program's own.
     fn late(&mut self, copy: &CopyOnRecord, theirs: &Receipt) -> Result<(), Unverified> {
-        let found = self.find_by_id(copy, Some(theirs))?;
+        let found = self.find_by_id(copy, Some(theirs), day_before(copy))?;
         let stands = |one: &FoundCopy| one.receipt == *theirs && !one.marked_deleted;
         let is_late =
             |one: &&FoundCopy| one.receipt != *theirs && is_as_ours(one) && !one.marked_deleted;
@@ -214,9 +252,6 @@ impl Verification<'_, '_> {
             return Ok(());
         }
         for FoundCopy { receipt, .. } in found.iter().filter(is_late) {
-            if self.ledger.is_of_another(copy, receipt, self.plan.ledger_until())? {
-                continue;
-            }
             let (place, until) = (&copy.destination, self.plan.store_until());
             let removed =
                 self.plan.repair.then(|| self.store.remove_double(place, receipt, theirs, until));
@@ -231,30 +266,48 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
-    /// The mail program's own copy among those found: not one that Onedrop wrote for another
-    /// message with this Message-ID; rather one that its owner has not marked as deleted.
+    /// The mail program's own copy among those found, not marked as deleted. Where Sent has a copy
+    /// of another message with this Message-ID, only what is equal is this one's.
     fn senders<'f>(
         &self,
         copy: &CopyOnRecord,
         found: &'f [FoundCopy],
     ) -> Result<Option<&'f FoundCopy>, LedgerError> {
-        let mut marked = None;
-        for one in found.iter().filter(|one| one.receipt.is_lasting()) {
-            if self.ledger.is_of_another(copy, &one.receipt, self.plan.ledger_until())? {
-                continue;
-            }
-            if !one.marked_deleted {
-                return Ok(Some(one));
-            }
-            marked = marked.or(Some(one));
-        }
-        Ok(marked)
+        let mut standing =
+            found.iter().filter(|one| one.receipt.is_lasting() && !one.marked_deleted).peekable();
+        let needs_equal = standing.peek().is_some()
+            && self.ledger.has_namesake(copy, self.plan.ledger_until())?;
+        let is_equal = |one: &FoundCopy| matches!(one.proof, Proof::Equal | Proof::SameContent);
+        Ok(standing.find(|one| !needs_equal || is_equal(one)))
     }
+}
+
+/// From when on the mail program may have saved its copy, of a message that may have waited in a
+/// queue since: a day before the earliest of its Date and of its oldest Received, and at the latest
+/// a day before it was recorded. `None`: whenever, as they cannot be read.
+fn since(message: &Message, copy: &CopyOnRecord) -> Option<SystemTime> {
+    sent_at(message)?.min(copy.recorded_at).checked_sub(DAY)
+}
+
+/// Since when a copy may have come to stand beside one that was looked for.
+fn day_before(copy: &CopyOnRecord) -> Option<SystemTime> {
+    copy.recorded_at.checked_sub(DAY)
+}
+
+/// The oldest, of those as Onedrop writes them, which an earlier run may have written: found are
+/// the newest first.
+fn oldest_ours(in_doubt: bool, found: &[FoundCopy]) -> Option<&FoundCopy> {
+    found.iter().rev().find(|one| in_doubt && is_as_ours(one))
 }
 
 /// As Onedrop writes it: content and date.
 fn is_as_ours(one: &FoundCopy) -> bool {
     one.has_our_date && matches!(one.proof, Proof::Equal | Proof::Hidden)
+}
+
+/// Our content and date, by whatever name.
+fn is_moved(one: &FoundCopy) -> bool {
+    is_as_ours(one) || one.has_our_date && one.proof == Proof::SameContent
 }
 
 /// What names a row as it was read.

@@ -225,8 +225,8 @@ impl Host {
         self.0.leave_to_sender(claim, was, is, soon()).expect("left to the sender")
     }
 
-    pub fn is_of_another(&self, copy: &CopyOnRecord, receipt: &Receipt) -> bool {
-        self.0.is_of_another(copy, receipt, soon()).expect("an answer")
+    pub fn has_namesake(&self, copy: &CopyOnRecord) -> bool {
+        self.0.has_namesake(copy, soon()).expect("an answer")
     }
 
     /// Ends the attempt that [`Host::record`] put on record.

@@ -151,7 +151,8 @@ macro_rules! ledger_contract {
                     a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt,
                     what_settle_has_to_do_comes_in_pages_by_account,
                     a_copy_is_left_to_the_sender_where_it_is_as_it_was_read,
-                    a_copy_written_for_another_message_is_told_from_the_senders_own,
+                    another_message_with_the_same_id_in_the_same_mailbox_is_known,
+                    what_is_kept_goes_with_the_last_shared_copy_of_the_message,
                     of_twenty_that_settle_one_copy_one_gets_it,
                 }
                 handles {

@@ -171,29 +171,51 @@ pub fn a_copy_is_left_to_the_sender_where_it_is_as_it_was_read(rig: &dyn Rig) {
     assert_eq!(host.record(&mail("beside"), &[sent()]).copies, [CopyState::Placed(theirs)]);
 }
 
-pub fn a_copy_written_for_another_message_is_told_from_the_senders_own(rig: &dyn Rig) {
+pub fn another_message_with_the_same_id_in_the_same_mailbox_is_known(rig: &dyn Rig) {
     let host = Host::of(rig);
-    let settled = |name: &str, account: &str| {
-        let place = Destination::sent(account, "Sent");
-        let message = host.record(&mail(name), &[]).message;
-        host.keep_until_due(message, &place, b"x", NOW);
-        claimed(&host.claim_due(message, &place))
+    let due = |mail: &Message, account: &str| {
+        let message = host.record(mail, &[]).message;
+        host.keep_until_due(message, &Destination::sent(account, "Sent"), b"x", NOW);
+        message
     };
-    host.confirm(&settled("ours", "lisa"), &uid(1));
-    assert!(host.leave_to_sender(&settled("theirs", "lisa"), None, &uid(2)));
-    host.confirm(&settled("elsewhere", "zoe"), &uid(3));
-    settled("asks", "lisa");
-    let all = host.to_settle(WATCH);
-    let named = |name: &str| {
-        let id = format!("<{name}@example.org>").into_bytes();
-        all.iter().find(|copy| copy.identity.message_id.as_ref() == Some(&id)).expect("it")
+    let other = |name: &str| message(format!("Message-ID: <{name}@example.org>\r\n\r\nother\r\n"));
+    let (one, two) = (due(&mail("one"), "lisa"), due(&other("one"), "lisa"));
+    due(&mail("two"), "lisa");
+    due(&mail("three"), "lisa");
+    due(&other("three"), "zoe");
+    for copy in host.to_settle(WATCH) {
+        let expected = [one, two].contains(&copy.message);
+        assert_eq!(host.has_namesake(&copy), expected, "{copy:?}");
+    }
+}
+
+pub fn what_is_kept_goes_with_the_last_shared_copy_of_the_message(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let places = ["Sent", "Sent Items", "Gesendet"].map(|name| Destination::sent("lisa", name));
+    let message = host.record(&mail("kept"), &[]).message;
+    for place in &places {
+        host.keep_until_due(message, place, b"the bytes", NOW);
+    }
+    let claims = places.each_ref().map(|place| claimed(&host.claim_due(message, place)));
+    let still_kept = || {
+        assert_eq!(host.kept_bytes(message).as_deref(), Some(&b"the bytes"[..]));
     };
-    let (asks, ours) = (named("asks"), named("ours"));
-    assert!(host.is_of_another(asks, &uid(1)), "Onedrop wrote it for another message");
-    assert!(!host.is_of_another(ours, &uid(1)), "it is this one's");
-    assert!(!host.is_of_another(asks, &uid(2)), "the sender's program wrote it");
-    assert!(!host.is_of_another(asks, &uid(3)), "in another mailbox");
-    assert!(!host.is_of_another(asks, &uid(4)), "nobody's");
+    assert_eq!(host.confirm(&claims[0], &uid(1)), Confirmed::Recorded);
+    still_kept();
+    assert!(host.leave_to_sender(&claims[1], None, &uid(2)));
+    still_kept();
+    assert_eq!(host.confirm(&claims[2], &uid(3)), Confirmed::Recorded);
+    assert_eq!(host.kept_bytes(message), None);
+    // By the sender's program as the last.
+    let message = host.record(&mail("left"), &[]).message;
+    for place in &places[..2] {
+        host.keep_until_due(message, place, b"the bytes", NOW);
+    }
+    let [one, two] = [0, 1].map(|n| claimed(&host.claim_due(message, &places[n])));
+    assert_eq!(host.confirm(&one, &uid(4)), Confirmed::Recorded);
+    assert!(host.kept_bytes(message).is_some());
+    assert!(host.leave_to_sender(&two, None, &uid(5)));
+    assert_eq!(host.kept_bytes(message), None);
 }
 
 pub fn of_twenty_that_settle_one_copy_one_gets_it(rig: &dyn Rig) {

@@ -284,9 +284,97 @@ fn a_message_of_ours_with_the_same_id_is_not_the_mail_programs() {
         let mut expected = [mail("m").shared_copy().to_vec(), other.shared_copy().to_vec()];
         expected.sort();
         assert_eq!(both, expected, "nobody suppresses a mail by another with its Message-ID");
+        // Of two that are sent, one is saved: the other's content stays.
+        let theirs = [&b"Bcc: boss@x\r\n"[..], mail("m").own_copy()].concat();
+        world.store.save("lisa", "Sent", &theirs, SystemTime::UNIX_EPOCH + 3 * AFTER);
+        assert_eq!(world.settle().told(), [TAKEN_OUT]);
+        let mut both = world.in_sent();
+        both.sort();
+        let mut expected = [theirs, other.shared_copy().to_vec()];
+        expected.sort();
+        assert_eq!(both, expected);
+        assert_eq!(world.settle().told(), []);
+    }
+}
+
+#[test]
+fn a_saved_copy_stands_for_one_of_several_messages_with_its_id() {
+    for saves_first in [true, false] {
+        for world in World::both() {
+            let other = mail_with_body("m", "another content");
+            let (first, second) = if saves_first { (mail("m"), other) } else { (other, mail("m")) };
+            let theirs = [&b"Bcc: boss@x\r\n"[..], mail("m").own_copy()].concat();
+            world.store.save("lisa", "Sent", &theirs, SystemTime::UNIX_EPOCH + 3 * AFTER);
+            for one in [&first, &second] {
+                world.deliver_due(one, &[inbox(), sent()]).expect_delivered();
+            }
+            world.ledger.advance(AFTER);
+            assert_eq!(world.settle().told(), [WRITTEN; 2]);
+            let mut both = world.in_sent();
+            both.sort();
+            let other = mail_with_body("m", "another content").shared_copy().to_vec();
+            let mut expected = [theirs, other];
+            expected.sort();
+            assert_eq!(both, expected, "each content is there once");
+        }
+    }
+}
+
+#[test]
+fn ours_that_its_owner_moved_away_and_back_stays_watched() {
+    let world = World::like_imap();
+    world.deliver_due(&mail("m"), &[inbox(), sent()]);
+    world.ledger.advance(AFTER);
+    world.settle();
+    world.store.meddle("lisa", "Sent", |stored| stored[0].uid += 100);
+    let dry = world.delivery().settle_as(false);
+    assert_eq!(dry.told(), [(Level::Info, Topic::Moved)]);
+    assert_eq!(world.settle().told(), [(Level::Info, Topic::Moved)]);
+    let copy = &world.copies(&mail("m"))[1];
+    assert!(!copy.by_sender, "{copy:?}");
+    assert_eq!(world.settle().told(), [], "that is told once");
+    world.save(&mail("m"));
+    assert_eq!(world.settle().told(), [TAKEN_OUT]);
+    assert_eq!(world.in_sent(), [saved(&mail("m"))]);
+}
+
+#[test]
+fn a_saved_copy_that_is_marked_as_deleted_does_not_count() {
+    for world in World::both() {
         world.save(&mail("m"));
-        assert_eq!(world.settle().told(), [TAKEN_OUT; 2]);
-        assert_eq!(world.in_sent(), [saved(&mail("m"))]);
+        world.store.meddle("lisa", "Sent", |stored| stored[0].marked_deleted = true);
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        assert_eq!(world.settle().told(), [WRITTEN]);
+        // It is expunged.
+        world.store.meddle("lisa", "Sent", |stored| stored.retain(|one| !one.marked_deleted));
+        assert_eq!(world.in_sent(), [mail("m").shared_copy()]);
+    }
+}
+
+#[test]
+fn a_due_copy_without_its_bytes_defers_no_recipient() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        world.ledger.give_up_kept();
+        let to = [Destination::inbox("zoe"), sent()];
+        world.delivery().leaving_sent(Duration::ZERO).run(&mail("m"), &to).expect_delivered();
+        assert_eq!(world.in_sent(), [mail("m").shared_copy()]);
+        world.ledger.advance(AFTER);
+        assert_eq!(world.settle().told(), []);
+    }
+}
+
+/// `sent.mailbox` was changed between two recipients.
+#[test]
+fn each_of_two_mailboxes_for_sent_gets_the_copy_that_is_due_in_it() {
+    for world in World::both() {
+        let items = Destination::sent("lisa", "Sent Items");
+        world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        world.deliver_due(&mail("m"), &[Destination::inbox("zoe"), items.clone()]);
+        world.ledger.advance(AFTER);
+        assert_eq!(world.settle().told(), [WRITTEN; 2]);
+        assert_eq!((world.count(&sent()), world.count(&items)), (1, 1));
     }
 }
 

@@ -93,6 +93,17 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
     }
 }
 
+/// Saved by a mail program, by whatever name and date, with the very content: it is told from ours.
+pub fn an_equal_message_with_another_date_is_not_as_ours(rig: &dyn Rig) {
+    let (store, mail) = (rig.store(), mail("two"));
+    let theirs = message([&b"Bcc: boss@x\r\n"[..], mail.own_copy()].concat());
+    let time = recorded_at() + Duration::from_secs(60);
+    let theirs = append_as(store.as_ref(), &sent(), &theirs, (time, &ample())).expect("append");
+    let found = find_by_id(store.as_ref(), &sent(), &mail, None);
+    let [one] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&one.receipt, one.proof, one.has_our_date), (&theirs, Proof::SameContent, false));
+}
+
 /// What a mail program saved of a message that it sent: with the same Message-ID, another content
 /// and whatever date it likes.
 pub fn another_message_with_its_id_is_found_where_that_is_asked_for(rig: &dyn Rig) {

@@ -105,6 +105,7 @@ macro_rules! store_contract {
                                 a_copy_is_found_with_its_date_and_its_deletion,
                                 a_copy_is_found_by_what_a_ledger_knows,
                                 another_message_with_its_id_is_found_where_that_is_asked_for,
+                    an_equal_message_with_another_date_is_not_as_ours,
                             }
                             removal {
                                 a_removal_takes_out_the_one_it_names,
@@ -255,6 +256,7 @@ fn find_as(
         needs_proof,
         on_record,
         by_id,
+        since: None,
         at_most: 100,
     };
     store.find(destination, &sought, soon()).expect("find")

@@ -201,11 +201,12 @@ impl Rows {
         let now = self.time.now();
         let until = now + terms.lease;
         let index = self.copy_of(message, destination);
+        let is_kept = self.message(message).is_ok_and(|row| row.kept.is_some());
         let row = &mut self.copies[index];
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
         }
-        if row.due_at.is_some() && !terms.due {
+        if row.due_at.is_some() && is_kept && !terms.due {
             return CopyState::Busy;
         }
         let is_own = row.lease_value == owner.value && !is_named_before;
@@ -282,13 +283,28 @@ impl Rows {
             row.facts = one.facts;
             let (message, is_shared) = (row.message, row.destination.shared);
             if is_shared {
-                self.message(message)?.kept = None;
+                self.forget_kept(message)?;
             }
         }
         if let Some((attempt, end)) = one.end {
             self.end(attempt, end);
         }
         Ok(Confirmed::Recorded)
+    }
+
+    /// What is kept of a message goes once its last shared copy is placed.
+    pub fn forget_kept(&mut self, message: i64) -> Result<(), LedgerError> {
+        if !self.has_unplaced_shared(message) {
+            self.message(message)?.kept = None;
+        }
+        Ok(())
+    }
+
+    fn has_unplaced_shared(&self, message: i64) -> bool {
+        let is_it = |copy: &CopyRow| {
+            copy.message == message && copy.destination.shared && copy.receipt.is_none()
+        };
+        self.copies.iter().any(is_it)
     }
 
     pub fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
@@ -303,10 +319,7 @@ impl Rows {
     }
 
     pub fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        let is_it = |copy: &CopyRow| {
-            copy.message == message && copy.destination.shared && copy.receipt.is_none()
-        };
-        if !self.copies.iter().any(is_it) {
+        if !self.has_unplaced_shared(message) {
             return Ok(false);
         }
         let kept = &mut self.message(message)?.kept;

@@ -61,23 +61,23 @@ impl Settling for MemoryLedger {
             row.settled = true;
             row.facts.found_by_look = false;
             let message = row.message;
-            rows.message(message)?.kept = None;
+            rows.forget_kept(message)?;
             Ok(true)
         })
     }
 
-    fn is_of_another(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        _until: Instant,
-    ) -> Result<bool, LedgerError> {
-        self.call("is_of_another", || {
-            Ok(self.rows().copies.iter().any(|row| {
+    fn has_namesake(&self, copy: &CopyOnRecord, _until: Instant) -> Result<bool, LedgerError> {
+        self.call("has_namesake", || {
+            let rows = self.rows();
+            let has_its_id = |row: &CopyRow| {
+                let message = usize::try_from(row.message - 1).ok();
+                let message = message.and_then(|index| rows.messages.get(index));
+                message.is_some_and(|one| one.identity.id_hash == copy.identity.id_hash)
+            };
+            Ok(rows.copies.iter().any(|row| {
                 row.destination.is_same_mailbox(&copy.destination)
                     && row.message != copy.message
-                    && !row.by_sender
-                    && row.receipt.as_ref() == Some(receipt)
+                    && has_its_id(row)
             }))
         })
     }

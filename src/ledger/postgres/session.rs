@@ -67,10 +67,11 @@ ON CONFLICT (message_id, account, mailbox) DO UPDATE
 SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
 WHERE c.placed_at IS NULL";
 
+/// Locks what is kept already: a receipt recorded at the same moment must not delete it.
 const KEEP_DUE: &str = "
 INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2
 FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
-ON CONFLICT (message_id) DO NOTHING";
+ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1";

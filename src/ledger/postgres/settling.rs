@@ -27,32 +27,29 @@ WITH wanted AS (
 )
 {copy}";
 
-/// Only if the row is as it was, or as this makes it. What was kept goes with it.
+/// Only if the row is as it was, or as this makes it.
 const LEAVE: &str = "
-WITH left_to_sender AS (
-    UPDATE onedrop_copy SET placed_at = coalesce(placed_at, clock_timestamp()),
-        placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
-        leased_until = NULL, in_doubt = false, found_by_look = false, by_sender = true,
-        settled_at = clock_timestamp(),
-        uid_validity = $5, uid = $6, file_name = $7
-    WHERE id = $1 AND value = $2 AND epoch = $3
-      AND ((placed_at IS NOT NULL) = $4
-           AND (uid_validity, uid, file_name)
-               IS NOT DISTINCT FROM ($8::bigint, $9::bigint, $10::text)
-           OR by_sender AND (uid_validity, uid, file_name)
-               IS NOT DISTINCT FROM ($5::bigint, $6::bigint, $7::text))
-    RETURNING message_id, shared
-), forgotten AS (
-    DELETE FROM onedrop_kept k USING left_to_sender l
-    WHERE k.message_id = l.message_id AND l.shared
-)
-SELECT message_id FROM left_to_sender";
+UPDATE onedrop_copy SET placed_at = coalesce(placed_at, clock_timestamp()),
+    placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
+    leased_until = NULL, in_doubt = false, found_by_look = false, by_sender = true,
+    settled_at = clock_timestamp(),
+    uid_validity = $5, uid = $6, file_name = $7
+WHERE id = $1 AND value = $2 AND epoch = $3
+  AND ((placed_at IS NOT NULL) = $4
+       AND (uid_validity, uid, file_name)
+           IS NOT DISTINCT FROM ($8::bigint, $9::bigint, $10::text)
+       OR by_sender AND (uid_validity, uid, file_name)
+           IS NOT DISTINCT FROM ($5::bigint, $6::bigint, $7::text))
+RETURNING id";
 
-const OF_ANOTHER: &str = "
-SELECT EXISTS (SELECT FROM onedrop_copy
-    WHERE account = $1 AND mailbox = $2 AND message_id <> $3 AND placed_at IS NOT NULL
-      AND NOT by_sender
-      AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($4::bigint, $5::bigint, $6::text))";
+/// In the same transaction, but a statement of its own: it must see what LEAVE made.
+const FORGET: &str = "
+SELECT onedrop_forget_kept(message_id)
+FROM onedrop_copy WHERE id = $1 AND shared AND placed_at IS NOT NULL";
+
+const NAMESAKE: &str = "
+SELECT EXISTS (SELECT FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+    WHERE m.id_hash = $1 AND m.id <> $2 AND c.account = $3 AND c.mailbox = $4)";
 
 impl Settling for PostgresLedger {
     fn copies_to_settle(
@@ -95,25 +92,20 @@ impl Settling for PostgresLedger {
                 .with(old.0, Type::INT8)
                 .with(old.1, Type::INT8)
                 .with(old.2, Type::TEXT);
-            Ok(connection.write(&[statement])?.iter().flatten().next().is_some())
+            let forget = Statement::new(FORGET).with(claim.copy, Type::INT8);
+            let answers = connection.write(&[statement, forget])?;
+            Ok(answers.first().is_some_and(|rows| !rows.is_empty()))
         })
     }
 
-    fn is_of_another(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        until: Instant,
-    ) -> Result<bool, LedgerError> {
-        let (place, of) = (&copy.destination, rows::columns(receipt));
+    fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError> {
+        let place = &copy.destination;
         self.call(until, |connection| {
-            let statement = Statement::new(OF_ANOTHER)
-                .with(place.account.as_str(), Type::TEXT)
-                .with(place.mailbox.as_str(), Type::TEXT)
+            let statement = Statement::new(NAMESAKE)
+                .with(copy.identity.id_hash.as_slice(), Type::BYTEA)
                 .with(copy.message, Type::INT8)
-                .with(of.0, Type::INT8)
-                .with(of.1, Type::INT8)
-                .with(of.2, Type::TEXT);
+                .with(place.account.as_str(), Type::TEXT)
+                .with(place.mailbox.as_str(), Type::TEXT);
             let rows = connection.query(statement)?;
             Ok(rows.first().map(|row| row.cell(0)).transpose()? == Some(true))
         })

@@ -56,7 +56,9 @@ fn claim_copy(
              lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
              leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
              shared = shared OR ?4
-         WHERE placed_at IS NULL AND (due_at IS NULL OR ?11)
+         WHERE placed_at IS NULL
+           AND (due_at IS NULL OR ?11
+                OR NOT EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id))
            AND (?10 OR lease_value = ?6 OR {LIVE} IS NOT TRUE)
          RETURNING id, value, epoch, prior_doubt"
     );
@@ -173,11 +175,13 @@ fn store_receipt(
     forget_kept(tx, claim)
 }
 
-/// What is kept of a shared copy goes once it is placed.
+/// What is kept of a message goes once its last shared copy is placed.
 pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
     tx.execute(
-        "DELETE FROM onedrop_kept WHERE message_id = (SELECT message_id FROM onedrop_copy
-         WHERE id = ?1 AND shared)",
+        "DELETE FROM onedrop_kept AS k
+         WHERE message_id = (SELECT message_id FROM onedrop_copy WHERE id = ?1 AND shared)
+           AND NOT EXISTS (SELECT 1 FROM onedrop_copy c
+                           WHERE c.message_id = k.message_id AND c.shared AND c.placed_at IS NULL)",
         [claim.copy],
     )?;
     Ok(())

@@ -33,10 +33,9 @@ WHERE id = ?1 AND value = ?2 AND epoch = ?3
        AND uid_validity IS ?8 AND uid IS ?9 AND file_name IS ?10
        OR by_sender AND uid_validity IS ?5 AND uid IS ?6 AND file_name IS ?7)";
 
-const OF_ANOTHER: &str = "
-SELECT EXISTS (SELECT 1 FROM onedrop_copy
-    WHERE account = ?1 AND mailbox = ?2 AND message_id <> ?3 AND placed_at IS NOT NULL
-      AND NOT by_sender AND uid_validity IS ?4 AND uid IS ?5 AND file_name IS ?6)";
+const NAMESAKE: &str = "
+SELECT EXISTS (SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+    WHERE m.id_hash = ?1 AND m.id <> ?2 AND c.account = ?3 AND c.mailbox = ?4)";
 
 impl Settling for SqliteLedger {
     fn copies_to_settle(
@@ -89,16 +88,11 @@ impl Settling for SqliteLedger {
         })
     }
 
-    fn is_of_another(
-        &self,
-        copy: &CopyOnRecord,
-        receipt: &Receipt,
-        until: Instant,
-    ) -> Result<bool, LedgerError> {
-        let (place, of) = (&copy.destination, rows::columns(receipt));
+    fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError> {
+        let (place, id_hash) = (&copy.destination, copy.identity.id_hash);
         self.call(until, |session| {
-            let params = params![place.account, place.mailbox, copy.message, of.0, of.1, of.2];
-            Ok(first(&session.connection, OF_ANOTHER, params)? == Some(true))
+            let params = params![id_hash, copy.message, place.account, place.mailbox];
+            Ok(first(&session.connection, NAMESAKE, params)? == Some(true))
         })
     }
 }

@@ -6,7 +6,7 @@
 //! stays open read-only; that disturbs no APPEND, and the next look opens it anew.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use super::error::ImapError;
 use super::fetch::{self, Fetched};
@@ -124,9 +124,6 @@ impl Look<'_> {
             (fetched.body.take().unwrap_or_default(), fetched.size.unwrap_or(0));
         let sought = self.sought;
         let is_same = sought.by_id && sought.identity.has_same_id(&bytes);
-        if is_same && fetched.date != Some(sought.recorded_at) {
-            return Ok(Some((fetched, Proof::SameId)));
-        }
         let (least, most) = (self.sought.size_bytes.start(), self.sought.size_bytes.end());
         let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
         if self.by == DedupBy::Content && !likely.contains(&(size as u64)) {
@@ -144,8 +141,15 @@ impl Look<'_> {
             last = body.len();
             bytes.extend_from_slice(&body);
         }
-        let is_equal = Identity::of(&bytes, self.by) == *sought.identity;
-        let proof = if is_equal { Proof::Equal } else { Proof::SameId };
+        let is_equal = match sought.by_id {
+            true => sought.identity.is_that_of(&bytes),
+            false => Identity::of(&bytes, self.by) == *sought.identity,
+        };
+        let proof = match is_equal {
+            true if is_same && fetched.date != Some(sought.recorded_at) => Proof::SameContent,
+            true => Proof::Equal,
+            false => Proof::SameId,
+        };
         Ok((is_equal || is_same).then_some((fetched, proof)))
     }
 
@@ -198,7 +202,11 @@ pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Resul
 
 /// What to search for: a Message-ID, or without one messages of about the sought size.
 fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
-    let since = syntax::day_before(sought.recorded_at);
+    let since = match sought.since {
+        since if sought.by_id => since.unwrap_or(UNIX_EPOCH),
+        _ => sought.recorded_at,
+    };
+    let since = syntax::day_before(since);
     if let Some(id) = id.filter(|_| sought.by_id) {
         // A mail program dates its copy as it likes.
         return format!("HEADER Message-ID {}", syntax::quote(id));

@@ -1,20 +1,18 @@
 //! Files that a mail program, or its server, put into the Maildir for a message that it sent: known
-//! by the message's first Message-ID. Only files that came, or were renamed, since the day before
-//! the message was recorded are opened (their ctime says so, whatever date they were given).
+//! by the message's first Message-ID. Only files that came, or were renamed, since a time that the
+//! caller gives are opened (their ctime says so, whatever date they were given).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use super::at;
 use super::copies::{LISTINGS, entries, is_named, is_trashed, modified};
-use crate::message::{DedupBy, Identity};
 use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A header is read in pieces of this size,
 const PIECE: u64 = 16 * 1024;
 /// and no further than this.
@@ -29,7 +27,7 @@ pub fn find(
     name: &str,
     sought: &CopySearch<'_>,
 ) -> Result<Vec<FoundCopy>, StoreError> {
-    let since = sought.recorded_at.checked_sub(DAY).unwrap_or(UNIX_EPOCH);
+    let since = sought.since.unwrap_or(UNIX_EPOCH);
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     'listings: for _ in 0..LISTINGS {
         // By the name that lasts: a reader that renames a file may show it twice.
@@ -42,17 +40,17 @@ pub fn find(
                 if is_named(&entry, name) || found.contains_key(lasting) {
                     continue;
                 }
-                match is_it(&path, since, sought) {
-                    Ok(false) => continue,
-                    Ok(true) => {}
+                let proof = match proof(&path, since, sought) {
+                    Ok(None) => continue,
+                    Ok(Some(proof)) => proof,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue 'listings,
                     Err(error) => return Err(at(&path, &error)),
-                }
+                };
                 let copy = FoundCopy {
                     receipt: Receipt::Name(lasting.to_owned()),
                     has_our_date: modified(&path)? == Some(sought.recorded_at),
                     marked_deleted: is_trashed(&entry),
-                    proof: Proof::SameId,
+                    proof,
                 };
                 found.insert(lasting.to_owned(), copy);
             }
@@ -63,26 +61,29 @@ pub fn find(
     Err(StoreError::NotStored(text))
 }
 
-/// Whether the file at `path` came since then and holds the sought message.
-fn is_it(path: &Path, since: u64, sought: &CopySearch<'_>) -> io::Result<bool> {
+/// What the file at `path` is, if it came since then and holds the sought message.
+fn proof(path: &Path, since: u64, sought: &CopySearch<'_>) -> io::Result<Option<Proof>> {
     let facts = fs::metadata(path)?;
     if !facts.is_file() || u64::try_from(facts.ctime()).is_ok_and(|ctime| ctime < since) {
-        return Ok(false);
+        return Ok(None);
     }
     let mut file = File::open(path)?;
-    if sought.identity.message_id.is_none() {
-        let mut bytes = Vec::new();
-        let most = sought.size_bytes.end().saturating_add(LONGEST_HEADER as u64);
-        file.take(most).read_to_end(&mut bytes)?;
-        return Ok(Identity::of(&bytes, DedupBy::Content) == *sought.identity);
-    }
     let mut bytes = Vec::new();
-    while bytes.len() < LONGEST_HEADER && !has_header(&bytes) {
+    let has_id = sought.identity.message_id.is_some();
+    while has_id && bytes.len() < LONGEST_HEADER && !has_header(&bytes) {
         if file.by_ref().take(PIECE).read_to_end(&mut bytes)? == 0 {
             break;
         }
     }
-    Ok(sought.identity.has_same_id(&bytes))
+    if has_id && !sought.identity.has_same_id(&bytes) {
+        return Ok(None);
+    }
+    let most = sought.size_bytes.end().saturating_add(LONGEST_HEADER as u64);
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(match sought.identity.is_that_of(&bytes) {
+        true => Some(Proof::SameContent),
+        false => has_id.then_some(Proof::SameId),
+    })
 }
 
 /// Whether the empty line that ends a header is in `bytes`.
