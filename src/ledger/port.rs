@@ -74,9 +74,9 @@ pub trait Ledger: Send + Sync {
 
     /// Puts the receipt on record where no other one is there, durably: the first receipt wins,
     /// whatever its epoch. With `end`, the attempt's end goes into the same transaction, if the
-    /// receipt is on record. What was [kept](Ledger::keep) of a shared copy goes. Where another
-    /// receipt is on record, the same transaction leaves a doubt: a second copy may stand until a
-    /// look has settled it, and a look that began before settles nothing.
+    /// receipt is on record. What is [kept](Ledger::keep) goes with the last shared copy. Where
+    /// another receipt is on record, the same transaction leaves a doubt: a second copy may stand
+    /// until a look has settled it, and a look that began before settles nothing.
     fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError>;
 
     /// Gives back leases under which certainly nothing was written: the rows are free again, as
@@ -84,8 +84,8 @@ pub trait Ledger: Send + Sync {
     fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError>;
 
     /// Keeps the bytes of a recorded message's shared copy, and `why` it could not be placed,
-    /// durably, until its receipt is on record. Where they are kept already, only `why` changes.
-    /// False, and nothing kept, where its receipt is there.
+    /// durably, until all its receipts are on record. Where they are kept already, only `why`
+    /// changes. False, and nothing kept, where its receipt is there.
     fn keep(
         &self,
         message: i64,

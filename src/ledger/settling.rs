@@ -35,10 +35,9 @@ pub trait Settling: Send + Sync {
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
     /// Puts on record, durably, that the sender's own copy, `receipt`, stands for ours: the copy is
-    /// placed, needs no second look, and what was kept goes as
-    /// [`confirm`](super::Ledger::confirm) says. False, and nothing changed, if
-    /// the row's epoch is not the claim's any more, or its receipt not `was` (`None`: it is not
-    /// placed). Made again after a lost answer: true.
+    /// placed, needs no second look, and what was kept goes as [`confirm`](super::Ledger::confirm)
+    /// says. False, and nothing changed, where the row's epoch is not the claim's any more, or its
+    /// receipt not `was` (`None`: it is not placed). Made again after a lost answer: true.
     fn leave_to_sender(
         &self,
         claim: &Claim,

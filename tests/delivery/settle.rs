@@ -181,6 +181,32 @@ fn in_maildirs_the_sender_has_one_copy_whoever_writes_it() {
     assert_eq!(sent().len(), 3);
 }
 
+/// It waited in a queue over a weekend: the program saved its copy long before it was recorded.
+#[test]
+fn what_the_mail_program_saved_days_before_counts() {
+    let site = Site::embedded();
+    let config = site.config("etc", &after("1ms"));
+    let folder = site.root.join("mail/doug/Maildir/.Sent");
+    for sub in ["tmp", "new", "cur"] {
+        fs::create_dir_all(folder.join(sub)).expect("folders");
+    }
+    let dates = [("read", "Date: Fri, 3 Jan 2020 12:00:00 +0000"), ("not", "X-Date: none")];
+    for (name, date) in dates {
+        let of = |text: Vec<u8>| {
+            let text = String::from_utf8(text).expect("text").replace("\r\n", "\n");
+            text.replace("Date: Sun, 22 Nov 2026 12:00:00 +0000", date)
+        };
+        fs::write(folder.join(format!("cur/1.M1P2.{name}:2,S")), of(as_saved(name))).expect("file");
+        delivered(&config, &["-d", TO[0], "--sasl-username", "doug"], of(letter(name)).as_bytes());
+    }
+    let later = "UPDATE onedrop_message SET recorded_at = recorded_at + 180000";
+    assert_eq!(site.sqlite().execute(later, []).expect("a later record"), 2);
+    thread::sleep(Duration::from_millis(10));
+    let told = settles(&config, 2);
+    assert_eq!(told.matches("is the mail program's own").count(), 2, "{told}");
+    assert_eq!(site.copies("doug", ".Sent").len(), 2);
+}
+
 /// Runs all of these at the same moment.
 fn at_once(work: &[&(dyn Fn() + Sync)]) {
     let barrier = Barrier::new(work.len());

@@ -93,7 +93,8 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
     }
 }
 
-/// Saved by a mail program, by whatever name and date, with the very content: it is told from ours.
+/// Saved by a mail program, by whatever name and date, with the very content: it is not as
+/// ours.
 pub fn an_equal_message_with_another_date_is_not_as_ours(rig: &dyn Rig) {
     let (store, mail) = (rig.store(), mail("two"));
     let theirs = message([&b"Bcc: boss@x\r\n"[..], mail.own_copy()].concat());

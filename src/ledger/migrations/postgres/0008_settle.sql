@@ -7,7 +7,7 @@ CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at) WHERE due_at IS NO
 
 COMMENT ON COLUMN onedrop_copy.due_at IS 'from then on onedrop settle has the copy; it stays when the copy is placed; null: a delivery writes it';
 COMMENT ON COLUMN onedrop_copy.by_sender IS 'the receipt is that of the copy which the sender''s own mail program saved';
-COMMENT ON TABLE onedrop_kept IS 'the bytes of shared copies (Sent) that could not be placed, or are due later; gone once they are placed';
+COMMENT ON TABLE onedrop_kept IS 'the bytes of shared copies (Sent) that could not be placed, or are due later; gone once the last is placed';
 COMMENT ON COLUMN onedrop_kept.why IS 'what the mail store said at the last try, or for what the copy waits';
 
 -- p_due: also a copy that is due. Their parameters change; onedrop_record calls onedrop_claim without it.
