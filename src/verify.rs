@@ -10,6 +10,7 @@
 //! marked as deleted, and only while the copy on record is in the mailbox and unmarked. If the UID
 //! on record is another message, it removes nothing. A crash leaves less to do for the next run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -69,10 +70,13 @@ pub fn verify<'a>(
     store: &dyn AnyStore,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Tally, LedgerError> {
-    Verification::new(plan, ledger, store, tell)?.all(
+    let mut verification = Verification::new(plan, ledger, store, tell)?;
+    verification.all(
         |last, until| ledger.copies_to_verify(&plan.window, last, PAGE, until),
+        &BTreeSet::new(),
         Verification::one,
-    )
+    )?;
+    Ok(verification.tally)
 }
 
 impl Plan<'_> {
@@ -133,21 +137,22 @@ impl<'a, 'p> Verification<'a, 'p> {
         Ok(Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() })
     }
 
-    /// Does `work` for each copy of all pages.
+    /// Does `work` for each copy of all pages that is not `over`.
     fn all(
-        mut self,
+        &mut self,
         page: impl Fn(Option<&CopyOnRecord>, Instant) -> Result<Vec<CopyOnRecord>, LedgerError>,
+        over: &BTreeSet<i64>,
         work: impl Fn(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
-    ) -> Result<Tally, LedgerError> {
+    ) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
             let page = page(last.as_ref(), self.plan.ledger_until())?;
-            for copy in &page {
+            for copy in page.iter().filter(|copy| !over.contains(&copy.copy)) {
                 self.each(copy, &work)?;
             }
             match page.into_iter().next_back() {
                 Some(copy) => last = Some(copy),
-                None => return Ok(self.tally),
+                None => return Ok(()),
             }
         }
     }
@@ -191,7 +196,9 @@ impl Verification<'_, '_> {
                 self.due(copy);
                 Ok(())
             }
-            (Standing::Free | Standing::InDoubt { .. }, Some(why)) => self.kept(copy, why),
+            (Standing::Free | Standing::InDoubt { .. }, Some(why)) => {
+                self.kept(copy, why, Level::Error)
+            }
             (Standing::InDoubt { lease_left_over }, None) => self.doubt(copy, *lease_left_over),
             (Standing::Free, None) => {
                 let text = "not placed: the last attempt gave up before it wrote anything, Postfix \

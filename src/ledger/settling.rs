@@ -25,7 +25,7 @@ pub trait Settling: Send + Sync {
     /// The next copies to settle, at most `limit`, ordered by account and then by row, from behind
     /// `after`: not placed and due by now; not placed, with their bytes
     /// [kept](super::Ledger::keep); and those that were due and were placed less than `watch` ago,
-    /// where a copy of ours stands or may stand.
+    /// where a copy of ours stands, or may come to stand: an attempt ended in doubt.
     fn copies_to_settle(
         &self,
         watch: Duration,

@@ -15,11 +15,17 @@ use crate::outcome::OverQuota;
 use crate::store::Store;
 
 impl Verification<'_, '_> {
-    /// A copy that is kept because of `why`, under no lease.
-    pub(super) fn kept(&mut self, copy: &CopyOnRecord, why: &str) -> Result<(), Unverified> {
+    /// A copy that is kept because of `why`, under no lease. One that stays kept is told as of
+    /// `level`.
+    pub(super) fn kept(
+        &mut self,
+        copy: &CopyOnRecord,
+        why: &str,
+        level: Level,
+    ) -> Result<(), Unverified> {
         if !self.plan.repair {
             let text = format!("not placed yet, its bytes are kept: {why}");
-            self.found(copy, Level::Error, Topic::Kept, None, text);
+            self.found(copy, level, Topic::Kept, None, text);
             return Ok(());
         }
         let Some(message) = self.kept_message(copy, Topic::Kept)? else { return Ok(()) };
@@ -34,7 +40,7 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
                 Ok(())
             }
-            Err(failure) => self.not_placed(copy, Topic::Kept, failure, &deadline),
+            Err(failure) => self.not_placed(copy, (level, Topic::Kept), failure, &deadline),
         }
     }
 
@@ -130,7 +136,7 @@ impl Verification<'_, '_> {
     pub(super) fn not_placed(
         &mut self,
         copy: &CopyOnRecord,
-        topic: Topic,
+        (level, topic): (Level, Topic),
         failure: Failure,
         deadline: &Deadline,
     ) -> Result<(), Unverified> {
@@ -141,7 +147,7 @@ impl Verification<'_, '_> {
                     self.out_of_reach = Some(copy.destination.account.clone());
                 }
                 let text = format!("still not placed, its bytes stay kept: {why}");
-                self.found(copy, Level::Error, topic, None, text);
+                self.found(copy, level, topic, None, text);
                 Ok(())
             }
             Failure::Ledger(

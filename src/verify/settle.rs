@@ -9,6 +9,8 @@
 //! beside it. A crash leaves a lease that runs out (then the look finds what was written), or ours
 //! gone and still on record (then the next run puts the other on record).
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
@@ -31,10 +33,23 @@ pub fn settle<'a>(
     store: &dyn AnyStore,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Tally, LedgerError> {
-    Verification::new(plan, ledger, store, tell)?.all(
+    let mut settling = Verification::new(plan, ledger, store, tell)?;
+    // What is due first: what is watched stands in its mailbox already, and may be much.
+    let seen = RefCell::new(BTreeSet::new());
+    settling.all(
+        |last, until| ledger.copies_to_settle(Duration::ZERO, last, PAGE, until),
+        &BTreeSet::new(),
+        |settling, copy| {
+            seen.borrow_mut().insert(copy.copy);
+            settling.settle_one(copy)
+        },
+    )?;
+    settling.all(
         |last, until| ledger.copies_to_settle(WATCH, last, PAGE, until),
+        &seen.into_inner(),
         Verification::settle_one,
-    )
+    )?;
+    Ok(settling.tally)
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -49,7 +64,7 @@ impl Verification<'_, '_> {
             (Standing::Placed { receipt, .. }, _) if copy.by_sender => self.late(copy, receipt)?,
             (Standing::Placed { receipt, .. }, _) => self.watch(copy, receipt)?,
             _ if copy.due.is_some() => self.settle_due(copy)?,
-            (_, Some(why)) => self.kept(copy, why)?,
+            (_, Some(why)) => self.kept(copy, why, Level::Info)?,
             (_, None) => self.busy(copy, MEANWHILE),
         }
         Ok(())
@@ -110,7 +125,7 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Settled, Topic::Due, Some(&placed.receipt), text);
                 Ok(())
             }
-            Err(failure) => self.not_placed(copy, Topic::Due, failure, &deadline),
+            Err(failure) => self.not_placed(copy, (Level::Info, Topic::Due), failure, &deadline),
         }
     }
 
@@ -248,7 +263,7 @@ impl Verification<'_, '_> {
         let stands = |one: &FoundCopy| one.receipt == *theirs && !one.marked_deleted;
         let is_late =
             |one: &&FoundCopy| one.receipt != *theirs && is_as_ours(one) && !one.marked_deleted;
-        if !found.iter().any(stands) || !copy.may_be_double {
+        if !found.iter().any(stands) {
             return Ok(());
         }
         for FoundCopy { receipt, .. } in found.iter().filter(is_late) {

@@ -1,6 +1,8 @@
 //! A sender's copy that is left to the mail program first, and to `onedrop settle` then.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use onedrop::directory::Destination;
@@ -9,7 +11,7 @@ use onedrop::message::Message;
 use onedrop::store::{Store, StoreError};
 use onedrop::verify::{Level, Topic};
 
-use crate::ports::{inbox, mail, mail_with_body, message, sent};
+use crate::ports::{LEASE, inbox, mail, mail_with_body, message, sent};
 use crate::script::{LedgerFault, StoreFault};
 use crate::world::{Ended, Settled, World};
 
@@ -154,7 +156,7 @@ fn a_sent_that_refuses_keeps_the_copy_due_until_it_takes_it() {
         world.ledger.advance(AFTER);
         let refused = StoreError::Refused("no right".to_owned());
         let failed = world.delivery().refusing("append", refused).settle();
-        assert_eq!(failed.told(), [(Level::Error, Topic::Due)]);
+        assert_eq!(failed.told(), [(Level::Info, Topic::Due)], "it waits, and the run succeeds");
         let copy = &world.copies(&mail("m"))[1];
         assert_eq!(copy.state, "due", "and no delivery leases it");
         assert!(copy.kept.as_deref().is_some_and(|why| why.contains("no right")), "{copy:?}");
@@ -217,10 +219,15 @@ fn whatever_fails_wherever_in_settle_one_copy_is_left() {
                         world.save(&mail("m"));
                     }
                     let mut run = world.delivery();
+                    let has_saved = Arc::new(AtomicBool::new(!matches!(saves, Saves::Never)));
                     if let Saves::AtCall(nth) = saves {
-                        let other = world.clone();
+                        let (other, is_called) = (world.clone(), Arc::clone(&has_saved));
+                        is_called.store(false, Ordering::SeqCst);
                         let call = if nth == 2 { "append" } else { "confirm" };
-                        run = run.before(call, move || other.save(&mail("m")));
+                        run = run.before(call, move || {
+                            is_called.store(true, Ordering::SeqCst);
+                            other.save(&mail("m"));
+                        });
                     }
                     if let Some(fault) = store_fault {
                         run = run.failing_store(at, *fault);
@@ -245,13 +252,10 @@ fn whatever_fails_wherever_in_settle_one_copy_is_left() {
                     for _ in 0..2 {
                         world.settle();
                     }
-                    let expected = match saves {
-                        Saves::Never => mail("m").shared_copy().to_vec(),
-                        // The call that the mail program waits for may never have come.
-                        Saves::AtCall(_) if world.in_sent() == [mail("m").shared_copy()] => {
-                            mail("m").shared_copy().to_vec()
-                        }
-                        _ => saved(&mail("m")),
+                    // The call that the mail program waits for may never have come.
+                    let expected = match has_saved.load(Ordering::SeqCst) {
+                        true => saved(&mail("m")),
+                        false => mail("m").shared_copy().to_vec(),
                     };
                     assert_eq!(world.in_sent(), [expected], "{context}: {failed:#?}");
                     let copy = &world.copies(&mail("m"))[1];
@@ -447,6 +451,36 @@ fn an_owner_that_deletes_ours_gets_no_other() {
         world.deliver_due(&mail("m"), &[Destination::inbox("zoe"), sent()]);
         assert_eq!((world.settle().told(), world.count(&sent())), (vec![], 0));
     }
+}
+
+#[test]
+fn what_is_due_comes_before_what_is_watched() {
+    let world = World::like_imap();
+    let (first, last) = (Destination::sent("amy", "Sent"), Destination::sent("zoe", "Sent"));
+    world.deliver_due(&mail("watched"), &[inbox(), first]).expect_delivered();
+    world.ledger.advance(AFTER);
+    world.settle();
+    world.deliver_due(&mail("due"), &[inbox(), last]).expect_delivered();
+    world.ledger.advance(AFTER);
+    let run = world.settle();
+    assert_eq!(run.told(), [WRITTEN]);
+    assert_eq!(run.store_calls, ["find", "append", "find"], "and what is written is not sought");
+}
+
+/// A run that gave up before it wrote anything leaves nothing that could come late.
+#[test]
+fn the_senders_own_equal_copies_stay_where_no_attempt_ended_in_doubt() {
+    let world = World::like_imap();
+    world.deliver_due(&mail("m"), &[inbox(), sent()]);
+    world.ledger.advance(AFTER);
+    let refused = StoreError::Refused("no right".to_owned());
+    world.delivery().refusing("append", refused).settle();
+    world.save(&mail("m"));
+    assert_eq!(world.settle().told(), [WRITTEN]);
+    assert!(world.copies(&mail("m"))[1].by_sender);
+    let at = world.record(&mail("m"), &[], LEASE).recorded_at;
+    world.store.save("lisa", "Sent", mail("m").own_copy(), at);
+    assert_eq!((world.settle().told(), world.count(&sent())), (vec![], 2));
 }
 
 /// The server executes an append of a run that died long ago.

@@ -91,8 +91,8 @@ impl Rows {
             (None, Some(due_at)) => due_at <= now,
             (None, None) => message.is_some_and(|message| message.kept_of(row).is_some()),
             (Some(_), Some(_)) => {
-                let may_be_double = row.epoch > 1 || row.prior_doubt;
-                (!row.by_sender || may_be_double) && row.placed_at + watch > now
+                let may_come_late = row.prior_doubt || !row.settled;
+                (!row.by_sender || may_come_late) && row.placed_at + watch > now
             }
             (Some(_), None) => false,
         }

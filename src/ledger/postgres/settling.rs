@@ -23,7 +23,7 @@ WITH wanted AS (
     (SELECT c.account, c.id FROM onedrop_copy c
      WHERE c.due_at IS NOT NULL
        AND c.placed_at > clock_timestamp() - $1 * interval '1 second'
-       AND (NOT c.by_sender OR c.epoch > 1 OR c.prior_doubt) AND {page})
+       AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
 )
 {copy}";
 

@@ -18,7 +18,7 @@ WHERE c.id IN (
     WHERE w.shared AND w.placed_at IS NULL AND w.due_at IS NULL
     UNION
     SELECT id FROM onedrop_copy WHERE due_at IS NOT NULL AND placed_at > ?6 - ?1
-       AND (NOT by_sender OR epoch > 1 OR prior_doubt))
+       AND (NOT by_sender OR prior_doubt OR settled_at IS NULL))
   AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
 

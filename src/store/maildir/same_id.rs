@@ -32,7 +32,7 @@ pub fn find(
     'listings: for _ in 0..LISTINGS {
         // By the name that lasts: a reader that renames a file may show it twice.
         let mut found = BTreeMap::new();
-        for sub in ["new", "cur", "cur"] {
+        for sub in ["new", "cur"] {
             let sub = folder.join(sub);
             for entry in entries(&sub)? {
                 let path = sub.join(&entry);
