@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use onedrop::ledger::JobOutcome;
 
-use crate::place::timed;
+use crate::place::{SOON, ended, timed};
 use crate::site::{JobSite, exists, job};
+use crate::support::wait_until;
 
 const WAITS: &str = "touch began; while [ ! -e go ]; do sleep 0.02; done; touch ended; exit 4";
 
@@ -65,6 +66,27 @@ fn an_end_that_the_ledger_cannot_take_is_told_again() {
         assert_eq!((run.outcome, run.exit), (Some(JobOutcome::Failed), Some(4)));
         assert!(!site.is_locked("j"));
     }
+}
+
+/// A monitoring system gives its plugins 10 s, also where the ledger hangs after the login.
+#[test]
+fn a_check_ends_in_time_where_a_table_is_locked() {
+    let mut site = JobSite::with_postgres(&job("j", "true", ""));
+    assert_eq!(site.tick().code, Some(0));
+    let mut check = site.jobs(&["check"]);
+    let postgres = &*site.postgres();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            postgres.psql("BEGIN; LOCK TABLE onedrop_job; SELECT pg_sleep(15); COMMIT");
+        });
+        let locks = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'
+                     AND relation = 'onedrop_job'::regclass";
+        assert!(wait_until(SOON, || postgres.psql(locks).trim() == "1"));
+        let end = ended(&mut check);
+        assert_eq!((end.code, &*end.err), (Some(3), ""), "{end:?}");
+        assert!(end.out.starts_with("JOBS UNKNOWN: ledger: "), "{end:?}");
+    });
+    assert_eq!(ended(&mut check).code, Some(0));
 }
 
 /// After that nobody knows whether the run was the last one.
