@@ -3,11 +3,16 @@
 //! [`lock_name`]; state and history are rows of the ledger. [`plan`] says what is to be done
 //! about a job, [`run`] and [`tick`] do it, [`standing`] says how jobs are.
 
+use std::time::SystemTime;
+
+use jiff::{Timestamp, Unit};
+
 use crate::ledger::LockRow;
 use crate::lock_name::LockName;
 
 pub mod own_program;
 pub mod plan;
+mod refused;
 pub mod run;
 pub mod standing;
 pub mod tick;
@@ -29,4 +34,9 @@ pub fn lock_name(job: &str) -> Result<LockName, String> {
 pub fn held_job(row: &LockRow) -> Option<&str> {
     let job = row.name.as_str().strip_prefix(LOCKS)?;
     (row.slot == 1 && row.left.is_some()).then_some(job)
+}
+
+fn rfc_3339(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time).and_then(|time| time.round(Unit::Second));
+    time.map(|time| time.to_string()).unwrap_or_default()
 }

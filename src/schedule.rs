@@ -44,7 +44,8 @@ const FIELDS: [(&str, &str); 5] = [
 /// The last time of any schedule, a second before the year 4900; croner knows years below 5000.
 const LAST_SECOND: i64 = 92_461_910_399;
 
-/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`.
+/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`; two
+/// that say the same (`17 03 * * *`) are shown alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     text: String,
@@ -111,7 +112,7 @@ impl Schedule {
             .map_err(|_| "this date never comes (day of the month, and month)".to_owned())?;
         let each_hour = fields[1].starts_with(['*', '?']);
         let zone_name = zone.iana_name().unwrap_or("UTC");
-        let text = format!("{written} {zone_name}");
+        let text = format!("{} {zone_name}", normalised(&fields));
         Ok(Schedule { text, times: Times::Cron { cron: Box::new(cron), zone, each_hour } })
     }
 
@@ -124,7 +125,16 @@ impl Schedule {
         if time < Duration::from_secs(1) {
             return Err("must be a second at least".to_owned());
         }
-        Ok(Schedule { text: format!("every {}", text.trim()), times: Times::Every(time) })
+        Ok(Schedule { text: format!("every {}", duration::shown(time)), times: Times::Every(time) })
+    }
+
+    /// The one that is shown like this; `None`: this host cannot know it.
+    pub fn on_record(text: &str) -> Option<Schedule> {
+        if let Some(time) = text.strip_prefix("every ") {
+            return Schedule::every(time).ok();
+        }
+        let (fields, zone) = text.rsplit_once(' ')?;
+        Schedule::cron(fields, zone).ok()
     }
 
     /// The time between two starts; `None`: by the clock.
@@ -212,6 +222,43 @@ impl Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+/// Fields that say the same are equal: numbers without a 0 before them, names as numbers, and the
+/// parts of a list in order.
+fn normalised(fields: &[&str]) -> String {
+    let fields = fields.iter().enumerate().map(|(at, field)| {
+        let mut parts: Vec<String> =
+            field.to_ascii_uppercase().split(',').map(|part| normalised_part(part, at)).collect();
+        parts.sort();
+        parts.dedup();
+        parts.join(",")
+    });
+    fields.collect::<Vec<_>>().join(" ")
+}
+
+/// Of the field at this place.
+fn normalised_part(part: &str, at: usize) -> String {
+    const MONTHS: [&str; 12] =
+        ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+    const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+    let named = |word: &str| match at {
+        3 => MONTHS.iter().position(|name| *name == word).map(|month| month + 1),
+        4 => DAYS.iter().position(|name| *name == word),
+        _ => None,
+    };
+    let mut text = String::new();
+    for piece in part.split_inclusive(['-', '/', '#']) {
+        let word = piece.trim_end_matches(['-', '/', '#']);
+        let number = named(word).or_else(|| word.parse().ok());
+        text += &number.map_or_else(|| word.to_owned(), |number: usize| number.to_string());
+        text += &piece[word.len()..];
+    }
+    match (text.as_str(), at) {
+        ("?" | "*/1" | "?/1", _) => "*".to_owned(),
+        ("7", 4) => "0".to_owned(),
+        _ => text,
     }
 }
 

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::{Backfill, JobSettings};
 use crate::ledger::{JobOutcome, JobRow, JobRun, JobTrigger};
+use crate::schedule::Schedule;
 
 pub use commands::{force, mark_done, pause, reset, resume};
 pub use skips::MOST_COUNTED;
@@ -28,6 +29,8 @@ pub const ON_TIME: Duration = Duration::from_secs(120);
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
 /// Where a row was seen so long after now, its due times come from a clock that was wrong.
 const CLOCK_WAS_AHEAD: Duration = Duration::from_secs(86_400);
+const CHANGED: &str = "the schedule was changed before it had run";
+const DISABLED: &str = "the job was disabled";
 /// What the ledger keeps of a time.
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -49,6 +52,8 @@ pub struct JobPlan {
     pub crashed: Option<JobRun>,
     /// Whether there is anything to write, also where nothing runs.
     pub changed: bool,
+    /// The schedule that was on record, where the configuration has another by now.
+    pub replaced: Option<String>,
     pub step: JobStep,
 }
 
@@ -148,22 +153,44 @@ pub fn end(
     ended(job, row, run, how, now, now)
 }
 
-/// For when the ledger refuses a plan, although nobody has changed the row: a run of this due time
-/// and try is on record, from a time when the ledger's clock was wrong. It is not run again. Where
-/// that is refused as well, the run that has crashed is not on record any more.
-pub fn pass_over(job: &JobSettings, plan: JobPlan) -> JobPlan {
-    let JobPlan { mut row, skipped, crashed, step, .. } = plan;
-    let due = match step {
-        JobStep::Run { due, .. } => Some(due),
-        _ => skipped.last().map(|skip| skip.last_due),
+/// For when the ledger refuses a plan, although nobody has changed the row: some of it is on record
+/// already, from a run by hand, or from a time when the ledger's clock was wrong. A time that was
+/// dealt with is passed over, one that failed is tried again, and what is skipped is the rest. A
+/// crashed run that is not on record any more is forgotten.
+pub fn pass_over(job: &JobSettings, plan: JobPlan, on_record: &[JobRun]) -> JobPlan {
+    let JobPlan { mut row, skipped, crashed, replaced, mut step, .. } = plan;
+    let is_open = |crashed: &JobRun| {
+        let key = (crashed.due, crashed.try_no);
+        on_record.iter().any(|run| run.ended_at.is_none() && (run.due, run.try_no) == key)
     };
-    let crashed = crashed.filter(|_| due.is_some());
-    if let Some(due) = due.max(row.next_due.filter(|_| due.is_some())) {
-        set_done(job, &mut row, due);
+    let crashed = crashed.filter(is_open);
+    let old = replaced.as_deref().and_then(Schedule::on_record);
+    let known: Vec<_> = on_record.iter().map(|run| (run.due, run.last_due)).collect();
+    let rest = |skip: JobRun| {
+        let by_old = old.as_ref().filter(|_| skip.reason == CHANGED || skip.reason == DISABLED);
+        skips::without(skip, by_old.unwrap_or(&job.schedule), &known)
+    };
+    let skipped = skipped.into_iter().flat_map(rest).collect();
+    if let JobStep::Run { due, try_no, trigger } = step {
+        let tries = || on_record.iter().filter(|run| run.due == due && run.try_no >= try_no);
+        let is_done = |run: &JobRun| match run.outcome {
+            Some(JobOutcome::Ok | JobOutcome::Marked) => true,
+            outcome => outcome.is_some_and(JobOutcome::is_skip),
+        };
+        let is_manual = trigger == JobTrigger::Manual;
+        step = match tries().map(|run| run.try_no).max() {
+            None => step,
+            Some(_) if !is_manual && tries().any(is_done) => {
+                set_done(job, &mut row, due);
+                JobStep::NotBefore(row.next_due.unwrap_or(due) + delay(job))
+            }
+            Some(last) => {
+                let trigger = if is_manual { trigger } else { JobTrigger::Retry };
+                JobStep::Run { due, try_no: last.saturating_add(1), trigger }
+            }
+        };
     }
-    let next = row.next_due.unwrap_or(SystemTime::UNIX_EPOCH) + delay(job);
-    let skipped = Vec::new();
-    JobPlan { row, skipped, crashed, changed: true, step: JobStep::NotBefore(next) }
+    JobPlan { row, skipped, crashed, changed: true, replaced, step }
 }
 
 /// How long after its times a job starts: of `splay`, the part that its name gives.
@@ -193,6 +220,7 @@ struct Planner<'a> {
     row: JobRow,
     skipped: Vec<JobRun>,
     crashed: Option<JobRun>,
+    replaced: Option<String>,
 }
 
 impl<'a> Planner<'a> {
@@ -206,15 +234,18 @@ impl<'a> Planner<'a> {
         let now = whole_millis(now);
         let before = rows.iter().find(|row| row.name == job.name);
         let row = before.cloned().unwrap_or_else(|| first_sight(job, now));
-        let (skipped, crashed, delay) = (Vec::new(), None, delay(job));
-        let mut planner = Planner { job, now, delay, before, row, skipped, crashed };
+        let (skipped, crashed, replaced, delay) = (Vec::new(), None, None, delay(job));
+        let mut planner = Planner { job, now, delay, before, row, skipped, crashed, replaced };
         if let Some((due, try_no)) = planner.row.open {
             if lock == LockSight::NotOurs {
                 return Err(Box::new(planner.finish(JobStep::Open)));
             }
             planner.settle_crash(due, try_no);
         }
-        planner.follow_schedule();
+        match job.enabled {
+            true => planner.follow_schedule(),
+            false => planner.disable(),
+        }
         Ok(planner)
     }
 
@@ -226,8 +257,8 @@ impl<'a> Planner<'a> {
         }
         let changed =
             self.before != Some(&self.row) || !self.skipped.is_empty() || self.crashed.is_some();
-        let Planner { row, skipped, crashed, .. } = self;
-        JobPlan { row, skipped, crashed, changed, step }
+        let Planner { row, skipped, crashed, replaced, .. } = self;
+        JobPlan { row, skipped, crashed, changed, replaced, step }
     }
 
     /// Nobody knows when it died: the wait for the next try counts from its start.
@@ -254,17 +285,10 @@ impl<'a> Planner<'a> {
     /// clock.
     fn follow_schedule(&mut self) {
         let (job, now) = (self.job, self.now);
-        let text = job.schedule.to_string();
-        if self.row.schedule != text {
-            if let Some(due) = self.row.next_due.filter(|due| *due <= now && self.row.next_try == 1)
-            {
-                let reason = "the schedule was changed before it had run".to_owned();
-                let skip = JobRun::skip(&self.row.name, due, now);
-                let outcome = Some(JobOutcome::SkippedMissed);
-                self.skipped.push(JobRun { outcome, reason, ..skip });
-            }
-            self.row.schedule = text;
-            self.start_anew();
+        if self.row.schedule != job.schedule.to_string() {
+            self.begin_from_now(if self.row.next_try == 0 { DISABLED } else { CHANGED });
+        } else if self.row.next_try == 0 {
+            self.begin_from_now(DISABLED);
         }
         let Some(due) = self.row.next_due else { return self.start_anew() };
         let is_wrong = match job.schedule.interval() {
@@ -276,6 +300,8 @@ impl<'a> Planner<'a> {
             }
         };
         if is_wrong {
+            // Nor has it succeeded for times to come.
+            self.row.last_success_due = self.row.last_success_due.map(|due| due.min(now));
             self.start_anew();
         }
         let longest = match job.retry.is_zero() {
@@ -287,12 +313,114 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// From the first time that was not tried on, nothing is made up for: the row says so by try 0.
+    fn disable(&mut self) {
+        if self.row.next_try > 1
+            && let (Some(due), None) = (self.row.next_due, self.job.schedule.interval())
+        {
+            let on_record = Schedule::on_record(&self.row.schedule);
+            let schedule = on_record.as_ref().unwrap_or(&self.job.schedule);
+            self.row.next_due = Some(schedule.next_after(due));
+        }
+        self.row.next_try = 0;
+        self.row.retry_at = None;
+    }
+
+    /// By the configuration's schedule, without a backlog. Hosts that have different schedules for
+    /// a while come here in turns: a time of both, up to [`ON_TIME`] ago, is run all the same.
+    fn begin_from_now(&mut self, reason: &str) {
+        let (job, now) = (self.job, self.now);
+        let (text, pending) = (job.schedule.to_string(), self.row.next_due);
+        let is_changed = self.row.schedule != text;
+        let old = Schedule::on_record(&self.row.schedule);
+        let first = self.first_untried(old.as_ref());
+        if job.schedule.interval().is_some() {
+            self.start_anew();
+        } else {
+            let oldest = now.checked_sub(self.delay + ON_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            let oldest = oldest.max(self.row.first_seen + MILLI);
+            match pending.filter(|due| (oldest..=now).contains(due) && self.is_time(*due)) {
+                Some(_) => self.row.next_try = self.row.next_try.max(1),
+                None => {
+                    let is_done = |due: SystemTime| {
+                        let by_old = || old.as_ref()?.newest_until(due);
+                        self.row.last_success_due >= Some(due)
+                            || Some(due) < pending && by_old() == Some(due)
+                    };
+                    let mut due = job.schedule.next_after(oldest - MILLI);
+                    while due <= now && is_done(due) {
+                        due = job.schedule.next_after(due);
+                    }
+                    self.start_at(due);
+                }
+            }
+        }
+        let kept = self.row.next_due.unwrap_or(now);
+        let is_restart = !is_changed && job.schedule.interval().is_some();
+        if let Some(first) = first.filter(|first| *first <= now && !is_restart) {
+            self.leave_out(first, old.as_ref(), kept, reason);
+        }
+        self.replaced = is_changed.then(|| std::mem::replace(&mut self.row.schedule, text));
+    }
+
+    /// The first time that no run has begun for; `old` is the schedule on record.
+    fn first_untried(&self, old: Option<&Schedule>) -> Option<SystemTime> {
+        let due = self.row.next_due?;
+        let is_tried = self.row.next_try > 1 || self.row.open.is_some_and(|(open, _)| open == due);
+        match is_tried {
+            false => Some(due),
+            true => Some(old.filter(|old| old.interval().is_none())?.next_after(due)),
+        }
+    }
+
+    /// Skips the times from this one until now, but those from `kept` on that the configuration's
+    /// schedule has as well.
+    fn leave_out(
+        &mut self,
+        first: SystemTime,
+        old: Option<&Schedule>,
+        kept: SystemTime,
+        reason: &str,
+    ) {
+        let (job, now) = (self.job, self.now);
+        let skip = JobRun {
+            outcome: Some(JobOutcome::SkippedMissed),
+            reason: reason.to_owned(),
+            ..JobRun::skip(&self.row.name, first, now)
+        };
+        let mut owned = vec![(kept, kept)];
+        while let Some((last, _)) = owned.last().filter(|(last, _)| *last <= now) {
+            let next = job.schedule.next_after(*last);
+            if job.schedule.interval().is_some() || next <= *last {
+                break;
+            }
+            owned.push((next, next));
+        }
+        match old {
+            Some(old) => {
+                let last_due = old.newest_until(now).unwrap_or(first).max(first);
+                let occurrences = skips::count(old, first, last_due);
+                let skip = JobRun { last_due, occurrences, ..skip };
+                self.skipped.extend(skips::without(skip, old, &owned));
+            }
+            None if owned.iter().any(|(due, _)| *due == first) => {}
+            None => {
+                let reason = format!("{reason}; those after it are not known on this host");
+                self.skipped.push(JobRun { reason, ..skip });
+            }
+        }
+    }
+
     fn is_time(&self, due: SystemTime) -> bool {
         self.job.schedule.newest_until(due) == Some(due)
     }
 
     fn start_anew(&mut self) {
-        self.row.next_due = Some(fresh_due(self.job, &self.row, self.now));
+        self.start_at(fresh_due(self.job, &self.row, self.now));
+    }
+
+    fn start_at(&mut self, due: SystemTime) {
+        self.row.next_due = Some(due);
         self.row.next_try = 1;
         self.row.retry_at = None;
     }
@@ -439,7 +567,10 @@ fn has_succeeded(job: &JobSettings, row: &JobRow, due: SystemTime) -> bool {
     let Some(succeeded) = row.last_success_due else { return false };
     match job.schedule.interval() {
         Some(_) => row.next_due.is_some_and(|next| next > due),
-        None => job.schedule.newest_until(due).is_none_or(|newest| succeeded >= newest),
+        // A run by hand may be for a newer time than the next: that is the first not dealt with.
+        None => job.schedule.newest_until(due).is_none_or(|newest| {
+            succeeded >= newest && row.next_due.is_some_and(|next| next > newest)
+        }),
     }
 }
 
@@ -466,14 +597,14 @@ fn ended(
     row.last_end = Some(now);
     row.last_exit = how.exit.or(how.signal.map(|signal| 128 + signal));
     let has_succeeded = how.outcome == JobOutcome::Ok;
+    // Otherwise it was an extra one, or another has moved the job on meanwhile.
+    let is_pending = row.next_due == Some(run.due);
     if has_succeeded {
         set_success(&mut row, run.due, now);
-    } else {
+    } else if is_pending {
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
-    // Otherwise it was an extra one, or another has moved the job on meanwhile.
-    let is_pending = row.next_due == Some(run.due);
     let keeps_order = job.backfill == Backfill::All && job.schedule.interval().is_none();
     match is_pending {
         false => {}
@@ -557,7 +688,12 @@ fn whole_millis(time: SystemTime) -> SystemTime {
 
 impl JobRun {
     /// The first try, as it begins.
-    fn skeleton(job: &str, due: SystemTime, trigger: JobTrigger, now: SystemTime) -> JobRun {
+    pub(super) fn skeleton(
+        job: &str,
+        due: SystemTime,
+        trigger: JobTrigger,
+        now: SystemTime,
+    ) -> JobRun {
         JobRun {
             job: job.to_owned(),
             due,

@@ -10,11 +10,10 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use jiff::{Timestamp, Unit};
 use nix::sys::stat::Mode;
 
-use super::lock_name;
-use super::plan::{self, JobPlan, JobStep, LockSight, RunEnd};
+use super::plan::{self, JobStep, LockSight, RunEnd};
+use super::{lock_name, refused, rfc_3339};
 use crate::clock::{Clock, SystemClock};
 use crate::config::JobSettings;
 use crate::exit::{self, LockEnding};
@@ -31,8 +30,6 @@ use crate::lock::{
 const TTL: Duration = Duration::from_secs(60);
 /// What a command gets to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// Among how many runs the open one is looked for.
-const NEWEST: u32 = 100;
 /// How often a row is read again because another has changed it meanwhile.
 const READS: usize = 20;
 
@@ -153,20 +150,6 @@ enum Decision {
     NoChange(Begun),
 }
 
-/// The revision that the ledger has not let us change, and how often.
-#[derive(Debug, Clone, Copy, Default)]
-struct Refused {
-    seen: Option<Option<i64>>,
-    times: u32,
-}
-
-impl Refused {
-    fn once_more(self, seen: Option<i64>) -> Refused {
-        let times = if self.seen == Some(seen) { self.times + 1 } else { 1 };
-        Refused { seen: Some(seen), times }
-    }
-}
-
 /// The record of one run.
 struct JobRecord {
     request: JobRequest,
@@ -178,18 +161,19 @@ struct JobRecord {
 
 impl RunRecord for JobRecord {
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
-        let mut refused = Refused::default();
+        // The revision that the ledger has not let us change.
+        let mut refused_at = None;
         for _ in 0..READS {
             let change = match self.pending.take() {
                 Some(change) => change,
-                None => match self.decide(claim, refused, until)? {
+                None => match self.decide(claim, refused_at, until)? {
                     Decision::Change(change) => change,
                     Decision::NoChange(begun) => return Ok(begun),
                 },
             };
             match self.make(change, until)? {
                 (change, true) => return Ok(self.follow(*change)),
-                (change, false) => refused = refused.once_more(change.seen),
+                (change, false) => refused_at = Some(change.seen),
             }
         }
         Err(LedgerError::Contended)
@@ -227,7 +211,8 @@ impl RunRecord for JobRecord {
                 }
             };
             if let (change, true) = self.make(change, until)? {
-                tell_of(&change.row, &end.ending);
+                let due = change.ended.as_ref().map(|run| run.due);
+                tell_of(&change.row, due, &end.ending);
                 return Ok(EndRecord::Done);
             }
         }
@@ -258,7 +243,7 @@ impl JobRecord {
     fn decide(
         &self,
         claim: &LockClaim,
-        refused: Refused,
+        refused_at: Option<Option<i64>>,
         until: Instant,
     ) -> Result<Decision, LedgerError> {
         let JobRequest { job, all, host, why, .. } = &self.request;
@@ -282,9 +267,10 @@ impl JobRecord {
                 return Ok(Decision::NoChange(Begun::Refused(why)));
             }
         };
-        if refused.seen == Some(seen) {
-            plan = self.without_what_is_refused(plan, refused.times, until)?;
+        if refused_at == Some(seen) {
+            plan = refused::passed_over(job, &plan, &*self.ledger, until)?;
         }
+        refused::tell_of_a_change(&plan);
         let value = RandomValue::default();
         let (step, is_changed) = (plan.step.clone(), plan.changed);
         let (row, added, ended) = plan::begin(plan, claim.epoch, host, std::process::id(), now);
@@ -299,32 +285,6 @@ impl JobRecord {
                 Decision::Change(Box::new(change))
             }
         })
-    }
-
-    /// The plan that the ledger has refused, although nobody has changed the row since: the run
-    /// that has crashed is no longer on record as open, or one of this due time and try is there.
-    fn without_what_is_refused(
-        &self,
-        plan: JobPlan,
-        times: u32,
-        until: Instant,
-    ) -> Result<JobPlan, LedgerError> {
-        let is_gone = match &plan.crashed {
-            Some(crashed) => {
-                // Of a job's runs the open one is the newest.
-                let runs = self.ledger.job_runs(&crashed.job, NEWEST, until)?;
-                !runs.iter().any(|run| {
-                    run.ended_at.is_none() && (run.due, run.try_no) == (crashed.due, crashed.try_no)
-                })
-            }
-            None => false,
-        };
-        let passes_over = !is_gone || times > 1;
-        let mut plan = if passes_over { plan::pass_over(&self.request.job, plan) } else { plan };
-        if is_gone || times > 1 {
-            plan.crashed = None;
-        }
-        Ok(plan)
     }
 
     /// How many tries for a due time are on record.
@@ -408,20 +368,19 @@ fn run_end(end: &CommandEnd, host: &str) -> RunEnd {
 }
 
 /// Whatever has a text of its own is told at the end of the process.
-fn tell_of(row: &JobRow, ending: &LockEnding) {
+fn tell_of(row: &JobRow, due: Option<SystemTime>, ending: &LockEnding) {
     let name = &row.name;
     tracing::info!("job {name} has ended: {ending}");
-    let next = row.retry_at.map(|at| format!("; it is tried again at {}", rfc_3339(at)));
+    // Of an extra run nothing comes: the retry on record is another time's.
+    let next = match row.retry_at.filter(|_| row.next_due == due) {
+        Some(at) => format!("; it is tried again at {}", rfc_3339(at)),
+        None => String::new(),
+    };
     match ending {
         LockEnding::Exited(0) => {}
         LockEnding::Exited(_) | LockEnding::Killed(_) => {
-            exit::tell(&format!("{name} failed: {ending}{}", next.unwrap_or_default()));
+            exit::tell(&format!("{name} failed: {ending}{next}"));
         }
         _ => {}
     }
-}
-
-fn rfc_3339(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time).and_then(|time| time.round(Unit::Second));
-    time.map(|time| time.to_string()).unwrap_or_default()
 }

@@ -18,9 +18,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-use super::held_job;
 use super::own_program::OwnProgram;
 use super::plan::{self, JobPlan, JobStep, LockSight};
+use super::{held_job, refused};
 use crate::config::{JobSettings, JobsSettings};
 use crate::exit::RunStatus;
 use crate::ledger::{AnyLedger, JobChange, JobRow, JobsOnRecord, LedgerError, RandomValue};
@@ -197,10 +197,10 @@ impl Tick<'_> {
                 JobStep::Open | JobStep::Run { .. } => self.start(&job.name, revision),
                 JobStep::NotBefore(time) => {
                     wait = wait.min(time.duration_since(now).unwrap_or_default());
-                    self.note(plan, revision, &mut rows, until)?;
+                    self.note(job, plan, revision, &mut rows, until)?;
                 }
                 JobStep::WaitsFor(_) | JobStep::Paused => {
-                    self.note(plan, revision, &mut rows, until)?;
+                    self.note(job, plan, revision, &mut rows, until)?;
                 }
             }
         }
@@ -220,6 +220,7 @@ impl Tick<'_> {
     /// another host has been quicker, it has done the same.
     fn note(
         &mut self,
+        job: &JobSettings,
         plan: JobPlan,
         seen: Option<i64>,
         rows: &mut [JobRow],
@@ -228,11 +229,27 @@ impl Tick<'_> {
         if !plan.changed {
             return Ok(());
         }
-        let (row, added) = (&plan.row, &*plan.skipped);
-        let value = RandomValue::default();
-        let change = JobChange { seen, value, row, added, ended: None };
-        let is_made = self.ledger.change_job(&change, until)?;
+        let write = |plan: &JobPlan| {
+            let (row, added) = (&plan.row, &*plan.skipped);
+            let value = RandomValue::default();
+            let change = JobChange { seen, value, row, added, ended: None };
+            self.ledger.change_job(&change, until)
+        };
+        let mut plan = plan;
+        let mut is_made = write(&plan)?;
+        // Or some of the skipped times are on record already.
+        if !is_made && !plan.skipped.is_empty() {
+            plan = match refused::passed_over(job, &plan, self.ledger, until) {
+                Err(LedgerError::Contended) => return Ok(()),
+                passed => passed?,
+            };
+            is_made = write(&plan)?;
+        }
+        if is_made {
+            refused::tell_of_a_change(&plan);
+        }
         self.has_added |= is_made && !plan.skipped.is_empty();
+        let row = &plan.row;
         for skip in plan.skipped.iter().filter(|_| is_made) {
             let (job, count) = (&skip.job, skip.occurrences);
             tracing::warn!("job {job}: {count} of its times skipped: {}", skip.reason);

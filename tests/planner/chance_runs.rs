@@ -156,7 +156,7 @@ impl Life {
             }
         };
         if let Ok((row, run)) = plan::mark_done(&job, &self.world.rows, until, now) {
-            self.world.write(row, vec![run], None);
+            self.world.write(row, run, None);
         }
     }
 

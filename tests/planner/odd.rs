@@ -61,38 +61,81 @@ fn a_clock_that_was_a_year_ahead() {
     assert_eq!(world.next("a"), "2026-05-01 12:25");
 }
 
-/// A year later come the hours that are on record already. The ledger refuses a second run of one,
-/// and it is passed over; the job stands still at none.
+/// Hours that are on record already, from a clock that was ahead, do not run again; what is skipped
+/// on the way to them is on record all the same.
 #[test]
 fn hours_that_ran_under_a_clock_that_was_ahead() {
-    for backfill in ["none", "latest", "all"] {
+    for (backfill, before) in [
+        ("none", vec!["skipped_missed 2026-05-03 09:00 to 2026-05-03 11:00, 3 times"]),
+        ("latest", vec!["skipped_missed 2026-05-03 09:00 to 2026-05-03 11:00, 3 times"]),
+        (
+            "all",
+            vec![
+                "ok 2026-05-03 09:00 backfill",
+                "ok 2026-05-03 10:00 backfill",
+                "ok 2026-05-03 11:00 backfill",
+            ],
+        ),
+    ] {
         let text = format!("{HOURLY}\nbackfill = \"{backfill}\"");
-        let mut world = World::new(&text, "2026-05-01 11:30");
-        world.at("2026-05-01 12:30");
-        world.at("2026-05-02 14:00");
-        // As if these had run.
-        let job = world.job("a");
-        let plan = plan::force(
-            &job,
-            &world.rows,
-            Some((utc("2026-05-03 12:00"), 0)),
-            world.now,
-            LockSight::Ours,
-        );
-        world.take(plan.expect("a plan"));
+        let mut world = World::new(&text, "2026-05-03 08:30");
+        world.at("2026-05-03 12:30");
+        let due = Some((utc("2026-05-03 12:00"), 0));
+        world.force("a", due).expect("a run");
         world.succeed("a");
-        let row = plan::reset(&job, world.row("a"), utc("2026-05-03 11:30"));
-        world.write(row, Vec::new(), None);
-        world.at("2026-05-03 12:00");
-        let refused = world.plan("a", LockSight::NotOurs);
-        assert!(matches!(refused.step, JobStep::Run { try_no: 1, .. }), "{backfill}");
-        let passed = plan::pass_over(&job, refused);
-        assert!(passed.changed);
-        let again = plan::pass_over(&job, passed.clone());
-        assert_eq!(again.row, passed.row, "once is enough");
-        world.take(passed);
+        world.at("2026-05-03 12:00:30").run_all();
+        world.run_all();
+        let story = world.story("a");
+        assert_eq!(story[0], "ok 2026-05-03 12:00 manual");
+        assert_eq!(story[1..], before, "{backfill}");
         assert_eq!(world.next("a"), "2026-05-03 13:00", "{backfill}");
     }
+}
+
+/// A run by hand for a newer time than the one that is due next.
+#[test]
+fn a_time_that_was_run_by_hand_is_dealt_with() {
+    let text = "[a]\nschedule = \"0 6 * * *\"\nbackfill = \"latest\"";
+    let mut world = World::new(text, "2026-12-01 12:00");
+    world.at("2026-12-06 09:00").force("a", Some((utc("2026-12-06 06:00"), 0))).expect("a run");
+    world.succeed("a");
+    world.run_all();
+    let skips = "skipped_missed 2026-12-02 06:00 to 2026-12-05 06:00, 4 times";
+    assert_eq!(world.story("a"), ["ok 2026-12-06 06:00 manual", skips]);
+    assert_eq!(world.next("a"), "2026-12-07 06:00");
+    // In the middle of what is skipped.
+    world.at("2026-12-10 09:00").force("a", Some((utc("2026-12-08 06:00"), 0))).expect("a run");
+    world.succeed("a");
+    world.run_all();
+    assert_eq!(
+        world.story("a")[2..],
+        [
+            "ok 2026-12-08 06:00 manual",
+            "skipped_missed 2026-12-07 06:00 to 2026-12-09 06:00, 3 times",
+            "ok 2026-12-10 06:00 backfill",
+        ]
+    );
+    // At its beginning: that is where the ledger refuses.
+    world.at("2026-12-13 09:00").force("a", Some((utc("2026-12-13 06:00"), 0))).expect("a run");
+    world.fail("a");
+    assert_eq!(world.row("a").errors, 0, "an extra run's failure is its own");
+    assert_eq!(world.tick(), ["a"], "a failed one is tried again");
+    world.succeed("a");
+    assert_eq!(
+        world.story("a")[5..],
+        [
+            "failed 2026-12-13 06:00 manual",
+            "skipped_missed 2026-12-11 06:00 to 2026-12-12 06:00, 2 times",
+            "ok 2026-12-13 06:00 try 2 retry",
+        ]
+    );
+}
+
+#[test]
+fn a_time_to_come_is_not_forced() {
+    let mut world = World::new(HOURLY, "2026-05-01 11:30");
+    let error = world.force("a", Some((utc("2026-05-01 12:00"), 0))).unwrap_err();
+    assert_eq!(error, "2026-05-01T12:00:00Z has not come yet");
 }
 
 /// Somebody has deleted the rows of runs, also that of the one that is open.
@@ -102,12 +145,10 @@ fn a_crashed_run_that_is_not_on_record_any_more() {
     world.at("2026-05-01 12:00").tick();
     world.runs.clear();
     let plan = world.at("2026-05-01 13:00").plan("a", LockSight::Ours);
-    let passed = plan::pass_over(&world.job("a"), plan);
-    assert!(passed.crashed.is_some(), "it may be there");
-    let passed = plan::pass_over(&world.job("a"), passed);
-    assert_eq!(passed.crashed, None);
-    world.take(passed);
-    assert_eq!(world.next("a"), "2026-05-01 14:00");
+    assert!(plan.crashed.is_some());
+    assert!(world.take(plan), "the next time runs");
+    world.succeed("a");
+    assert_eq!(world.story("a"), ["ok 2026-05-01 13:00"]);
 }
 
 #[test]
@@ -307,4 +348,105 @@ fn a_plan_on_record_changes_nothing_more() {
     world.at("2026-05-01 17:59");
     assert!(!world.plan("j", LockSight::NotOurs).changed);
     assert!(world.at("2026-05-01 18:00").plan("j", LockSight::NotOurs).changed);
+}
+
+/// `load` is not satisfied by a run of `fetch` for another day than its own.
+#[test]
+fn a_dependency_has_dealt_with_all_up_to_its_time() {
+    let text = "[k]\nschedule = \"0 2 * * *\"\nbackfill = \"all\"\n\
+                [j]\nschedule = \"0 2 * * *\"\ndepends_on = [\"k\"]";
+    let mut world = World::new(text, "2026-12-01 12:00");
+    let waits = JobStep::WaitsFor(vec!["k".to_owned()]);
+    // Nobody was there for three days, and k has run for the newest by hand.
+    world.at("2026-12-04 12:00").force("k", Some((utc("2026-12-04 02:00"), 0))).expect("a run");
+    world.succeed("k");
+    assert_eq!(world.plan("j", LockSight::NotOurs).step, waits);
+    // A clock that was ahead.
+    let mut row = world.row("k").clone();
+    row.last_success_due = Some(utc("2026-12-31 02:00"));
+    world.write(row, Vec::new(), None);
+    assert_eq!(world.plan("j", LockSight::NotOurs).step, waits);
+    while !world.starts("j", LockSight::NotOurs) {
+        assert!(world.row("k").next_due <= Some(utc("2026-12-04 02:00")));
+        if world.starts("k", LockSight::NotOurs) {
+            world.succeed("k");
+        }
+    }
+    assert_eq!(world.row("k").next_due, Some(utc("2026-12-05 02:00")));
+}
+
+/// The backlog of the old schedule has its row.
+#[test]
+fn a_changed_schedule_skips_the_backlog_of_the_old_one() {
+    let old = "[a]\nschedule = \"0 3 * * *\"\ntimezone = \"Europe/London\"\nbackfill = \"all\"";
+    let new = "[a]\nschedule = \"0 3 * * *\"\nbackfill = \"all\"";
+    let mut world = World::new(old, "2026-06-01 12:00");
+    world.jobs = jobs(new);
+    let plan = world.at("2026-06-05 12:00").plan("a", LockSight::NotOurs);
+    assert_eq!(plan.replaced.as_deref(), Some("0 3 * * * Europe/London"));
+    world.run_all();
+    let skips = "skipped_missed 2026-06-02 02:00 to 2026-06-05 02:00, 4 times";
+    assert_eq!(world.story("a"), [skips]);
+    assert_eq!(world.runs[0].reason, "the schedule was changed before it had run");
+    assert_eq!(world.next("a"), "2026-06-06 03:00");
+    // One that was tried has its row already.
+    world.at("2026-06-06 03:00").tick();
+    world.fail("a");
+    world.jobs = jobs(old);
+    world.at("2026-06-08 12:00").run_all();
+    let skips = "skipped_missed 2026-06-07 03:00 to 2026-06-08 03:00, 2 times";
+    assert_eq!(world.story("a")[1..], ["failed 2026-06-06 03:00", skips]);
+    // In a zone that this host does not know.
+    let mut row = world.row("a").clone();
+    row.schedule = "0 3 * * * Mars/Olympus".to_owned();
+    world.write(row, Vec::new(), None);
+    world.at("2026-06-12 12:00").run_all();
+    assert_eq!(world.story("a")[3..], ["skipped_missed 2026-06-09 02:00"]);
+    assert_eq!(
+        world.runs.last().map(|run| run.reason.as_str()),
+        Some(
+            "the schedule was changed before it had run; those after it are not known on this host"
+        )
+    );
+}
+
+/// Two hosts look in turns, a minute apart, each with its own configuration: what both have is run.
+#[test]
+fn hosts_that_write_a_schedule_differently_run_it() {
+    let alike = [
+        ("17 3 * * *", "17  03 * * *"),
+        ("@daily", "0 0 * * *"),
+        ("0 4 * JAN,MAY SUN", "00 4 ? 5,1 7"),
+        ("*/1 3 * * mon-fri", "* 3 * * 1-5"),
+    ];
+    for (one, other) in alike {
+        let of = |schedule: &str| jobs(&format!("[a]\nschedule = \"{schedule}\""));
+        assert_eq!(of(one)[0].schedule.to_string(), of(other)[0].schedule.to_string());
+    }
+    let differ = [("17 3 * * *", "17 3,15 * * *"), ("*/30 * * * *", "0 * * * *")];
+    for (one, other) in differ {
+        let of = |schedule: &str| jobs(&format!("[a]\nschedule = \"{schedule}\""));
+        let both = of(other)[0].schedule.clone();
+        let mut world = World::new(&format!("[a]\nschedule = \"{one}\""), "2026-05-01 12:00:20");
+        let hosts = [of(one), of(other)];
+        for minute in 0..(3 * 1440) {
+            world.jobs = hosts[minute % 2].clone();
+            world.passes(60).run_all();
+        }
+        let mut due = utc("2026-05-01 12:00:20");
+        let times = [&hosts[0][0].schedule, &both];
+        loop {
+            due = times[0].next_after(due);
+            if due > utc("2026-05-04 12:00") {
+                break;
+            }
+            let is_ok = |run: &&onedrop::ledger::JobRun| {
+                run.due == due && run.outcome == Some(onedrop::ledger::JobOutcome::Ok)
+            };
+            let count = world.runs.iter().filter(is_ok).count();
+            if times[1].newest_until(due) == Some(due) {
+                assert_eq!(count, 1, "{} of {one} and {other}: {:?}", shown(due), world.story("a"));
+            }
+        }
+    }
 }

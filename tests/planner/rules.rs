@@ -298,10 +298,39 @@ fn a_disabled_job_does_not_run() {
     assert_eq!(forced, Err("disabled in the configuration".to_owned()));
     world.jobs = crate::world::jobs(DAILY);
     world.run_all();
-    assert_eq!(
-        world.story("a"),
-        ["skipped_missed 2026-05-02 03:00", "ok 2026-05-03 03:00 backfill"]
-    );
+    let skips = "skipped_missed 2026-05-02 03:00 to 2026-05-03 03:00, 2 times";
+    assert_eq!(world.story("a"), [skips]);
+    assert_eq!(world.runs[0].reason, "the job was disabled");
+    assert_eq!(world.next("a"), "2026-05-04 03:00");
+}
+
+/// A backlog and a retry end where the job is disabled; with `every` it is due once.
+#[test]
+fn a_job_that_was_disabled_makes_up_for_nothing() {
+    for backfill in ["none", "latest", "all"] {
+        let text = format!("{DAILY}\nbackfill = \"{backfill}\"");
+        let mut world = World::new(&text, "2026-05-01 12:00");
+        world.at("2026-05-02 03:00").tick();
+        world.fail("a");
+        world.jobs = crate::world::jobs(&format!("{text}\nenabled = false"));
+        for day in ["03 12:00", "09 03:01", "21 12:00"] {
+            assert!(world.at(&format!("2026-05-{day}")).tick().is_empty());
+        }
+        world.jobs = crate::world::jobs(&text);
+        world.at("2026-05-22 12:00").run_all();
+        let skips = "skipped_missed 2026-05-03 03:00 to 2026-05-22 03:00, 20 times";
+        assert_eq!(world.story("a"), ["failed 2026-05-02 03:00", skips], "{backfill}");
+        world.run_until("2026-05-23 04:00");
+        assert_eq!(world.story("a")[2..], ["ok 2026-05-23 03:00"]);
+    }
+    let every = "[a]\nevery = \"1h\"";
+    let mut world = World::new(every, "2026-05-01 12:00");
+    world.succeed("a");
+    world.jobs = crate::world::jobs(&format!("{every}\nenabled = false"));
+    world.at("2026-05-01 12:30").tick();
+    world.jobs = crate::world::jobs(every);
+    assert!(world.at("2026-05-01 12:40").tick().is_empty());
+    assert_eq!(world.next("a"), "2026-05-01 13:00");
 }
 
 #[test]
@@ -441,7 +470,7 @@ fn a_forced_run_takes_what_is_due_or_is_an_extra_one() {
     assert!(world.take(plan));
     assert_eq!(world.plan("a", LockSight::NotOurs).step, JobStep::Open);
     world.fail("a");
-    assert_eq!(world.row("a").errors, 1);
+    assert_eq!(world.row("a").errors, 0, "nothing waits for an extra one");
     assert_eq!(world.next("a"), "2026-05-02 03:00", "an extra one is not tried again");
     world.at("2026-05-02 03:00").tick();
     world.fail("a");
@@ -507,8 +536,8 @@ fn marking_done_moves_past_a_time() {
     world.at("2026-05-04 12:00").tick();
     assert_eq!(mark(&world, None).unwrap_err(), "a run is on record as open");
     world.fail("a");
-    let (row, run) = mark(&world, Some(utc("2026-05-02 03:00"))).unwrap();
-    world.write(row, vec![run], None);
+    let (row, runs) = mark(&world, Some(utc("2026-05-02 03:00"))).unwrap();
+    world.write(row, runs, None);
     assert_eq!(world.row("a").errors, 0);
     world.run_all();
     assert_eq!(
@@ -524,11 +553,13 @@ fn marking_done_moves_past_a_time() {
         mark(&world, Some(utc("2026-05-04 03:00"))).unwrap_err().ends_with("has been dealt with")
     );
     // The next three, before they come.
-    let (row, run) = mark(&world, Some(utc("2026-05-07 03:00"))).unwrap();
+    let (row, mut runs) = mark(&world, Some(utc("2026-05-07 03:00"))).unwrap();
+    let run = runs.pop().expect("the mark");
     assert_eq!(
         (run.due, run.last_due, run.occurrences),
         (utc("2026-05-05 03:00"), utc("2026-05-07 03:00"), 3)
     );
+    assert_eq!(runs, []);
     world.write(row, vec![run], None);
     assert_eq!(world.next("a"), "2026-05-08 03:00");
 }
@@ -538,11 +569,18 @@ fn a_reset_job_forgets_failures_and_what_was_due() {
     let mut world = World::new(DAILY, "2026-05-01 12:00");
     world.at("2026-05-02 03:00").tick();
     world.at("2026-05-02 03:01").fail("a");
-    let row = plan::reset(&world.job("a"), world.row("a"), utc("2026-05-02 03:02"));
-    world.write(row, Vec::new(), None);
+    let (row, skipped) = plan::reset(&world.job("a"), world.row("a"), utc("2026-05-02 03:02"));
+    assert_eq!(skipped, [], "it was tried");
+    world.write(row, skipped, None);
     assert_eq!((world.row("a").errors, world.row("a").last_exit), (0, None));
     assert_eq!(world.next("a"), "2026-05-03 03:00");
     assert_eq!(world.story("a").len(), 1, "what it did stays");
+    world.now = utc("2026-05-05 09:00");
+    let (row, skipped) = plan::reset(&world.job("a"), world.row("a"), world.now);
+    world.write(row, skipped, None);
+    let skips = "skipped_missed 2026-05-03 03:00 to 2026-05-05 03:00, 3 times";
+    assert_eq!(world.story("a")[1..], [skips]);
+    assert_eq!(world.runs[1].reason, "an administrator has reset the job");
 }
 
 /// What another command has changed while a run went on stays.

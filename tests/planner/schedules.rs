@@ -237,13 +237,16 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
 #[test]
 fn a_schedule_is_shown_as_it_is_on_record_and_described() {
     for (schedule, shown, words) in [
-        (cron("17  3 * * *", "europe/london"), "17 3 * * * Europe/London", "03:17"),
-        (cron("@daily", "utc"), "@daily UTC", "00:00"),
+        (cron("17  03 * * *", "europe/london"), "17 3 * * * Europe/London", "03:17"),
+        (cron("@daily", "utc"), "0 0 * * * UTC", "00:00"),
         (Schedule::every("15m").expect("a time"), "every 15m", "15m after the last start"),
     ] {
         assert_eq!(schedule.to_string(), shown);
         assert!(schedule.describe().contains(words), "{}", schedule.describe());
+        let on_record = Schedule::on_record(shown).expect("a schedule");
+        assert_eq!(on_record.to_string(), shown);
     }
+    assert_eq!(Schedule::on_record("0 0 * * * Mars/Olympus"), None);
 }
 
 /// A clock that is wrong must not stop a planner, nor keep it busy.

@@ -23,6 +23,11 @@ pub fn shown(time: SystemTime) -> String {
 
 /// The jobs of a configuration, by sections without `jobs.` and, where there is none, a command.
 pub fn jobs(text: &str) -> Vec<JobSettings> {
+    try_jobs(text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+}
+
+/// The same, or what is wrong.
+pub fn try_jobs(text: &str) -> Result<Vec<JobSettings>, String> {
     let mut full = "[directory]\ndomains = [\"mail.example\"]\n".to_owned();
     for line in text.lines().map(str::trim) {
         full += &match line.strip_prefix('[') {
@@ -34,7 +39,7 @@ pub fn jobs(text: &str) -> Vec<JobSettings> {
     let file = folder.path().join("onedrop.toml");
     std::fs::write(&file, &full).expect("a file");
     let loaded = Config::load_from(Some(&file), std::iter::empty());
-    loaded.unwrap_or_else(|errors| panic!("{errors}\n{full}")).config.jobs.jobs
+    loaded.map(|loaded| loaded.config.jobs.jobs).map_err(|errors| errors.to_string())
 }
 
 pub struct World {
@@ -84,8 +89,30 @@ impl World {
         self.take(plan)
     }
 
+    /// What the ledger refuses of a plan is passed over, as a run and a tick do it.
+    fn passed(&self, plan: JobPlan) -> JobPlan {
+        let job = self.job(&plan.row.name);
+        let runs: Vec<JobRun> =
+            self.runs.iter().filter(|run| run.job == job.name).cloned().collect();
+        let (_, added, ended) = plan::begin(plan.clone(), 1, "", 1, self.now);
+        match self.would_take(&added, ended.as_ref()) {
+            true => plan,
+            false => plan::pass_over(&job, plan, &runs),
+        }
+    }
+
+    fn would_take(&self, added: &[JobRun], ended: Option<&JobRun>) -> bool {
+        let key = |run: &JobRun| (run.job.clone(), run.due, run.try_no);
+        let has = |run: &JobRun| self.runs.iter().any(|other| key(other) == key(run));
+        let is_open = |run: &JobRun| {
+            self.runs.iter().any(|other| key(other) == key(run) && other.ended_at.is_none())
+        };
+        !added.iter().any(has) && ended.is_none_or(is_open)
+    }
+
     /// Puts a plan on record; true where a run begins.
     pub fn take(&mut self, plan: JobPlan) -> bool {
+        let plan = self.passed(plan);
         let begins = matches!(plan.step, JobStep::Run { .. });
         let changed = plan.changed;
         self.epoch += 1;
@@ -94,6 +121,13 @@ impl World {
             self.write(row, added, crashed);
         }
         begins
+    }
+
+    /// `jobs run --force`, for a due time if one is named, with how many tries of it there are.
+    pub fn force(&mut self, name: &str, due: Option<(SystemTime, u32)>) -> Result<(), String> {
+        let plan = plan::force(&self.job(name), &self.rows, due, self.now, LockSight::Ours)?;
+        assert!(self.take(plan), "it begins");
+        Ok(())
     }
 
     /// As the ledger does it.

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use super::{CommandOutcome, configured, ended, local, told};
 use crate::config::JobSettings;
 use crate::jobs::plan;
-use crate::ledger::{AnyLedger, JobChange, JobRow, JobRun, JobsOnRecord, RandomValue};
+use crate::ledger::{AnyLedger, JobChange, JobRow, JobRun, JobTrigger, JobsOnRecord, RandomValue};
 use crate::{telemetry, text};
 
 /// How often a row is planned again that others change all the time.
@@ -19,14 +19,14 @@ const NOTE: usize = 500;
 
 /// What a command makes of what is on record.
 enum RowChange {
-    To(Box<(JobRow, Option<JobRun>)>, String),
+    To(Box<(JobRow, Vec<JobRun>)>, String),
     /// There is nothing to change; why, in words.
     Nothing(String),
 }
 
 impl RowChange {
     fn to(row: JobRow, said: String) -> Result<RowChange, String> {
-        Ok(RowChange::To(Box::new((row, None)), said))
+        Ok(RowChange::To(Box::new((row, Vec::new())), said))
     }
 }
 
@@ -77,9 +77,9 @@ pub(super) fn reset(
         let Some(row) = row_of(name, rows) else {
             return Ok(RowChange::Nothing("is not on record yet".to_owned()));
         };
-        let row = plan::reset(job, row, now);
+        let (row, skipped) = plan::reset(job, row, now);
         let said = format!("is as new; {}", due(&row, now));
-        RowChange::to(row, said)
+        Ok(RowChange::To(Box::new((row, skipped)), said))
     })
 }
 
@@ -95,14 +95,15 @@ pub(super) fn mark_done(
         .map(|text| job.schedule.named_time(text).map_err(|why| format!("--due: {why}")))
         .transpose()?;
     change(name, ledger, until, |rows, now| {
-        let (row, run) = plan::mark_done(job, rows, until_due, now)?;
+        let (row, runs) = plan::mark_done(job, rows, until_due, now)?;
+        let Some(run) = runs.last() else { return Ok(RowChange::Nothing("is done".to_owned())) };
         let last = local(run.last_due, &TimeZone::UTC);
         let times = match run.occurrences {
             0 | 1 => last,
             count => format!("{count} times up to {last}"),
         };
         let said = format!("is done for {times}; {}", due(&row, now));
-        Ok(RowChange::To(Box::new((row, Some(run))), said))
+        Ok(RowChange::To(Box::new((row, runs)), said))
     })
 }
 
@@ -135,8 +136,13 @@ fn change(
                 return Ok(CommandOutcome { err, ..ended(String::new(), false) });
             }
         };
-        let (row, added) = *changed;
-        let added: Vec<JobRun> = added.into_iter().collect();
+        let (row, mut added) = *changed;
+        for run in &mut added {
+            let tried = ledger.last_try(name, run.due, until).map_err(told)?;
+            run.try_no = run.try_no.max(tried.saturating_add(1));
+        }
+        // What is skipped stands on record already where it was tried.
+        added.retain(|run| run.trigger == JobTrigger::Manual || run.try_no == 1);
         let value = RandomValue::default();
         let change = JobChange { seen, value, row: &row, added: &added, ended: None };
         if ledger.change_job(&change, until).map_err(told)? {

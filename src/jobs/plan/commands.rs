@@ -4,19 +4,22 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
+use super::skips::count;
 use super::{
     Choice, JobPlan, JobStep, LockSight, Others, Planner, delay, first_sight, set_done,
     set_success, whole_millis,
 };
 use crate::config::JobSettings;
 use crate::ledger::{JobOutcome, JobPause, JobRow, JobRun, JobTrigger};
+use crate::schedule::Schedule;
 
 /// A run that an administrator wants now, whatever the schedule, a pause and dependencies say: for
 /// the time that is due, else an extra one, which is due now and leaves the job's next time alone.
 /// `due` names a time of the schedule instead, with how many tries of it are on record.
 ///
 /// # Errors
-/// `due` is no time of the schedule, or the job is disabled: that is what hosts agree on.
+/// `due` is no time of the schedule, or has not come, or the job is disabled: that is what hosts
+/// agree on.
 pub fn force(
     job: &JobSettings,
     rows: &[JobRow],
@@ -35,6 +38,9 @@ pub fn force(
         Some((due, tried)) => {
             let due = whole_millis(due);
             is_a_time(job, due)?;
+            if due > planner.now {
+                return Err(format!("{} has not come yet", shown(due)));
+            }
             let next_try = match planner.row.next_due == Some(due) {
                 true => planner.row.next_try,
                 false => 1,
@@ -54,6 +60,7 @@ pub fn force(
 }
 
 /// The rows once everything up to a due time counts as done; by default the time that is due now.
+/// The last is the one that says so.
 ///
 /// # Errors
 /// Nothing is due, or `until` is no time of the schedule, or it was dealt with.
@@ -62,7 +69,7 @@ pub fn mark_done(
     rows: &[JobRow],
     until: Option<SystemTime>,
     now: SystemTime,
-) -> Result<(JobRow, JobRun), String> {
+) -> Result<(JobRow, Vec<JobRun>), String> {
     // Times that are too old for a run are marked as well.
     let mut planner = match Planner::new(job, rows, now, LockSight::NotOurs) {
         Ok(planner) => planner,
@@ -84,12 +91,12 @@ pub fn mark_done(
         None => planner.newest(first),
     };
     let run = JobRun {
-        try_no: planner.row.next_try,
+        try_no: planner.row.next_try.max(1),
         trigger: JobTrigger::Manual,
         outcome: Some(JobOutcome::Marked),
         reason: "an administrator said that it is done".to_owned(),
         last_due: until,
-        occurrences: if until > first { planner.count(first, until) } else { 1 },
+        occurrences: if until > first { count(&job.schedule, first, until) } else { 1 },
         ..JobRun::skip(&job.name, first, planner.now)
     };
     let now = planner.now;
@@ -98,23 +105,40 @@ pub fn mark_done(
     if let Some(interval) = job.schedule.interval() {
         planner.row.next_due = Some(now + interval);
     }
-    Ok((planner.finish(JobStep::Paused).row, run))
+    let JobPlan { row, skipped, .. } = planner.finish(JobStep::Paused);
+    Ok((row, skipped.into_iter().chain([run]).collect()))
 }
 
 /// The row of a job for which nothing is made up, and no failure counts: as if it were seen for the
-/// first time. What it has done stays on record.
-pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> JobRow {
+/// first time. What it has done stays on record; times that were due are skipped.
+pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<JobRun>) {
     let now = whole_millis(now);
-    JobRow {
+    let mut planner = Planner {
+        job,
+        now,
+        delay: delay(job),
+        before: Some(row),
+        row: row.clone(),
+        skipped: Vec::new(),
+        crashed: None,
+        replaced: None,
+    };
+    let old = Schedule::on_record(&row.schedule);
+    let next = job.schedule.first_due(now);
+    if let Some(first) = planner.first_untried(old.as_ref()).filter(|first| *first <= now) {
+        planner.leave_out(first, old.as_ref(), next, "an administrator has reset the job");
+    }
+    let row = JobRow {
         schedule: job.schedule.to_string(),
-        next_due: Some(job.schedule.first_due(now)),
+        next_due: Some(next),
         next_try: 1,
         retry_at: None,
         last_exit: None,
         last_error: String::new(),
         errors: 0,
         ..row.clone()
-    }
+    };
+    (row, planner.skipped)
 }
 
 /// The row of a job of which no run starts until it is resumed; a second pause changes the note.

@@ -9,6 +9,7 @@ use super::{MILLI, Others, Planner, SEEN_EVERY, has_succeeded};
 use crate::config::Backfill;
 use crate::duration;
 use crate::ledger::{JobOutcome, JobRun};
+use crate::schedule::Schedule;
 
 /// Beyond this the times of a range are not counted.
 pub const MOST_COUNTED: u64 = 10_000;
@@ -41,7 +42,7 @@ impl Planner<'_> {
                 _ => to,
             };
             let (outcome, reason) = self.why(at, others);
-            let occurrences = self.count(at, last);
+            let occurrences = count(schedule, at, last);
             match self.skipped.last_mut() {
                 Some(range) if range.outcome == Some(outcome) && range.reason == reason => {
                     range.last_due = last;
@@ -83,6 +84,7 @@ impl Planner<'_> {
                 Some(_) => row.next_due,
                 None => row.last_success_due.map(|due| job.schedule.next_after(due)),
             });
+            changes.extend(row.next_due);
             changes.extend(row.last_success.and_then(|time| self.replaced_until(time)));
         }
         changes
@@ -137,17 +139,56 @@ impl Planner<'_> {
         };
         (JobOutcome::SkippedMissed, reason.to_owned())
     }
+}
 
-    /// How many times there are, both ends included.
-    pub(super) fn count(&self, from: SystemTime, to: SystemTime) -> u64 {
-        let (mut count, mut at) = (1, from);
-        while count < MOST_COUNTED {
-            at = self.job.schedule.next_after(at);
-            if at > to {
-                break;
-            }
-            count += 1;
+/// How many times there are, both ends included.
+pub(super) fn count(schedule: &Schedule, from: SystemTime, to: SystemTime) -> u64 {
+    let (mut count, mut at) = (1, from);
+    while count < MOST_COUNTED {
+        let next = schedule.next_after(at);
+        if next > to || next <= at {
+            break;
         }
-        count
+        (at, count) = (next, count + 1);
     }
+    count
+}
+
+/// What a skip stands for but these times, from the first of each to the second.
+pub(super) fn without(
+    skip: JobRun,
+    schedule: &Schedule,
+    times: &[(SystemTime, SystemTime)],
+) -> Vec<JobRun> {
+    let is_in = |(from, to): &&(SystemTime, SystemTime)| *from <= skip.last_due && *to >= skip.due;
+    let mut times: Vec<_> = times.iter().filter(is_in).copied().collect();
+    if times.is_empty() {
+        return vec![skip];
+    }
+    if schedule.interval().is_some() {
+        return Vec::new();
+    }
+    times.sort_unstable();
+    let part = |from: SystemTime, to: SystemTime| JobRun {
+        due: from,
+        last_due: to,
+        occurrences: count(schedule, from, to),
+        ..skip.clone()
+    };
+    let (mut parts, mut at) = (Vec::new(), skip.due);
+    for (from, to) in times {
+        let before = schedule.newest_until(from - MILLI).filter(|before| *before >= at);
+        // The first need not be a time by today's rules of the zone.
+        let before = before.or_else(|| (at < from && at == skip.due).then_some(at));
+        if let Some(before) = before {
+            parts.push(part(at, before));
+        }
+        if to >= at {
+            at = schedule.next_after(to);
+        }
+    }
+    if at <= skip.last_due {
+        parts.push(part(at, skip.last_due));
+    }
+    parts
 }

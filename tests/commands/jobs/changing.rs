@@ -125,6 +125,12 @@ fn a_time_is_put_on_record_as_done() {
     let ended = office.jobs(&["mark-done", "verify"]);
     assert!(ended.out.contains(" times up to ") && ended.out.contains("due next at"), "{ended:?}");
     assert!(office.row("verify").next_due.is_some_and(|due| due > office.now()));
+    // A try of it is on record, and the row does not know: a clock was wrong, or it ran by hand.
+    office.change("verify", |row| row.next_due = Some(time("2020-11-01T03:17:00Z")));
+    let said = "verify is done for 2020-11-01 03:17:00 UTC; due now";
+    done(&office, &["mark-done", "verify", "--due", "2020-11-01T03:17:00Z"], said);
+    let runs = office.ledger.job_runs("verify", 1, soon()).expect("runs");
+    assert_eq!((runs[0].due, runs[0].try_no), (time("2020-11-01T03:17:00Z"), 4));
 }
 
 /// By the clocks of the job's zone, or with an offset.
