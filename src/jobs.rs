@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 use crate::ledger::LockRow;
 use crate::lock_name::LockName;
@@ -36,7 +36,9 @@ pub fn held_job(row: &LockRow) -> Option<&str> {
     (row.slot == 1 && row.left.is_some()).then_some(job)
 }
 
+/// In UTC, without a part of a second: no time that has come seems to be one to come.
 fn rfc_3339(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time).and_then(|time| time.round(Unit::Second));
+    let to_seconds = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Trunc);
+    let time = Timestamp::try_from(time).and_then(|time| time.round(to_seconds));
     time.map(|time| time.to_string()).unwrap_or_default()
 }

@@ -34,8 +34,8 @@ pub enum JobsCommand {
     },
     /// Let a paused job run again; `backfill` says what becomes of the times it has missed
     Resume { name: String },
-    /// Forget a job's failures and what it has missed, and begin with its next time; its runs stay
-    /// on record
+    /// Forget a job's failures and what it has missed, and begin with its next time (with `every`
+    /// at once); its runs stay on record
     Reset { name: String },
     /// Put the time that is due on record as done, without a run
     MarkDone {

@@ -47,6 +47,7 @@ pub struct JobRow {
     /// Due time and try of the run that has begun and not ended.
     pub open: Option<(SystemTime, u32)>,
     pub next_due: Option<SystemTime>,
+    /// 0: the job is disabled.
     pub next_try: u32,
     /// Not before; `None`: when it is due.
     pub retry_at: Option<SystemTime>,

@@ -90,7 +90,10 @@ fn of_job(standing: &JobStanding<'_>, seen: &JobsSeen) -> Vec<JobFinding> {
         let (on_record, configured) = (text::one_line(&row.schedule), &standing.job.schedule);
         find(
             "schedule",
-            format!("\"{on_record}\" on record, \"{configured}\" here: the next tick takes this"),
+            format!(
+                "\"{on_record}\" on record, \"{configured}\" here: the next tick takes this \
+                 (hosts may have different ones)"
+            ),
         );
     }
     found
