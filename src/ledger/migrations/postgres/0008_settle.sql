@@ -77,7 +77,7 @@ $$;
 
 -- What is kept of a message goes once its last shared copy is placed. The row is locked first: the next statement then sees
 -- copies that were placed or made due at the same moment.
-CREATE FUNCTION onedrop_forget_kept(p_message bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION onedrop_forget_kept(p_message bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM onedrop_kept k WHERE k.message_id = p_message FOR UPDATE;
     IF FOUND THEN
