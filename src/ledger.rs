@@ -26,6 +26,7 @@ mod trace;
 
 pub use jobs::{
     JobChange, JobOutcome, JobPause, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, OUTPUT_BYTES,
+    kept_time,
 };
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
 pub use on_record::{CopyOnRecord, DueTime, Standing, WATCH, Window};

@@ -9,7 +9,9 @@
 //! Reliance: all times are by one clock, the ledger's. Where that steps back by up to a day, times
 //! that were dealt with are not dealt with again; by more, the schedule goes on from then.
 
+mod change;
 mod commands;
+mod others;
 mod skips;
 
 use std::time::{Duration, SystemTime};
@@ -17,8 +19,10 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Backfill, JobSettings};
-use crate::ledger::{JobOutcome, JobRow, JobRun, JobTrigger};
+use crate::ledger::{JobOutcome, JobRow, JobRun, JobTrigger, kept_time};
 use crate::schedule::Schedule;
+
+use others::{Others, has_succeeded};
 
 pub use commands::{force, mark_done, pause, reset, resume};
 pub use skips::MOST_COUNTED;
@@ -27,8 +31,6 @@ pub use skips::MOST_COUNTED;
 pub const ON_TIME: Duration = Duration::from_secs(120);
 /// A row tells at most so often that its job was seen.
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
-/// Where a row was seen so long after now, its due times come from a clock that was wrong.
-const CLOCK_WAS_AHEAD: Duration = Duration::from_secs(86_400);
 const CHANGED: &str = "the schedule was changed before it had run";
 const DISABLED: &str = "the job was disabled";
 /// What the ledger keeps of a time.
@@ -120,7 +122,7 @@ pub fn begin(
     now: SystemTime,
 ) -> (JobRow, Vec<JobRun>, Option<JobRun>) {
     let JobPlan { mut row, skipped: mut added, crashed, step, .. } = plan;
-    let now = whole_millis(now);
+    let now = kept_time(now);
     if let JobStep::Run { due, try_no, trigger } = step {
         row.open = Some((due, try_no));
         row.epoch = epoch;
@@ -135,7 +137,7 @@ pub fn begin(
             host: host.to_owned(),
             pid,
             try_no,
-            ..JobRun::skeleton(&row.name, due, trigger, now)
+            ..JobRun::new(&row.name, due, trigger, now)
         });
     }
     (row, added, crashed)
@@ -149,7 +151,7 @@ pub fn end(
     how: &RunEnd,
     now: SystemTime,
 ) -> (JobRow, JobRun) {
-    let now = whole_millis(now);
+    let now = kept_time(now);
     ended(job, row, run, how, now, now)
 }
 
@@ -231,7 +233,7 @@ impl<'a> Planner<'a> {
         now: SystemTime,
         lock: LockSight,
     ) -> Result<Planner<'a>, Box<JobPlan>> {
-        let now = whole_millis(now);
+        let now = kept_time(now);
         let before = rows.iter().find(|row| row.name == job.name);
         let row = before.cloned().unwrap_or_else(|| first_sight(job, now));
         let (skipped, crashed, replaced, delay) = (Vec::new(), None, None, delay(job));
@@ -267,7 +269,7 @@ impl<'a> Planner<'a> {
         let run = JobRun {
             epoch: self.row.epoch,
             try_no,
-            ..JobRun::skeleton(&self.row.name, due, JobTrigger::Schedule, started)
+            ..JobRun::new(&self.row.name, due, JobTrigger::Schedule, started)
         };
         let how = RunEnd {
             outcome: JobOutcome::Crashed,
@@ -279,136 +281,6 @@ impl<'a> Planner<'a> {
         let (row, run) = ended(self.job, &self.row, &run, &how, self.now, started);
         self.row = row;
         self.crashed = Some(run);
-    }
-
-    /// The next due time anew, where the one on record cannot come from this schedule and a right
-    /// clock.
-    fn follow_schedule(&mut self) {
-        let (job, now) = (self.job, self.now);
-        if self.row.schedule != job.schedule.to_string() {
-            self.begin_from_now(if self.row.next_try == 0 { DISABLED } else { CHANGED });
-        } else if self.row.next_try == 0 {
-            self.begin_from_now(DISABLED);
-        }
-        let Some(due) = self.row.next_due else { return self.start_anew() };
-        let is_wrong = match job.schedule.interval() {
-            Some(interval) => due > now + interval + ON_TIME,
-            None => {
-                let was_ahead = self.row.seen_at > now + CLOCK_WAS_AHEAD;
-                // No time of the schedule: the time zone has other rules by now.
-                due > now && (was_ahead || !self.is_time(due))
-            }
-        };
-        if is_wrong {
-            // Nor has it succeeded for times to come.
-            self.row.last_success_due = self.row.last_success_due.map(|due| due.min(now));
-            self.start_anew();
-        }
-        let longest = match job.retry.is_zero() {
-            true => job.schedule.next_after(now),
-            false => now + wait(job, self.row.next_try.saturating_sub(1)),
-        };
-        if self.row.retry_at.is_some_and(|at| at > longest + ON_TIME) {
-            self.row.retry_at = Some(longest);
-        }
-    }
-
-    /// From the first time that was not tried on, nothing is made up for: the row says so by try 0.
-    fn disable(&mut self) {
-        if self.row.next_try > 1
-            && let (Some(due), None) = (self.row.next_due, self.job.schedule.interval())
-        {
-            let on_record = Schedule::on_record(&self.row.schedule);
-            let schedule = on_record.as_ref().unwrap_or(&self.job.schedule);
-            self.row.next_due = Some(schedule.next_after(due));
-        }
-        self.row.next_try = 0;
-        self.row.retry_at = None;
-    }
-
-    /// By the configuration's schedule, without a backlog. Hosts that have different schedules for
-    /// a while come here in turns: a time of both, up to [`ON_TIME`] ago, is run all the same.
-    fn begin_from_now(&mut self, reason: &str) {
-        let (job, now) = (self.job, self.now);
-        let (text, pending) = (job.schedule.to_string(), self.row.next_due);
-        let is_changed = self.row.schedule != text;
-        let old = Schedule::on_record(&self.row.schedule);
-        let first = self.first_untried(old.as_ref());
-        if job.schedule.interval().is_some() {
-            self.start_anew();
-        } else {
-            let oldest = now.checked_sub(self.delay + ON_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
-            let oldest = oldest.max(self.row.first_seen + MILLI);
-            match pending.filter(|due| (oldest..=now).contains(due) && self.is_time(*due)) {
-                Some(_) => self.row.next_try = self.row.next_try.max(1),
-                None => {
-                    let is_done = |due: SystemTime| {
-                        let by_old = || old.as_ref()?.newest_until(due);
-                        self.row.last_success_due >= Some(due)
-                            || Some(due) < pending && by_old() == Some(due)
-                    };
-                    let mut due = job.schedule.next_after(oldest - MILLI);
-                    while due <= now && is_done(due) {
-                        due = job.schedule.next_after(due);
-                    }
-                    self.start_at(due);
-                }
-            }
-        }
-        let kept = self.row.next_due.unwrap_or(now);
-        let is_restart = !is_changed && job.schedule.interval().is_some();
-        if let Some(first) = first.filter(|first| *first <= now && !is_restart) {
-            self.leave_out(first, old.as_ref(), kept, reason);
-        }
-        self.replaced = is_changed.then(|| std::mem::replace(&mut self.row.schedule, text));
-    }
-
-    /// The first time that no run has begun for; `old` is the schedule on record.
-    fn first_untried(&self, old: Option<&Schedule>) -> Option<SystemTime> {
-        let due = self.row.next_due?;
-        let is_tried = self.row.next_try > 1 || self.row.open.is_some_and(|(open, _)| open == due);
-        match is_tried {
-            false => Some(due),
-            true => Some(old.filter(|old| old.interval().is_none())?.next_after(due)),
-        }
-    }
-
-    /// Skips the times from this one until now, but those from `kept` on that the configuration's
-    /// schedule has as well.
-    fn leave_out(
-        &mut self,
-        first: SystemTime,
-        old: Option<&Schedule>,
-        kept: SystemTime,
-        reason: &str,
-    ) {
-        let (job, now) = (self.job, self.now);
-        let skip = JobRun {
-            outcome: Some(JobOutcome::SkippedMissed),
-            reason: reason.to_owned(),
-            ..JobRun::skip(&self.row.name, first, now)
-        };
-        let mut owned = vec![(kept, kept)];
-        while let Some((last, _)) = owned.last().filter(|(last, _)| *last <= now) {
-            let next = job.schedule.next_after(*last);
-            if job.schedule.interval().is_some() || next <= *last {
-                break;
-            }
-            owned.push((next, next));
-        }
-        match old {
-            Some(old) => {
-                let last_due = old.newest_until(now).unwrap_or(first).max(first);
-                let occurrences = skips::count(old, first, last_due);
-                let skip = JobRun { last_due, occurrences, ..skip };
-                self.skipped.extend(skips::without(skip, old, &owned));
-            }
-            None if owned.iter().any(|(due, _)| *due == first) => {}
-            None => {
-                let reason = format!("{reason}; those after it are not known on this host");
-                self.skipped.push(JobRun { reason, ..skip });
-            }
-        }
     }
 
     fn is_time(&self, due: SystemTime) -> bool {
@@ -523,57 +395,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The jobs that a job depends on.
-struct Others<'a> {
-    job: &'a JobSettings,
-    rows: &'a [JobRow],
-    all: &'a [JobSettings],
-}
-
-impl<'a> Others<'a> {
-    fn each(&self) -> impl Iterator<Item = (&'a str, Option<&'a JobSettings>, Option<&'a JobRow>)> {
-        let (rows, all) = (self.rows, self.all);
-        self.job.depends_on.iter().map(move |name| {
-            let job = all.iter().find(|job| job.name == *name);
-            (name.as_str(), job, rows.iter().find(|row| row.name == *name))
-        })
-    }
-
-    /// Which of them have not done what a run for `due` builds on.
-    fn waited_for(&self, due: SystemTime) -> Vec<String> {
-        let missing = self.each().filter_map(|(name, job, row)| {
-            let (Some(job), Some(row)) = (job, row) else { return Some(name.to_owned()) };
-            let why = match () {
-                () if !job.enabled => " (disabled)",
-                () if row.paused.is_some() => " (paused)",
-                () if row.errors > 0 => " (failed)",
-                () if !has_succeeded(job, row, due) => "",
-                () => return None,
-            };
-            Some(format!("{name}{why}"))
-        });
-        missing.collect()
-    }
-
-    /// When the last of them succeeded.
-    fn ready_at(&self) -> Option<SystemTime> {
-        self.each().filter_map(|(_, _, row)| row?.last_success).max()
-    }
-}
-
-/// Whether a job has done by now what another one's run for `due` builds on: its own newest time up
-/// to then; of `every`, it was not to start again by then.
-fn has_succeeded(job: &JobSettings, row: &JobRow, due: SystemTime) -> bool {
-    let Some(succeeded) = row.last_success_due else { return false };
-    match job.schedule.interval() {
-        Some(_) => row.next_due.is_some_and(|next| next > due),
-        // A run by hand may be for a newer time than the next: that is the first not dealt with.
-        None => job.schedule.newest_until(due).is_none_or(|newest| {
-            succeeded >= newest && row.next_due.is_some_and(|next| next > newest)
-        }),
-    }
-}
-
 /// `wait_from`: what the wait for the next try counts from.
 fn ended(
     job: &JobSettings,
@@ -654,69 +475,10 @@ fn fresh_due(job: &JobSettings, row: &JobRow, now: SystemTime) -> SystemTime {
 }
 
 fn first_sight(job: &JobSettings, now: SystemTime) -> JobRow {
-    JobRow {
-        name: job.name.clone(),
-        revision: 0,
-        schedule: job.schedule.to_string(),
-        paused: None,
-        last_paused_at: None,
-        resumed_at: None,
-        epoch: 0,
-        open: None,
-        next_due: Some(job.schedule.first_due(now)),
-        next_try: 1,
-        retry_at: None,
-        first_seen: now,
-        seen_at: now,
-        last_start: None,
-        last_end: None,
-        last_success: None,
-        last_success_due: None,
-        last_exit: None,
-        last_error: String::new(),
-        errors: 0,
-        runs: 0,
-    }
+    JobRow::new(&job.name, job.schedule.to_string(), job.schedule.first_due(now), now)
 }
 
-/// As the ledger keeps it.
-fn whole_millis(time: SystemTime) -> SystemTime {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
-}
-
-impl JobRun {
-    /// The first try, as it begins.
-    pub(super) fn skeleton(
-        job: &str,
-        due: SystemTime,
-        trigger: JobTrigger,
-        now: SystemTime,
-    ) -> JobRun {
-        JobRun {
-            job: job.to_owned(),
-            due,
-            try_no: 1,
-            trigger,
-            epoch: 0,
-            host: String::new(),
-            pid: 0,
-            started_at: now,
-            ended_at: None,
-            outcome: None,
-            exit: None,
-            signal: None,
-            output: String::new(),
-            reason: String::new(),
-            last_due: due,
-            occurrences: 1,
-        }
-    }
-
-    /// A time that is skipped.
-    fn skip(job: &str, due: SystemTime, now: SystemTime) -> JobRun {
-        let ended_at = Some(now);
-        JobRun { ended_at, ..JobRun::skeleton(job, due, JobTrigger::Schedule, now) }
-    }
+/// A time that is skipped.
+fn skip(job: &str, due: SystemTime, now: SystemTime) -> JobRun {
+    JobRun { ended_at: Some(now), ..JobRun::new(job, due, JobTrigger::Schedule, now) }
 }

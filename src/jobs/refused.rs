@@ -38,7 +38,7 @@ pub fn passed_over(
         if last > 0 && !is_known {
             // What came of it is too long ago: it is not begun again.
             let outcome = Some(JobOutcome::Marked);
-            let known = JobRun::skeleton(&job.name, due, JobTrigger::Schedule, due);
+            let known = JobRun::new(&job.name, due, JobTrigger::Schedule, due);
             on_record.push(JobRun { try_no: last, outcome, ..known });
         }
     }

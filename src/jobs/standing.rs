@@ -331,24 +331,8 @@ mod tests {
     }
 
     fn run(epoch: i64) -> JobRun {
-        JobRun {
-            job: "verify".to_owned(),
-            due: SystemTime::UNIX_EPOCH + HOUR,
-            try_no: 1,
-            trigger: JobTrigger::Schedule,
-            epoch,
-            host: String::new(),
-            pid: 1,
-            started_at: SystemTime::UNIX_EPOCH,
-            ended_at: None,
-            outcome: None,
-            exit: None,
-            signal: None,
-            output: String::new(),
-            reason: String::new(),
-            last_due: SystemTime::UNIX_EPOCH + HOUR,
-            occurrences: 1,
-        }
+        let (start, due) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + HOUR);
+        JobRun { epoch, pid: 1, ..JobRun::new("verify", due, JobTrigger::Schedule, start) }
     }
 
     fn change(ledger: &MemoryLedger, row: &JobRow, added: &[JobRun], ended: Option<&JobRun>) {
@@ -385,29 +369,7 @@ mod tests {
     fn what_changes_between_two_questions_is_asked_for_again() {
         let ledger = MemoryLedger::default();
         let now = SystemTime::UNIX_EPOCH;
-        let new = JobRow {
-            name: "verify".to_owned(),
-            revision: 0,
-            schedule: String::new(),
-            paused: None,
-            last_paused_at: None,
-            resumed_at: None,
-            epoch: 0,
-            open: None,
-            next_due: None,
-            next_try: 1,
-            retry_at: None,
-            first_seen: now,
-            seen_at: now,
-            last_start: None,
-            last_end: None,
-            last_success: None,
-            last_success_due: None,
-            last_exit: None,
-            last_error: String::new(),
-            errors: 0,
-            runs: 0,
-        };
+        let new = JobRow::new("verify", String::new(), now, now);
         change(&ledger, &new, &[], None);
         let nothing = |_: &MemoryLedger| {};
         assert_eq!(seen(&ledger, nothing), "idle");

@@ -276,7 +276,7 @@ pub(super) fn of_millis(millis: i64) -> SystemTime {
 }
 
 /// The time as a ledger keeps it.
-pub(super) fn kept_time(time: SystemTime) -> SystemTime {
+pub fn kept_time(time: SystemTime) -> SystemTime {
     of_millis(time_millis(time))
 }
 
@@ -299,6 +299,33 @@ fn kept_output(output: &str) -> String {
 }
 
 impl JobRow {
+    /// A job that was never seen before `now`.
+    pub fn new(name: &str, schedule: String, next_due: SystemTime, now: SystemTime) -> JobRow {
+        JobRow {
+            name: name.to_owned(),
+            revision: 0,
+            schedule,
+            paused: None,
+            last_paused_at: None,
+            resumed_at: None,
+            epoch: 0,
+            open: None,
+            next_due: Some(next_due),
+            next_try: 1,
+            retry_at: None,
+            first_seen: now,
+            seen_at: now,
+            last_start: None,
+            last_end: None,
+            last_success: None,
+            last_success_due: None,
+            last_exit: None,
+            last_error: String::new(),
+            errors: 0,
+            runs: 0,
+        }
+    }
+
     /// The row as a ledger keeps it.
     pub(super) fn kept(&self) -> JobRow {
         let time = |time: Option<SystemTime>| time.map(kept_time);
@@ -332,6 +359,28 @@ impl JobRow {
 }
 
 impl JobRun {
+    /// The first try, as it begins.
+    pub fn new(job: &str, due: SystemTime, trigger: JobTrigger, now: SystemTime) -> JobRun {
+        JobRun {
+            job: job.to_owned(),
+            due,
+            try_no: 1,
+            trigger,
+            epoch: 0,
+            host: String::new(),
+            pid: 0,
+            started_at: now,
+            ended_at: None,
+            outcome: None,
+            exit: None,
+            signal: None,
+            output: String::new(),
+            reason: String::new(),
+            last_due: due,
+            occurrences: 1,
+        }
+    }
+
     /// The run as a ledger keeps it.
     pub(super) fn kept(&self) -> JobRun {
         JobRun {
@@ -352,7 +401,34 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// 23 columns: see the queries.
+/// What [`job_row`] reads; times are marked.
+const JOB_COLUMNS: &str = "name, revision, schedule, @paused_at, pause_note, @last_paused_at, \
+    @resumed_at, epoch, @open_due, open_try, @next_due, next_try, @retry_at, @first_seen, \
+    @seen_at, @last_start, @last_end, @last_success, @last_success_due, last_exit, last_error, \
+    errors, runs";
+/// What [`job_run`] reads; times are marked.
+const RUN_COLUMNS: &str = "job, @due_at, try, triggered_by, epoch, host, pid, @started_at, \
+    @ended_at, outcome, exit_status, exit_signal, output, reason, @last_due_at, occurrences";
+
+/// The columns of [`job_row`]; `millis`: how an engine selects a time as milliseconds since 1970.
+pub(super) fn job_columns(millis: fn(&str) -> String) -> String {
+    columns(JOB_COLUMNS, millis)
+}
+
+/// The same of [`job_run`].
+pub(super) fn run_columns(millis: fn(&str) -> String) -> String {
+    columns(RUN_COLUMNS, millis)
+}
+
+fn columns(list: &str, millis: fn(&str) -> String) -> String {
+    let column = |name: &str| match name.strip_prefix('@') {
+        Some(time) => millis(time),
+        None => name.to_owned(),
+    };
+    list.split(", ").map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// A row of [`job_columns`].
 pub(super) fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
     let mut cells = Cells { row, at: 0 };
     Ok(JobRow {
@@ -391,7 +467,7 @@ pub(super) fn number<T: TryFrom<i64>>(row: &impl SqlRow, at: usize) -> Result<T,
     Cells { row, at }.number()
 }
 
-/// 16 columns: see the queries.
+/// A row of [`run_columns`].
 pub(super) fn job_run(row: &impl SqlRow) -> Result<JobRun, LedgerError> {
     let mut cells = Cells { row, at: 0 };
     Ok(JobRun {

@@ -100,17 +100,7 @@ impl Office {
             let start = now - age;
             self.put(
                 &JobRow {
-                    name: name.to_owned(),
-                    revision: 0,
-                    schedule: schedule.to_owned(),
-                    paused: None,
-                    last_paused_at: None,
-                    resumed_at: None,
                     epoch: 1,
-                    open: None,
-                    next_due: Some(now + next),
-                    next_try: 1,
-                    retry_at: None,
                     first_seen: now - 30 * DAY,
                     seen_at: now - HOUR / 2,
                     last_start: Some(start),
@@ -118,9 +108,8 @@ impl Office {
                     last_success: Some(start + Duration::from_secs(62)),
                     last_success_due: Some(start),
                     last_exit: Some(0),
-                    last_error: String::new(),
-                    errors: 0,
                     runs: 7,
+                    ..JobRow::new(name, schedule.to_owned(), now + next, now)
                 },
                 &[],
             );
@@ -170,24 +159,8 @@ impl Office {
 }
 
 fn run_of(row: &JobRow, start: SystemTime, claim: &LockClaim) -> JobRun {
-    JobRun {
-        job: row.name.clone(),
-        due: start,
-        try_no: 1,
-        trigger: JobTrigger::Schedule,
-        epoch: claim.epoch,
-        host: "mx1".to_owned(),
-        pid: 4711,
-        started_at: start,
-        ended_at: None,
-        outcome: None,
-        exit: None,
-        signal: None,
-        output: String::new(),
-        reason: String::new(),
-        last_due: start,
-        occurrences: 1,
-    }
+    let begun = JobRun::new(&row.name, start, JobTrigger::Schedule, start);
+    JobRun { epoch: claim.epoch, host: "mx1".to_owned(), pid: 4711, ..begun }
 }
 
 /// A run that has ended, or a skip, so long ago.

@@ -14,51 +14,13 @@ fn at(millis: u64) -> SystemTime {
 }
 
 fn job(name: &str) -> JobRow {
-    JobRow {
-        name: name.to_owned(),
-        revision: 0,
-        schedule: "17 3 * * * UTC".to_owned(),
-        paused: None,
-        last_paused_at: None,
-        resumed_at: None,
-        epoch: 0,
-        open: None,
-        next_due: Some(at(5)),
-        next_try: 1,
-        retry_at: None,
-        first_seen: at(1),
-        seen_at: at(2),
-        last_start: None,
-        last_end: None,
-        last_success: None,
-        last_success_due: None,
-        last_exit: None,
-        last_error: String::new(),
-        errors: 0,
-        runs: 0,
-    }
+    JobRow { seen_at: at(2), ..JobRow::new(name, "17 3 * * * UTC".to_owned(), at(5), at(1)) }
 }
 
 /// A run that has begun.
 fn run(name: &str, due: SystemTime, try_no: u32) -> JobRun {
-    JobRun {
-        job: name.to_owned(),
-        due,
-        try_no,
-        trigger: JobTrigger::Schedule,
-        epoch: 7,
-        host: "mx1".to_owned(),
-        pid: 42,
-        started_at: at(100),
-        ended_at: None,
-        outcome: None,
-        exit: None,
-        signal: None,
-        output: String::new(),
-        reason: String::new(),
-        last_due: due,
-        occurrences: 1,
-    }
+    let begun = JobRun::new(name, due, JobTrigger::Schedule, at(100));
+    JobRun { try_no, epoch: 7, host: "mx1".to_owned(), pid: 42, ..begun }
 }
 
 fn ended(run: &JobRun, outcome: JobOutcome, exit: i32) -> JobRun {

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use super::skips::count;
 use super::{
     Choice, JobPlan, JobStep, LockSight, Others, Planner, delay, first_sight, set_done,
-    set_success, whole_millis,
+    set_success, skip,
 };
 use crate::config::JobSettings;
-use crate::ledger::{JobOutcome, JobPause, JobRow, JobRun, JobTrigger};
+use crate::ledger::{JobOutcome, JobPause, JobRow, JobRun, JobTrigger, kept_time};
 use crate::schedule::Schedule;
 
 /// A run that an administrator wants now, whatever the schedule, a pause and dependencies say: for
@@ -36,7 +36,7 @@ pub fn force(
     };
     let (due, try_no) = match due {
         Some((due, tried)) => {
-            let due = whole_millis(due);
+            let due = kept_time(due);
             is_a_time(job, due)?;
             if due > planner.now {
                 return Err(format!("{} has not come yet", shown(due)));
@@ -76,7 +76,7 @@ pub fn mark_done(
         Err(_) => return Err("a run is on record as open".to_owned()),
     };
     let first = planner.row.next_due.unwrap_or(planner.now);
-    let until = match until.map(whole_millis) {
+    let until = match until.map(kept_time) {
         Some(until) => {
             is_a_time(job, until)?;
             if until < first {
@@ -97,7 +97,7 @@ pub fn mark_done(
         reason: "an administrator said that it is done".to_owned(),
         last_due: until,
         occurrences: if until > first { count(&job.schedule, first, until) } else { 1 },
-        ..JobRun::skip(&job.name, first, planner.now)
+        ..skip(&job.name, first, planner.now)
     };
     let now = planner.now;
     set_success(&mut planner.row, until, now);
@@ -112,7 +112,7 @@ pub fn mark_done(
 /// The row of a job for which nothing is made up, and no failure counts: as if it were seen for the
 /// first time. What it has done stays on record; times that were due are skipped.
 pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<JobRun>) {
-    let now = whole_millis(now);
+    let now = kept_time(now);
     let mut planner = Planner {
         job,
         now,
@@ -143,7 +143,7 @@ pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<J
 
 /// The row of a job of which no run starts until it is resumed; a second pause changes the note.
 pub fn pause(job: &JobSettings, row: Option<&JobRow>, note: &str, now: SystemTime) -> JobRow {
-    let now = whole_millis(now);
+    let now = kept_time(now);
     let row = row.cloned().unwrap_or_else(|| first_sight(job, now));
     let at = row.paused.as_ref().map_or(now, |pause| pause.at);
     JobRow { paused: Some(JobPause { at, note: note.to_owned() }), ..row }
@@ -155,7 +155,7 @@ pub fn resume(row: &JobRow, now: SystemTime) -> JobRow {
         Some(pause) => JobRow {
             paused: None,
             last_paused_at: Some(pause.at),
-            resumed_at: Some(whole_millis(now)),
+            resumed_at: Some(kept_time(now)),
             ..row.clone()
         },
         None => row.clone(),

@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use super::{MILLI, Others, Planner, SEEN_EVERY, has_succeeded};
+use super::{MILLI, Others, Planner, SEEN_EVERY, has_succeeded, skip};
 use crate::config::Backfill;
 use crate::duration;
 use crate::ledger::{JobOutcome, JobRun};
@@ -53,7 +53,7 @@ impl Planner<'_> {
                     reason,
                     last_due: last,
                     occurrences,
-                    ..JobRun::skip(&self.row.name, at, self.now)
+                    ..skip(&self.row.name, at, self.now)
                 }),
             }
             let next = schedule.next_after(last);

@@ -10,8 +10,8 @@ use postgres::types::Type;
 use super::connection::{Connection, Statement};
 use super::{PostgresLedger, schema};
 use crate::ledger::jobs::{
-    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, kept_time, of_millis,
-    signed,
+    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_columns, job_row, job_run, kept_time,
+    of_millis, run_columns, signed,
 };
 use crate::ledger::rows::{Cell, SqlRow, millis};
 use crate::ledger::{LedgerError, SCHEMA_VERSION};
@@ -22,54 +22,12 @@ const IS_THERE: &str = "23505";
 /// An age before which nothing is: what the server can subtract from its clock.
 const LONGEST_AGE: Duration = Duration::from_secs(1000 * 365 * 86_400);
 
-/// A column with a time as milliseconds since 1970.
-macro_rules! ms {
-    ($column:literal) => {
-        concat!("(extract(epoch FROM ", $column, ") * 1000)::bigint")
-    };
+const NOW: &str =
+    "SELECT (extract(epoch FROM date_trunc('milliseconds', clock_timestamp())) * 1000)::bigint";
+
+fn column_millis(column: &str) -> String {
+    format!("(extract(epoch FROM {column}) * 1000)::bigint")
 }
-
-const NOW: &str = concat!("SELECT ", ms!("date_trunc('milliseconds', clock_timestamp())"));
-
-const JOBS: &str = concat!(
-    "SELECT name, revision, schedule, ",
-    ms!("paused_at"),
-    ", pause_note, ",
-    ms!("last_paused_at"),
-    ", ",
-    ms!("resumed_at"),
-    ", epoch, ",
-    ms!("open_due"),
-    ", open_try, ",
-    ms!("next_due"),
-    ", next_try, ",
-    ms!("retry_at"),
-    ", ",
-    ms!("first_seen"),
-    ", ",
-    ms!("seen_at"),
-    ", ",
-    ms!("last_start"),
-    ", ",
-    ms!("last_end"),
-    ", ",
-    ms!("last_success"),
-    ", ",
-    ms!("last_success_due"),
-    ", last_exit, last_error, errors, runs FROM onedrop_job ORDER BY name COLLATE \"C\""
-);
-
-const RUNS: &str = concat!(
-    "SELECT job, ",
-    ms!("due_at"),
-    ", try, triggered_by, epoch, host, pid, ",
-    ms!("started_at"),
-    ", ",
-    ms!("ended_at"),
-    ", outcome, exit_status, exit_signal, output, reason, ",
-    ms!("last_due_at"),
-    ", occurrences FROM onedrop_job_run WHERE job = $1 ORDER BY id DESC LIMIT $2"
-);
 
 /// The first parameters of every statement of a change: name, seen revision (0: none), this
 /// program's schema version, the change's value; due time and try of the run that ends, if any.
@@ -158,8 +116,10 @@ RETURNING id";
 
 impl Jobs for PostgresLedger {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError> {
+        let columns = job_columns(column_millis);
+        let sql = format!("SELECT {columns} FROM onedrop_job ORDER BY name COLLATE \"C\"");
         self.call(until, |connection| {
-            let statements = [Statement::new(NOW), Statement::new(JOBS)];
+            let statements = [Statement::new(NOW), Statement::new(&sql)];
             let answers = schema::checked(connection, Connection::read, statements)?;
             let jobs = last_rows(&answers).iter().map(job_row).collect::<Result<_, _>>()?;
             let now = answers.first().map_or(&[][..], Vec::as_slice);
@@ -176,9 +136,13 @@ impl Jobs for PostgresLedger {
     }
 
     fn job_runs(&self, job: &str, limit: u32, until: Instant) -> Result<Vec<JobRun>, LedgerError> {
+        let columns = run_columns(column_millis);
+        let sql = format!(
+            "SELECT {columns} FROM onedrop_job_run WHERE job = $1 ORDER BY id DESC LIMIT $2"
+        );
         self.call(until, |connection| {
             let runs =
-                Statement::new(RUNS).with(job, Type::TEXT).with(i64::from(limit), Type::INT8);
+                Statement::new(&sql).with(job, Type::TEXT).with(i64::from(limit), Type::INT8);
             let answers = schema::checked(connection, Connection::read, [runs])?;
             last_rows(&answers).iter().map(job_run).collect()
         })

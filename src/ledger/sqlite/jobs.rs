@@ -8,56 +8,13 @@ use rusqlite::{Connection, params};
 use super::{SqliteLedger, SqliteSession, first, has_our_version, read};
 use crate::ledger::LedgerError;
 use crate::ledger::jobs::{
-    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_row, job_run, kept_time, signed,
-    time_millis,
+    self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_columns, job_row, job_run, kept_time,
+    run_columns, signed, time_millis,
 };
 
-/// Milliseconds of a column with seconds.
-macro_rules! ms {
-    ($column:literal) => {
-        concat!("CAST(round(", $column, " * 1000) AS INTEGER)")
-    };
+fn column_millis(column: &str) -> String {
+    format!("CAST(round({column} * 1000) AS INTEGER)")
 }
-
-const JOBS: &str = concat!(
-    "SELECT name, revision, schedule, ",
-    ms!("paused_at"),
-    ", pause_note, ",
-    ms!("last_paused_at"),
-    ", ",
-    ms!("resumed_at"),
-    ", epoch, ",
-    ms!("open_due"),
-    ", open_try, ",
-    ms!("next_due"),
-    ", next_try, ",
-    ms!("retry_at"),
-    ", ",
-    ms!("first_seen"),
-    ", ",
-    ms!("seen_at"),
-    ", ",
-    ms!("last_start"),
-    ", ",
-    ms!("last_end"),
-    ", ",
-    ms!("last_success"),
-    ", ",
-    ms!("last_success_due"),
-    ", last_exit, last_error, errors, runs FROM onedrop_job ORDER BY name"
-);
-
-const RUNS: &str = concat!(
-    "SELECT job, ",
-    ms!("due_at"),
-    ", try, triggered_by, epoch, host, pid, ",
-    ms!("started_at"),
-    ", ",
-    ms!("ended_at"),
-    ", outcome, exit_status, exit_signal, output, reason, ",
-    ms!("last_due_at"),
-    ", occurrences FROM onedrop_job_run WHERE job = ?1 ORDER BY id DESC LIMIT ?2"
-);
 
 /// Whether a change with this value was made, as far as the rows still tell.
 const IS_MADE: &str = "
@@ -112,7 +69,9 @@ impl Jobs for SqliteLedger {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError> {
         self.call(until, |session| {
             has_our_version(&session.connection)?;
-            let jobs = read(&session.connection, JOBS, [], |row| job_row(row))?;
+            let sql =
+                format!("SELECT {} FROM onedrop_job ORDER BY name", job_columns(column_millis));
+            let jobs = read(&session.connection, &sql, [], |row| job_row(row))?;
             Ok(JobsOnRecord { now: kept_time((session.clock)()), jobs })
         })
     }
@@ -131,7 +90,11 @@ impl Jobs for SqliteLedger {
     fn job_runs(&self, job: &str, limit: u32, until: Instant) -> Result<Vec<JobRun>, LedgerError> {
         self.call(until, |session| {
             has_our_version(&session.connection)?;
-            read(&session.connection, RUNS, params![job, limit], |row| job_run(row))
+            let columns = run_columns(column_millis);
+            let sql = format!(
+                "SELECT {columns} FROM onedrop_job_run WHERE job = ?1 ORDER BY id DESC LIMIT ?2"
+            );
+            read(&session.connection, &sql, params![job, limit], |row| job_run(row))
         })
     }
 
