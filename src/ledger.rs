@@ -40,7 +40,11 @@ use trace::TraceBuilder;
 pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 8;
+pub const SCHEMA_VERSION: i64 = 10;
+
+/// The version that an empty ledger begins with. Lower ones are of trials before the first release
+/// and cannot be migrated.
+pub const BASE_VERSION: i64 = 10;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +84,12 @@ fn version_text(found: i64) -> String {
     if found == 0 {
         format!(
             "has no schema yet, this program needs version {SCHEMA_VERSION}: run `onedrop migrate`"
+        )
+    } else if found < BASE_VERSION {
+        format!(
+            "has schema version {found}, of a trial before the first release, which cannot be \
+             migrated to version {SCHEMA_VERSION}: drain Postfix's queue, name a new, empty \
+             database in ledger.url, and run `onedrop migrate`"
         )
     } else if found < SCHEMA_VERSION {
         format!(

@@ -143,7 +143,7 @@ IDENTITIES = [
 ]
 
 POSTGRES_LOCKS, GUARDIAN = "src/ledger/postgres/locks.rs", "src/lock/guardian.rs"
-FENCE = "src/ledger/migrations/postgres/0006_locks.sql"
+FENCE = "src/ledger/migrations/postgres/0010_base.sql"
 
 LOCKS = [
     (

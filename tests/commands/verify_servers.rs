@@ -208,10 +208,10 @@ fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
     let (code, _, said) = verify_site(&config, &[]);
     assert_eq!(code, 75, "{said}");
     assert!(said.contains("failed   account=scuba: ") && said.contains("1 not compared"), "{said}");
-    site.postgres.psql("DELETE FROM onedrop_schema WHERE version > 1");
+    site.postgres.psql("UPDATE onedrop_schema SET version = 1");
     let (code, _, said) = verify_site(&config, &[]);
     assert!(
-        code == 75 && said.contains("schema version 1") && said.contains("onedrop migrate"),
+        code == 75 && said.contains("schema version 1,") && said.contains("onedrop migrate"),
         "{said}"
     );
 }

@@ -49,25 +49,6 @@ pub trait Rig: Sync {
         )
     }
 
-    /// Takes back what the last migration did; false where there is none.
-    fn undo_mended(&self) -> bool {
-        self.sql(
-            "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
-             DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
-             DROP TABLE onedrop_lock;
-             DROP TABLE onedrop_kept; DROP TABLE onedrop_proof;
-             DROP INDEX onedrop_copy_due; DROP INDEX onedrop_copy_watched;
-             ALTER TABLE onedrop_copy DROP COLUMN due_at;
-             ALTER TABLE onedrop_copy DROP COLUMN by_sender;
-             ALTER TABLE onedrop_copy DROP COLUMN value;
-             ALTER TABLE onedrop_copy DROP COLUMN lease_value;
-             ALTER TABLE onedrop_copy DROP COLUMN lease_ms;
-             ALTER TABLE onedrop_copy DROP COLUMN placed_epoch;
-             ALTER TABLE onedrop_message DROP COLUMN nul_runs;
-             DELETE FROM onedrop_schema WHERE version > 4;",
-        )
-    }
-
     /// A query that answers `account` for `address` and nothing for others.
     fn account_query(&self, address: &str, account: &str) -> String {
         format!("SELECT '{account}' WHERE $1 = '{address}'")

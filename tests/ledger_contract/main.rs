@@ -34,9 +34,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::{
-    AnyLedger, Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Due,
-    Entry, LeaseTerms, LedgerError, OpenTurn, RandomValue, Recorded, SCHEMA_VERSION, Standing,
-    ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
+    AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
+    CopyState, Due, Entry, LeaseTerms, LedgerError, OpenTurn, RandomValue, Recorded,
+    SCHEMA_VERSION, Standing, ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -136,7 +136,7 @@ macro_rules! ledger_contract {
                     a_ledger_without_a_schema_says_so,
                     two_that_migrate_at_once_do_it_once,
                     a_schema_from_the_future_is_refused,
-                    a_ledger_of_version_1_is_refused_until_it_is_migrated,
+                    a_ledger_from_before_the_first_release_is_refused,
                 }
                 verify {
                     copies_to_verify_come_in_pages_by_account,

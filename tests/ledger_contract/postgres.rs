@@ -13,10 +13,6 @@ fn another_client(rig: &PostgresRig) -> ::postgres::Client {
     ::postgres::Client::connect(&url, ::postgres::NoTls).expect("a session")
 }
 
-/// What a migration from version 2 runs.
-const SINCE_2: [&str; 6] =
-    ["0003_functions", "0004_lighter", "0005_mended", "0006_locks", "0007_jobs", "0008_settle"];
-
 #[test]
 fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
     let rig = PostgresRig::direct(false);
@@ -27,11 +23,9 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
         matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")),
         "{refused:?}"
     );
-    rig.undo_mended();
+    rig.sql("UPDATE onedrop_schema SET version = 2");
     let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
-    assert_eq!(host.migrate().expect("migrate"), SINCE_2);
-    assert!(host.record(&mail("no function"), &[inbox()]).is_new);
 }
 
 /// Alone it takes the rest along only with CASCADE, because of foreign keys.
@@ -75,37 +69,6 @@ fn messages_are_taken_out_by_a_role_that_may_take_out_messages() {
              RAISE EXCEPTION 'a trigger with its owner''s rights';
          EXCEPTION WHEN insufficient_privilege THEN NULL; END $$;",
     );
-}
-
-/// A program that reads for long, a dump say, blocks nothing but the migration.
-#[test]
-fn deliveries_get_on_while_a_migration_waits_for_a_reader() {
-    let rig = PostgresRig::direct(false);
-    let host = Host::of(&rig);
-    rig.undo_mended();
-    let mut reader = another_client(&rig);
-    let mut transaction = reader.transaction().expect("a transaction");
-    transaction.query("SELECT count(*) FROM onedrop_message", &[]).expect("rows");
-    thread::scope(|scope| {
-        let migrated = scope.spawn(|| Host::of(&rig).migrate());
-        let waits =
-            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LOCK TABLE onedrop_message%'
-                     AND pid <> pg_backend_pid()";
-        while rig.postgres.psql(waits) == "0" && !migrated.is_finished() {
-            thread::sleep(Duration::from_millis(20));
-        }
-        // As a delivery's statement, which stands in line behind the migration's at most for a
-        // moment.
-        for _ in 0..5 {
-            rig.sql(
-                "SET statement_timeout = '5s'; UPDATE onedrop_message SET subject = '' WHERE false",
-            );
-        }
-        assert!(!migrated.is_finished());
-        transaction.commit().expect("the reader's end");
-        assert_eq!(migrated.join().expect("no panic").expect("migrated"), SINCE_2);
-    });
-    assert!(host.record(&mail("after"), &[inbox()]).is_new);
 }
 
 /// A server whose own transactions see the past: a row re-read under a lock would be that of before

@@ -217,20 +217,6 @@ impl Rig for PostgresRig {
         Some(self.postgres.psql(rows) == "t")
     }
 
-    fn undo_mended(&self) -> bool {
-        // Migrations before the last one make theirs anew.
-        self.sql(NO_FUNCTIONS)
-            && self.sql(
-                "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
-                     onedrop_kept, onedrop_proof;
-                 ALTER TABLE onedrop_copy DROP COLUMN value, DROP COLUMN lease_value,
-                     DROP COLUMN lease_ms, DROP COLUMN placed_epoch,
-                     DROP COLUMN due_at, DROP COLUMN by_sender;
-                 ALTER TABLE onedrop_message DROP COLUMN nul_runs;
-                 DELETE FROM onedrop_schema WHERE version > 2;",
-            )
-    }
-
     fn sql(&self, statements: &str) -> bool {
         self.postgres.psql(statements);
         true

@@ -9,20 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::connection::{Connection, Statement};
 use crate::ledger::rows::SqlRow;
-use crate::ledger::{LedgerError, SCHEMA_VERSION};
+use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
 use crate::lock_key::{advisory_key, name_hash};
 
-/// Name and SQL, in order of their versions, from 1.
-const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
-    ("0001_ledger", include_str!("../migrations/postgres/0001_ledger.sql")),
-    ("0002_settled", include_str!("../migrations/postgres/0002_settled.sql")),
-    ("0003_functions", include_str!("../migrations/postgres/0003_functions.sql")),
-    ("0004_lighter", include_str!("../migrations/postgres/0004_lighter.sql")),
-    ("0005_mended", include_str!("../migrations/postgres/0005_mended.sql")),
-    ("0006_locks", include_str!("../migrations/postgres/0006_locks.sql")),
-    ("0007_jobs", include_str!("../migrations/postgres/0007_jobs.sql")),
-    ("0008_settle", include_str!("../migrations/postgres/0008_settle.sql")),
-];
+/// Version, name and SQL, in order of their versions.
+const MIGRATIONS: [(i64, &str, &str); 1] =
+    [(BASE_VERSION, "0010_base", include_str!("../migrations/postgres/0010_base.sql"))];
 
 /// SQLSTATE undefined_table.
 const NO_TABLE: &str = "42P01";
@@ -84,10 +76,10 @@ pub(super) fn checked<'a>(
 pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, LedgerError> {
     let mut applied = Vec::new();
     let before = version(connection)?;
-    if before > SCHEMA_VERSION {
+    if before > SCHEMA_VERSION || (1..BASE_VERSION).contains(&before) {
         return Err(LedgerError::Version { found: before });
     }
-    for (number, (name, sql)) in (1i64..).zip(MIGRATIONS) {
+    for (number, name, sql) in MIGRATIONS {
         match apply(connection, number, name, sql) {
             Ok(true) => applied.push(name.to_owned()),
             Ok(false) => {}

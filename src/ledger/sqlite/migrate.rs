@@ -6,29 +6,20 @@ use rusqlite::{Connection, params};
 use sha2::{Digest, Sha256};
 
 use super::{first, schema_version};
-use crate::ledger::{LedgerError, SCHEMA_VERSION};
+use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
 
-/// Name and SQL, in order of their versions, from 1.
-const MIGRATIONS: [(&str, &str); SCHEMA_VERSION as usize] = [
-    ("0001_ledger", include_str!("../migrations/sqlite/0001_ledger.sql")),
-    ("0002_settled", include_str!("../migrations/sqlite/0002_settled.sql")),
-    ("0003_functions", include_str!("../migrations/sqlite/0003_functions.sql")),
-    ("0004_lighter", include_str!("../migrations/sqlite/0004_lighter.sql")),
-    ("0005_mended", include_str!("../migrations/sqlite/0005_mended.sql")),
-    ("0006_locks", include_str!("../migrations/sqlite/0006_locks.sql")),
-    ("0007_jobs", include_str!("../migrations/sqlite/0007_jobs.sql")),
-    ("0008_settle", include_str!("../migrations/sqlite/0008_settle.sql")),
-];
+/// Version, name and SQL, in order of their versions.
+const MIGRATIONS: [(i64, &str, &str); 1] =
+    [(BASE_VERSION, "0010_base", include_str!("../migrations/sqlite/0010_base.sql"))];
 
 /// Applies the missing migrations; returns their names.
 pub(super) fn migrate(tx: &Connection, now: f64) -> Result<Vec<String>, LedgerError> {
     let version = schema_version(tx)?;
-    let known = MIGRATIONS.len() as i64;
-    if version > known {
+    if version > SCHEMA_VERSION || (1..BASE_VERSION).contains(&version) {
         return Err(LedgerError::Version { found: version });
     }
     let mut applied = Vec::new();
-    for (number, (name, sql)) in (1i64..).zip(MIGRATIONS) {
+    for (number, name, sql) in MIGRATIONS {
         let sha256: [u8; 32] = Sha256::digest(sql.as_bytes()).into();
         if number <= version {
             let sql = "SELECT sha256 FROM onedrop_schema WHERE version = ?1";

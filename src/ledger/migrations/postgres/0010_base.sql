@@ -1,0 +1,688 @@
+-- The ledger: messages, the copies of them in mailboxes, every attempt to deliver them; named
+-- locks; jobs. The program's role needs SELECT, INSERT, UPDATE and DELETE on these tables; `onedrop
+-- migrate` also needs CREATE on the schema. Deleting an onedrop_message row takes everything that
+-- belongs to it along; the next delivery of that message then counts as its first.
+
+-- Functions that are left where somebody took the tables out by hand.
+DO $$
+DECLARE
+    f regprocedure;
+BEGIN
+    FOR f IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = current_schema()::regnamespace
+          AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_claims', 'onedrop_claim',
+                          'onedrop_turn', 'onedrop_confirm', 'onedrop_forget_kept',
+                          'onedrop_message_gone', 'onedrop_assert_lock')
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || f;
+    END LOOP;
+END
+$$;
+
+CREATE TABLE onedrop_message (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id_hash         bytea NOT NULL,
+    digest          bytea NOT NULL,
+    message_id      bytea,
+    message_id_text text,
+    sender          text NOT NULL,
+    subject         text,
+    date            timestamptz,
+    in_reply_to     text,
+    reference_ids   text,
+    size_bytes      bigint NOT NULL,
+    collision       boolean NOT NULL DEFAULT false,
+    raw             bytea,
+    nul_runs        bytea,
+    recorded_at     timestamptz NOT NULL DEFAULT date_trunc('second', clock_timestamp()),
+    UNIQUE (id_hash, digest)
+);
+CREATE INDEX onedrop_message_message_id_text ON onedrop_message (message_id_text);
+CREATE INDEX onedrop_message_in_reply_to ON onedrop_message (in_reply_to)
+    WHERE in_reply_to IS NOT NULL;
+CREATE INDEX onedrop_message_recorded_at ON onedrop_message (recorded_at);
+
+COMMENT ON TABLE onedrop_message
+IS 'one row per message, however many recipients and tries; NOTIFY onedrop_message tells its id';
+COMMENT ON COLUMN onedrop_message.id_hash
+IS 'SHA-256 that names the Message-ID, or the digest where there is none; its first 8 bytes are the lock';
+COMMENT ON COLUMN onedrop_message.digest IS 'SHA-256 over what the author wrote';
+COMMENT ON COLUMN onedrop_message.message_id
+IS 'raw bytes of the first Message-ID field; null: none usable';
+COMMENT ON COLUMN onedrop_message.message_id_text
+IS 'the same for people: clean UTF-8, at most 1000 bytes';
+COMMENT ON COLUMN onedrop_message.sender
+IS 'envelope sender of the first attempt, empty for the null sender';
+COMMENT ON COLUMN onedrop_message.date IS 'the Date field';
+COMMENT ON COLUMN onedrop_message.reference_ids
+IS 'the References field: ids in angle brackets, oldest first';
+COMMENT ON COLUMN onedrop_message.collision
+IS 'when it was recorded, another message with this Message-ID and other content was on record';
+COMMENT ON COLUMN onedrop_message.raw IS 'the bytes as received, where they are kept';
+COMMENT ON COLUMN onedrop_message.nul_runs
+IS 'where NUL bytes stand (runs of offset and length, at most 64 KiB, or that there are more); null: none';
+
+CREATE TABLE onedrop_address (
+    message_id bigint NOT NULL,
+    position   integer NOT NULL,
+    role       text NOT NULL,
+    name       text,
+    address    text,
+    PRIMARY KEY (message_id, position)
+);
+CREATE INDEX onedrop_address_address ON onedrop_address (lower(address));
+
+COMMENT ON TABLE onedrop_address
+IS 'addresses in the header, which anyone can write; search by lower(address)';
+COMMENT ON COLUMN onedrop_address.role IS 'the field: from, sender, reply-to, to, cc or bcc';
+
+CREATE TABLE onedrop_part (
+    message_id   bigint NOT NULL,
+    path         text NOT NULL,
+    content_type text NOT NULL,
+    name         text,
+    size_bytes   bigint NOT NULL,
+    PRIMARY KEY (message_id, path)
+);
+
+COMMENT ON TABLE onedrop_part IS 'MIME parts (leaves)';
+COMMENT ON COLUMN onedrop_part.path IS 'place in the message as IMAP numbers it: 1, 2.1';
+COMMENT ON COLUMN onedrop_part.size_bytes IS 'size as transferred, not decoded';
+
+-- Addresses and parts are only ever written with their message, in one transaction, so there is
+-- always one when they come; as a foreign key would, this takes them along when it goes, whoever
+-- may delete messages. It alone has its owner's rights, not the caller's, so nobody else may make a
+-- trigger of it.
+CREATE FUNCTION onedrop_message_gone() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        -- Not by TRUNCATE, which fails where they are truncated in the same command.
+        EXECUTE format('DELETE FROM %I.onedrop_address', TG_TABLE_SCHEMA);
+        EXECUTE format('DELETE FROM %I.onedrop_part', TG_TABLE_SCHEMA);
+    ELSE
+        EXECUTE format('DELETE FROM %I.onedrop_address a USING gone WHERE a.message_id = gone.id', TG_TABLE_SCHEMA);
+        EXECUTE format('DELETE FROM %I.onedrop_part p USING gone WHERE p.message_id = gone.id', TG_TABLE_SCHEMA);
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION onedrop_message_gone() FROM PUBLIC;
+
+CREATE TRIGGER onedrop_message_deleted AFTER DELETE ON onedrop_message
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION onedrop_message_gone();
+CREATE TRIGGER onedrop_message_truncated AFTER TRUNCATE ON onedrop_message
+    FOR EACH STATEMENT EXECUTE FUNCTION onedrop_message_gone();
+
+CREATE TABLE onedrop_copy (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
+    message_id    bigint NOT NULL REFERENCES onedrop_message ON DELETE CASCADE,
+    account       text NOT NULL,
+    mailbox       text NOT NULL,
+    shared        boolean NOT NULL,
+    epoch         bigint NOT NULL,
+    owner         text NOT NULL,
+    lease_value   bytea,
+    lease_ms      bigint NOT NULL DEFAULT 0,
+    leased_until  timestamptz,
+    in_doubt      boolean NOT NULL,
+    prior_doubt   boolean NOT NULL,
+    placed_at     timestamptz,
+    placed_epoch  bigint,
+    uid_validity  bigint,
+    uid           bigint,
+    file_name     text,
+    nul_replaced  boolean NOT NULL DEFAULT false,
+    found_by_look boolean NOT NULL DEFAULT false,
+    by_sender     boolean NOT NULL DEFAULT false,
+    due_at        timestamptz,
+    settled_at    timestamptz,
+    UNIQUE (message_id, account, mailbox)
+);
+CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
+CREATE INDEX onedrop_copy_unplaced ON onedrop_copy (leased_until) WHERE placed_at IS NULL;
+CREATE INDEX onedrop_copy_unsettled ON onedrop_copy (account, id)
+    WHERE placed_at IS NOT NULL AND (epoch > 1 OR prior_doubt) AND settled_at IS NULL;
+CREATE INDEX onedrop_copy_due ON onedrop_copy (due_at)
+    WHERE due_at IS NOT NULL AND placed_at IS NULL;
+CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at)
+    WHERE due_at IS NOT NULL AND placed_at IS NOT NULL;
+
+COMMENT ON TABLE onedrop_copy
+IS 'one row per mailbox a message belongs in; placed_at says that it is there';
+COMMENT ON COLUMN onedrop_copy.value
+IS 'random: a claim names the row by it, so that no late process takes another row of this number for its own';
+COMMENT ON COLUMN onedrop_copy.shared IS 'several recipients of the message share this copy (Sent)';
+COMMENT ON COLUMN onedrop_copy.epoch IS 'how often the right to write this copy was given out';
+COMMENT ON COLUMN onedrop_copy.owner IS 'host:pid of the last one that had it';
+COMMENT ON COLUMN onedrop_copy.lease_value
+IS 'random value of the attempt that has the lease, or had the last one: a repeated call knows its own lease by it';
+COMMENT ON COLUMN onedrop_copy.lease_ms
+IS 'how long the last lease is, in milliseconds; after it nobody writes under it any more';
+COMMENT ON COLUMN onedrop_copy.leased_until IS 'until when it has it; null: given back, or placed';
+COMMENT ON COLUMN onedrop_copy.in_doubt
+IS 'the copy may stand in the mailbox without a receipt: look before writing';
+COMMENT ON COLUMN onedrop_copy.prior_doubt IS 'in_doubt before the current lease';
+COMMENT ON COLUMN onedrop_copy.placed_at
+IS 'when the receipt was recorded; null: not known to be in the mailbox';
+COMMENT ON COLUMN onedrop_copy.placed_epoch
+IS 'epoch of the claim that put the receipt on record';
+COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
+COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
+COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
+COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';
+COMMENT ON COLUMN onedrop_copy.found_by_look
+IS 'the copy was found in the mailbox, its writer did not live to record it';
+COMMENT ON COLUMN onedrop_copy.by_sender
+IS 'the receipt is that of the copy which the sender''s own mail program saved';
+COMMENT ON COLUMN onedrop_copy.due_at
+IS 'from then on onedrop settle has the copy; it stays when the copy is placed; null: a delivery writes it';
+COMMENT ON COLUMN onedrop_copy.settled_at
+IS 'when a look after the last lease found one copy at most; null: not looked, or too many';
+
+CREATE TABLE onedrop_attempt (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id  bigint REFERENCES onedrop_message ON DELETE CASCADE,
+    id_hash     bytea NOT NULL,
+    recipient   text NOT NULL,
+    sender      text NOT NULL,
+    queue_id    text NOT NULL,
+    host        text NOT NULL,
+    pid         bigint NOT NULL,
+    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    duration_ms bigint,
+    outcome     text,
+    status      text,
+    detail      text
+);
+CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
+CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id, message_id);
+CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient), message_id);
+-- It is asked for where there is no message.
+CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
+
+COMMENT ON TABLE onedrop_attempt
+IS 'one row per run of the program for a message and its recipient';
+COMMENT ON COLUMN onedrop_attempt.message_id
+IS 'null: the attempt ended before the message was recorded';
+COMMENT ON COLUMN onedrop_attempt.outcome
+IS 'delivered, tempfail or permfail; null: still running, or killed';
+COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463';
+
+CREATE TABLE onedrop_kept (
+    message_id bigint PRIMARY KEY REFERENCES onedrop_message ON DELETE CASCADE,
+    bytes      bytea NOT NULL,
+    why        text NOT NULL,
+    kept_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON TABLE onedrop_kept
+IS 'the bytes of shared copies (Sent) that could not be placed, or are due later; gone once the last is placed';
+COMMENT ON COLUMN onedrop_kept.why
+IS 'what the mail store said at the last try, or for what the copy waits';
+
+CREATE TABLE onedrop_proof (
+    server     text NOT NULL,
+    login_user text NOT NULL,
+    way        text NOT NULL,
+    host       text NOT NULL,
+    proven_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (server, login_user, way)
+);
+
+COMMENT ON TABLE onedrop_proof
+IS 'mail servers that were seen to heed for whom a login acts; nothing is written through others';
+COMMENT ON COLUMN onedrop_proof.way IS 'how the account is named at login (store.login)';
+COMMENT ON COLUMN onedrop_proof.host IS 'which host has seen it';
+
+-- What a delivery asks of the ledger, in functions: one round trip each, and their statements stay
+-- planned in the server's process whoever is connected to it, also through a pooler that gives each
+-- transaction another one. They run with the caller's rights and need what the tables need.
+--
+-- Every statement in them must see what was committed before it began, which only READ COMMITTED
+-- gives: in any other level they refuse (SQLSTATE OD001), and the caller opens the transaction
+-- itself.
+
+CREATE FUNCTION onedrop_begin(p_lock_timeout_ms bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_set text;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'not in READ COMMITTED' USING ERRCODE = 'OD001';
+    END IF;
+    -- For what was left behind: nobody waits for a lock for longer than the caller waits for us.
+    v_set := set_config('lock_timeout', p_lock_timeout_ms::text, true);
+    -- A commit that the server may forget must not let a copy be written.
+    IF current_setting('synchronous_commit') = 'off' THEN
+        v_set := set_config('synchronous_commit', 'on', true);
+    END IF;
+    RETURN v_set;
+END
+$$;
+
+-- Records a message (once), an attempt and the claims on copies: arrays of one length, in the order
+-- of account and mailbox, so that two sessions cannot lock rows crosswise. One row for each copy;
+-- one without a copy where there are none, or where nothing was done: the schema has another
+-- version, another session holds the message's lock (`locked` false), or the message is not on
+-- record and its bytes, which are to be kept, were not given (`wants_raw`).
+CREATE FUNCTION onedrop_record(
+    p_lock_timeout_ms bigint, p_version integer, p_lock bigint,
+    p_id_hash bytea, p_digest bytea, p_message_id bytea, p_message_id_text text, p_sender text, p_subject text,
+    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
+    p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea,
+    p_roles text[], p_names text[], p_addresses text[],
+    p_paths text[], p_content_types text[], p_part_names text[], p_part_sizes bigint[],
+    p_recipient text, p_attempt_sender text, p_queue_id text, p_host text, p_pid bigint,
+    p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text, p_lease_value bytea, p_join boolean, p_lease_ms bigint
+) RETURNS TABLE (
+    version integer, locked boolean, wants_raw boolean,
+    message bigint, recorded_at bigint, is_new boolean, collision boolean, attempt bigint,
+    copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
+    is_placed boolean, uid_validity bigint, uid bigint, file_name text, copy_value bytea
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_set text; -- what a call returns that matters to nobody
+    v_claim record;
+BEGIN
+    v_set := onedrop_begin(p_lock_timeout_ms);
+    SELECT max(s.version) INTO version FROM onedrop_schema s;
+    IF version IS DISTINCT FROM p_version THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    locked := pg_try_advisory_xact_lock(p_lock);
+    IF NOT locked THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF p_keeps_raw AND p_raw IS NULL THEN
+        wants_raw := NOT EXISTS (
+            SELECT FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest);
+        IF wants_raw THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+
+    collision := p_message_id IS NOT NULL AND EXISTS (
+        SELECT FROM onedrop_message o WHERE o.id_hash = p_id_hash AND o.digest <> p_digest);
+    INSERT INTO onedrop_message AS m (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
+                                      reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
+    VALUES (p_id_hash, p_digest, p_message_id, p_message_id_text, p_sender, p_subject, to_timestamp(p_date),
+            p_in_reply_to, p_reference_ids, p_size_bytes, collision, p_raw, p_nul_runs,
+            -- The caller's time where our clock says so too, give or take two seconds.
+            CASE WHEN abs(p_recorded_at - extract(epoch FROM clock_timestamp())) <= 2 THEN to_timestamp(p_recorded_at)
+                 ELSE date_trunc('second', clock_timestamp()) END)
+    ON CONFLICT (id_hash, digest) DO NOTHING
+    RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at;
+    is_new := FOUND;
+    IF is_new THEN
+        IF cardinality(p_roles) > 0 THEN
+            INSERT INTO onedrop_address (message_id, position, role, name, address)
+            SELECT message, generate_subscripts(p_roles, 1), unnest(p_roles), unnest(p_names), unnest(p_addresses);
+        END IF;
+        IF cardinality(p_paths) > 0 THEN
+            INSERT INTO onedrop_part (message_id, path, content_type, name, size_bytes)
+            SELECT message, unnest(p_paths), unnest(p_content_types), unnest(p_part_names), unnest(p_part_sizes)
+            ON CONFLICT DO NOTHING;
+        END IF;
+        v_set := pg_notify('onedrop_message', message::text);
+    END IF;
+    IF NOT is_new THEN
+        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at
+        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest;
+        IF NOT FOUND THEN
+            -- Taken out by an administrator in this very moment; as if another session held the
+            -- lock.
+            locked := false;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+
+    INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid)
+    VALUES (message, p_id_hash, p_recipient, p_attempt_sender, p_queue_id, p_host, p_pid)
+    RETURNING id INTO attempt;
+
+    IF cardinality(p_accounts) = 0 THEN
+        RETURN NEXT;
+    END IF;
+    FOR i IN 1 .. cardinality(p_accounts) LOOP
+        v_claim := onedrop_claim(message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
+                                -- A mailbox that is named twice is leased once.
+                                CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
+                                     THEN NULL ELSE p_lease_value END, p_join, p_lease_ms);
+        copy := v_claim.copy;
+        claimed := v_claim.claimed;
+        epoch := v_claim.epoch;
+        prior_doubt := v_claim.prior_doubt;
+        is_placed := v_claim.is_placed;
+        uid_validity := v_claim.uid_validity;
+        uid := v_claim.uid;
+        file_name := v_claim.file_name;
+        copy_value := v_claim.copy_value;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- Claims again copies that were busy, in the same order; one row for each.
+CREATE FUNCTION onedrop_claims(
+    p_lock_timeout_ms bigint, p_message bigint, p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text,
+    p_lease_value bytea, p_join boolean, p_lease_ms bigint, p_due boolean
+) RETURNS TABLE (copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
+                 is_placed boolean, uid_validity bigint, uid bigint, file_name text,
+                 copy_value bytea)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_set text;
+BEGIN
+    v_set := onedrop_begin(p_lock_timeout_ms);
+    FOR i IN 1 .. cardinality(p_accounts) LOOP
+        RETURN QUERY SELECT c.* FROM
+            onedrop_claim(p_message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
+                          CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
+                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, p_due) c;
+    END LOOP;
+END
+$$;
+
+-- Leases one copy, if it is free and not due (or due without its bytes, which settle cannot write);
+-- else says where it stands. p_due leases one that is due as well. p_join joins a live lease, whose
+-- epoch stays. So does an attempt's own lease (p_lease_value), which a call that is made again
+-- finds: its first answer was lost. `prior_doubt` keeps what the lease found, for the look and for
+-- giving it back.
+CREATE FUNCTION onedrop_claim(
+    p_message bigint, p_account text, p_mailbox text, p_shared boolean, p_owner text, p_lease_value bytea, p_join boolean,
+    p_lease_ms bigint, p_due boolean DEFAULT false,
+    OUT copy bigint, OUT claimed boolean, OUT epoch bigint, OUT prior_doubt boolean,
+    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text, OUT copy_value bytea
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
+                                   leased_until, in_doubt, prior_doubt)
+    VALUES (p_message, p_account, p_mailbox, p_shared, 1, p_owner, p_lease_value, p_lease_ms,
+            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, false)
+    ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
+        epoch = c.epoch + CASE WHEN (p_join OR c.lease_value = p_lease_value) AND c.leased_until > clock_timestamp()
+                               THEN 0 ELSE 1 END,
+        prior_doubt = CASE WHEN c.lease_value = p_lease_value AND c.leased_until > clock_timestamp()
+                           THEN c.prior_doubt ELSE c.in_doubt END,
+        shared = c.shared OR excluded.shared,
+        owner = excluded.owner,
+        lease_value = coalesce(excluded.lease_value, c.lease_value),
+        lease_ms = CASE WHEN c.leased_until > clock_timestamp() THEN greatest(c.lease_ms, excluded.lease_ms)
+                        ELSE excluded.lease_ms END,
+        leased_until = greatest(c.leased_until, excluded.leased_until),
+        in_doubt = true
+    WHERE c.placed_at IS NULL
+      AND (c.due_at IS NULL OR p_due OR NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id))
+      AND (p_join OR c.lease_value = p_lease_value OR c.leased_until IS NULL OR c.leased_until <= clock_timestamp())
+    RETURNING c.id, c.epoch, c.prior_doubt, c.value INTO copy, epoch, prior_doubt, copy_value;
+    claimed := FOUND;
+    IF NOT claimed THEN
+        SELECT c.id, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.value
+        INTO copy, is_placed, uid_validity, uid, file_name, copy_value
+        FROM onedrop_copy c WHERE c.message_id = p_message AND c.account = p_account AND c.mailbox = p_mailbox;
+    END IF;
+END
+$$;
+
+-- Takes a copy's lock until the transaction ends, and then reads the row; no row without the lock.
+CREATE FUNCTION onedrop_turn(p_lock_timeout_ms bigint, p_idle_timeout_ms bigint, p_lock bigint, p_copy bigint,
+                             p_value bytea)
+RETURNS TABLE (locked boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint, file_name text,
+               prior_doubt boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_set text;
+BEGIN
+    v_set := onedrop_begin(p_lock_timeout_ms);
+    -- A host that vanished in the middle frees the lock by this.
+    v_set := set_config('idle_in_transaction_session_timeout', p_idle_timeout_ms::text, true);
+    locked := pg_try_advisory_xact_lock(p_lock);
+    IF locked THEN
+        SELECT c.epoch, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.prior_doubt
+        INTO epoch, is_placed, uid_validity, uid, file_name, prior_doubt
+        FROM onedrop_copy c WHERE c.id = p_copy AND c.value = p_value;
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- What is kept of a message goes once its last shared copy is placed. The row is locked first: the
+-- next statement then sees copies that were placed or made due at the same moment.
+CREATE FUNCTION onedrop_forget_kept(p_message bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM onedrop_kept k WHERE k.message_id = p_message FOR UPDATE;
+    IF FOUND THEN
+        DELETE FROM onedrop_kept k WHERE k.message_id = p_message
+            AND NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = p_message AND c.shared AND c.placed_at IS NULL);
+    END IF;
+END
+$$;
+
+-- Puts a receipt on record, where none is there or this very one: the first one wins, whatever its
+-- epoch. With it goes the end of the attempt p_attempt, which must not say `delivered` where the
+-- receipt is not on record, and what was kept goes with the last shared copy. Else leaves a doubt,
+-- and says what the row says, as of a moment after what kept the receipt out.
+CREATE FUNCTION onedrop_confirm(
+    p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
+    p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean, p_found_by_look boolean,
+    p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text
+) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint,
+                 file_name text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_set text;
+    v_message bigint;
+    v_shared boolean;
+BEGIN
+    v_set := onedrop_begin(p_lock_timeout_ms);
+    UPDATE onedrop_copy c SET
+        placed_at = coalesce(c.placed_at, clock_timestamp()), leased_until = NULL, in_doubt = false,
+        uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
+        nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
+        found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look ELSE c.found_by_look END,
+        placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END
+    WHERE c.id = p_copy AND c.value = p_value
+      AND (c.placed_at IS NULL
+           -- Copies without a name are one only where no other than this claim can have confirmed.
+           OR (p_uid IS NOT NULL OR p_file_name IS NOT NULL OR c.placed_epoch = p_epoch)
+              AND (c.uid_validity, c.uid, c.file_name) IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
+    RETURNING c.message_id, c.shared INTO v_message, v_shared;
+    recorded := FOUND;
+    IF recorded AND v_shared THEN
+        PERFORM onedrop_forget_kept(v_message);
+    END IF;
+    ended := false;
+    IF recorded AND p_attempt IS NOT NULL THEN
+        UPDATE onedrop_attempt a SET duration_ms = p_duration_ms, outcome = p_outcome, status = p_status, detail = p_detail
+        WHERE a.id = p_attempt;
+        ended := FOUND;
+    ELSIF NOT recorded THEN
+        -- A second copy may stand: a look has to settle that, and one that read the row before
+        -- settles nothing.
+        UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL
+        WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NOT NULL
+        RETURNING c.epoch, true, c.uid_validity, c.uid, c.file_name
+        INTO epoch, is_placed, uid_validity, uid, file_name;
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- Named locks for every program on the hosts (`onedrop with-lock`). A lock of N slots is up to N
+-- rows; they outlive their release, so that epochs only grow. Every statement on them is one that
+-- MariaDB has, too.
+
+CREATE TABLE onedrop_lock (
+    name_hash   bytea NOT NULL CHECK (octet_length(name_hash) = 32),
+    slot        integer NOT NULL CHECK (slot > 0),
+    name        text NOT NULL,
+    epoch       bigint NOT NULL,
+    slots       integer NOT NULL DEFAULT 0,
+    host        text NOT NULL DEFAULT '',
+    pid         bigint NOT NULL DEFAULT 0,
+    command     text NOT NULL DEFAULT '',
+    note        text NOT NULL DEFAULT '',
+    acquired_at timestamptz,
+    PRIMARY KEY (name_hash, slot)
+);
+
+COMMENT ON TABLE onedrop_lock
+IS 'who has, or last had, a slot of a named lock; changes with each claim and steal and at no other time';
+COMMENT ON COLUMN onedrop_lock.name_hash IS 'SHA-256 that names the lock';
+COMMENT ON COLUMN onedrop_lock.epoch IS 'how often the slot was claimed or stolen: a fencing token';
+COMMENT ON COLUMN onedrop_lock.slots IS 'of how many slots the holder wanted one';
+COMMENT ON COLUMN onedrop_lock.command
+IS 'the program that runs under the lock, without its arguments';
+COMMENT ON COLUMN onedrop_lock.note
+IS 'what the holder said with --note, or why the lock was stolen';
+COMMENT ON COLUMN onedrop_lock.acquired_at IS 'when the slot was claimed or stolen';
+
+-- A table of its own: renewals must not wait for a transaction that has asserted the lock.
+CREATE TABLE onedrop_lock_lease (
+    name_hash   bytea NOT NULL,
+    slot        integer NOT NULL,
+    epoch       bigint NOT NULL,
+    owner       bytea,
+    lease_ms    bigint NOT NULL DEFAULT 0,
+    renewed_at  timestamptz,
+    lease_until timestamptz,
+    PRIMARY KEY (name_hash, slot),
+    FOREIGN KEY (name_hash, slot) REFERENCES onedrop_lock ON DELETE CASCADE
+);
+
+COMMENT ON TABLE onedrop_lock_lease IS 'until when the newest epoch of a slot lasts';
+COMMENT ON COLUMN onedrop_lock_lease.owner IS 'random value of the claim, or of the steal';
+COMMENT ON COLUMN onedrop_lock_lease.lease_until
+IS 'by this server''s clock; null: given back or stolen';
+
+-- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
+-- others from claiming or stealing the slot until the transaction ends: call it in the transaction
+-- that does the work, and keep that short. Renewals do not wait for it. The owner counts where an
+-- epoch was given out twice: the ledger was restored, or a fail-over has lost a commit.
+CREATE FUNCTION onedrop_assert_lock(p_name text, p_slot integer, p_epoch bigint, p_owner text DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM FROM onedrop_lock k
+    WHERE k.name_hash = sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
+      AND k.slot = p_slot AND k.epoch = p_epoch
+    FOR SHARE;
+    IF FOUND THEN
+        -- Its own statement: it must see what was committed while the one above waited.
+        PERFORM FROM onedrop_lock_lease l
+        WHERE l.name_hash = sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
+          AND l.slot = p_slot AND l.epoch = p_epoch AND l.lease_until > clock_timestamp()
+          AND (p_owner IS NULL OR encode(l.owner, 'hex') = lower(p_owner));
+    END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lock % (slot %, epoch %) is not held', p_name, p_slot, p_epoch USING ERRCODE = 'OD002';
+    END IF;
+END
+$$;
+
+COMMENT ON FUNCTION onedrop_assert_lock(text, integer, bigint, text)
+IS 'fails (OD002) unless this epoch of the lock is held; nobody else gets the slot before the transaction ends';
+
+-- It runs with the rights of its owner, so that the role of a command needs none on the tables;
+-- names mean what they mean here. A role that may call it can keep a slot from being claimed: only
+-- those that were granted it may.
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION onedrop_assert_lock(text, integer, bigint, text) SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+REVOKE ALL ON FUNCTION onedrop_assert_lock(text, integer, bigint, text) FROM PUBLIC;
+
+-- Jobs (`onedrop jobs`): their state and their runs. That one process at a time runs a job is a
+-- named lock's affair. Every statement on these tables is one that MariaDB has, too.
+
+CREATE TABLE onedrop_job (
+    name             text PRIMARY KEY,
+    revision         bigint NOT NULL,
+    value            bytea,
+    schedule         text NOT NULL DEFAULT '',
+    paused_at        timestamptz,
+    pause_note       text NOT NULL DEFAULT '',
+    last_paused_at   timestamptz,
+    resumed_at       timestamptz,
+    epoch            bigint NOT NULL DEFAULT 0,
+    open_due         timestamptz,
+    open_try         bigint NOT NULL DEFAULT 0,
+    next_due         timestamptz,
+    next_try         bigint NOT NULL DEFAULT 1,
+    retry_at         timestamptz,
+    first_seen       timestamptz NOT NULL,
+    seen_at          timestamptz NOT NULL,
+    last_start       timestamptz,
+    last_end         timestamptz,
+    last_success     timestamptz,
+    last_success_due timestamptz,
+    last_exit        bigint,
+    last_error       text NOT NULL DEFAULT '',
+    errors           bigint NOT NULL DEFAULT 0,
+    runs             bigint NOT NULL DEFAULT 0
+);
+
+COMMENT ON TABLE onedrop_job IS 'a job that a configuration has or had';
+COMMENT ON COLUMN onedrop_job.revision
+IS 'how often the row was changed: each change names the one it has seen';
+COMMENT ON COLUMN onedrop_job.value IS 'random value of the last change';
+COMMENT ON COLUMN onedrop_job.schedule IS 'schedule and time zone that next_due was computed by';
+COMMENT ON COLUMN onedrop_job.paused_at IS 'since when nothing starts; null: not paused';
+COMMENT ON COLUMN onedrop_job.last_paused_at
+IS 'beginning of the last pause that has ended, at resumed_at';
+COMMENT ON COLUMN onedrop_job.epoch IS 'of the lock jobs/NAME under which the last run began';
+COMMENT ON COLUMN onedrop_job.open_due IS 'due time of the run that has begun and not ended';
+COMMENT ON COLUMN onedrop_job.retry_at IS 'when the run for next_due is tried again';
+COMMENT ON COLUMN onedrop_job.seen_at IS 'when a configuration last had it, to the hour';
+COMMENT ON COLUMN onedrop_job.last_success_due IS 'newest due time that it has succeeded for';
+COMMENT ON COLUMN onedrop_job.last_exit IS 'exit status; 128 + n: ended by signal n';
+COMMENT ON COLUMN onedrop_job.errors IS 'failures since the last success';
+
+CREATE TABLE onedrop_job_run (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job          text NOT NULL REFERENCES onedrop_job ON DELETE CASCADE,
+    due_at       timestamptz NOT NULL,
+    try          bigint NOT NULL,
+    triggered_by text NOT NULL,
+    epoch        bigint NOT NULL,
+    host         text NOT NULL,
+    pid          bigint NOT NULL,
+    started_at   timestamptz NOT NULL,
+    ended_at     timestamptz,
+    outcome      text,
+    exit_status  bigint,
+    exit_signal  bigint,
+    output       text NOT NULL,
+    reason       text NOT NULL,
+    last_due_at  timestamptz NOT NULL,
+    occurrences  bigint NOT NULL,
+    begin_value  bytea NOT NULL,
+    end_value    bytea,
+    UNIQUE (job, due_at, try)
+);
+
+CREATE INDEX onedrop_job_run_job ON onedrop_job_run (job, id);
+CREATE INDEX onedrop_job_run_ended_at ON onedrop_job_run (ended_at);
+
+COMMENT ON TABLE onedrop_job_run IS 'a run of a job, or due times that were skipped';
+COMMENT ON COLUMN onedrop_job_run.due_at IS 'the time that it runs for; of skips the first';
+COMMENT ON COLUMN onedrop_job_run.triggered_by IS 'schedule, retry, backfill or manual';
+COMMENT ON COLUMN onedrop_job_run.epoch IS 'of the lock jobs/NAME';
+COMMENT ON COLUMN onedrop_job_run.outcome
+IS 'ok, failed, timeout, lost, crashed, marked, skipped_late, _missed, _busy, _paused, _dependency or _most; null: not ended';
+COMMENT ON COLUMN onedrop_job_run.output IS 'the last 4 KiB of what it wrote';
+COMMENT ON COLUMN onedrop_job_run.reason IS 'why it was skipped, or failed';
+COMMENT ON COLUMN onedrop_job_run.last_due_at IS 'of skips the last time';
+COMMENT ON COLUMN onedrop_job_run.occurrences IS 'how many due times it stands for';
+COMMENT ON COLUMN onedrop_job_run.begin_value IS 'random value of the change that added it';
+COMMENT ON COLUMN onedrop_job_run.end_value IS 'of the one that ended it';

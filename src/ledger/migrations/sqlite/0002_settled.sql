@@ -1,4 +1,0 @@
--- A copy that was leased more than once gets a second look after its last lease (`onedrop verify`).
-ALTER TABLE onedrop_copy ADD COLUMN settled_at REAL; -- when a look after the last lease found one copy at most
-CREATE INDEX onedrop_copy_unsettled ON onedrop_copy (account, id)
-    WHERE placed_at IS NOT NULL AND (epoch > 1 OR prior_doubt) AND settled_at IS NULL;

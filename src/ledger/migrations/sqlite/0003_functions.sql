@@ -1,1 +1,0 @@
--- What other engines keep in functions is in the program here.

@@ -1,1 +1,0 @@
--- What another engine does less for a record is none of this one.
