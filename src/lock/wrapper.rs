@@ -488,6 +488,8 @@ impl<'a> Wrapper<'a> {
                 tracing::warn!(lock = %name, "the lock was lost before it was given back");
                 "was lost while the command ran".to_owned()
             }
+            // A record of the end was taken under this lock's epoch: what was lost later is no part
+            // of the run.
             Ok(EndRecord::NoRecord | EndRecord::Done) => {
                 if matches!(ending, LockEnding::Exited(_)) {
                     exit::say_for_command(&held_back.unwrap_or_default());
