@@ -36,10 +36,12 @@ mod append;
 mod error;
 mod fetch;
 mod grouped;
+mod listing;
 mod login;
 mod look;
 mod proof;
 mod removal;
+mod search;
 mod session;
 mod slot;
 mod syntax;
@@ -176,14 +178,14 @@ impl ImapStore {
     fn find_in(
         &self,
         destination: &Destination,
-        sought: &CopySearch<'_>,
+        sought: &[CopySearch<'_>],
         at_hand: &mut Option<Taken>,
         until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         let mailbox = mailbox(destination)?;
         let by = self.connector.settings.dedup_by;
         let found = self.run(&destination.account, at_hand, until, |session| {
-            look::find(session, &mailbox, sought, by, until)
+            look::find_all(session, &mailbox, sought, by, until)
         });
         found.map_err(|error| error.while_doing(&format!("looking in {destination}")))
     }
@@ -262,12 +264,12 @@ impl Store for ImapStore {
 }
 
 impl Mailboxes for ImapStore {
-    fn find(
+    fn find_all(
         &self,
         destination: &Destination,
-        sought: &CopySearch<'_>,
+        sought: &[CopySearch<'_>],
         until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         self.find_in(destination, sought, &mut None, until)
     }
 

@@ -254,17 +254,24 @@ impl Slot for MaildirSlot<'_> {
 }
 
 impl Mailboxes for MaildirStore {
-    fn find(
+    fn find_all(
         &self,
         destination: &Destination,
-        sought: &CopySearch<'_>,
+        sought: &[CopySearch<'_>],
         _until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
-        let name = file_name(sought.key, sought.recorded_at);
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         let folder = self.folder(destination)?;
-        let mut found = if sought.by_id { same_id::find(&folder, &name, sought)? } else { vec![] };
-        found.extend(copies::find(&folder, &name, sought)?);
-        Ok(found)
+        let names: Vec<String> =
+            sought.iter().map(|sought| file_name(sought.key, sought.recorded_at)).collect();
+        let of_our_name = copies::find_all(&folder, &names, sought)?;
+        let mut all = Vec::new();
+        for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {
+            let mut found =
+                if sought.by_id { same_id::find(&folder, name, sought)? } else { vec![] };
+            found.extend(ours);
+            all.push(found);
+        }
+        Ok(all)
     }
 
     fn remove_double(

@@ -206,19 +206,20 @@ impl MemoryStore {
         }
     }
 
-    /// As [`Mailboxes::find`].
+    /// As [`Mailboxes::find_all`].
     fn seek(
         &self,
         name: &'static str,
         destination: &Destination,
-        sought: &CopySearch<'_>,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
+        sought: &[CopySearch<'_>],
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         self.call(name, Some(destination), |shared| {
-            let stored = shared.mailboxes.get(&place(destination)).into_iter().flatten();
-            Ok(match self.idempotent {
-                true => found_by_name(stored, sought),
-                false => found_by_identity(stored.rev(), sought),
-            })
+            let stored = || shared.mailboxes.get(&place(destination)).into_iter().flatten();
+            let found = |sought| match self.idempotent {
+                true => found_by_name(stored(), sought),
+                false => found_by_identity(stored().rev(), sought),
+            };
+            Ok(sought.iter().map(found).collect())
         })
     }
 }
@@ -350,8 +351,8 @@ impl Drop for MemorySlot<'_> {
 
 impl Slot for MemorySlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
-        let found = self.store.seek("look", self.destination, &self.copy.sought())?;
-        Ok(found.into_iter().next().map(|found| found.receipt))
+        let found = self.store.seek("look", self.destination, &[self.copy.sought()])?;
+        Ok(found.into_iter().flatten().next().map(|found| found.receipt))
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
@@ -379,12 +380,12 @@ impl Slot for MemorySlot<'_> {
 }
 
 impl Mailboxes for MemoryStore {
-    fn find(
+    fn find_all(
         &self,
         destination: &Destination,
-        sought: &CopySearch<'_>,
+        sought: &[CopySearch<'_>],
         _until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         self.seek("find", destination, sought)
     }
 

@@ -90,20 +90,33 @@ pub trait Slot {
 
 /// What comparing mailboxes with the ledger needs.
 pub trait Mailboxes: Send + Sync {
-    /// Finds the copies of one message in `destination`, the newest first: those whose identity is
-    /// the sought one, among messages not older than the day before `recorded_at`, and the one that
-    /// `on_record` names; with `by_id`, those with its first Message-ID as well. Nothing is
-    /// changed, and nothing marked as read. A store whose append is idempotent need only find what
-    /// has the copy's name, or its Message-ID.
+    /// Finds, for each message that is `sought`, its copies in `destination`, in the order in which
+    /// they are sought, and of each the newest first: those whose identity is the sought one, among
+    /// messages not older than the day before `recorded_at`, and the one that `on_record` names;
+    /// with `by_id`, those with its first Message-ID as well. However many are sought, the mailbox
+    /// is read a few times, and not once for each. Nothing is changed, and nothing marked as read.
+    /// A store whose append is idempotent need only find what has the copy's name, or its
+    /// Message-ID.
     ///
     /// # Errors
-    /// As for [`Slot::look`].
+    /// As for [`Slot::look`], for all of them.
+    fn find_all(
+        &self,
+        destination: &Destination,
+        sought: &[CopySearch<'_>],
+        until: Instant,
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError>;
+
+    /// As [`find_all`](Mailboxes::find_all), of one message.
     fn find(
         &self,
         destination: &Destination,
         sought: &CopySearch<'_>,
         until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError>;
+    ) -> Result<Vec<FoundCopy>, StoreError> {
+        let found = self.find_all(destination, std::slice::from_ref(sought), until)?;
+        Ok(found.into_iter().flatten().collect())
+    }
 
     /// Takes out `double` and nothing else, as long as `keeper` stands beside it, not marked as
     /// deleted. That is looked at again when `double` is out of the way already; it is put back if

@@ -154,3 +154,88 @@ pub fn another_message_with_its_id_is_found_where_that_is_asked_for(rig: &dyn Ri
     let found = find_by_id(store.as_ref(), &sent(), &mail("two"), Some(&ours));
     assert!(found.len() == 4 && found.iter().all(|one| one.marked_deleted), "{found:?}");
 }
+
+/// However many are sought together, each is found as if it were sought alone.
+pub fn what_is_sought_together_is_found_as_alone(rig: &dyn Rig) {
+    let store = rig.store();
+    let day = Duration::from_secs(24 * 3600);
+    let mut mails: Vec<Message> = odd_messages().into_iter().map(message).collect();
+    // Its Message-ID is far from its name, or not the only one, or part of another's.
+    let fold = "\r\n ".repeat(3000);
+    mails.push(message(format!("Message-ID:{fold}<far@x>\r\nSubject: far\r\n\r\n")));
+    mails.push(message("Message-ID: <part@x>\r\nSubject: part\r\n\r\n"));
+    mails.push(message("Message-ID: <a.part@x>\r\nSubject: part\r\n\r\n"));
+    mails.push(mail_with_body("same", "one\r\n"));
+    mails.push(mail_with_body("same", "two\r\n"));
+    let absent = mails.len();
+    mails.push(mail("absent"));
+    mails.push(mail("long ago"));
+    let mut receipts: Vec<Option<Receipt>> =
+        mails[..absent].iter().map(|mail| Some(append(store.as_ref(), &inbox(), mail))).collect();
+    receipts.extend([None, None]);
+    let again = |mail: &Message, at: SystemTime| {
+        append_as(store.as_ref(), &inbox(), mail, (at, &ample())).expect("append")
+    };
+    again(&mails[absent + 1], recorded_at() - 3 * day);
+    // Of every second one there is another, and of some a later one.
+    rig.read("doug", "INBOX");
+    for (n, mail) in mails[..absent].iter().enumerate() {
+        if n % 2 == 0 {
+            again(mail, recorded_at());
+        }
+        if n % 5 == 0 {
+            again(mail, recorded_at() + day);
+        }
+    }
+    let keys: Vec<_> = mails.iter().map(|mail| mail.identity().copy_key("doug", "INBOX")).collect();
+    for (knows_receipts, needs_proof) in
+        [(false, false), (true, false), (false, true), (true, true)]
+    {
+        let sought: Vec<CopySearch<'_>> = (mails.iter().zip(&keys).zip(&receipts))
+            .map(|((mail, key), receipt)| {
+                let size_bytes = mail.own_copy().len() as u64;
+                CopySearch {
+                    key,
+                    identity: mail.identity(),
+                    recorded_at: recorded_at(),
+                    size_bytes: size_bytes..=2 * size_bytes,
+                    has_several_ids: false,
+                    needs_proof,
+                    on_record: receipt.as_ref().filter(|_| knows_receipts),
+                    by_id: false,
+                    since: None,
+                    at_most: 100,
+                }
+            })
+            .collect();
+        let together = store.find_all(&inbox(), &sought, soon()).expect("find");
+        assert_eq!(together.len(), sought.len());
+        for (n, (sought, together)) in sought.iter().zip(together).enumerate() {
+            let alone = store.find(&inbox(), sought, soon()).expect("find");
+            let subject = mails[n].own_copy().escape_ascii();
+            assert_eq!(together, alone, "{n} {knows_receipts} {needs_proof} {subject:.200}");
+            assert_eq!(alone.is_empty(), n >= absent, "{n} {subject:.200}");
+            if n % 2 == 0 && n < absent {
+                assert!(alone.len() > 1, "{n}: {alone:?} {subject:.200}");
+            }
+        }
+    }
+    assert_eq!(store.find_all(&inbox(), &[], soon()).expect("find"), Vec::<Vec<_>>::new());
+    let nowhere = Destination::inbox("zoe");
+    let sought: Vec<CopySearch<'_>> = (mails.iter().zip(&keys))
+        .map(|(mail, key)| CopySearch {
+            key,
+            identity: mail.identity(),
+            recorded_at: recorded_at(),
+            size_bytes: 0..=1000,
+            has_several_ids: false,
+            needs_proof: true,
+            on_record: None,
+            by_id: false,
+            since: None,
+            at_most: 100,
+        })
+        .collect();
+    let found = store.find_all(&nowhere, &sought, soon()).expect("find");
+    assert_eq!(found, vec![Vec::new(); mails.len()], "a mailbox that is not there");
+}

@@ -106,6 +106,7 @@ macro_rules! store_contract {
                                 a_copy_is_found_by_what_a_ledger_knows,
                                 another_message_with_its_id_is_found_where_that_is_asked_for,
                     an_equal_message_with_another_date_is_not_as_ours,
+                    what_is_sought_together_is_found_as_alone,
                             }
                             removal {
                                 a_removal_takes_out_the_one_it_names,

@@ -1,7 +1,7 @@
 //! Reads a FETCH response (RFC 3501 section 7.4.2) for what we ask: UID, FLAGS, INTERNALDATE,
-//! RFC822.SIZE and one piece of the body. Other items are stepped over, as servers send them
-//! unasked. Values only; what cannot be read is no FETCH response. By hand, because the `imap`
-//! crate's parser gives up on text that is not ASCII.
+//! RFC822.SIZE, one piece of the body and one of header fields. Other items are stepped over, as
+//! servers send them unasked. Values only; what cannot be read is no FETCH response. By hand,
+//! because the `imap` crate's parser gives up on text that is not ASCII.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::session::{CommandOutput, Response};
 use super::syntax;
 
 /// What one FETCH response says.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Fetched {
     uid: Option<u32>,
     pub size: Option<usize>,
@@ -18,12 +18,19 @@ pub struct Fetched {
     /// Whether FLAGS has `\Deleted`; `None` without FLAGS.
     pub is_deleted: Option<bool>,
     pub body: Option<Vec<u8>>,
+    /// Fields of the header, or a piece of them.
+    pub ids: Option<Vec<u8>>,
+}
+
+/// What `answer` says, with the UID of which message. Of one there may be several responses.
+pub fn each(answer: CommandOutput) -> impl Iterator<Item = (u32, Fetched)> {
+    let fetched = answer.responses.into_iter().filter_map(parse);
+    fetched.filter_map(|fetched| fetched.uid.map(|uid| (uid, fetched)))
 }
 
 /// What `answer` says of message `uid`.
 pub fn all_of(answer: CommandOutput, uid: u32) -> impl Iterator<Item = Fetched> {
-    let fetched = answer.responses.into_iter().filter_map(parse);
-    fetched.filter(move |fetched| fetched.uid == Some(uid))
+    each(answer).filter(move |(found, _)| *found == uid).map(|(_, fetched)| fetched)
 }
 
 /// Reads `response`; `None` when it is something else.
@@ -47,6 +54,7 @@ fn parse(response: Response) -> Option<Fetched> {
                     Some(flags.any(|flag| flag.eq_ignore_ascii_case(b"\\Deleted")));
             }
             name if name.starts_with("BODY[]") => fetched.body = Some(value),
+            name if name.starts_with("BODY[HEADER.FIELDS") => fetched.ids = Some(value),
             _ => {}
         }
     }

@@ -1,71 +1,81 @@
-//! Finding the copies of a message in a mailbox. A look opens the mailbox read-only and afresh (so
-//! that it shows what another session has just stored), lets the server search, and compares every
-//! hit by identity: SEARCH HEADER matches parts of a value in any case, and a hit alone proves
-//! nothing. Nothing from a message reaches a command unless it is printable ASCII in quotes. An
-//! error, or an answer we do not understand, says nothing about the copy. After a look the mailbox
-//! stays open read-only; that disturbs no APPEND, and the next look opens it anew.
+//! Finding the copies of messages in a mailbox. A look opens the mailbox read-only and afresh (so
+//! that it shows what another session has just stored), lets the server search (or, for many
+//! messages, lists what is there: `listing`), and compares every hit by identity: SEARCH HEADER
+//! matches parts of a value in any case, and a hit alone proves nothing. Nothing from a message
+//! reaches a command unless it is printable ASCII in quotes. An error, or an answer we do not
+//! understand, says nothing about the copy. After a look the mailbox stays open read-only; that
+//! disturbs no APPEND, and the next look opens it anew.
 
-use std::collections::BTreeSet;
-use std::time::{Instant, UNIX_EPOCH};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use super::error::ImapError;
 use super::fetch::{self, Fetched};
-use super::session::{CommandOutput, ImapSession};
+use super::listing::{self, TOGETHER};
+use super::search::{TRACE_BYTES, criteria, hits, searchable_id};
+use super::session::ImapSession;
 use super::syntax;
 use crate::message::{DedupBy, Identity};
 use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
 
 /// A candidate is fetched in pieces of this size.
 const PIECE: usize = 1024 * 1024;
-/// Copies of one message differ in their trace fields; by no more than this.
-const TRACE_BYTES: u64 = 64 * 1024;
-/// The same, where the search itself is by size and would find too much.
-const SEARCH_BAND: u64 = 8 * 1024;
-/// A longer Message-ID does not go into a command.
-const LONGEST_SEARCHED_ID: usize = 500;
-
-/// Finds what is `sought` in `mailbox` (as it is in a command), the newest first.
+/// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
 ///
 /// # Errors
 /// The search did not come to its end.
-pub fn find(
+pub fn find_all(
     session: &mut ImapSession,
     mailbox: &str,
-    sought: &CopySearch<'_>,
+    sought: &[CopySearch<'_>],
     by: DedupBy,
     until: Instant,
-) -> Result<Vec<FoundCopy>, ImapError> {
-    let Some(validity) = open(session, "EXAMINE", mailbox, until)? else { return Ok(Vec::new()) };
-    let on_record = match sought.on_record {
+) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
+    let Some(validity) = open(session, "EXAMINE", mailbox, until)? else {
+        return Ok(vec![Vec::new(); sought.len()]);
+    };
+    let on_record = |sought: &CopySearch<'_>| match sought.on_record {
         Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
         _ => None,
     };
-    let (seen, found) = (BTreeSet::new(), Vec::new());
-    let mut look = Look { session, sought, by, until, on_record, seen, found };
-    let recorded = match on_record {
-        Some(uid) => look.fetch(uid, "(FLAGS INTERNALDATE)")?.map(|fetched| (uid, fetched)),
-        None => None,
-    };
-    let id = searchable_id(sought);
-    look.search(id)?;
-    let is_shown =
-        recorded.as_ref().map_or(!look.found.is_empty(), |(uid, _)| look.seen.contains(uid));
-    if id.is_some() && sought.needs_proof && !is_shown {
-        look.search(None)?;
+    let recorded = dated(session, sought.iter().filter_map(on_record).collect(), until)?;
+    let shown = listing::shown(session, sought, until)?;
+    let mut all = Vec::new();
+    for (sought, shown) in sought.iter().zip(shown) {
+        let on_record = on_record(sought);
+        let fetched = on_record.and_then(|uid| Some((uid, recorded.get(&uid)?.clone())));
+        let (seen, found) = (BTreeSet::new(), Vec::new());
+        let mut look = Look { session, sought, by, until, on_record, seen, found };
+        look.find(shown, fetched)?;
+        let mut found = look.found;
+        found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
+        let copy = |(uid, fetched, proof): (u32, Fetched, Proof)| FoundCopy {
+            receipt: Receipt::Uid { validity, uid },
+            has_our_date: fetched.date == Some(sought.recorded_at),
+            marked_deleted: fetched.is_deleted == Some(true),
+            proof,
+        };
+        all.push(found.into_iter().map(copy).collect());
     }
-    if let Some((uid, fetched)) = recorded {
-        let proof = look.proof(uid)?;
-        look.found.push((uid, fetched, proof));
+    Ok(all)
+}
+
+/// The messages of `uids` that are there, with their flags and dates.
+fn dated(
+    session: &mut ImapSession,
+    mut uids: Vec<u32>,
+    until: Instant,
+) -> Result<BTreeMap<u32, Fetched>, ImapError> {
+    uids.sort_unstable();
+    let mut dated = BTreeMap::new();
+    for uids in uids.chunks(TOGETHER) {
+        let command = format!("UID FETCH {} (FLAGS INTERNALDATE)", syntax::uid_set(uids));
+        let answer = session.run_large(&command, until)?;
+        for (uid, fetched) in fetch::each(answer).filter(|(_, fetched)| fetched.date.is_some()) {
+            dated.entry(uid).or_insert(fetched);
+        }
     }
-    let mut found = look.found;
-    found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
-    let copy = |(uid, fetched, proof): (u32, Fetched, Proof)| FoundCopy {
-        receipt: Receipt::Uid { validity, uid },
-        has_our_date: fetched.date == Some(sought.recorded_at),
-        marked_deleted: fetched.is_deleted == Some(true),
-        proof,
-    };
-    Ok(found.into_iter().map(copy).collect())
+    Ok(dated)
 }
 
 /// One look at an open mailbox.
@@ -83,11 +93,39 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
+    /// Finds all there is, among the hits of a listing that has `shown` what has its Message-ID, or
+    /// else by a search; `recorded` is what is on record, if it is there.
+    fn find(
+        &mut self,
+        shown: Option<Vec<u32>>,
+        recorded: Option<(u32, Fetched)>,
+    ) -> Result<(), ImapError> {
+        let id = searchable_id(self.sought);
+        match shown {
+            Some(hits) => self.compare(hits)?,
+            None => self.search(id)?,
+        }
+        let is_shown =
+            recorded.as_ref().map_or(!self.found.is_empty(), |(uid, _)| self.seen.contains(uid));
+        if id.is_some() && self.sought.needs_proof && !is_shown {
+            self.search(None)?;
+        }
+        if let Some((uid, fetched)) = recorded {
+            let proof = self.proof(uid)?;
+            self.found.push((uid, fetched, proof));
+        }
+        Ok(())
+    }
+
     /// Searches, by `id` if there is one, and compares what was not seen before.
     fn search(&mut self, id: Option<&str>) -> Result<(), ImapError> {
         let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
         let answer = self.session.run_large(&command, self.until)?;
-        let mut hits = hits(&answer).map_err(|why| self.session.lost(why))?;
+        let hits = hits(&answer).map_err(|why| self.session.lost(why))?;
+        self.compare(hits)
+    }
+
+    fn compare(&mut self, mut hits: Vec<u32>) -> Result<(), ImapError> {
         hits.sort_unstable();
         for uid in hits.into_iter().rev() {
             if self.seen.insert(uid)
@@ -198,59 +236,6 @@ pub fn open(
 pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Result<bool, ImapError> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
-}
-
-/// What to search for: a Message-ID, or without one messages of about the sought size.
-fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
-    let since = match sought.since {
-        since if sought.by_id => since.unwrap_or(UNIX_EPOCH),
-        _ => sought.recorded_at,
-    };
-    let since = syntax::day_before(since);
-    if let Some(id) = id.filter(|_| sought.by_id) {
-        // A mail program dates its copy as it likes.
-        return format!("HEADER Message-ID {}", syntax::quote(id));
-    }
-    if let Some(id) = id {
-        return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
-    }
-    if by == DedupBy::MessageId && sought.identity.message_id.is_some() {
-        // Copies with this Message-ID may be of any size.
-        return format!("SINCE {since}");
-    }
-    // A mail program's copy has no trace fields.
-    let band = if sought.by_id { TRACE_BYTES } else { SEARCH_BAND };
-    let over = sought.size_bytes.start().saturating_sub(band);
-    let under = sought.size_bytes.end().saturating_add(band);
-    // RFC 3501 knows numbers of 32 bits only.
-    let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
-    format!("SINCE {since} LARGER {over} SMALLER {under}")
-}
-
-/// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII,
-/// nothing that a server would decode first (RFC 2047), and from the only such field, as servers
-/// differ in which of several they see.
-fn searchable_id<'a>(sought: &CopySearch<'a>) -> Option<&'a str> {
-    let id = std::str::from_utf8(sought.identity.message_id.as_deref()?).ok()?;
-    let plain = id.len() <= LONGEST_SEARCHED_ID
-        && id.bytes().all(|byte| byte.is_ascii_graphic())
-        && !id.contains("=?");
-    (plain && !sought.has_several_ids).then_some(id)
-}
-
-fn hits(answer: &CommandOutput) -> Result<Vec<u32>, String> {
-    if answer.responses.iter().any(|response| response.after("ESEARCH").is_some()) {
-        return Err("ESEARCH in answer to SEARCH".to_owned());
-    }
-    let mut hits = Vec::new();
-    for list in answer.responses.iter().filter_map(|response| response.after("SEARCH")) {
-        // A server with CONDSTORE may add (MODSEQ n).
-        for number in list.split('(').next().unwrap_or("").split_ascii_whitespace() {
-            let no_number = |_| format!("no answer to SEARCH: {}", syntax::clean(list.as_bytes()));
-            hits.push(number.parse().map_err(no_number)?);
-        }
-    }
-    Ok(hits)
 }
 
 fn piece(offset: usize) -> String {

@@ -69,8 +69,8 @@ impl Slot for ImapSlot<'_> {
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError> {
         self.give_up_early(|_| true);
         let sought = self.copy.sought();
-        let found = self.store.find_in(self.destination, &sought, &mut self.session, until)?;
-        Ok(found.into_iter().next().map(|found| found.receipt))
+        let found = self.store.find_in(self.destination, &[sought], &mut self.session, until)?;
+        Ok(found.into_iter().flatten().next().map(|found| found.receipt))
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {

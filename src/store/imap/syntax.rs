@@ -38,6 +38,16 @@ pub fn day_before(time: SystemTime) -> String {
         .to_string()
 }
 
+/// A set of UIDs (RFC 3501, sequence-set) that rise.
+pub fn uid_set(uids: &[u32]) -> String {
+    let runs = uids.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let written = runs.map(|run| match run {
+        [first, .., last] => format!("{first}:{last}"),
+        run => run.iter().map(u32::to_string).collect(),
+    });
+    written.collect::<Vec<_>>().join(",")
+}
+
 /// The point in time of an INTERNALDATE: what [`date_time`] writes, in any zone.
 pub fn parse_date_time(text: &[u8]) -> Option<SystemTime> {
     let text = std::str::from_utf8(text).ok()?;

@@ -2,7 +2,7 @@
 //! was late and a reader had renamed the first. The one that is to stay goes by the bare name, any
 //! other by folder and file, so that a removal can mean one file alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -29,50 +29,88 @@ pub fn find(
     name: &str,
     sought: &CopySearch<'_>,
 ) -> Result<Vec<FoundCopy>, StoreError> {
+    let names = [name.to_owned()];
+    let found = find_all(folder, &names, std::slice::from_ref(sought))?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// As [`find`], for each of several names; the folder is listed once, but for names whose files are
+/// being renamed.
+///
+/// # Errors
+/// As for [`find`].
+pub fn find_all(
+    folder: &Path,
+    names: &[String],
+    sought: &[CopySearch<'_>],
+) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
+    let mut found: Vec<Option<Vec<FoundCopy>>> = vec![None; names.len()];
+    let mut newly_named = BTreeSet::new();
     // A reader moves files from new/ to cur/ and never back. One that changes flags renames in
     // cur/, and a listing may then miss both names, or show one file twice; what is gone when all
     // have been listed is there under another name.
     for _ in 0..LISTINGS {
-        let mut standing = Vec::new();
-        let mut is_settled = true;
-        let mut newly_named = BTreeSet::new();
-        for (sub, entry) in files(folder, name)? {
-            let path = folder.join(sub).join(&entry);
-            let Some(date) = modified(&path)? else {
-                is_settled = false;
-                continue;
-            };
-            if is_newly_named(&path) {
-                newly_named.insert(sub);
-            }
-            standing.push(FoundCopy {
-                has_our_date: date == sought.recorded_at,
-                marked_deleted: is_trashed(&entry),
-                receipt: Receipt::Name(format!("{sub}/{entry}")),
-                proof: Proof::Equal,
-            });
+        let open = found.iter().zip(names).filter(|(found, _)| found.is_none());
+        let wanted: HashSet<&str> = open.map(|(_, name)| name.as_str()).collect();
+        if wanted.is_empty() {
+            break;
         }
-        if is_settled {
-            let worth = |one: &FoundCopy| (!one.marked_deleted, one.has_our_date);
-            // The last of several that are worth the same.
-            if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
-                let keeper = standing.remove(at);
-                standing.push(FoundCopy { receipt: Receipt::Name(name.to_owned()), ..keeper });
+        let mut files: HashMap<String, Vec<File>> = HashMap::new();
+        for file in self::files(folder, |entry| wanted.contains(base(entry)))? {
+            files.entry(base(&file.1).to_owned()).or_default().push(file);
+        }
+        for ((found, name), sought) in found.iter_mut().zip(names).zip(sought) {
+            if found.is_none() {
+                let files = files.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+                *found = standing(folder, name, files, sought, &mut newly_named)?;
             }
-            // The caller may put the copy on record, and the process that linked it may have died
-            // before it synced its name.
-            for sub in newly_named {
-                sync_folder(&folder.join(sub)).map_err(|error| at(&folder.join(sub), &error))?;
-            }
-            // A caller that wants one wants the name that lasts.
-            let skip = standing.len().saturating_sub(sought.at_most);
-            return Ok(standing.split_off(skip));
         }
     }
-    Err(StoreError::NotStored(format!(
-        "{}: {name} is being renamed all the time",
-        folder.display()
-    )))
+    // The caller may put a copy on record, and the process that linked it may have died before it
+    // synced its name.
+    for sub in newly_named {
+        sync_folder(&folder.join(sub)).map_err(|error| at(&folder.join(sub), &error))?;
+    }
+    let renamed = |name: &String| {
+        let text = format!("{}: {name} is being renamed all the time", folder.display());
+        StoreError::NotStored(text)
+    };
+    let found = found.into_iter().zip(names);
+    found.map(|(found, name)| found.ok_or_else(|| renamed(name))).collect()
+}
+
+/// What stands of the files called `name`; `None` if one of them is renamed or gone by now. Adds
+/// the folders in which one has its name for a short time only.
+fn standing(
+    folder: &Path,
+    name: &str,
+    files: &[File],
+    sought: &CopySearch<'_>,
+    newly_named: &mut BTreeSet<&'static str>,
+) -> Result<Option<Vec<FoundCopy>>, StoreError> {
+    let mut standing = Vec::new();
+    for (sub, entry) in files {
+        let path = folder.join(sub).join(entry);
+        let Some(date) = modified(&path)? else { return Ok(None) };
+        if is_newly_named(&path) {
+            newly_named.insert(sub);
+        }
+        standing.push(FoundCopy {
+            has_our_date: date == sought.recorded_at,
+            marked_deleted: is_trashed(entry),
+            receipt: Receipt::Name(format!("{sub}/{entry}")),
+            proof: Proof::Equal,
+        });
+    }
+    let worth = |one: &FoundCopy| (!one.marked_deleted, one.has_our_date);
+    // The last of several that are worth the same.
+    if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
+        let keeper = standing.remove(at);
+        standing.push(FoundCopy { receipt: Receipt::Name(name.to_owned()), ..keeper });
+    }
+    // A caller that wants one wants the name that lasts.
+    let skip = standing.len().saturating_sub(sought.at_most);
+    Ok(Some(standing.split_off(skip)))
 }
 
 /// Takes out the file `double` (`new/FILE`, `cur/FILE`) if another file called `keeper`, of the
@@ -87,7 +125,7 @@ pub fn remove_double(folder: &Path, double: &str, keeper: &str) -> Result<(), St
     let is_name = |name: &str| !name.is_empty() && !name.contains('/');
     let are_two = !is_named(double, keeper) && !is_named(keeper, double);
     if is_name(double) && is_name(keeper) && are_two {
-        let files = files(folder, double)?;
+        let files = files(folder, |entry| is_named(entry, double))?;
         if files.is_empty() {
             return Err(StoreError::NotStored(format!("{double} is gone by now")));
         }
@@ -150,7 +188,7 @@ fn take_out(
 
 /// Whether a file called `name` is there, of that date if one is given, and not marked as deleted.
 fn stands(folder: &Path, name: &str, date: Option<SystemTime>) -> Result<bool, StoreError> {
-    for (sub, entry) in files(folder, name)? {
+    for (sub, entry) in files(folder, |entry| is_named(entry, name))? {
         let is_date = |found: SystemTime| date.is_none_or(|date| date == found);
         if !is_trashed(&entry) && modified(&folder.join(sub).join(&entry))?.is_some_and(is_date) {
             return Ok(true);
@@ -159,17 +197,19 @@ fn stands(folder: &Path, name: &str, date: Option<SystemTime>) -> Result<bool, S
     Ok(false)
 }
 
-/// Folder and file of all that is called `name`, those in `cur/` last. Some may be gone.
-fn files(folder: &Path, name: &str) -> Result<Vec<(&'static str, String)>, StoreError> {
+/// `new` or `cur`, and the file's name.
+type File = (&'static str, String);
+
+/// The files that `is_wanted` takes by their names, those in `cur/` last. Some may be gone.
+fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<File>, StoreError> {
     let mut files = Vec::new();
     for (sub, listings) in [("new", 1), ("cur", 2)] {
-        let mut ours = BTreeSet::new();
+        let mut wanted = BTreeSet::new();
         for _ in 0..listings {
-            ours.extend(
-                entries(&folder.join(sub))?.into_iter().filter(|entry| is_named(entry, name)),
-            );
+            let entries = entries(&folder.join(sub))?;
+            wanted.extend(entries.into_iter().filter(|entry| is_wanted(entry)));
         }
-        files.extend(ours.into_iter().map(|entry| (sub, entry)));
+        files.extend(wanted.into_iter().map(|entry| (sub, entry)));
     }
     Ok(files)
 }
@@ -207,6 +247,11 @@ pub fn entries(folder: &Path) -> Result<Vec<String>, StoreError> {
 /// Whether a file is the one called `name`, whatever flags or fields a reader has added to it.
 pub fn is_named(entry: &str, name: &str) -> bool {
     entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', ',']))
+}
+
+/// What a file of ours is called, without the flags or fields that a reader has added.
+fn base(entry: &str) -> &str {
+    entry.split([':', ',']).next().unwrap_or_default()
 }
 
 /// Whether a reader has marked the file as deleted (flag T).

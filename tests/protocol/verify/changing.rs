@@ -56,16 +56,19 @@ impl<F: After> Store for ChangingStore<F> {
 }
 
 impl<F: After> Mailboxes for ChangingStore<F> {
-    fn find(
+    fn find_all(
         &self,
         at: &Destination,
-        sought: &CopySearch<'_>,
+        sought: &[CopySearch<'_>],
         until: Instant,
-    ) -> Result<Vec<FoundCopy>, StoreError> {
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         let (looks, after) = &mut *self.after.lock().expect("no panic");
-        *looks += 1;
-        let mut found = self.inner.find(at, sought, until)?;
-        after(*looks, sought, &mut found).map(|()| found)
+        let look = |sought| {
+            *looks += 1;
+            let mut found = self.inner.find(at, sought, until)?;
+            after(*looks, sought, &mut found).map(|()| found)
+        };
+        sought.iter().map(look).collect()
     }
 
     fn remove_double(
