@@ -18,6 +18,7 @@ use super::{LedgerError, PooledLedger};
 use crate::pool::Limits;
 
 mod account;
+mod cancel;
 mod columns;
 mod connection;
 mod errors;

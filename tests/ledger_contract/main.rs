@@ -19,6 +19,7 @@ mod rigs;
 mod schema;
 mod settling;
 mod sqlite;
+mod standby;
 #[path = "../support/mod.rs"]
 mod support;
 mod text;

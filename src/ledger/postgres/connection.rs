@@ -1,6 +1,7 @@
 //! A session in which every wait is bounded: connecting (name, socket, TLS, login) and each round
 //! trip end at `until`. tokio-postgres runs on a private single-threaded runtime that turns only
-//! during a call. A session without an answer in time is closed, and its transaction and locks end.
+//! during a call. A session without an answer in time is cancelled ([`cancel`](super::cancel)) and
+//! closed: its transaction and locks end. Its COMMIT may stand, on this server alone.
 //! All statements of a round trip are sent before the first answer is read. They are unnamed and
 //! carry their types, so a pooler may give each transaction another server connection, unless
 //! `ledger.prepare` is set.
@@ -64,17 +65,30 @@ pub struct Connection {
     /// The server's default isolation is not READ COMMITTED: [`call`](Connection::call) opens a
     /// transaction itself.
     calls_begin: bool,
+    /// The `until` of a call that was given up, and how long it waited: it is not made again in its
+    /// last moments.
+    given_up: Option<(Instant, Duration)>,
 }
 
 impl Connection {
     pub(super) fn open(target: Arc<Target>, until: Instant) -> Result<Connection, LedgerError> {
         let link = Some(Link::to(&target, until)?);
-        Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
+        Ok(Connection {
+            target,
+            until,
+            link,
+            in_transaction: false,
+            calls_begin: false,
+            given_up: None,
+        })
     }
 
     /// [`Session::reopen`](crate::ledger::session::Session::reopen).
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.lose();
+        if let Some((_, waited)) = self.given_up.filter(|(given_up, _)| *given_up == until) {
+            return Err(no_answer(waited));
+        }
         self.until = until;
         self.link = Some(Link::to(&self.target, until)?);
         Ok(())
@@ -283,14 +297,24 @@ impl Connection {
         };
         let until = self.until;
         let began = Instant::now();
+        let left = until.saturating_duration_since(began);
+        let answered_by = until.checked_sub(for_cancelling(left)).unwrap_or(until);
         link.budget.renew();
-        let answer = link.runtime.block_on(async { timeout_at(until.into(), work(link)).await });
+        let answer =
+            link.runtime.block_on(async { timeout_at(answered_by.into(), work(link)).await });
         match answer {
+            Ok(Ok(_)) if link.has_stopped_waiting() => {
+                self.lose();
+                Err(LedgerError::Unavailable(STOPPED_WAITING.to_owned()))
+            }
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => {
+                let waited = began.elapsed();
+                link.cancel(&self.target, until);
                 self.lose();
-                Err(no_answer(began.elapsed()))
+                self.given_up = Some((until, waited));
+                Err(no_answer(waited))
             }
         }
     }
@@ -339,6 +363,9 @@ fn only(mut rows: Vec<Vec<Row>>) -> Result<Vec<Row>, LedgerError> {
 fn no_answer_to_a_statement() -> LedgerError {
     LedgerError::Broken("a statement without an answer".to_owned())
 }
+
+const STOPPED_WAITING: &str = "the server was told not to wait for its synchronous standby: a \
+    fail-over may undo this commit";
 
 /// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
 const WRONG_ISOLATION: &str = "OD001";
@@ -391,6 +418,11 @@ async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<V
     })
     .await;
     answers.into_iter().flatten().collect()
+}
+
+/// The part of a call's time that is kept to cancel it.
+fn for_cancelling(left: Duration) -> Duration {
+    (left / 3).min(Duration::from_secs(1))
 }
 
 /// In the range of the server's limits.

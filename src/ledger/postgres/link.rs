@@ -1,16 +1,21 @@
 //! One connection with its private runtime, which runs only while a call waits.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use postgres::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::cancel::cancel;
 use super::errors::{no_answer_text, refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
@@ -24,6 +29,10 @@ pub(super) struct Link {
     /// Statements prepared in this connection, by their text.
     pub prepared: HashMap<String, tokio_postgres::Statement>,
     connection: JoinHandle<Result<(), Error>>,
+    /// The server has stopped to wait for its synchronous standby: somebody cancelled that.
+    stopped_waiting: Arc<AtomicBool>,
+    /// Which of the target's hosts this is.
+    host: usize,
     pub runtime: Background,
 }
 
@@ -43,7 +52,8 @@ impl Link {
             let tls = target.tls_for(host);
             let budget = Budget::default();
             budget.renew();
-            let connecting = connect(host, tls, budget.clone());
+            let stopped_waiting = Arc::default();
+            let connecting = connect(host, tls, budget.clone(), &stopped_waiting);
             match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
                 Ok(Ok((client, connection))) => {
                     return Ok(Link {
@@ -51,6 +61,8 @@ impl Link {
                         budget,
                         prepared: HashMap::new(),
                         connection,
+                        stopped_waiting,
+                        host: at,
                         runtime,
                     });
                 }
@@ -70,6 +82,22 @@ impl Link {
         } else {
             LedgerError::Unavailable(all)
         })
+    }
+
+    /// Asks the server to cancel what it still does here, and returns once it has heard that, at
+    /// the latest at `until`. The connection must not be used again.
+    pub fn cancel(&self, target: &Target, until: Instant) {
+        if let Some(host) = target.hosts.get(self.host) {
+            let cancel = cancel(&self.client, host, target.tls_for(host));
+            // Without an answer to this either, nothing more can be done.
+            drop(self.runtime.block_on(async { timeout_at(until.into(), cancel).await }));
+        }
+    }
+
+    /// Whether the server has committed without its synchronous standby, because somebody
+    /// cancelled the wait. Such a commit looks like any other, and a fail-over may lose it.
+    pub fn has_stopped_waiting(&self) -> bool {
+        self.stopped_waiting.load(Ordering::Relaxed)
     }
 
     /// Why the connection ended by itself.
@@ -128,16 +156,43 @@ async fn connect(
     host: &HostTarget,
     tls: Option<MakeRustlsConnect>,
     budget: Budget,
+    stopped_waiting: &Arc<AtomicBool>,
 ) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
+    let stopped_waiting = Arc::clone(stopped_waiting);
     match with_meter(&host.config) {
         Some(config) => {
             let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
-            Ok((client, tokio::spawn(connection)))
+            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
         }
         // A Unix socket.
         None => {
             let (client, connection) = host.config.connect(NoTls).await?;
-            Ok((client, tokio::spawn(connection)))
+            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
         }
     }
+}
+
+/// Where the server says, with a warning and no error, that it commits without its standby.
+const WAIT_FOR_STANDBY: &str = "SyncRepWaitForLSN";
+
+/// Runs the connection to its end.
+async fn attend<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    stopped_waiting: Arc<AtomicBool>,
+) -> Result<(), Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    poll_fn(|context| {
+        while let Some(message) = ready!(connection.poll_message(context)?) {
+            if let AsyncMessage::Notice(notice) = message
+                && notice.routine() == Some(WAIT_FOR_STANDBY)
+            {
+                stopped_waiting.store(true, Ordering::Relaxed);
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
 }

@@ -1,0 +1,107 @@
+//! Cancels what the server still does for a session that was given up. A COMMIT that waits for a
+//! synchronous standby ends by nothing else: not by `statement_timeout`, nor by the end of its
+//! connection (also with `client_connection_check_interval`), and it keeps its place among
+//! `max_connections`.
+//!
+//! The request goes to the session's own address, with TLS or by Unix socket as the session has it.
+//! It is over when the peer closes it: by then a server has sent the signal. A pooler finds the
+//! server connection by the session, which must be open until then, and PgBouncer 1.18 ends with a
+//! fatal error if the request's own connection goes before. The session is closed after that, and
+//! never used again: a request that arrives late meets no other statement.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use postgres::config::Host;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres::{Client, NoTls, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::metered::{Budget, MeteredConnector, MeteredStream, MeteredTls};
+use super::target::HostTarget;
+
+/// Asks the server at `host` to cancel what `client`'s session waits for, and waits until it has
+/// heard that. What comes of it the server tells the session alone.
+pub(super) async fn cancel(client: &Client, host: &HostTarget, tls: Option<MakeRustlsConnect>) {
+    let token = client.cancel_token();
+    // A server that cannot be reached has nothing to cancel, or we cannot help it.
+    if let Some(Host::Unix(folder)) = host.config.get_hosts().first() {
+        let port = host.config.get_ports().first().copied().unwrap_or(5432);
+        let path = folder.join(format!(".s.PGSQL.{port}"));
+        if let Ok(stream) = UnixStream::connect(path).await {
+            drop(token.cancel_query_raw(UntilClosed(stream), NoTls).await);
+        }
+    } else {
+        let budget = Budget::default();
+        budget.renew();
+        drop(token.cancel_query(CancelTls(MeteredTls { tls, budget })).await);
+    }
+}
+
+/// A stream whose end is awaited: tokio-postgres shuts it down after the request, and a pooler
+/// takes that for a client that is gone.
+pub(super) struct UntilClosed<S>(S);
+
+impl<S: AsyncRead + Unpin> AsyncRead for UntilClosed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for UntilClosed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing is said in answer: any byte ends this as well.
+        let mut byte = [0; 1];
+        let read = ready!(Pin::new(&mut self.0).poll_read(cx, &mut ReadBuf::new(&mut byte)));
+        Poll::Ready(read)
+    }
+}
+
+impl TlsStream for UntilClosed<MeteredStream> {
+    fn channel_binding(&self) -> ChannelBinding {
+        self.0.channel_binding()
+    }
+}
+
+struct CancelTls(MeteredTls);
+
+struct CancelConnector(MeteredConnector);
+
+impl MakeTlsConnect<Socket> for CancelTls {
+    type Stream = UntilClosed<MeteredStream>;
+    type TlsConnect = CancelConnector;
+    type Error = std::convert::Infallible;
+
+    fn make_tls_connect(&mut self, name: &str) -> Result<CancelConnector, Self::Error> {
+        self.0.make_tls_connect(name).map(CancelConnector)
+    }
+}
+
+impl TlsConnect<Socket> for CancelConnector {
+    type Stream = UntilClosed<MeteredStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move { self.0.connect(socket).await.map(UntilClosed) })
+    }
+}

@@ -1,0 +1,166 @@
+//! A primary whose synchronous standby is gone: each commit waits for it, for good, and stands on
+//! the primary alone once somebody cancels the wait.
+
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use secrecy::SecretString;
+
+use super::support::dovecot::certificate;
+use super::support::pgbouncer::PgBouncer;
+use super::support::postgres::Postgres;
+use super::support::{TempRoot, chown_recursive, set_mode, wait_until};
+use super::*;
+
+/// A call's time, enough for a request to cancel it; and what a busy machine may add.
+const TIME: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_secs(10);
+
+/// A ledger on a primary that waits for a standby that never comes.
+struct Alone {
+    postgres: Postgres,
+    keys: TempRoot,
+}
+
+impl Alone {
+    fn new() -> Alone {
+        let keys = TempRoot::new();
+        certificate(&keys);
+        chown_recursive(&keys, "postgres");
+        set_mode(&keys.join("key.pem"), 0o600);
+        let at = keys.display();
+        let postgres = Postgres::start_with(&format!(
+            "ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n\
+             synchronous_standby_names = 'gone'\n"
+        ));
+        let alone = Alone { postgres, keys };
+        let local = "&options=-csynchronous_commit%3Dlocal";
+        alone.host(&format!("{}{local}", alone.postgres.url_socket())).migrate().expect("migrated");
+        alone
+    }
+
+    fn host(&self, url: &str) -> Host {
+        let settings = PostgresSettings {
+            url: PostgresUrl::parse(url).expect("a URL"),
+            password: Some(SecretString::from(self.postgres.password())),
+            ca_file: Some(self.keys.join("cert.pem")),
+            prepare: false,
+        };
+        Host(Arc::new(PostgresLedger::new(settings, limits(20)).expect("a ledger")))
+    }
+
+    /// How many sessions of that name wait for the standby.
+    fn waiting(&self, name: &str) -> usize {
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE wait_event = 'SyncRep' AND application_name = '{name}'"
+        );
+        self.postgres.psql(&sql).parse().expect("a number")
+    }
+
+    /// From now on nobody waits for a standby.
+    fn without_standby(&self) {
+        self.postgres.psql("ALTER SYSTEM SET synchronous_standby_names = ''");
+        self.postgres.psql("SELECT pg_reload_conf()");
+    }
+}
+
+fn record(host: &Host, mail: &Message, by: &Attempt, time: Duration) -> Result<Claim, LedgerError> {
+    let (identity, facts, inbox) = (mail.identity(), mail.facts(), [inbox()]);
+    let until = Instant::now() + time;
+    let recorded = host.0.record(&entry(identity, &facts), by, &inbox, LEASE, until)?;
+    Ok(claimed(&recorded.copies[0]))
+}
+
+#[test]
+fn a_commit_without_an_answer_is_cancelled_and_whoever_asks_again_waits_as_well() {
+    let alone = Alone::new();
+    let (direct, bouncer) = (&alone.postgres, PgBouncer::start(&alone.postgres));
+    let tls = direct.url_tcp().replace("127.0.0.1", "localhost");
+    let ways = [
+        ("unix", direct.url_socket()),
+        ("tcp", direct.url_tcp()),
+        ("tls", format!("{tls}?sslmode=require")),
+        ("pgbouncer-unix", bouncer.url()),
+        ("pgbouncer-tcp", bouncer.url_tcp()),
+    ];
+    let asked = at_once(ways.len(), |n| {
+        let (name, url) = &ways[n];
+        let and = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{and}application_name={name}");
+        let (host, mail, by) = (alone.host(&url), mail(name), attempt("mx1"));
+        for round in ["first", "again"] {
+            let begun = Instant::now();
+            let given_up = record(&host, &mail, &by, TIME);
+            assert!(
+                matches!(&given_up, Err(LedgerError::Unavailable(why))
+                    if why.starts_with("no answer within")),
+                "{name} {round}: {given_up:?}"
+            );
+            assert!(begun.elapsed() < TIME + SLACK, "{name} {round}: {:?}", begun.elapsed());
+            assert_eq!(host.0.count(), (0, 0), "{name} {round}: it is never used again");
+            let is_free = wait_until(SLACK, || alone.waiting(name) == 0);
+            assert!(is_free, "{name} {round}: a session waits for the standby");
+        }
+        (name, host, mail, by)
+    });
+    // One that had to wait for another's NOTIFY was rolled back.
+    let committed = direct.psql("SELECT count(*) FROM onedrop_message");
+    assert_ne!(committed, "0", "a commit stands on the primary alone");
+    alone.without_standby();
+    for (name, host, mail, by) in asked {
+        let claim = record(&host, &mail, &by, SLACK).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!((claim.epoch, claim.in_doubt), (1, false), "{name}: it finds its own");
+    }
+}
+
+/// An administrator does that, or a request of another's, by way of a pooler.
+#[test]
+fn a_commit_that_was_told_not_to_wait_counts_as_unknown() {
+    let alone = Alone::new();
+    let (host, mail, by) = (alone.host(&alone.postgres.url_socket()), mail("told"), attempt("mx1"));
+    let recorded = thread::scope(|scope| {
+        let recorded = scope.spawn(|| record(&host, &mail, &by, SLACK * 10));
+        assert!(wait_until(SLACK, || alone.waiting("onedrop") == 1), "it waits for the standby");
+        alone.postgres.psql(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
+        );
+        recorded.join().expect("no panic")
+    });
+    assert!(
+        matches!(&recorded, Err(LedgerError::Unavailable(why)) if why.contains("standby")),
+        "{recorded:?}"
+    );
+    assert_eq!(host.0.count(), (0, 0), "it is never used again");
+}
+
+/// A pooler gives the server connection of one to the next: a request for the one that comes late
+/// must not meet the other's statement.
+#[test]
+fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
+    const ROUNDS: usize = 20;
+    let alone = Alone::new();
+    alone.without_standby();
+    let bouncer = PgBouncer::start(&alone.postgres);
+    let mut locker = ::postgres::Client::connect(&alone.postgres.url_socket(), ::postgres::NoTls)
+        .expect("a session");
+    let (host, stuck) = (alone.host(&bouncer.url()), mail("stuck"));
+    let claim = record(&host, &stuck, &attempt("mx1"), TIME).expect("recorded");
+    let mut lock = locker.transaction().expect("a transaction");
+    lock.execute("SELECT FROM onedrop_copy WHERE id = $1 FOR UPDATE", &[&claim.copy])
+        .expect("the row");
+    thread::scope(|scope| {
+        let given_up = scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                let time = Duration::from_millis(100);
+                let late = record(&host, &stuck, &attempt("mx2"), time);
+                assert!(late.is_err(), "{late:?}");
+            }
+        });
+        let mut others = 0;
+        while !given_up.is_finished() {
+            let asked = host.0.kept(0, soon());
+            assert!(asked.is_ok(), "{asked:?}");
+            others += 1;
+        }
+        assert!(others > ROUNDS);
+    });
+}
