@@ -69,6 +69,9 @@ pub enum LedgerError {
     /// The ledger is there, but what it was asked took longer than there was time; what, in words.
     #[error("{0} took too long")]
     TookTooLong(String),
+    /// This host keeps from us what leases count by; in words.
+    #[error("cannot tell which leases live: {0}")]
+    Clock(String),
     /// The ledger answered with an error to a statement; nothing of the transaction holds.
     #[error("{0}")]
     Refused(String),

@@ -20,9 +20,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "src/message/identity.rs"
 LOCK_KEY = "src/lock_key.rs"
 COPIES, RECORD = "src/ledger/sqlite/copies.rs", "src/ledger/sqlite/record.rs"
+SQLITE_CLOCK = "src/ledger/sqlite/clock.rs"
 HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
-LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_(lease|second))/)"]
+LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_second|clocks::)/)"]
 
 LEDGER_JOBS = ["--test", "ledger_contract", "-E", "test(/^on_sqlite::.*(job|revision)/)"]
 TICKS = ["--test", "faults", "-E", "test(ticks::)"]
@@ -34,20 +35,37 @@ mail-followup-to mail-reply-to autocrypt disposition-notification-to return-rece
 # The statements of a claim, a receipt and a release: no tool breaks the words of SQL.
 CLAIMS = [
     (
-        "a lease that a step of the clock made long is live",
-        COPIES, " AND leased_until <= ?9 + lease_ms / 500.0", "",
+        "a lease of another boot is over",
+        SQLITE_CLOCK, "ELSE {lease_ms} / 1000.0 END", "ELSE 0 END",
     ),
-    ("no lease is live", COPIES, '"(leased_until > ?9 AND', '"(leased_until < 0 AND'),
-    ("a claim keeps the epoch", COPIES, "epoch = epoch + ({LIVE} IS NOT TRUE)", "epoch = epoch"),
-    ("every claim raises the epoch", COPIES, "epoch + ({LIVE} IS NOT TRUE)", "epoch + 1"),
+    (
+        "a lease of another boot counts as if it were of this one",
+        SQLITE_CLOCK, "ELSE {lease_ms} / 1000.0 END", "ELSE {until} END",
+    ),
+    (
+        "a lease that may be of this boot is taken for another's",
+        SQLITE_CLOCK, "THEN max({until}, {lease_ms} / 1000.0)", "THEN {lease_ms} / 1000.0",
+    ),
+    (
+        "a lease of another boot ends sooner than its length after the boot",
+        SQLITE_CLOCK, "max({until}, {lease_ms} / 1000.0)", "{until}",
+    ),
+    (
+        "a lease counts by the wall clock",
+        COPIES, "        boot.secs,\n", "        rows::secs(std::time::SystemTime::now()),\n",
+    ),
+    ("a joined lease keeps its boot", COPIES, "lease_boot = ?12, shared", "shared"),
+    ("no lease is live", COPIES, '"({end} > ?9)"', '"({end} < 0)"'),
+    ("a claim keeps the epoch", COPIES, "epoch = epoch + ({live} IS NOT TRUE)", "epoch = epoch"),
+    ("every claim raises the epoch", COPIES, "epoch + ({live} IS NOT TRUE)", "epoch + 1"),
     ("a claim forgets the doubt", COPIES, "ELSE in_doubt END", "ELSE prior_doubt END"),
     (
         "a claim made again is in doubt",
-        COPIES, "AND {LIVE} THEN prior_doubt", "AND {LIVE} THEN in_doubt",
+        COPIES, "AND {live} THEN prior_doubt", "AND {live} THEN in_doubt",
     ),
     (
         "a lease of ours that ran out leaves no doubt",
-        COPIES, "lease_value = ?6 AND {LIVE} THEN", "lease_value = ?6 THEN",
+        COPIES, "lease_value = ?6 AND {live} THEN", "lease_value = ?6 THEN",
     ),
     (
         "a second claim leaves no doubt",
@@ -60,7 +78,7 @@ CLAIMS = [
     ("a second claim has no owner", COPIES, "in_doubt = 1, owner = ?5,", "in_doubt = 1,"),
     ("a second claim has no value", COPIES, "coalesce(?6, lease_value)", "lease_value"),
     ("a mailbox named twice loses the value", COPIES, "coalesce(?6, lease_value)", "?6"),
-    ("a joined lease gets shorter", COPIES, "THEN max(leased_until, ?8) ELSE", "THEN ?8 ELSE"),
+    ("a joined lease gets shorter", COPIES, "THEN max({end}, ?8) ELSE", "THEN ?8 ELSE"),
     (
         "a joined lease has the shorter length",
         COPIES, "THEN max(lease_ms, ?7) ELSE", "THEN ?7 ELSE",
@@ -107,10 +125,13 @@ CLAIMS = [
         "the receipt of an own copy takes out kept bytes",
         COPIES, "WHERE id = ?1 AND shared)", "WHERE id = ?1)",
     ),
-    ("a release keeps the lease", COPIES, "SET leased_until = NULL, in_doubt", "SET in_doubt"),
+    (
+        "a release keeps the lease",
+        COPIES, "SET leased_until = NULL, lease_boot = NULL, in_doubt", "SET in_doubt",
+    ),
     (
         "a release keeps the doubt",
-        COPIES, "leased_until = NULL, in_doubt = prior_doubt", "leased_until = NULL",
+        COPIES, "lease_boot = NULL, in_doubt = prior_doubt", "lease_boot = NULL",
     ),
     (
         "a release takes every doubt away",

@@ -66,9 +66,9 @@ impl Failure {
             Failure::Store(StoreError::Setup(_))
             | Failure::Setup(_)
             | Failure::NoRecipient
-            | Failure::Ledger(LedgerError::Version { .. } | LedgerError::Login(_)) => {
-                Outcome::TempFail(Status::OUR_SETUP, text)
-            }
+            | Failure::Ledger(
+                LedgerError::Version { .. } | LedgerError::Login(_) | LedgerError::Clock(_),
+            ) => Outcome::TempFail(Status::OUR_SETUP, text),
             Failure::Store(
                 StoreError::NotStored(_)
                 | StoreError::Refused(_)

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
@@ -32,6 +32,7 @@ use crate::pool::Limits;
 
 mod account;
 mod attempts;
+mod clock;
 mod copies;
 mod jobs;
 mod locks;
@@ -42,12 +43,12 @@ mod settling;
 mod trace;
 mod verify;
 
+use clock::HostClocks;
+pub use clock::{BootTime, Clocks};
+
 /// Frames of the WAL after which a commit copies them into the database. Small, because the first
 /// process that opens the database reads the whole WAL.
 const CHECKPOINT_PAGES: u32 = 128;
-
-/// The clock of leases: the host's, except in tests of clocks.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// A ledger in a file.
 pub type SqliteLedger = PooledLedger<SqliteSession>;
@@ -56,12 +57,12 @@ impl SqliteLedger {
     /// A ledger in the file `path`, which is opened, and made if it is not there or empty, by the
     /// first call.
     pub fn new(path: PathBuf, limits: Limits) -> SqliteLedger {
-        SqliteLedger::by(path, Arc::new(SystemTime::now), limits)
+        SqliteLedger::by(path, Arc::new(HostClocks::default()), limits)
     }
 
-    /// The same, by another clock.
-    pub fn by(path: PathBuf, clock: Clock, limits: Limits) -> SqliteLedger {
-        let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clock));
+    /// The same, by other clocks.
+    pub fn by(path: PathBuf, clocks: Arc<dyn Clocks>, limits: Limits) -> SqliteLedger {
+        let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clocks));
         let traits = Traits { commits_together: false, is_a_file: true };
         PooledLedger::over(Arc::new(open), traits, limits)
     }
@@ -70,7 +71,7 @@ impl SqliteLedger {
 /// A connection to the file, with its locks.
 pub struct SqliteSession {
     path: PathBuf,
-    clock: Clock,
+    clocks: Arc<dyn Clocks>,
     connection: Connection,
     locks: File,
     holds: Option<i64>,
@@ -101,8 +102,12 @@ impl From<rusqlite::Error> for LedgerError {
 impl SqliteSession {
     /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into
     /// one.
-    fn open_by(path: &Path, until: Instant, clock: Clock) -> Result<SqliteSession, LedgerError> {
-        let mut ledger = SqliteSession::open_as_is(path, until, clock)?;
+    fn open_by(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+    ) -> Result<SqliteSession, LedgerError> {
+        let mut ledger = SqliteSession::open_as_is(path, until, clocks)?;
         if ledger.is_empty()? {
             ledger.migrate()?;
         }
@@ -110,7 +115,11 @@ impl SqliteSession {
     }
 
     /// Opens the file and its WAL, and makes their names durable.
-    fn open_as_is(path: &Path, until: Instant, clock: Clock) -> Result<SqliteSession, LedgerError> {
+    fn open_as_is(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+    ) -> Result<SqliteSession, LedgerError> {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
@@ -141,7 +150,7 @@ impl SqliteSession {
              PRAGMA foreign_keys = ON;"
         ))?;
         let ledger =
-            SqliteSession { path: path.to_owned(), clock, connection, locks, holds: None, until };
+            SqliteSession { path: path.to_owned(), clocks, connection, locks, holds: None, until };
         // Opens the WAL; while it is open, no process deletes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
@@ -192,16 +201,16 @@ impl SqliteSession {
             .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
     }
 
-    /// Does `work` in a transaction that holds the write lock; it is given the time at which the
-    /// transaction got it.
+    /// Does `work` in a transaction that holds the write lock; it is given the time, by the wall
+    /// clock, at which the transaction got it.
     fn write<T>(
         &mut self,
         work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let SqliteSession { connection, clock, until, .. } = self;
+        let SqliteSession { connection, clocks, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let value = work(&tx, rows::secs(clock()))?;
+        let value = work(&tx, rows::secs(clocks.wall()))?;
         tx.commit()?;
         Ok(value)
     }
@@ -299,7 +308,7 @@ impl Session for SqliteSession {
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
-        *self = SqliteSession::open_as_is(&path, until, Arc::clone(&self.clock))?;
+        *self = SqliteSession::open_as_is(&path, until, Arc::clone(&self.clocks))?;
         Ok(())
     }
 
@@ -308,9 +317,10 @@ impl Session for SqliteSession {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
+        let clocks = Arc::clone(&self.clocks);
         let record = |one: &ToRecord<'_>| {
             self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-            let recorded = self.write(|tx, now| record::record(tx, now, one));
+            let recorded = self.write(|tx, now| record::record(tx, now, &clocks.boot()?, one));
             // After the commit: the next holder of the lock must see these rows.
             self.unlock()?;
             recorded
@@ -333,7 +343,8 @@ impl Session for SqliteSession {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        self.write(|tx, now| copies::claim(tx, now, message, destinations, owner, terms))
+        let clocks = Arc::clone(&self.clocks);
+        self.write(|tx, _| copies::claim(tx, &clocks.boot()?, message, destinations, owner, terms))
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
@@ -426,7 +437,8 @@ mod tests {
         let path = folder.path().join("ledger.db");
         let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
-        let open = || SqliteSession::open_by(&path, until, Arc::new(SystemTime::now)).unwrap();
+        let open =
+            || SqliteSession::open_by(&path, until, Arc::new(HostClocks::default())).unwrap();
         drop(open());
         let first = identity_of(&beside(&path, "-wal"));
         assert!(first.is_none_or(|made| noted() == made));

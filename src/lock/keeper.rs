@@ -462,6 +462,7 @@ fn may_pass(error: &LedgerError) -> bool {
         | LedgerError::TookTooLong(_) => true,
         LedgerError::Version { .. }
         | LedgerError::Login(_)
+        | LedgerError::Clock(_)
         | LedgerError::Refused(_)
         | LedgerError::Broken(_) => false,
     }

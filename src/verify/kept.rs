@@ -153,6 +153,7 @@ impl Verification<'_, '_> {
             Failure::Ledger(
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
+                | LedgerError::Clock(_)
                 | LedgerError::Version { .. }),
             ) => Err(error.into()),
             failure => {

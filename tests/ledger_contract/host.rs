@@ -21,6 +21,16 @@ pub trait Rig: Sync {
     /// Makes the ledger's clock step, forward or back.
     fn step_clock(&self, secs: i64);
 
+    /// Lets time go by.
+    fn pass(&self, secs: i64) {
+        self.step_clock(secs);
+    }
+
+    /// Whether a step of the ledger's clock moves the end of leases.
+    fn steps_move_leases(&self) -> bool {
+        true
+    }
+
     /// Ends every session that any handle has, in use or not; false where a session cannot be lost.
     fn lose_sessions(&self) -> bool;
 

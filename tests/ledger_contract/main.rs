@@ -86,6 +86,7 @@ macro_rules! ledger_contract {
                     a_clock_that_steps_never_makes_a_live_lease_free_without_a_doubt,
                     a_lease_ends_though_the_clock_was_set_back,
                     a_host_whose_clock_differs_by_an_hour_is_not_believed,
+                    another_lease_time_ends_no_lease_sooner_or_later,
                 }
                 turns {
                     a_turn_excludes_others_until_it_is_dropped,

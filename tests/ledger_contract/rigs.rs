@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use nix::time::{ClockId, clock_gettime};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
-use onedrop::ledger::sqlite::SqliteLedger;
+use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
 use super::support::pgbouncer::PgBouncer;
 use super::support::postgres::Postgres;
@@ -56,16 +57,59 @@ impl Rig for MemoryRig {
 
 pub struct SqliteRig {
     folder: tempfile::TempDir,
-    /// By how much its clock goes before the host's.
-    clock_secs: Arc<AtomicI64>,
+    clocks: Arc<SteppedClocks>,
+}
+
+/// The host's clocks, moved.
+#[derive(Default)]
+pub struct SteppedClocks {
+    /// By how much they are before the host's own.
+    wall_secs: AtomicI64,
+    boot_secs: AtomicI64,
+    /// What the boot is called; `None`: it cannot be read.
+    boot: Mutex<Option<&'static str>>,
+}
+
+impl SteppedClocks {
+    /// From now on the host is up for so long, in a boot of that name.
+    pub fn boot(&self, id: &'static str, secs: f64) {
+        let now = self.boot_id(Some(id)).expect("a boot").secs;
+        self.boot_secs.fetch_add((secs - now).round() as i64, Ordering::SeqCst);
+    }
+
+    pub fn boot_id(&self, id: Option<&'static str>) -> Result<BootTime, LedgerError> {
+        *self.boot.lock().expect("the boot") = id;
+        Clocks::boot(self)
+    }
+}
+
+impl Clocks for SteppedClocks {
+    fn wall(&self) -> SystemTime {
+        let secs = self.wall_secs.load(Ordering::SeqCst);
+        let by = Duration::from_secs(secs.unsigned_abs());
+        if secs > 0 { SystemTime::now() + by } else { SystemTime::now() - by }
+    }
+
+    fn boot(&self) -> Result<BootTime, LedgerError> {
+        let id = *self.boot.lock().expect("the boot");
+        let id = id.ok_or_else(|| LedgerError::Clock("no boot id".to_owned()))?;
+        let since = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock");
+        let ahead = self.boot_secs.load(Ordering::SeqCst) as f64;
+        Ok(BootTime { secs: Duration::from(since).as_secs_f64() + ahead, id: id.to_owned() })
+    }
 }
 
 impl SqliteRig {
     pub fn new() -> SqliteRig {
         let folder = tempfile::tempdir().expect("a folder");
-        let rig = SqliteRig { folder, clock_secs: Arc::default() };
+        let rig = SqliteRig { folder, clocks: Arc::default() };
+        rig.clocks.boot("first", 100_000.0);
         assert_eq!(Host::of(&rig).schema_version(), SCHEMA_VERSION, "made at the first use");
         rig
+    }
+
+    pub fn clocks(&self) -> &SteppedClocks {
+        &self.clocks
     }
 
     fn path(&self) -> PathBuf {
@@ -85,17 +129,21 @@ impl Rig for SqliteRig {
     }
 
     fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
-        let ahead = Arc::clone(&self.clock_secs);
-        let clock = move || {
-            let secs = ahead.load(Ordering::SeqCst);
-            let by = Duration::from_secs(secs.unsigned_abs());
-            if secs > 0 { SystemTime::now() + by } else { SystemTime::now() - by }
-        };
-        Some(Arc::new(SqliteLedger::by(self.path(), Arc::new(clock), limits)))
+        let clocks = Arc::clone(&self.clocks);
+        Some(Arc::new(SqliteLedger::by(self.path(), clocks, limits)))
     }
 
     fn step_clock(&self, secs: i64) {
-        self.clock_secs.fetch_add(secs, Ordering::SeqCst);
+        self.clocks.wall_secs.fetch_add(secs, Ordering::SeqCst);
+    }
+
+    fn pass(&self, secs: i64) {
+        self.step_clock(secs);
+        self.clocks.boot_secs.fetch_add(secs, Ordering::SeqCst);
+    }
+
+    fn steps_move_leases(&self) -> bool {
+        false
     }
 
     fn expire_leases(&self) {

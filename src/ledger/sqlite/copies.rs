@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Row, params};
 
-use super::attempts;
+use super::clock::lease_end;
+use super::{BootTime, attempts};
 use crate::directory::Destination;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
@@ -17,7 +18,7 @@ use crate::receipt::Receipt;
 /// Claims the copies in order; a mailbox that is named twice is leased once.
 pub(super) fn claim(
     tx: &Connection,
-    now: f64,
+    boot: &BootTime,
     message: i64,
     destinations: &[Destination],
     owner: &Attempt,
@@ -27,7 +28,7 @@ pub(super) fn claim(
         let is_named_before =
             destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
         let value = (!is_named_before).then_some(owner.value);
-        claim_copy(tx, now, message, destination, owner, value, terms)
+        claim_copy(tx, boot, message, destination, owner, value, terms)
     };
     destinations.iter().enumerate().map(claim).collect()
 }
@@ -36,30 +37,32 @@ pub(super) fn claim(
 /// attempt's own lease (of a call whose answer was lost); otherwise returns the copy's state.
 fn claim_copy(
     tx: &Connection,
-    now: f64,
+    boot: &BootTime,
     message: i64,
     destination: &Destination,
     owner: &Attempt,
     value: Option<RandomValue>,
     terms: LeaseTerms,
 ) -> Result<CopyState, LedgerError> {
+    let end = copys_lease_end("", "?9", "?12");
+    let live = format!("({end} > ?9)");
     let sql = format!(
         "INSERT INTO onedrop_copy AS c
              (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-              leased_until, in_doubt, prior_doubt, value)
-         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, 1, 0, randomblob(16))
+              leased_until, lease_boot, in_doubt, prior_doubt, value)
+         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?12, 1, 0, randomblob(16))
          ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-             epoch = epoch + ({LIVE} IS NOT TRUE),
-             prior_doubt = CASE WHEN lease_value = ?6 AND {LIVE} THEN prior_doubt
+             epoch = epoch + ({live} IS NOT TRUE),
+             prior_doubt = CASE WHEN lease_value = ?6 AND {live} THEN prior_doubt
                                 ELSE in_doubt END,
              in_doubt = 1, owner = ?5, lease_value = coalesce(?6, lease_value),
-             lease_ms = CASE WHEN {LIVE} THEN max(lease_ms, ?7) ELSE ?7 END,
-             leased_until = CASE WHEN {LIVE} THEN max(leased_until, ?8) ELSE ?8 END,
-             shared = shared OR ?4
+             lease_ms = CASE WHEN {live} THEN max(lease_ms, ?7) ELSE ?7 END,
+             leased_until = CASE WHEN {live} THEN max({end}, ?8) ELSE ?8 END,
+             lease_boot = ?12, shared = shared OR ?4
          WHERE placed_at IS NULL
            AND (due_at IS NULL OR ?11
                 OR NOT EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id))
-           AND (?10 OR lease_value = ?6 OR {LIVE} IS NOT TRUE)
+           AND (?10 OR lease_value = ?6 OR {live} IS NOT TRUE)
          RETURNING id, value, epoch, prior_doubt"
     );
     let params = params![
@@ -70,10 +73,11 @@ fn claim_copy(
         format!("{}:{}", owner.host, owner.pid),
         value.as_ref().map(RandomValue::bytes),
         rows::millis(terms.lease),
-        now + terms.lease.as_secs_f64(),
-        now,
+        boot.secs + terms.lease.as_secs_f64(),
+        boot.secs,
         terms.join,
         terms.due,
+        boot.id,
     ];
     let claimed = super::read(tx, &sql, params, |row| {
         let (copy, value) = (row.cell(0)?, rows::random_value(row, 1)?);
@@ -88,9 +92,13 @@ fn claim_copy(
     Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
 }
 
-/// Whether the row's lease is live at ?9 (seconds). If it ends later than twice its length from
-/// then, the clock was set back, and it is not.
-const LIVE: &str = "(leased_until > ?9 AND leased_until <= ?9 + lease_ms / 500.0)";
+/// When the lease in a copy's row ends: see [`lease_end`]. `row` is the table's name with a dot, or
+/// empty.
+pub(super) fn copys_lease_end(row: &str, now: &str, boot: &str) -> String {
+    let [until, boot_id, length] =
+        ["leased_until", "lease_boot", "lease_ms"].map(|column| format!("{row}{column}"));
+    lease_end(&until, &boot_id, &length, now, boot)
+}
 
 struct RecordedCopy {
     epoch: i64,
@@ -166,8 +174,8 @@ fn store_receipt(
     let (validity, uid, name) = rows::columns(receipt);
     let CopyFacts { nul_replaced, found_by_look } = facts;
     tx.execute(
-        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, in_doubt = 0,
-             uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6, found_by_look = ?7,
+        "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
+             in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6, found_by_look = ?7,
              placed_epoch = ?8
          WHERE id = ?1",
         params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
@@ -189,7 +197,7 @@ pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerEr
 
 pub(super) fn release(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
     tx.execute(
-        "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
+        "UPDATE onedrop_copy SET leased_until = NULL, lease_boot = NULL, in_doubt = prior_doubt
          WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
         params![claim.copy, claim.value.bytes(), claim.epoch],
     )?;

@@ -72,7 +72,7 @@ impl Jobs for SqliteLedger {
             let sql =
                 format!("SELECT {} FROM onedrop_job ORDER BY name", job_columns(column_millis));
             let jobs = read(&session.connection, &sql, [], |row| job_row(row))?;
-            Ok(JobsOnRecord { now: kept_time((session.clock)()), jobs })
+            Ok(JobsOnRecord { now: kept_time(session.clocks.wall()), jobs })
         })
     }
 

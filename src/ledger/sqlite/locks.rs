@@ -1,15 +1,12 @@
-//! Named locks in the file. Leases count by the host's boot clock, so that a step of the wall clock
-//! means nothing, and say of which boot they are: after a restart one lasts its own length from the
-//! boot on. A container may show some of its processes another boot id than the others: a lease of
-//! another boot that could be of this one lasts as if it were.
+//! Named locks in the file. Their leases count by the boot clock, as those of copies do (`clock`).
 
-use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use rusqlite::{Connection, params};
 
-use super::{SqliteLedger, SqliteSession, has_our_version, read};
+use super::clock::lease_end;
+use super::{BootTime, SqliteLedger, SqliteSession, has_our_version, read};
 use crate::ledger::LedgerError;
 use crate::ledger::locks::{
     LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free, lock_row,
@@ -17,26 +14,17 @@ use crate::ledger::locks::{
 use crate::ledger::rows::{SqlRow, millis};
 use crate::lock_name::LockName;
 
-/// Of each boot of a host (random(4)).
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 const ROWS: &str = "
 SELECT k.name, k.slot, k.epoch, k.host, k.pid, k.command, k.note, k.slots, k.acquired_at, l.owner,
        l.lease_ms,
-       CASE WHEN l.boot_id = ?2 THEN l.lease_until
-            WHEN l.lease_until <= ?3 + l.lease_ms / 1000.0
-            THEN max(l.lease_until, l.lease_ms / 1000.0)
-            ELSE l.lease_ms / 1000.0 END - ?3
+       {lease_end} - ?3
 FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
 WHERE l.lease_until IS NOT NULL AND (?1 IS NULL OR k.name_hash = ?1) ORDER BY k.name, k.slot";
 
 /// The newest lease of a slot: epoch, owner, seconds that are left of it, or null.
 const LEASE: &str = "
-SELECT epoch, owner,
-       CASE WHEN lease_until IS NULL THEN NULL WHEN boot_id = ?2 THEN lease_until
-            WHEN lease_until <= ?3 + lease_ms / 1000.0 THEN max(lease_until, lease_ms / 1000.0)
-            ELSE lease_ms / 1000.0 END - ?3
-FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?4";
+SELECT epoch, owner, {lease_end} - ?3
+FROM onedrop_lock_lease l WHERE name_hash = ?1 AND slot = ?4";
 
 const RENEW: &str = "
 UPDATE onedrop_lock_lease SET lease_ms = ?5, renewed_at = ?6, lease_until = ?7, boot_id = ?8
@@ -71,7 +59,7 @@ UPDATE onedrop_lock SET epoch = ?3, note = ?4, acquired_at = ?5 WHERE name_hash 
 impl Locks for SqliteLedger {
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
         self.call(until, |session| {
-            let rows = lock_rows(&session.connection, Some(request.name))?;
+            let rows = lock_rows(session, Some(request.name))?;
             first_free(session, request, rows, renew, claim)
         })
     }
@@ -98,7 +86,7 @@ impl Locks for SqliteLedger {
         name: Option<&LockName>,
         until: Instant,
     ) -> Result<Vec<LockRow>, LedgerError> {
-        self.call(until, |session| lock_rows(&session.connection, name))
+        self.call(until, |session| lock_rows(session, name))
     }
 
     fn steal_lock(
@@ -106,35 +94,27 @@ impl Locks for SqliteLedger {
         theft: &LockTheft<'_>,
         until: Instant,
     ) -> Result<Option<i64>, LedgerError> {
-        self.call(until, |session| session.write(|tx, now| steal(tx, now, theft)))
+        let steal = |session: &mut SqliteSession| {
+            let clocks = Arc::clone(&session.clocks);
+            session.write(|tx, now| steal(tx, now, &clocks.boot()?, theft))
+        };
+        self.call(until, steal)
     }
 }
 
-/// The host's clock that no step moves.
-struct BootTime {
-    secs: f64,
-    id: String,
-}
-
-impl BootTime {
-    /// # Errors
-    /// The boot's id cannot be read. It is never taken for another boot's.
-    fn now() -> Result<BootTime, LedgerError> {
-        let why =
-            |error: &dyn std::error::Error| LedgerError::Unavailable(format!("{BOOT_ID}: {error}"));
-        let id = fs::read_to_string(BOOT_ID).map_err(|error| why(&error))?;
-        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_err(|error| why(&error))?;
-        Ok(BootTime { secs: Duration::from(now).as_secs_f64(), id: id.trim().to_owned() })
-    }
+/// The query with the end of leases: ?3 is the time of the boot whose id is ?2.
+fn with_lease_end(sql: &str) -> String {
+    sql.replace("{lease_end}", &lease_end("l.lease_until", "l.boot_id", "l.lease_ms", "?3", "?2"))
 }
 
 fn lock_rows(
-    connection: &Connection,
+    session: &SqliteSession,
     name: Option<&LockName>,
 ) -> Result<Vec<LockRow>, LedgerError> {
-    has_our_version(connection)?;
-    let BootTime { secs, id } = BootTime::now()?;
-    read(connection, ROWS, params![name.map(LockName::hash), id, secs], |row| lock_row(row))
+    has_our_version(&session.connection)?;
+    let BootTime { secs, id } = session.clocks.boot()?;
+    let params = params![name.map(LockName::hash), id, secs];
+    read(&session.connection, &with_lease_end(ROWS), params, |row| lock_row(row))
 }
 
 /// Of the newest lease of a slot: epoch, owner, and the seconds that are left of it, unless it was
@@ -148,7 +128,9 @@ fn lease_of(
     slot: u32,
 ) -> Result<Option<Lease>, LedgerError> {
     let params = params![name.hash(), boot.id, boot.secs, slot];
-    let leases = read(tx, LEASE, params, |row| Ok((row.cell(0)?, row.cell(1)?, row.cell(2)?)))?;
+    let leases = read(tx, &with_lease_end(LEASE), params, |row| {
+        Ok((row.cell(0)?, row.cell(1)?, row.cell(2)?))
+    })?;
     Ok(leases.into_iter().next())
 }
 
@@ -159,9 +141,10 @@ fn claim(
     slot: u32,
 ) -> Result<Option<i64>, LedgerError> {
     let LockRequest { name, owner, lease, holder, .. } = request;
+    let clocks = Arc::clone(&session.clocks);
     session.write(|tx, now| {
         // After the wait for the write lock.
-        let boot = BootTime::now()?;
+        let boot = clocks.boot()?;
         let last = match lease_of(tx, &boot, name, slot)? {
             Some((_, _, Some(left))) if left > 0.0 => return Ok(None),
             Some((epoch, ..)) => epoch,
@@ -200,8 +183,9 @@ fn renew(
     lease: Duration,
 ) -> Result<bool, LedgerError> {
     let LockClaim { name, slot, epoch, owner } = claim;
+    let clocks = Arc::clone(&session.clocks);
     session.write(|tx, now| {
-        let boot = BootTime::now()?;
+        let boot = clocks.boot()?;
         let (lease_ms, until) = (millis(lease), boot.secs + lease.as_secs_f64());
         let params =
             params![name.hash(), slot, epoch, owner.bytes(), lease_ms, now, until, boot.id];
@@ -209,9 +193,14 @@ fn renew(
     })
 }
 
-fn steal(tx: &Connection, now: f64, theft: &LockTheft<'_>) -> Result<Option<i64>, LedgerError> {
+fn steal(
+    tx: &Connection,
+    now: f64,
+    boot: &BootTime,
+    theft: &LockTheft<'_>,
+) -> Result<Option<i64>, LedgerError> {
     let LockTheft { name, slot, force, value, note } = *theft;
-    let Some((last, owner, left)) = lease_of(tx, &BootTime::now()?, name, slot)? else {
+    let Some((last, owner, left)) = lease_of(tx, boot, name, slot)? else {
         return Ok(None);
     };
     if owner.as_deref() == Some(value.bytes()) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::{attempts, copies, first, read, schema_version};
+use super::{BootTime, attempts, copies, first, read, schema_version};
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     Attempt, AttemptEnd, Entry, LedgerError, Recorded, SCHEMA_VERSION, ToRecord, recorded_secs,
@@ -17,6 +17,7 @@ use crate::text;
 pub(super) fn record(
     tx: &Connection,
     now: f64,
+    boot: &BootTime,
     one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {
     let ToRecord { entry, attempt, destinations, terms } = *one;
@@ -37,7 +38,7 @@ pub(super) fn record(
         is_new: known.is_none(),
         collision,
         attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
-        copies: copies::claim(tx, now, message, destinations, attempt, terms)?,
+        copies: copies::claim(tx, boot, message, destinations, attempt, terms)?,
     })
 }
 

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use rusqlite::params;
 use rusqlite::types::Null;
 
-use super::verify::COPY;
-use super::{SqliteLedger, copies, first, read};
+use super::{SqliteLedger, copies, first, read, verify};
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
 use crate::receipt::Receipt;
 
@@ -26,7 +25,7 @@ ORDER BY c.account, c.id LIMIT ?5";
 const LEAVE: &str = "
 UPDATE onedrop_copy SET placed_at = coalesce(placed_at, ?11),
     placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
-    leased_until = NULL, in_doubt = 0, found_by_look = 0, by_sender = 1, settled_at = ?11,
+    leased_until = NULL, lease_boot = NULL, in_doubt = 0, found_by_look = 0, by_sender = 1, settled_at = ?11,
     uid_validity = ?5, uid = ?6, file_name = ?7
 WHERE id = ?1 AND value = ?2 AND epoch = ?3
   AND ((placed_at IS NOT NULL) = ?4
@@ -48,10 +47,12 @@ impl Settling for SqliteLedger {
         let account = after.map(|last| &last.destination.account);
         let copy = after.map(|last| last.copy);
         self.call(until, |session| {
-            let now = rows::secs((session.clock)());
-            let params = params![watch.as_secs_f64(), Null, account, copy, limit, now];
-            let sql = format!("{COPY}{COPIES}");
-            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
+            let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
+            let watch = watch.as_secs_f64();
+            let params = params![watch, Null, account, copy, limit, now, boot.secs, boot.id];
+            read(&session.connection, &verify::copies(COPIES), params, |row| {
+                rows::copy_on_record(row)
+            })
         })
     }
 

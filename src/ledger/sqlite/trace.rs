@@ -4,7 +4,8 @@ use std::time::{Instant, UNIX_EPOCH};
 
 use rusqlite::{Connection, Params, params};
 
-use super::{SqliteLedger, read};
+use super::copies::copys_lease_end;
+use super::{BootTime, SqliteLedger, read};
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
@@ -20,7 +21,9 @@ impl Records for SqliteLedger {
     ) -> Result<Vec<Trace>, LedgerError> {
         match filter.name {
             Some("") => Ok(Vec::new()),
-            _ => self.call(until, |session| trace(&session.connection, filter, limit)),
+            _ => self.call(until, |session| {
+                trace(&session.connection, &session.clocks.boot()?, filter, limit)
+            }),
         }
     }
 }
@@ -56,10 +59,13 @@ const PARTS: &str = "
 SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part
 WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY message_id, position";
 
+/// ?2 is the time of the boot whose id is ?3.
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       coalesce(leased_until > unixepoch('subsec'), 0), in_doubt, uid_validity, uid, file_name,
-       {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
+       coalesce({lease_end} > ?2, 0), in_doubt, uid_validity, uid, file_name,
+       {placed_at}, epoch, owner,
+       strftime('%Y-%m-%dT%H:%M:%SZ', unixepoch('subsec') - ?2 + {lease_end}, 'unixepoch'),
+       nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL), {due_at}, by_sender
 FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY id";
@@ -88,6 +94,7 @@ const CLOCK_STEP_SECS: i64 = 3600;
 
 fn trace(
     connection: &Connection,
+    boot: &BootTime,
     filter: &TraceFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
@@ -104,7 +111,9 @@ fn trace(
     let ids = serde_json::json!(ids).to_string();
     read(connection, ADDRESSES, [&of], |row| found.address(row))?;
     read(connection, PARTS, [&of], |row| found.part(row))?;
-    read(connection, &with_times(COPIES), [&of], |row| found.copy(row))?;
+    let sql = COPIES.replace("{lease_end}", &copys_lease_end("", "?2", "?3"));
+    let copies = params![of, boot.secs, boot.id];
+    read(connection, &with_times(&sql), copies, |row| found.copy(row))?;
     let sql = with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED);
     let wanted = params![first, last, name, lower, since, sender, subject, failed, of, ids];
     read(connection, &sql, wanted, |row| found.attempt(row))?;
@@ -153,7 +162,7 @@ fn messages(
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
 fn with_times(sql: &str) -> String {
-    let columns = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
+    let columns = ["recorded_at", "date", "placed_at", "started_at", "due_at"];
     columns.iter().fold(sql.replace("{overdue}", &OVERDUE.as_secs().to_string()), |sql, column| {
         let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");
         sql.replace(&format!("{{{column}}}"), &text)

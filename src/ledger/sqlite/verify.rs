@@ -4,15 +4,16 @@ use std::time::Instant;
 
 use rusqlite::params;
 
+use super::copies::copys_lease_end;
 use super::{SqliteLedger, first, read};
 use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window, rows};
 use crate::receipt::Receipt;
 
-/// Of one row; ?6 is the time.
-pub(super) const COPY: &str = "
+/// Of one row; ?6 is the time, ?7 that of the boot whose id is ?8.
+const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,
        c.account, c.mailbox, c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
-       coalesce(c.leased_until > ?6, 0), c.leased_until IS NOT NULL, c.in_doubt,
+       coalesce({lease_end} > ?7, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
        k.why, CAST(c.due_at AS INTEGER), c.due_at <= ?6, c.by_sender, c.found_by_look
@@ -20,7 +21,8 @@ FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 
 const COPIES: &str = "
-WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL OR c.placed_at IS NULL AND c.leased_until >= ?1
+WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL
+       OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1
        OR c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL)
   AND (?2 IS NULL OR c.account = ?2) AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
@@ -30,6 +32,12 @@ const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = ?10, uid_validity = ?3, uid = ?4, file_name = ?5
 WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
   AND uid_validity IS ?6 AND uid IS ?7 AND file_name IS ?8";
+
+/// The query for copies that meet the condition.
+pub(super) fn copies(condition: &str) -> String {
+    let lease_end = copys_lease_end("c.", "?7", "?8");
+    format!("{COPY}{condition}").replace("{lease_end}", &lease_end)
+}
 
 impl Audit for SqliteLedger {
     fn copies_to_verify(
@@ -42,10 +50,10 @@ impl Audit for SqliteLedger {
         let account = after.map(|last| &last.destination.account);
         let (since, copy) = (rows::secs(window.since), after.map(|last| last.copy));
         self.call(until, |session| {
-            let now = rows::secs((session.clock)());
-            let params = params![since, window.account, account, copy, limit, now];
-            let sql = format!("{COPY}{COPIES}");
-            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
+            let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
+            let params =
+                params![since, window.account, account, copy, limit, now, boot.secs, boot.id];
+            read(&session.connection, &copies(COPIES), params, |row| rows::copy_on_record(row))
         })
     }
 

@@ -56,7 +56,8 @@ CREATE TABLE onedrop_copy (
     owner         TEXT NOT NULL,             -- host:pid of the last lease
     lease_value   BLOB,                      -- random value of the attempt that has or had the lease
     lease_ms      INTEGER NOT NULL DEFAULT 0,
-    leased_until  REAL,
+    leased_until  REAL,                      -- seconds since the host's boot; null: given back or placed
+    lease_boot    TEXT,                      -- of which boot
     in_doubt      INTEGER NOT NULL,          -- a lease began; nothing proved that nothing was written
     prior_doubt   INTEGER NOT NULL,          -- in_doubt before the last lease
     placed_at     REAL,
