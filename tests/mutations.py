@@ -73,7 +73,7 @@ CLAIMS = [
     ),
     (
         "a first claim leaves no doubt",
-        COPIES, "?7, ?8, 1, 0, randomblob", "?7, ?8, 0, 0, randomblob",
+        COPIES, "?7, ?8, ?12, 1, 0, randomblob", "?7, ?8, ?12, 0, 0, randomblob",
     ),
     ("a second claim has no owner", COPIES, "in_doubt = 1, owner = ?5,", "in_doubt = 1,"),
     ("a second claim has no value", COPIES, "coalesce(?6, lease_value)", "lease_value"),
@@ -88,7 +88,7 @@ CLAIMS = [
         COPIES, "lease_ms, ?7) ELSE ?7", "lease_ms, ?7) ELSE lease_ms",
     ),
     ("a later claim makes no copy shared", COPIES, "shared = shared OR ?4", "shared = shared"),
-    ("a placed copy is claimed", COPIES, "WHERE placed_at IS NULL AND (", "WHERE ("),
+    ("a placed copy is claimed", COPIES, "WHERE placed_at IS NULL\n           AND (", "WHERE ("),
     (
         "every live lease is joined",
         COPIES, "AND (?10 OR lease_value", "AND (1 OR ?10 OR lease_value",
@@ -119,7 +119,7 @@ CLAIMS = [
     ("a receipt has no epoch", COPIES, "placed_epoch = ?8", "placed_epoch = 0 * ?8"),
     (
         "kept bytes stay after the receipt",
-        COPIES, "FROM onedrop_kept WHERE message_id = (", "FROM onedrop_kept WHERE 0 = (",
+        COPIES, "onedrop_kept AS k\n         WHERE message_id = (", "onedrop_kept AS k\n         WHERE 0 = (",
     ),
     (
         "the receipt of an own copy takes out kept bytes",

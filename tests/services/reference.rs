@@ -154,6 +154,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         LedgerError::Version { found: 0 },
         LedgerError::Unavailable(text()),
         LedgerError::Login(text()),
+        LedgerError::Clock(text()),
         LedgerError::Busy(text()),
         LedgerError::TookTooLong(text()),
         LedgerError::Refused(text()),
@@ -197,6 +198,7 @@ fn is_known(failure: &Failure) {
             | LedgerError::Version { .. }
             | LedgerError::Unavailable(_)
             | LedgerError::Login(_)
+            | LedgerError::Clock(_)
             | LedgerError::Busy(_)
             | LedgerError::TookTooLong(_)
             | LedgerError::Refused(_)
