@@ -197,7 +197,8 @@ pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerEr
 
 pub(super) fn release(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
     tx.execute(
-        "UPDATE onedrop_copy SET leased_until = NULL, lease_boot = NULL, in_doubt = prior_doubt
+        "UPDATE onedrop_copy
+         SET leased_until = NULL, lease_boot = NULL, in_doubt = prior_doubt
          WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
         params![claim.copy, claim.value.bytes(), claim.epoch],
     )?;

@@ -25,8 +25,8 @@ ORDER BY c.account, c.id LIMIT ?5";
 const LEAVE: &str = "
 UPDATE onedrop_copy SET placed_at = coalesce(placed_at, ?11),
     placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
-    leased_until = NULL, lease_boot = NULL, in_doubt = 0, found_by_look = 0, by_sender = 1, settled_at = ?11,
-    uid_validity = ?5, uid = ?6, file_name = ?7
+    leased_until = NULL, lease_boot = NULL, in_doubt = 0, found_by_look = 0, by_sender = 1,
+    settled_at = ?11, uid_validity = ?5, uid = ?6, file_name = ?7
 WHERE id = ?1 AND value = ?2 AND epoch = ?3
   AND ((placed_at IS NOT NULL) = ?4
        AND uid_validity IS ?8 AND uid IS ?9 AND file_name IS ?10
