@@ -175,8 +175,8 @@ fn store_receipt(
     let CopyFacts { nul_replaced, found_by_look } = facts;
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
-             in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6, found_by_look = ?7,
-             placed_epoch = ?8
+             in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
+             found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
         params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
     )?;
