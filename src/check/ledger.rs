@@ -1,13 +1,14 @@
 //! The ledger in `onedrop check`: it answers, has this program's schema, and two sessions exclude
 //! each other: A takes a lock, B finds it contended, A releases it, B gets it. A balancer that
-//! leads the two sessions to different servers fails this test. A ledger in a file is opened only
+//! leads the two sessions to different servers fails this test. The clock that leases count by is
+//! compared with this host's. A ledger in a file is opened only
 //! if the file exists, because opening would create it. The latest copies on record show whether
 //! other hosts write to another kind of store.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::unistd::{AccessFlags, access};
 
@@ -15,7 +16,7 @@ use super::CheckContext;
 use super::finding::{Finding, Severity};
 use crate::config::{LedgerUrl, StoreUrl};
 use crate::directory::Asked;
-use crate::ledger::{AnyLedger, LedgerError, SCHEMA_VERSION};
+use crate::ledger::{AnyLedger, CLOCKS_DIFFER_BY, LedgerError, SCHEMA_VERSION};
 use crate::service::{ONE, host_name};
 use crate::store::Receipt;
 
@@ -34,6 +35,7 @@ pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
     let mut findings = vec![of_version(&place, version)];
     if answers {
         findings.push(exclusion(check, &place));
+        findings.extend(clock(check));
         findings.extend(is_readable.then(|| written_otherwise(check)).flatten());
         findings.extend(check.loaded.config.directory.query.clone().map(|sql| query(check, sql)));
     }
@@ -78,6 +80,39 @@ fn exclusion(check: &CheckContext, place: &str) -> Finding {
             Finding::new(Severity::Error, "lock", format!("{place}: {unproven}: {why}"))
         }
     }
+}
+
+/// Whether leases can be counted, and by a clock that says what this host's does.
+fn clock(check: &CheckContext) -> Option<Finding> {
+    let asked = ask(check, |ledger, until| {
+        let before = SystemTime::now();
+        let said = ledger.clock(until)?;
+        Ok(said.map(|said| clocks_apart(before, said, SystemTime::now())))
+    });
+    let (severity, text) = match asked {
+        Ok(apart) => {
+            let (by, way) = apart?.filter(|(by, _)| *by > CLOCKS_DIFFER_BY)?;
+            let text = format!(
+                "the ledger's clock is {:.0} s {way} this host's: times on record and in \
+                 \"onedrop trace\" are the ledger's, those in logs and messages this host's, and \
+                 one of the two may be set right in the middle of a delivery; keep both by NTP",
+                by.as_secs_f64()
+            );
+            (Severity::Warning, text)
+        }
+        Err(error) => (Severity::Error, error.to_string()),
+    };
+    Some(Finding::new(severity, "clock", text))
+}
+
+/// By how much at least a clock that said `said` between these two times is before or behind.
+fn clocks_apart(
+    before: SystemTime,
+    said: SystemTime,
+    after: SystemTime,
+) -> Option<(Duration, &'static str)> {
+    let ahead = said.duration_since(after).ok().map(|by| (by, "ahead of"));
+    ahead.or_else(|| before.duration_since(said).ok().map(|by| (by, "behind")))
 }
 
 /// All hosts of a ledger must write by IMAP, or all into Maildirs: the two do not exclude each

@@ -333,6 +333,10 @@ impl Schema for MemoryLedger {
         self.call("migrate", || Ok(Vec::new()))
     }
 
+    fn clock(&self, _until: Instant) -> Result<Option<SystemTime>, LedgerError> {
+        self.call("clock", || Ok(Some(self.rows().time.wall_clock())))
+    }
+
     fn prove_exclusion(&self, name: &str, _until: Instant) -> Result<(), String> {
         let proof = self.call("prove_exclusion", || {
             let key = lock_key::advisory_key(&lock_key::name_hash(name));

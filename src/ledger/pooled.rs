@@ -285,6 +285,10 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
         self.call(until, Session::migrate)
     }
 
+    fn clock(&self, until: Instant) -> Result<Option<SystemTime>, LedgerError> {
+        self.call(until, Session::clock)
+    }
+
     fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String> {
         let open = || (self.open)(until);
         let mut first = open().map_err(|error| error.to_string())?;

@@ -228,7 +228,7 @@ pub trait Audit: Send + Sync {
     fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError>;
 }
 
-/// The ledger's own shape.
+/// The ledger's own shape, and what else `onedrop check` asks of it.
 pub trait Schema: Send + Sync {
     /// The schema version, 0 for none.
     fn schema_version(&self, until: Instant) -> Result<i64, LedgerError>;
@@ -236,6 +236,13 @@ pub trait Schema: Send + Sync {
     /// Brings the schema to [`SCHEMA_VERSION`](super::SCHEMA_VERSION) under a lock; returns the
     /// names of the migrations applied.
     fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError>;
+
+    /// What the clock of a server says, by which leases count and times are put on record; `None`
+    /// where this host's own clocks serve.
+    ///
+    /// # Errors
+    /// [`LedgerError::Clock`].
+    fn clock(&self, until: Instant) -> Result<Option<SystemTime>, LedgerError>;
 
     /// Proves that two connections exclude each other by the lock called `name`, as two deliveries
     /// of one message must.

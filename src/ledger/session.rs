@@ -108,6 +108,9 @@ pub trait Session: Send {
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError>;
 
+    /// As [`Schema::clock`](super::Schema::clock).
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError>;
+
     /// Takes the lock called `name` until [`leave`](Session::leave).
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
@@ -403,6 +403,10 @@ impl Session for SqliteSession {
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
         self.write(migrate::migrate)
+    }
+
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        self.clocks.boot().map(|_| None)
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {

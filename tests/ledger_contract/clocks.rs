@@ -103,6 +103,20 @@ pub fn a_host_whose_clock_differs_by_an_hour_is_not_believed(rig: &dyn Rig) {
     }
 }
 
+pub fn a_servers_clock_is_told_and_a_file_has_none(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let clock = || host.0.clock(soon()).expect("an answer");
+    let recorded = host.record(&mail("now"), &[]).recorded_at;
+    match clock() {
+        Some(now) => {
+            let since = now.duration_since(recorded - Duration::from_secs(1));
+            assert!(since.is_ok_and(|since| since < Duration::from_secs(60)), "{now:?}");
+            assert!(clock() >= Some(now));
+        }
+        None => assert!(!rig.steps_move_leases()),
+    }
+}
+
 /// The lease's length is the owner's, whatever others are configured with.
 pub fn another_lease_time_ends_no_lease_sooner_or_later(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
@@ -192,6 +206,7 @@ fn without_a_boots_id_nothing_is_leased_and_receipts_are_still_recorded() {
     let wanted = [inbox()];
     is_told(host.0.claim(message, &wanted, &attempt("mx2"), LEASE, soon()).err());
     is_told(host.0.copies_to_verify(&ALL, None, 10, soon()).err());
+    is_told(host.0.clock(soon()).err());
     is_told(host.0.trace(&TraceFilter::of("known@example.org"), 10, soon()).err());
     assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);
     rig.clocks().boot_id(Some("first")).expect("a time");

@@ -120,6 +120,7 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         ("is_proven", way_call(|way, ledger, until| ledger.is_proven(way, until).map(drop))),
         ("note_proof", way_call(|way, ledger, until| ledger.note_proof(way, true, "mx1", until))),
         ("schema_version", call(|_, ledger, until| ledger.schema_version(until).map(drop))),
+        ("clock", call(|_, ledger, until| ledger.clock(until).map(drop))),
         ("migrate", call(|_, ledger, until| ledger.migrate(until).map(drop))),
         (
             "prove_exclusion",

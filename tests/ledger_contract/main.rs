@@ -87,6 +87,7 @@ macro_rules! ledger_contract {
                     a_lease_ends_though_the_clock_was_set_back,
                     a_host_whose_clock_differs_by_an_hour_is_not_believed,
                     another_lease_time_ends_no_lease_sooner_or_later,
+                    a_servers_clock_is_told_and_a_file_has_none,
                 }
                 turns {
                     a_turn_excludes_others_until_it_is_dropped,

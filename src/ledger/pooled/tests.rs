@@ -115,6 +115,10 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
         if self.server.refuses_locks {
             return Err(LedgerError::Refused("not allowed".to_owned()));

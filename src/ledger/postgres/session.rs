@@ -5,7 +5,7 @@
 //! is lost, for example in a fail-over, unique keys still prevent a second row of a message or
 //! copy.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::types::Type;
 
@@ -25,6 +25,8 @@ use crate::text;
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
+
+const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
 
 /// Locks rows in the same order as claims.
 const RELEASE: &str = r#"
@@ -218,6 +220,14 @@ impl Session for Connection {
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
         schema::migrate(self)
+    }
+
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        let rows = self.query(Statement::new(CLOCK))?;
+        let secs = rows.first().map(|row| row.cell::<f64>(0)).transpose()?;
+        Ok(secs.and_then(|secs| {
+            UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)
+        }))
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
