@@ -1,9 +1,9 @@
 //! The ledger in `onedrop check`: it answers, has this program's schema, and two sessions exclude
 //! each other: A takes a lock, B finds it contended, A releases it, B gets it. A balancer that
 //! leads the two sessions to different servers fails this test. The clock that leases count by is
-//! compared with this host's. A ledger in a file is opened only
-//! if the file exists, because opening would create it. The latest copies on record show whether
-//! other hosts write to another kind of store.
+//! compared with this host's. A ledger in a file is opened only if the file exists, because opening
+//! would create it. The latest copies on record show whether other hosts write to another kind of
+//! store.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

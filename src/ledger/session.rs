@@ -6,7 +6,7 @@
 //! A call means what the port's of the same name means. One that fails with `Contended`, or that is
 //! refused as a statement, leaves the session usable.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,

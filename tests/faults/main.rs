@@ -1,6 +1,7 @@
 //! Kills, frozen processes, failing disks, several hosts and load. Each test starts many processes,
 //! so that nextest counts it for two (`.config/nextest.toml`).
 
+mod clocks;
 mod disk;
 mod durability;
 mod host;

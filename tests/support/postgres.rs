@@ -36,6 +36,15 @@ impl Postgres {
 
     /// `settings`: further lines for postgresql.conf.
     pub fn start_with(settings: &str) -> Self {
+        Self::begin(settings, |_| ())
+    }
+
+    /// A server whose command is changed before it is run.
+    pub fn start_by(change: impl FnOnce(&mut Command)) -> Self {
+        Self::begin("", change)
+    }
+
+    fn begin(settings: &str, change: impl FnOnce(&mut Command)) -> Self {
         let root = TempRoot::new();
         let sockets = root.dir_for("s", USER, 0o755);
         let port = free_port();
@@ -53,16 +62,21 @@ impl Postgres {
             sockets.display()
         )
         .expect("postgresql.conf");
-        let server = Self::launch(&root, &data);
+        let server = Self::launch_by(&root, &data, change);
         Self { server, root, port }
     }
 
     fn launch(root: &TempRoot, data: &Path) -> Server {
+        Self::launch_by(root, data, |_| ())
+    }
+
+    fn launch_by(root: &TempRoot, data: &Path, change: impl FnOnce(&mut Command)) -> Server {
         let log_path = root.join("postgres.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
         let mut command = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
         command.arg("-D").arg(data).current_dir("/").stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
+        change(&mut command);
         // SIGQUIT is Postgres' immediate shutdown: what a crash leaves is what the next start
         // recovers from.
         let mut server = Server::start("postgres", command, Signal::SIGQUIT, &log_path);
