@@ -330,6 +330,37 @@ fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
     assert!(!left.status.success(), "{}", String::from_utf8_lossy(&left.stdout));
     let holder = machine.try_run(&format!("{onedrop} lock holder jobs/slow")).expect("nsenter");
     assert_eq!(holder.status.code(), Some(1), "it was not given back");
+    copies_are_leased_within_the_units_confinement(&machine);
+}
+
+/// Leases in a ledger of SQLite count by the boot, so the unit must let its id be read.
+#[track_caller]
+fn copies_are_leased_within_the_units_confinement(machine: &Machine) {
+    let files = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
+    machine.run(
+        "rm /etc/onedrop/conf.d/jobs.toml
+         systemctl start onedrop-lmtp.socket
+         postconf virtual_transport=lmtp:unix:/run/onedrop/lmtp.sock && postfix reload",
+    );
+    send(machine, "within-the-unit", files, 2);
+    machine.run(
+        "mkdir -p /etc/systemd/system/onedrop-lmtp.service.d
+         printf '[Service]\\nInaccessiblePaths=/proc/sys/kernel/random/boot_id\\n' \
+         >/etc/systemd/system/onedrop-lmtp.service.d/dark.conf
+         systemctl daemon-reload && systemctl restart onedrop-lmtp.service",
+    );
+    let told = way_of(machine, "scuba", "dark");
+    let expected = " status=deferred (host mx.mail.axial.net[/run/onedrop/lmtp.sock] said: 451 \
+                    4.3.5 ledger: cannot tell which leases live: \
+                    /proc/sys/kernel/random/boot_id, the id of the boot, cannot be read: ";
+    assert!(told.contains(expected), "{told}");
+    machine.run(
+        "rm -r /etc/systemd/system/onedrop-lmtp.service.d
+         systemctl daemon-reload && systemctl restart onedrop-lmtp.service && postqueue -f",
+    );
+    assert!(machine.soon(&format!("grep -qx 'Subject: dark' {files}")), "{}", log(machine));
+    let there = machine.run(&format!("ls {files} | wc -l"));
+    assert_eq!(there.trim(), "3", "{}", log(machine));
 }
 
 #[test]
