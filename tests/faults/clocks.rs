@@ -131,18 +131,15 @@ fn a_clock_that_steps_in_mid_delivery_leaves_one_copy_where_both_are_answered() 
                 let other = world.deliver(&second, &to);
                 proxy.release();
                 let late = late.wait_with_output().expect("its end");
-                match engine {
-                    // The lease is over by the server's clock. Whoever is second takes its copy
-                    // out again.
-                    OnPostgres => {
-                        ends(&other, 0, "stored ");
-                        ends(&late, 75, "4.3.0 ");
-                    }
-                    // No step moves the clock of the boot.
-                    OnSqlite => {
-                        ends(&other, 75, "4.3.0 another delivery ");
-                        ends(&late, 0, "stored ");
-                    }
+                if engine == OnPostgres && step > 0 {
+                    // The lease is over by the server's clock. Whoever is second takes its copy out
+                    // again.
+                    ends(&other, 0, "stored ");
+                    ends(&late, 75, "4.3.0 ");
+                } else {
+                    // No step moves the clock of the boot, and one back ends no lease.
+                    ends(&other, 75, "4.3.0 another delivery ");
+                    ends(&late, 0, "stored ");
                 }
                 ends(&world.deliver(&second, &to), 0, "already there ");
                 assert_eq!(world.copies(&to), 1, "{to}");

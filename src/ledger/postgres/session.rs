@@ -225,9 +225,7 @@ impl Session for Connection {
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
         let rows = self.query(Statement::new(CLOCK))?;
         let secs = rows.first().map(|row| row.cell::<f64>(0)).transpose()?;
-        Ok(secs.and_then(|secs| {
-            UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)
-        }))
+        Ok(secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)))
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
