@@ -340,7 +340,7 @@ fn copies_are_leased_within_the_units_confinement(machine: &Machine) {
     machine.run(
         "rm /etc/onedrop/conf.d/jobs.toml
          systemctl start onedrop-lmtp.socket
-         postconf virtual_transport=lmtp:unix:/run/onedrop/lmtp.sock && postfix reload",
+         postconf virtual_transport=onedrop-lmtp:unix:/run/onedrop/lmtp.sock && postfix reload",
     );
     send(machine, "within-the-unit", files, 2);
     machine.run(
