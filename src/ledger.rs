@@ -1,7 +1,7 @@
 //! The ledger: the SQL record of messages, their copies and every attempt to deliver them, and the
 //! locks and leases that keep two deliveries from writing the same copy. Here stand the values that
-//! its [`port`] speaks in. Adapters: `postgres` and `sqlite`, each the sessions of one engine
-//! behind `pooled`, and `memory`; all run the ledger's contract suite.
+//! its [`port`] speaks in. Adapters: `postgres`, `mariadb` and `sqlite`, each the sessions of one
+//! engine behind `pooled`, and `memory`; all run the ledger's contract suite.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -13,6 +13,8 @@ use crate::receipt::Receipt;
 
 mod jobs;
 mod locks;
+#[cfg(feature = "mariadb")]
+pub mod mariadb;
 pub mod memory;
 mod on_record;
 mod pooled;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use onedrop::cli;
 use onedrop::config::{LedgerUrl, Loaded, StoreUrl};
 use onedrop::exit;
+#[cfg(feature = "mariadb")]
+use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, LedgerError};
@@ -28,6 +30,17 @@ fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerE
             let (ca_file, prepare) = (ledger.ca_file.clone(), ledger.prepare);
             let settings = PostgresSettings { url, password, ca_file, prepare };
             Ok(Arc::new(PostgresLedger::new(settings, limits)?))
+        }
+        #[cfg(feature = "mariadb")]
+        LedgerUrl::Mysql { url } => {
+            let password = loaded.ledger_password().cloned();
+            let ca_file = loaded.config.ledger.ca_file.clone();
+            let settings = MariadbSettings { url, password, ca_file };
+            Ok(Arc::new(MariadbLedger::new(settings, limits)?))
+        }
+        #[cfg(not(feature = "mariadb"))]
+        LedgerUrl::Mysql { .. } => {
+            Err(LedgerError::Refused("mysql:// is not built into this program".to_owned()))
         }
     }
 }

@@ -117,6 +117,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
             let settings = PostgresSettings { url, password: None, ca_file: None, prepare: false };
             Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
         }
+        LedgerUrl::Mysql { .. } => unreachable!("no bench of phases has this ledger"),
     };
     ledger.schema_version(deadline.end()).expect("a ledger");
     watch.passed("ledger: open (and the version)", ());

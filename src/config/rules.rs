@@ -249,7 +249,7 @@ fn relative_paths(config: &Config, reading: &mut Reading) {
     let (ledger, store) = (&config.ledger, &config.store);
     let database = match &ledger.url {
         LedgerUrl::Sqlite { path } => Some(path),
-        LedgerUrl::Postgres { .. } => None,
+        LedgerUrl::Postgres { .. } | LedgerUrl::Mysql { .. } => None,
     };
     let root = match &store.url {
         StoreUrl::Maildir { root } => Some(root),

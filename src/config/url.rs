@@ -11,6 +11,7 @@ use std::str::FromStr;
 use super::problem::{ensure, no_control_characters};
 use super::suggest::closest;
 use crate::directory::FolderTemplate;
+use crate::net::mysql_url::MysqlUrl;
 use crate::net::postgres_url::PostgresUrl;
 use crate::net::tls::Tls;
 
@@ -19,6 +20,8 @@ use crate::net::tls::Tls;
 pub enum LedgerUrl {
     /// `postgres://` or `postgresql://`; without a password.
     Postgres { url: PostgresUrl },
+    /// `mysql://` or `mariadb://`; without a password.
+    Mysql { url: MysqlUrl },
     /// `sqlite:///absolute` or `sqlite:relative` to the working folder.
     Sqlite { path: PathBuf },
 }
@@ -33,8 +36,10 @@ pub enum StoreUrl {
     Imap { host: String, port: u16, tls: Tls },
 }
 
-const LEDGER_SCHEMES: &[&str] = &["postgres", "postgresql", "sqlite"];
-const LEDGER_FORMS: &str = "postgres://HOST/DATABASE or sqlite:///PATH";
+const LEDGER_SCHEMES: &[&str] = &["postgres", "postgresql", "mysql", "mariadb", "sqlite"];
+const LEDGER_FORMS: &str = "postgres://HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlite:///PATH";
+const HAS_PASSWORD: &str = "must not hold a password (put it into a file and name that in \
+                            ledger.password_file)";
 const STORE_SCHEMES: &[&str] = &["maildir", "imap", "imaps"];
 const STORE_FORMS: &str = "maildir:///FOLDER, imap://HOST or imaps://HOST";
 const SLASHES: &str = "expected \"//\" after the scheme";
@@ -49,9 +54,7 @@ impl FromStr for LedgerUrl {
                 ensure(rest.starts_with("//"), SLASHES)?;
                 let url =
                     PostgresUrl::parse(url).map_err(|why| format!("cannot be used: {why}"))?;
-                let why = "must not hold a password (put it into a file and name that in \
-                           ledger.password_file)";
-                ensure(!url.has_password(), why)?;
+                ensure(!url.has_password(), HAS_PASSWORD)?;
                 Ok(Self::Postgres { url })
             }
             Some(("sqlite", rest)) => {
@@ -59,8 +62,13 @@ impl FromStr for LedgerUrl {
                 ensure(!rest.ends_with('/'), "names a folder, not the database's file")?;
                 Ok(Self::Sqlite { path })
             }
-            Some((scheme @ ("mysql" | "mariadb"), _)) => {
-                Err(format!("{scheme}:// is not built into this version (expected {LEDGER_FORMS})"))
+            Some((scheme @ ("mysql" | "mariadb"), rest)) => {
+                let is_built_in = cfg!(feature = "mariadb");
+                ensure(is_built_in, &format!("{scheme}:// is not built into this program"))?;
+                ensure(rest.starts_with("//"), SLASHES)?;
+                let url = MysqlUrl::parse(url).map_err(|why| format!("cannot be used: {why}"))?;
+                ensure(!url.has_password(), HAS_PASSWORD)?;
+                Ok(Self::Mysql { url })
             }
             _ => Err(unknown_scheme(url, LEDGER_SCHEMES, LEDGER_FORMS)),
         }
@@ -89,6 +97,7 @@ impl fmt::Display for LedgerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Postgres { url } => url.fmt(f),
+            Self::Mysql { url } => url.fmt(f),
             Self::Sqlite { path } => write_path(f, "sqlite", path),
         }
     }

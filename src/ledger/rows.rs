@@ -15,9 +15,37 @@ pub trait SqlRow {
 }
 
 /// A type that a column has in every engine.
-pub trait Cell: for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql {}
+pub trait Cell:
+    for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql + MariadbCell
+{
+}
 
-impl<T: for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql> Cell for T {}
+impl<T> Cell for T where
+    T: for<'r> postgres::types::FromSql<'r> + rusqlite::types::FromSql + MariadbCell
+{
+}
+
+#[cfg(feature = "mariadb")]
+pub use mysql_async::prelude::FromValue as MariadbCell;
+
+/// Any type, in a program without MariaDB.
+#[cfg(not(feature = "mariadb"))]
+pub trait MariadbCell {}
+
+#[cfg(not(feature = "mariadb"))]
+impl<T> MariadbCell for T {}
+
+#[cfg(feature = "mariadb")]
+impl SqlRow for mysql_async::Row {
+    fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError> {
+        let broken = |why: &str| LedgerError::Broken(format!("column {at}: {why}"));
+        match self.get_opt(at) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(_)) => Err(broken("another type than expected, or null")),
+            None => Err(broken("no such column")),
+        }
+    }
+}
 
 impl SqlRow for postgres::Row {
     fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError> {

@@ -28,27 +28,33 @@ pub enum Tls {
 /// Of several certificates those that cannot be used are left out; an error says in words that the
 /// file cannot be read, or that no certificate is left.
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
-    let certificates = match ca_file {
-        Some(file) => CertificateDer::pem_file_iter(file)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| format!("CA file {}: {error}", file.display()))?,
-        // What cannot be read of the system's certificates is not there.
-        None => rustls_native_certs::load_native_certs().certs,
-    };
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates);
-    if roots.is_empty() {
-        return Err(match ca_file {
-            Some(file) => format!("CA file {}: no certificate that can be used", file.display()),
-            None => "the system has no root certificates to verify the server with".to_owned(),
-        });
-    }
+    roots.add_parsable_certificates(authorities(ca_file)?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth())
+}
+
+/// The certificates of the authorities, as [`client_config`] has them: at least one.
+pub fn authorities(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, String> {
+    let mut certificates = match ca_file {
+        Some(file) => CertificateDer::pem_file_iter(file)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| format!("CA file {}: {error}", file.display()))?,
+        // What cannot be read of the system's certificates is not there.
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    certificates.retain(|one| RootCertStore::empty().add(one.clone()).is_ok());
+    if certificates.is_empty() {
+        return Err(match ca_file {
+            Some(file) => format!("CA file {}: no certificate that can be used", file.display()),
+            None => "the system has no root certificates to verify the server with".to_owned(),
+        });
+    }
+    Ok(certificates)
 }
 
 /// A connection in clear text, or TLS over it.

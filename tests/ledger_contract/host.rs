@@ -63,6 +63,11 @@ pub trait Rig: Sync {
     fn account_query(&self, address: &str, account: &str) -> String {
         format!("SELECT '{account}' WHERE $1 = '{address}'")
     }
+
+    /// SQL that joins texts.
+    fn joined(&self, texts: &[&str]) -> String {
+        texts.join(" || ")
+    }
 }
 
 /// A pool of so many connections.

@@ -46,7 +46,7 @@ use onedrop::store::{Receipt, Way};
 
 use host::*;
 use ports::{JOIN, LEASE, attempt, delivered, inbox, mail, mail_with_body, message, sent, soon};
-use rigs::{MemoryRig, PostgresRig, SqliteRig};
+use rigs::{MariadbRig, MemoryRig, PostgresRig, SqliteRig};
 
 macro_rules! ledger_contract {
     ($adapter:ident, $rig:expr) => {
@@ -244,3 +244,4 @@ ledger_contract!(on_sqlite, SqliteRig::new());
 ledger_contract!(on_postgres, PostgresRig::direct(false));
 ledger_contract!(on_postgres_with_prepared_statements, PostgresRig::direct(true));
 ledger_contract!(on_postgres_through_pgbouncer, PostgresRig::pooled());
+ledger_contract!(on_mariadb, MariadbRig::new());

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use nix::time::{ClockId, clock_gettime};
+use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
+use super::support::mariadb::Mariadb;
 use super::support::pgbouncer::PgBouncer;
 use super::support::postgres::Postgres;
 use super::support::proxy::{Proxy, Upstream};
@@ -267,6 +269,76 @@ impl Rig for PostgresRig {
 
     fn sql(&self, statements: &str) -> bool {
         self.postgres.psql(statements);
+        true
+    }
+}
+
+pub struct MariadbRig {
+    pub mariadb: Mariadb,
+}
+
+impl MariadbRig {
+    pub fn new() -> MariadbRig {
+        let rig = MariadbRig { mariadb: Mariadb::start() };
+        Host::of(&rig).migrate().expect("migrate");
+        rig
+    }
+
+    fn ledger_at(&self, url: &str, limits: Limits) -> Arc<dyn AnyLedger> {
+        let url = MysqlUrl::parse(url).expect("a URL");
+        let password = Some(self.mariadb.password().into());
+        let settings = MariadbSettings { url, password, ca_file: None };
+        Arc::new(MariadbLedger::new(settings, limits).expect("a ledger"))
+    }
+}
+
+impl Rig for MariadbRig {
+    fn ledger(&self) -> Arc<dyn AnyLedger> {
+        self.ledger_with(limits(20)).expect("a ledger")
+    }
+
+    fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
+        Some(self.ledger_at(&self.mariadb.url_socket(), limits))
+    }
+
+    fn expire_leases(&self) {
+        self.sql("UPDATE onedrop_copy SET leased_until = leased_until - INTERVAL 100 DAY");
+    }
+
+    fn expire_locks(&self) {
+        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - INTERVAL 100 DAY");
+    }
+
+    /// As on Postgres: what is on record is moved against the server's clock.
+    fn step_clock(&self, secs: i64) {
+        let by = format!("INTERVAL {secs} SECOND");
+        self.sql(&format!(
+            "UPDATE onedrop_copy
+             SET leased_until = leased_until - {by}, placed_at = placed_at - {by};
+             UPDATE onedrop_message SET recorded_at = recorded_at - {by}"
+        ));
+    }
+
+    fn lose_sessions(&self) -> bool {
+        self.sql("KILL HARD USER onedrop")
+    }
+
+    fn joined(&self, texts: &[&str]) -> String {
+        format!("CONCAT({})", texts.join(", "))
+    }
+
+    fn forget_schema(&self) -> bool {
+        self.sql(
+            "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
+                 onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
+                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_schema;
+             DROP VIEW onedrop_address, onedrop_part;
+             DROP PROCEDURE onedrop_assert_lock",
+        )
+    }
+
+    fn sql(&self, statements: &str) -> bool {
+        self.mariadb.sql(statements);
         true
     }
 }

@@ -82,19 +82,23 @@ pub fn a_query_is_asked_without_the_detail_and_may_look_at_it(rig: &dyn Rig) {
     let host = Host::of(rig);
     let asked =
         Asked { address: "doug@a.example".to_owned(), given: "doug+x@a.example".to_owned() };
+    let joined = |texts: &[&str]| format!("SELECT {}", rig.joined(texts));
     for (query, account) in [
-        ("SELECT $1", Some("doug@a.example")),
-        ("SELECT $2", Some("doug+x@a.example")),
+        ("SELECT $1".to_owned(), Some("doug@a.example")),
+        ("SELECT $2".to_owned(), Some("doug+x@a.example")),
         // In any order, as often as they like.
-        ("SELECT $2 || ' ' || $1", Some("doug+x@a.example doug@a.example")),
-        ("SELECT $1 || $1 || '$2'", Some("doug@a.exampledoug@a.example$2")),
-        ("SELECT 'detail' WHERE $2 LIKE '%+x@%' AND $1 = 'doug@a.example'", Some("detail")),
-        ("SELECT 'detail' WHERE $1 LIKE '%+x@%'", None),
+        (joined(&["$2", "' '", "$1"]), Some("doug+x@a.example doug@a.example")),
+        (joined(&["$1", "$1", "'$2'"]), Some("doug@a.exampledoug@a.example$2")),
+        (
+            "SELECT 'detail' WHERE $2 LIKE '%+x@%' AND $1 = 'doug@a.example'".to_owned(),
+            Some("detail"),
+        ),
+        ("SELECT 'detail' WHERE $1 LIKE '%+x@%'".to_owned(), None),
     ] {
-        let answer = host.account(query, &asked).expect(query);
+        let answer = host.account(&query, &asked).expect(&query);
         assert_eq!(answer.as_deref(), account, "{query}");
     }
-    let answer = host.account("SELECT $1 || $3", &asked);
+    let answer = host.account(&joined(&["$1", "$3"]), &asked);
     assert!(matches!(answer, Err(LedgerError::Refused(_))), "{answer:?}");
 }
 

@@ -1,5 +1,5 @@
-//! The test rig: real servers (Postgres, PgBouncer, Dovecot, Postfix) as children of the test
-//! process.
+//! The test rig: real servers (Postgres, PgBouncer, MariaDB, Dovecot, Postfix) as children of the
+//! test process.
 //!
 //! Promises: every server lives in its own folder under the system's temporary directory and on
 //! ports of its own, so tests may run in parallel; it ends on `Drop`, also when the test panics
@@ -18,6 +18,7 @@ pub mod journal;
 pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
+pub mod mariadb;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;

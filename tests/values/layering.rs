@@ -88,7 +88,8 @@ const LAYERS: [Layer; 8] = [
 ];
 
 /// Modules that know their port, the values and the tools, and nothing else.
-const ADAPTERS: [&str; 6] = [
+const ADAPTERS: [&str; 7] = [
+    "ledger::mariadb",
     "ledger::memory",
     "ledger::postgres",
     "ledger::sqlite",

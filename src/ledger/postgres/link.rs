@@ -1,7 +1,7 @@
 //! One connection with its private runtime, which runs only while a call waits.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, ready};
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use postgres::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
@@ -20,6 +19,7 @@ use super::errors::{no_answer_text, refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
 use crate::ledger::LedgerError;
+use crate::net::runtime::PrivateRuntime;
 
 /// A connection and its runtime.
 pub(super) struct Link {
@@ -33,17 +33,15 @@ pub(super) struct Link {
     stopped_waiting: Arc<AtomicBool>,
     /// Which of the target's hosts this is.
     host: usize,
-    pub runtime: Background,
+    pub runtime: PrivateRuntime,
 }
 
 impl Link {
     /// Connects to the first host that answers; each gets its share of the time.
     pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
-        let runtime =
-            Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
-                LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
-            })?;
-        let runtime = Background(Some(runtime));
+        let runtime = PrivateRuntime::new().map_err(|error| {
+            LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
+        })?;
         let (mut failures, mut refusals) = (Vec::new(), 0);
         for (at, host) in target.hosts.iter().enumerate() {
             let began = Instant::now();
@@ -129,26 +127,6 @@ impl Link {
                 tokio::task::yield_now().await;
             }
         });
-    }
-}
-
-/// A runtime that can be dropped while a name look-up hangs in a thread.
-pub(super) struct Background(Option<Runtime>);
-
-impl Background {
-    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
-        match &self.0 {
-            Some(runtime) => runtime.block_on(work),
-            None => unreachable!("taken by drop only"),
-        }
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

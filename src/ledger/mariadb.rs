@@ -1,0 +1,58 @@
+//! The ledger in MariaDB 10.6 or newer, shared by many hosts.
+//!
+//! Promise: the port's. Locks are rows of a table with 65,536 slots, locked without waiting: they
+//! end with the transaction, and so with the session, as advisory locks do on Postgres. GET_LOCK
+//! outlives a commit, and Galera grants it on each node for itself.
+//!
+//! Relies on READ COMMITTED, which each session sets, and on locking reads for what decides; on
+//! the server's clock for leases; on one server that takes writes and keeps a commit through a
+//! crash: each session asks for that when it begins, and refuses the rest. After a crash no
+//! transaction and no lock is left once the server has seen the connection close or
+//! `idle_transaction_timeout` has passed; committed leases run out.
+
+use std::sync::Arc;
+
+use super::pooled::Traits;
+use super::{LedgerError, PooledLedger};
+use crate::pool::Limits;
+
+mod account;
+mod attempts;
+mod connection;
+mod copies;
+mod errors;
+mod jobs;
+mod link;
+mod locks;
+mod proof;
+mod record;
+mod schema;
+mod session;
+mod settling;
+mod statement;
+mod target;
+mod trace;
+mod verify;
+
+pub use target::MariadbSettings;
+
+pub use crate::net::mysql_url::MysqlUrl;
+use connection::MariadbSession;
+use target::MariadbTarget;
+
+/// A ledger in MariaDB.
+pub type MariadbLedger = PooledLedger<MariadbSession>;
+
+impl MariadbLedger {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// What the settings name cannot be read; never with the URL or the password in it.
+    pub fn new(settings: MariadbSettings, limits: Limits) -> Result<MariadbLedger, LedgerError> {
+        let target = Arc::new(MariadbTarget::new(settings)?);
+        let open = Arc::new(move |until| MariadbSession::open(Arc::clone(&target), until));
+        // The server itself brings commits at the same time together.
+        let traits = Traits { commits_together: false, is_a_file: false };
+        Ok(PooledLedger::over(open, traits, limits))
+    }
+}

@@ -1,0 +1,568 @@
+//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed, or
+//! are due later. What is decided is decided here, on rows that a locking read holds until the
+//! transaction ends.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use mysql_async::Row;
+
+use super::attempts::{self, INDEXED, LONGEST};
+use super::connection::{MariadbSession, first, rows_at};
+use super::errors::is_duplicate;
+use super::statement::{Batch, Value, list, values};
+use crate::directory::Destination;
+use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::{
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LeaseTerms, LedgerError, RandomValue,
+    SessionTurn, ToConfirm,
+};
+use crate::receipt::Receipt;
+use crate::text;
+
+/// Bytes of a piece of a message: with two digits for each, a packet holds several, also where an
+/// administrator has made packets small.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// What decides about a claim.
+const COPY: &str = "
+c.id, c.value, c.epoch, c.prior_doubt, c.in_doubt, c.placed_at IS NOT NULL, c.uid_validity, c.uid,
+c.file_name, c.lease_value, COALESCE(c.leased_until > UTC_TIMESTAMP(6), 0),
+c.due_at IS NOT NULL AND EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id),
+c.account, c.mailbox, c.placed_epoch, c.message_id, c.shared";
+
+/// A copy's row, locked.
+#[derive(Clone)]
+struct LockedCopy {
+    id: i64,
+    value: RandomValue,
+    epoch: i64,
+    prior_doubt: bool,
+    in_doubt: bool,
+    receipt: Option<Receipt>,
+    lease_value: Option<Vec<u8>>,
+    is_live: bool,
+    /// Due, and its bytes are kept.
+    is_due: bool,
+    place: (Vec<u8>, Vec<u8>),
+    placed_epoch: i64,
+    message: i64,
+    shared: bool,
+}
+
+impl LockedCopy {
+    fn read(row: &Row) -> Result<LockedCopy, LedgerError> {
+        Ok(LockedCopy {
+            id: row.cell(0)?,
+            value: rows::random_value(row, 1)?,
+            epoch: row.cell(2)?,
+            prior_doubt: row.cell(3)?,
+            in_doubt: row.cell(4)?,
+            receipt: if row.cell(5)? { Some(rows::receipt(row, 6)?) } else { None },
+            lease_value: row.cell(9)?,
+            is_live: row.cell(10)?,
+            is_due: row.cell(11)?,
+            place: (row.cell(12)?, row.cell(13)?),
+            placed_epoch: row.cell(14)?,
+            message: row.cell(15)?,
+            shared: row.cell(16)?,
+        })
+    }
+}
+
+/// Reads and locks the copies of a message (`message` is SQL) at `destinations`, as far as they are
+/// on record.
+pub(super) fn lock(batch: &mut Batch, message: &str, destinations: &[Destination]) {
+    // One by one, in one order, so that two sessions cannot lock rows crosswise; the unique key
+    // finds each.
+    let mut order: Vec<&Destination> = destinations.iter().collect();
+    order.sort_by_key(|one| (&one.account, &one.mailbox));
+    order.dedup_by_key(|one| (&one.account, &one.mailbox));
+    let places: Vec<String> = order
+        .into_iter()
+        .map(|one| {
+            let place =
+                Batch::of("(?1, ?2)", values![one.account.as_bytes(), one.mailbox.as_bytes()]);
+            place.into_sql()
+        })
+        .collect();
+    let places = if places.is_empty() { "(NULL, NULL)".to_owned() } else { places.join(", ") };
+    batch.add(
+        &format!(
+            "SELECT {COPY} FROM onedrop_copy c FORCE INDEX (onedrop_copy_key)
+             WHERE c.message_id = {message} AND (c.account, c.mailbox) IN ({places}) FOR UPDATE"
+        ),
+        &[],
+    );
+}
+
+/// What is written of claims, and what they come to.
+pub(super) struct Claims {
+    pub statements: Batch,
+    states: Vec<ClaimState>,
+}
+
+enum ClaimState {
+    Known(CopyState),
+    /// A new row: its value, and whether it is in doubt.
+    New(RandomValue, bool),
+}
+
+/// Claims the copies in order, given the rows that are on record and locked; a mailbox that is
+/// named twice is leased once. `message` is SQL.
+pub(super) fn claim(
+    locked: &[Row],
+    message: &str,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<Claims, LedgerError> {
+    let locked: Vec<LockedCopy> = locked.iter().map(LockedCopy::read).collect::<Result<_, _>>()?;
+    let mut on_record: HashMap<_, _> =
+        locked.into_iter().map(|copy| (copy.place.clone(), copy)).collect();
+    let mut claims = Claims { statements: Batch::default(), states: Vec::new() };
+    let mut new: Vec<(&Destination, RandomValue)> = Vec::new();
+    for (at, destination) in destinations.iter().enumerate() {
+        let place = (destination.account.clone().into(), destination.mailbox.clone().into());
+        let again = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+        if let Some(copy) = on_record.get_mut(&place) {
+            let state = claim_known(&mut claims.statements, copy, destination, again, owner, terms);
+            claims.states.push(ClaimState::Known(state));
+        } else if let Some((_, value)) = new.iter().find(|one| one.0.is_same_mailbox(destination)) {
+            // Leased by this very call.
+            claims.states.push(match terms.join {
+                true => ClaimState::New(*value, true),
+                false => ClaimState::Known(CopyState::Busy),
+            });
+            if terms.join {
+                let sql = "UPDATE onedrop_copy SET prior_doubt = TRUE
+                           WHERE message_id = @onedrop_message AND value = ?1";
+                claims.statements.add(sql, values![value.bytes()]);
+            }
+        } else {
+            let value = RandomValue::default();
+            insert(&mut claims.statements, message, destination, owner, terms, value);
+            new.push((destination, value));
+            claims.states.push(ClaimState::New(value, false));
+        }
+    }
+    Ok(claims)
+}
+
+impl Claims {
+    /// Adds the question for the numbers of new rows; without new rows there is none.
+    pub fn ask_for_numbers(&mut self) -> bool {
+        let new = self.states.iter().filter_map(|state| match state {
+            ClaimState::New(value, _) => Some(value.bytes().to_vec()),
+            ClaimState::Known(_) => None,
+        });
+        let new: Vec<Vec<u8>> = new.collect();
+        if new.is_empty() {
+            return false;
+        }
+        let values = list(new.iter().map(|value| Value::from(value.as_slice())));
+        // Found by the key of the message, which the statements before have set.
+        self.statements.add(
+            &format!(
+                "SELECT value, id FROM onedrop_copy
+                 WHERE message_id = @onedrop_message AND value IN {values}"
+            ),
+            &[],
+        );
+        true
+    }
+
+    /// What they came to; `numbers` answers the question.
+    pub fn states(self, numbers: &[Row]) -> Result<Vec<CopyState>, LedgerError> {
+        let mut ids: HashMap<Vec<u8>, i64> = HashMap::new();
+        for row in numbers {
+            ids.insert(row.cell(0)?, row.cell(1)?);
+        }
+        let state = |state| match state {
+            ClaimState::Known(state) => Ok(state),
+            ClaimState::New(value, in_doubt) => {
+                let missing = || LedgerError::Broken("no copy that was recorded".to_owned());
+                let copy = *ids.get(value.bytes()).ok_or_else(missing)?;
+                Ok(CopyState::Claimed(Claim { copy, value, epoch: 1, in_doubt }))
+            }
+        };
+        self.states.into_iter().map(state).collect()
+    }
+}
+
+fn insert(
+    batch: &mut Batch,
+    message: &str,
+    destination: &Destination,
+    owner: &Attempt,
+    terms: LeaseTerms,
+    value: RandomValue,
+) {
+    let lease_ms = rows::millis(terms.lease);
+    batch.add(
+        &format!(
+            "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
+                 lease_value, lease_ms, leased_until, in_doubt, prior_doubt, value)
+             VALUES ({message}, ?1, ?2, ?3, 1, ?4, ?5, ?6, {LEASE_END}, TRUE, FALSE, ?7)"
+        ),
+        values![
+            destination.account.as_bytes(),
+            destination.mailbox.as_bytes(),
+            destination.shared,
+            name_of(owner),
+            owner.value.bytes(),
+            lease_ms,
+            value.bytes(),
+        ],
+    );
+}
+
+/// ?6 is the length of the lease in milliseconds.
+const LEASE_END: &str = "TIMESTAMPADD(MICROSECOND, 1000 * ?6, UTC_TIMESTAMP(6))";
+
+/// Leases a copy to `owner` if it is free, joins a live lease if the terms allow it, or finds the
+/// attempt's own lease (of a call whose answer was lost); otherwise returns the copy's state.
+fn claim_known(
+    batch: &mut Batch,
+    copy: &mut LockedCopy,
+    destination: &Destination,
+    again: bool,
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> CopyState {
+    if let Some(receipt) = &copy.receipt {
+        return CopyState::Placed(receipt.clone());
+    }
+    let is_own = !again && copy.lease_value.as_deref() == Some(owner.value.bytes());
+    if copy.is_due && !terms.due || copy.is_live && !terms.join && !is_own {
+        return CopyState::Busy;
+    }
+    let was_live = copy.is_live;
+    if !was_live {
+        copy.epoch += 1;
+    }
+    if !(is_own && was_live) {
+        copy.prior_doubt = copy.in_doubt;
+    }
+    copy.in_doubt = true;
+    copy.is_live = true;
+    if !again {
+        copy.lease_value = Some(owner.value.bytes().to_vec());
+    }
+    let lease_ms = rows::millis(terms.lease);
+    // The lease's length first: assignments see those before them.
+    batch.add(
+        &format!(
+            "UPDATE onedrop_copy SET epoch = ?1, prior_doubt = ?2, in_doubt = TRUE,
+                 owner = ?3, lease_value = ?4, shared = shared OR ?5,
+                 lease_ms = IF(?7, GREATEST(lease_ms, ?6), ?6),
+                 leased_until = IF(?7, GREATEST(leased_until, {LEASE_END}), {LEASE_END})
+             WHERE id = ?8"
+        ),
+        values![
+            copy.epoch,
+            copy.prior_doubt,
+            name_of(owner),
+            copy.lease_value.as_deref(),
+            destination.shared,
+            lease_ms,
+            was_live,
+            copy.id,
+        ],
+    );
+    CopyState::Claimed(Claim {
+        copy: copy.id,
+        value: copy.value,
+        epoch: copy.epoch,
+        in_doubt: copy.prior_doubt,
+    })
+}
+
+fn name_of(owner: &Attempt) -> String {
+    text::within(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned()
+}
+
+/// [`Session::claim`](crate::ledger::session::Session::claim): copies of a recorded message.
+pub(super) fn claim_again(
+    connection: &mut MariadbSession,
+    message: i64,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<Vec<CopyState>, LedgerError> {
+    // Whoever takes the message out waits, or has done it.
+    let mut batch = Batch::of(
+        "SELECT id FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
+        values![message],
+    );
+    batch.add("SET @onedrop_message = ?1", values![message]);
+    lock(&mut batch, &message.to_string(), destinations);
+    let locked = connection.begin(batch)?;
+    let mut claims = claim(rows_at(&locked, 2), &message.to_string(), destinations, owner, terms)?;
+    let before = claims.statements.count();
+    let asks = claims.ask_for_numbers();
+    let statements = std::mem::take(&mut claims.statements);
+    let answers = connection.commit(statements).map_err(contended_if_duplicate)?;
+    claims.states(if asks { rows_at(&answers, before) } else { &[] })
+}
+
+/// Another session has inserted the row in this moment.
+pub(super) fn contended_if_duplicate(error: LedgerError) -> LedgerError {
+    if is_duplicate(&error) { LedgerError::Contended } else { error }
+}
+
+/// What the row says once the copy's lock is held; reads the row as it is on record by now.
+pub(super) fn turn(claim: &Claim, found: &[Row]) -> Result<SessionTurn, LedgerError> {
+    let row = found.first().ok_or_else(|| no_copy(claim))?;
+    let copy = LockedCopy::read(row)?;
+    Ok(match copy {
+        LockedCopy { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
+        LockedCopy { epoch, .. } if epoch != claim.epoch => SessionTurn::EpochGone,
+        LockedCopy { prior_doubt, .. } => SessionTurn::Ours { in_doubt: prior_doubt },
+    })
+}
+
+/// The row that a claim names; `lock`: and locks it.
+pub(super) fn of_claim(batch: &mut Batch, claim: &Claim, lock: bool) {
+    let lock = if lock { "FOR UPDATE" } else { "" };
+    batch.add(
+        &format!("SELECT {COPY} FROM onedrop_copy c WHERE c.id = ?1 AND c.value = ?2 {lock}"),
+        values![claim.copy, claim.value.bytes()],
+    );
+}
+
+fn no_copy(claim: &Claim) -> LedgerError {
+    LedgerError::Broken(format!("no copy {}", claim.copy))
+}
+
+/// Puts a receipt on record in the open transaction, which `row` was read and locked in, and ends
+/// it: the first receipt wins, whatever its epoch.
+pub(super) fn confirm(
+    connection: &mut MariadbSession,
+    row: Option<&Row>,
+    one: &ToConfirm<'_>,
+) -> Result<Confirmed, LedgerError> {
+    let ToConfirm { claim, receipt, facts, end } = *one;
+    let copy = LockedCopy::read(row.ok_or_else(|| no_copy(&claim))?)?;
+    let mut batch = Batch::default();
+    match copy.receipt {
+        None => store_receipt(&mut batch, &copy, &claim, receipt, facts),
+        // Receipts without a name are equal only if no other claim can have been placed.
+        Some(by)
+            if by != *receipt
+                || *receipt == Receipt::Unnamed && copy.placed_epoch != claim.epoch =>
+        {
+            // A look that has read the row before this must not settle it.
+            batch.add(
+                "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
+                values![claim.copy],
+            );
+            connection.commit(batch)?;
+            return Ok(Confirmed::Superseded { by });
+        }
+        Some(_) => {}
+    }
+    if let Some((attempt, end)) = end {
+        attempts::end(&mut batch, attempt, end);
+    }
+    connection.commit(batch)?;
+    Ok(Confirmed::Recorded)
+}
+
+fn store_receipt(
+    batch: &mut Batch,
+    copy: &LockedCopy,
+    claim: &Claim,
+    receipt: &Receipt,
+    facts: CopyFacts,
+) {
+    let (validity, uid, name) = rows::columns(receipt);
+    batch.add(
+        "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
+             in_doubt = FALSE, uid_validity = ?2, uid = ?3, file_name = ?4, nul_replaced = ?5,
+             found_by_look = ?6, placed_epoch = ?7
+         WHERE id = ?1",
+        values![
+            claim.copy,
+            validity,
+            uid,
+            name,
+            facts.nul_replaced,
+            facts.found_by_look,
+            claim.epoch
+        ],
+    );
+    if copy.shared {
+        forget_kept(batch, &copy.message.to_string());
+    }
+}
+
+/// What is kept of a message goes once its last shared copy is placed. `message` is SQL.
+pub(super) fn forget_kept(batch: &mut Batch, message: &str) {
+    batch.add(
+        &format!(
+            "DELETE FROM onedrop_kept WHERE message_id = {message}
+             AND NOT EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = {message}
+                               AND c.shared AND c.placed_at IS NULL)"
+        ),
+        &[],
+    );
+}
+
+/// Gives back leases, in the order in which claims lock rows.
+pub(super) fn release(
+    connection: &mut MariadbSession,
+    claims: &[Claim],
+) -> Result<(), LedgerError> {
+    let mut order: Vec<&Claim> = claims.iter().collect();
+    order.sort_by_key(|claim| claim.copy);
+    let mut batch = Batch::default();
+    for claim in order {
+        batch.add(
+            "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
+             WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+            values![claim.copy, claim.value.bytes(), claim.epoch],
+        );
+    }
+    connection.write(batch).map(drop)
+}
+
+/// Locks the shared copies that are not placed, so that a receipt recorded at the same moment
+/// deletes the kept bytes.
+const UNPLACED: &str = "
+SELECT id FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL FOR UPDATE";
+
+const WHY: &str = "SELECT why FROM onedrop_kept WHERE message_id = ?1";
+
+pub(super) fn keep(
+    connection: &mut MariadbSession,
+    message: i64,
+    bytes: &[u8],
+    why: &str,
+) -> Result<bool, LedgerError> {
+    let why = text::within(why, LONGEST);
+    let mut batch = Batch::of(UNPLACED, values![message]);
+    batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
+    let answers = connection.begin(batch)?;
+    let (unplaced, known) = (rows_at(&answers, 0), first::<String>(rows_at(&answers, 1))?);
+    if known.is_some() {
+        let sql = "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1";
+        connection.commit(Batch::of(sql, values![message, &*why]))?;
+        return Ok(true);
+    }
+    if unplaced.is_empty() {
+        connection.rollback()?;
+        return Ok(false);
+    }
+    put_kept(connection, message, bytes, &why)?;
+    connection.commit(Batch::default()).map_err(contended_if_duplicate)?;
+    Ok(true)
+}
+
+const KEEP_PIECE: &str =
+    "INSERT INTO onedrop_kept_bytes (message_id, position, bytes) VALUES (?1, ?2, ?3)";
+
+/// Puts the bytes into the open transaction.
+fn put_kept(
+    connection: &mut MariadbSession,
+    message: i64,
+    bytes: &[u8],
+    why: &str,
+) -> Result<(), LedgerError> {
+    let sql = "INSERT INTO onedrop_kept (message_id, why, kept_at)
+               VALUES (?1, ?2, UTC_TIMESTAMP(6))";
+    connection.go_on(Batch::of(sql, values![message, why])).map_err(contended_if_duplicate)?;
+    put_pieces(connection, KEEP_PIECE, Some(message), bytes)
+}
+
+/// Puts `bytes` into the open transaction, a row for each piece: a packet, and so a value, may be
+/// shorter than a message. `sql` takes the message, the position and the piece.
+pub(super) fn put_pieces(
+    connection: &mut MariadbSession,
+    sql: &str,
+    message: Option<i64>,
+    bytes: &[u8],
+) -> Result<(), LedgerError> {
+    let pieces = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(PIECE_BYTES).collect() };
+    for (position, piece) in (0i64..).zip(pieces) {
+        connection.go_on(Batch::of(sql, values![message, position, piece]))?;
+    }
+    Ok(())
+}
+
+pub(super) fn kept(
+    connection: &mut MariadbSession,
+    message: i64,
+) -> Result<Option<String>, LedgerError> {
+    first(&connection.query(WHY, values![message])?)
+}
+
+/// The bytes that are kept, piece by piece: one answer need not hold them all.
+pub(super) fn kept_bytes(
+    connection: &mut MariadbSession,
+    message: i64,
+) -> Result<Option<Vec<u8>>, LedgerError> {
+    if kept(connection, message)?.is_none() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let sql = "SELECT bytes FROM onedrop_kept_bytes WHERE message_id = ?1 AND position = ?2";
+    for position in 0i64.. {
+        match first::<Vec<u8>>(&connection.query(sql, values![message, position])?)? {
+            Some(piece) => bytes.extend(piece),
+            None => break,
+        }
+    }
+    // They may have gone meanwhile, all at once.
+    Ok(kept(connection, message)?.map(|_| bytes))
+}
+
+/// Where the copy stands.
+const DUE: &str = "
+SELECT placed_at IS NOT NULL, uid_validity, uid, file_name,
+       TIMESTAMPDIFF(SECOND, '1970-01-01', due_at),
+       EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id), id
+FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
+
+pub(super) fn keep_until_due(
+    connection: &mut MariadbSession,
+    message: i64,
+    destination: &Destination,
+    (bytes, why): (&[u8], &str),
+    after: Duration,
+) -> Result<Due, LedgerError> {
+    let place = (destination.account.as_bytes(), destination.mailbox.as_bytes());
+    let why = text::within(why, LONGEST);
+    // Asked first, so that the bytes are sent only once.
+    if let Some(row) = connection.query(DUE, values![message, place.0, place.1])?.first()
+        && let Some(due) = rows::due(row)?
+    {
+        return Ok(due);
+    }
+    let after_ms = rows::millis(after).min(i64::MAX / 2000);
+    let mut batch = Batch::of(
+        "SELECT id FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
+        values![message],
+    );
+    batch.add(
+        "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
+             prior_doubt, value, due_at)
+         VALUES (?1, ?2, ?3, TRUE, 0, '', FALSE, FALSE, ?4,
+                 TIMESTAMPADD(MICROSECOND, 1000 * ?5, UTC_TIMESTAMP(6)))
+         ON DUPLICATE KEY UPDATE
+             shared = IF(placed_at IS NULL, TRUE, shared),
+             due_at = IF(placed_at IS NULL, COALESCE(due_at, VALUES(due_at)), due_at)",
+        values![message, place.0, place.1, RandomValue::default().bytes(), after_ms],
+    );
+    batch.add(UNPLACED, values![message]);
+    // A receipt recorded at the same moment must not delete it.
+    batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
+    let answers = connection.begin(batch)?;
+    let is_kept = !rows_at(&answers, 3).is_empty();
+    if !is_kept && !rows_at(&answers, 2).is_empty() {
+        put_kept(connection, message, bytes, &why)?;
+    }
+    let answers = connection.commit(Batch::of(DUE, values![message, place.0, place.1]))?;
+    let none = || LedgerError::Broken("no copy that was made due".to_owned());
+    rows_at(&answers, 0).first().map(rows::due).transpose()?.flatten().ok_or_else(none)
+}

@@ -1,0 +1,202 @@
+//! Messages with their facts. A record is two round trips: one takes the message's lock, reads what
+//! is on record and locks the copies; the other writes everything and commits.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::attempts::{self, INDEXED, LONGEST};
+use super::connection::{MariadbSession, first, rows_at};
+use super::copies::{self, contended_if_duplicate};
+use super::schema;
+use super::statement::{Batch, values};
+use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::{Attempt, AttemptEnd, LedgerError, Recorded, ToRecord, recorded_secs};
+use crate::lock_key::Hash;
+use crate::message::{Facts, Identity};
+use crate::text;
+
+/// Locks a slot without waiting (error 1205 where another session holds it).
+pub(super) fn lock_slot(batch: &mut Batch, hash: &Hash) {
+    let slot = i64::from(u16::from_be_bytes([hash[0], hash[1]]));
+    batch.add("SELECT n FROM onedrop_slot WHERE n = ?1 FOR UPDATE NOWAIT", values![slot]);
+}
+
+/// Seconds since 1970 by the server's clock.
+pub(super) const NOW: &str =
+    "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000";
+
+const FIND: &str = "
+SELECT id, TIMESTAMPDIFF(SECOND, '1970-01-01', recorded_at) FROM onedrop_message
+WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE";
+
+/// The message's row, once it is known or inserted.
+const MESSAGE: &str = "@onedrop_message";
+
+/// [`Ledger::record`](crate::ledger::Ledger::record).
+pub(super) fn record(
+    connection: &mut MariadbSession,
+    one: &ToRecord<'_>,
+) -> Result<Recorded, LedgerError> {
+    let ToRecord { entry, attempt, destinations, terms } = *one;
+    let identity = entry.identity;
+    let mut batch = Batch::default();
+    lock_slot(&mut batch, &identity.id_hash);
+    batch.add(FIND, values![&identity.id_hash, &identity.digest]);
+    batch.add(
+        "SELECT ?3 AND EXISTS (
+             SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)",
+        values![&identity.id_hash, &identity.digest, identity.message_id.is_some()],
+    );
+    batch.add(NOW, &[]);
+    let of_this = Batch::of(
+        "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
+        values![&identity.id_hash, &identity.digest],
+    );
+    copies::lock(&mut batch, &of_this.into_sql(), destinations);
+    let answers = schema::checked(connection, MariadbSession::begin, batch)?;
+    let known = match rows_at(&answers, 1).first() {
+        Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?)),
+        None => None,
+    };
+    let collision = first(rows_at(&answers, 2))? == Some(true);
+    let now: f64 = first(rows_at(&answers, 3))?.unwrap_or(0.0);
+    let locked = rows_at(&answers, 4);
+
+    let mut batch = Batch::default();
+    let recorded_at = match known {
+        Some((message, recorded_at)) => {
+            batch.add("SET @onedrop_message = ?1", values![message]);
+            recorded_at
+        }
+        None => {
+            let now = UNIX_EPOCH + Duration::try_from_secs_f64(now).unwrap_or_default();
+            let recorded_at = recorded_secs(entry.at, now);
+            insert_message(&mut batch, one, collision, recorded_at);
+            batch.add("SET @onedrop_message = LAST_INSERT_ID()", &[]);
+            recorded_at
+        }
+    };
+    let mut raw = entry.raw.filter(|_| known.is_none());
+    if let Some(bytes) = raw.take() {
+        // The message goes first, and its bytes by themselves.
+        let statements = std::mem::take(&mut batch);
+        connection.go_on(statements).map_err(contended_if_duplicate)?;
+        let sql = "INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
+                   VALUES (COALESCE(?1, @onedrop_message), ?2, ?3, UTC_TIMESTAMP())";
+        copies::put_pieces(connection, sql, None, bytes)?;
+    }
+    attempts::insert(&mut batch, MESSAGE, identity, attempt);
+    batch.add("SELECT @onedrop_message, LAST_INSERT_ID()", &[]);
+    let at = batch.count() - 1;
+    let mut claims = copies::claim(locked, MESSAGE, destinations, attempt, terms)?;
+    let asks = claims.ask_for_numbers();
+    batch.append(std::mem::take(&mut claims.statements));
+    let numbers = batch.count() - 1;
+    let answers = connection.commit(batch).map_err(contended_if_duplicate)?;
+    let missing = || LedgerError::Broken("a record without an answer".to_owned());
+    let row = rows_at(&answers, at).first().ok_or_else(missing)?;
+    Ok(Recorded {
+        message: row.cell(0)?,
+        recorded_at: rows::time(recorded_at),
+        is_new: known.is_none(),
+        collision,
+        attempt: row.cell(1)?,
+        copies: claims.states(if asks { rows_at(&answers, numbers) } else { &[] })?,
+    })
+}
+
+fn insert_message(batch: &mut Batch, one: &ToRecord<'_>, collision: bool, recorded_at: i64) {
+    let ToRecord { entry, attempt, .. } = *one;
+    let (identity, facts) = (entry.identity, entry.facts);
+    let message_id = identity.message_id.as_deref();
+    let within = |text: &Option<String>, longest| {
+        text.as_deref().map(|text| text::within(text, longest).into_owned())
+    };
+    let size_bytes = i64::try_from(entry.size_bytes).unwrap_or(i64::MAX);
+    batch.add(
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject,
+             date, in_reply_to, reference_ids, size_bytes, collision, nul_runs, addresses, parts,
+             recorded_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, TIMESTAMPADD(SECOND, ?7, '1970-01-01'), ?8, ?9, ?10, ?11,
+                 ?12, ?13, ?14, TIMESTAMPADD(SECOND, ?15, '1970-01-01'))",
+        values![
+            &identity.id_hash,
+            &identity.digest,
+            message_id,
+            message_id.map(|id| text::of_bytes(id, INDEXED)),
+            text::within(&attempt.sender, INDEXED),
+            within(&facts.subject, LONGEST),
+            facts.date.filter(|date| is_of_a_calendar(*date)),
+            within(&facts.in_reply_to, INDEXED),
+            within(&facts.references, LONGEST),
+            size_bytes,
+            collision,
+            entry.nul_runs,
+            addresses(facts),
+            parts(facts),
+            recorded_at,
+        ],
+    );
+}
+
+/// Whether the year is 1000 to 9999, as DATETIME has it.
+fn is_of_a_calendar(date: i64) -> bool {
+    (-30_610_224_000..=253_402_300_799).contains(&date)
+}
+
+fn addresses(facts: &Facts) -> String {
+    let within = |text: &Option<String>, longest| {
+        text.as_deref().map(|text| text::within(text, longest).into_owned())
+    };
+    let all = facts.addresses.iter();
+    let all: Vec<_> = all
+        .map(|one| (one.role, within(&one.name, LONGEST), within(&one.address, INDEXED)))
+        .collect();
+    serde_json::json!(all).to_string()
+}
+
+fn parts(facts: &Facts) -> String {
+    let all = facts.parts.iter().map(|one| {
+        let name = one.name.as_deref().map(|name| text::within(name, LONGEST).into_owned());
+        let size_bytes = i64::try_from(one.size_bytes).unwrap_or(i64::MAX);
+        let path = text::within(&one.path, INDEXED).into_owned();
+        (path, text::within(&one.content_type, LONGEST).into_owned(), name, size_bytes)
+    });
+    serde_json::json!(all.collect::<Vec<_>>()).to_string()
+}
+
+/// [`Ledger::finish`](crate::ledger::Ledger::finish).
+pub(super) fn finish(
+    connection: &mut MariadbSession,
+    identity: &Identity,
+    recorded: Option<(i64, &AttemptEnd)>,
+    others: &[(Attempt, AttemptEnd)],
+) -> Result<(), LedgerError> {
+    let mut batch = Batch::default();
+    if let Some((attempt, end)) = recorded {
+        attempts::end(&mut batch, attempt, end);
+    }
+    if !others.is_empty() {
+        // Its message is not taken out before the attempt is there.
+        batch.add("SET @onedrop_message = NULL", &[]);
+        batch.add(
+            "SELECT id INTO @onedrop_message FROM onedrop_message
+             WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE",
+            values![&identity.id_hash, &identity.digest],
+        );
+    }
+    for (attempt, end) in others {
+        attempts::insert_ended(&mut batch, MESSAGE, identity, attempt, end);
+    }
+    connection.write(batch).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_that_no_column_holds_is_left_out() {
+        assert!(is_of_a_calendar(0));
+        assert!(!is_of_a_calendar(i64::MAX) && !is_of_a_calendar(i64::MIN));
+    }
+}

@@ -1,0 +1,157 @@
+//! What a delivery asks of MariaDB. A turn is a transaction that holds a slot and no other row
+//! while the store works; the receipt and COMMIT end it. Without a turn no transaction is open
+//! meanwhile. A crash before a commit leaves nothing, a crash after it rows, and leases that run
+//! out. If a lock is lost, for example in a fail-over, unique keys still prevent a second row of a
+//! message or copy.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::connection::{MariadbSession, first, rows_at};
+use super::statement::Batch;
+use super::{copies, record, schema};
+use crate::directory::Destination;
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, LeaseTerms, LedgerError,
+    Session, SessionTurn, ToConfirm, ToRecord,
+};
+use crate::lock_key::{Hash, name_hash};
+use crate::message::Identity;
+
+impl Session for MariadbSession {
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        MariadbSession::renew(self, until)
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        MariadbSession::reopen(self, until)
+    }
+
+    fn commit(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        let mut committed = Committed::default();
+        for one in records {
+            let recorded = record::record(self, one);
+            if recorded.is_err() {
+                self.rollback_or_lose();
+            }
+            committed.recorded.push(recorded);
+        }
+        for one in receipts {
+            let confirmed = self.confirm(one);
+            if confirmed.is_err() {
+                self.rollback_or_lose();
+            }
+            committed.confirmed.push(confirmed);
+        }
+        Ok(committed)
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        let claimed = copies::claim_again(self, message, destinations, owner, terms);
+        if claimed.is_err() {
+            self.rollback_or_lose();
+        }
+        claimed
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        let mut batch = Batch::default();
+        record::lock_slot(&mut batch, copy_key);
+        // Sees what was committed before the lock was taken; no row is locked while the store
+        // works.
+        copies::of_claim(&mut batch, claim, false);
+        let answers = self.begin(batch)?;
+        let turn = copies::turn(claim, rows_at(&answers, 1));
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+            self.rollback_or_lose();
+        }
+        turn
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.rollback()
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        let kept = copies::keep(self, message, bytes, why);
+        if kept.is_err() {
+            self.rollback_or_lose();
+        }
+        kept
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        copies::kept(self, message)
+    }
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        let due = copies::keep_until_due(self, message, destination, kept, after);
+        if due.is_err() {
+            self.rollback_or_lose();
+        }
+        due
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        match claims.is_empty() {
+            true => Ok(()),
+            false => copies::release(self, claims),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        record::finish(self, identity, recorded, others)
+    }
+
+    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+        schema::version(self)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        schema::migrate(self)
+    }
+
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        let secs = first::<f64>(&self.query(record::NOW, &[])?)?;
+        Ok(secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)))
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        let mut batch = Batch::default();
+        record::lock_slot(&mut batch, &name_hash(name));
+        self.begin(batch).map(drop)
+    }
+}
+
+impl MariadbSession {
+    /// Puts a receipt on record, in the open turn or in a transaction of its own.
+    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        let mut batch = Batch::default();
+        copies::of_claim(&mut batch, &one.claim, true);
+        let answers = match self.is_in_transaction() {
+            true => self.go_on(batch)?,
+            false => self.begin(batch)?,
+        };
+        copies::confirm(self, rows_at(&answers, 0).first(), one)
+    }
+}

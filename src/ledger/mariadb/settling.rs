@@ -1,0 +1,120 @@
+//! The queries of `onedrop settle`.
+
+use std::time::{Duration, Instant};
+
+use super::MariadbLedger;
+use super::connection::{first, rows_at};
+use super::copies;
+use super::statement::{Batch, values};
+use super::verify::{COPY, PAGE};
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
+use crate::receipt::Receipt;
+
+/// A page for each of three reasons; the result is the first page of all.
+const COPIES: &str = "
+WITH wanted AS (
+    (SELECT c.account, c.id FROM onedrop_copy c
+     WHERE c.placed_at IS NULL AND c.due_at <= UTC_TIMESTAMP(6) AND {page})
+    UNION
+    (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND c.due_at IS NULL AND {page})
+    UNION
+    (SELECT c.account, c.id FROM onedrop_copy c
+     WHERE c.due_at IS NOT NULL
+       AND c.placed_at > TIMESTAMPADD(MICROSECOND, -1000 * ?1, UTC_TIMESTAMP(6))
+       AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
+)
+{copy}";
+
+/// Only if the row is as it was, or as a call before has made it.
+const IS_AS_IT_WAS: &str = "
+SELECT message_id, shared FROM onedrop_copy
+WHERE id = ?1 AND value = ?2 AND epoch = ?3
+  AND ((placed_at IS NOT NULL) = ?4
+       AND uid_validity <=> ?8 AND uid <=> ?9 AND file_name <=> ?10
+       OR by_sender AND uid_validity <=> ?5 AND uid <=> ?6 AND file_name <=> ?7)
+FOR UPDATE";
+
+/// Assignments see those before them.
+const LEAVE: &str = "
+UPDATE onedrop_copy SET placed_epoch = IF(placed_at IS NULL, epoch, placed_epoch),
+    placed_at = COALESCE(placed_at, UTC_TIMESTAMP(6)), leased_until = NULL, in_doubt = FALSE,
+    found_by_look = FALSE, by_sender = TRUE, settled_at = UTC_TIMESTAMP(6),
+    uid_validity = ?2, uid = ?3, file_name = ?4
+WHERE id = ?1";
+
+const NAMESAKE: &str = "
+SELECT EXISTS (SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+    WHERE m.id_hash = ?1 AND m.id <> ?2 AND c.account = ?3 AND c.mailbox = ?4)";
+
+impl Settling for MariadbLedger {
+    fn copies_to_settle(
+        &self,
+        watch: Duration,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
+        self.call(until, |connection| {
+            let values = values![
+                rows::millis(watch).min(i64::MAX / 2000),
+                None::<&[u8]>,
+                after.map(|last| last.destination.account.as_bytes()),
+                after.map(|last| last.copy),
+                limit,
+            ];
+            connection.query(&sql, values)?.iter().map(rows::copy_on_record).collect()
+        })
+    }
+
+    fn leave_to_sender(
+        &self,
+        claim: &Claim,
+        was: Option<&Receipt>,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
+        self.call(until, |connection| {
+            let values = values![
+                claim.copy,
+                claim.value.bytes(),
+                claim.epoch,
+                was.is_some(),
+                is.0,
+                is.1,
+                is.2,
+                old.0,
+                old.1,
+                old.2,
+            ];
+            let found = connection.begin(Batch::of(IS_AS_IT_WAS, values))?;
+            let Some(row) = rows_at(&found, 0).first() else {
+                connection.rollback()?;
+                return Ok(false);
+            };
+            let (message, is_shared): (i64, bool) = (row.cell(0)?, row.cell(1)?);
+            let mut batch = Batch::of(LEAVE, values![claim.copy, is.0, is.1, is.2]);
+            if is_shared {
+                copies::forget_kept(&mut batch, &message.to_string());
+            }
+            connection.commit(batch)?;
+            Ok(true)
+        })
+    }
+
+    fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError> {
+        let place = &copy.destination;
+        self.call(until, |connection| {
+            let values = values![
+                &copy.identity.id_hash,
+                copy.message,
+                place.account.as_bytes(),
+                place.mailbox.as_bytes(),
+            ];
+            Ok(first(&connection.query(NAMESAKE, values)?)? == Some(true))
+        })
+    }
+}

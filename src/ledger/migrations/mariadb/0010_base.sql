@@ -1,0 +1,255 @@
+-- The ledger: what came in, where its copies are, and who tried to deliver it.
+-- Times are UTC. Texts compare byte by byte, without padding. MariaDB commits each of these
+-- statements by itself, so that a migration that was cut short is run again from its start.
+CREATE TABLE IF NOT EXISTS onedrop_message (
+    id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    id_hash       BINARY(32) NOT NULL
+        COMMENT 'SHA-256 of the Message-ID, or the digest where there is none',
+    digest        BINARY(32) NOT NULL COMMENT 'SHA-256 over what the author wrote',
+    message_id    BLOB COMMENT 'raw bytes',
+    message_id_text TEXT,
+    sender        TEXT NOT NULL
+        COMMENT 'envelope sender of the first attempt, empty for the null sender',
+    subject       TEXT,
+    date          DATETIME COMMENT 'the Date field',
+    in_reply_to   TEXT,
+    reference_ids TEXT,
+    size_bytes    BIGINT NOT NULL,
+    collision     BOOLEAN NOT NULL DEFAULT FALSE
+        COMMENT 'when it was recorded, another message had this Message-ID and other content',
+    nul_runs      MEDIUMBLOB COMMENT 'where NUL bytes stand: runs of offset and length',
+    addresses     LONGTEXT NOT NULL COMMENT 'JSON: [[role, name, address], ...]',
+    parts         LONGTEXT NOT NULL COMMENT 'JSON: [[path, content type, name, bytes], ...]',
+    recorded_at   DATETIME NOT NULL,
+    UNIQUE KEY onedrop_message_key (id_hash, digest),
+    KEY onedrop_message_recorded_at (recorded_at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'messages, each once';
+
+CREATE OR REPLACE VIEW onedrop_address AS
+SELECT m.id AS message_id, a.position, a.role, a.name, a.address
+FROM onedrop_message m, JSON_TABLE(m.addresses, '$[*]' COLUMNS (
+    position FOR ORDINALITY,
+    role VARCHAR(16) PATH '$[0]', name TEXT PATH '$[1]', address TEXT PATH '$[2]')) a;
+
+CREATE OR REPLACE VIEW onedrop_part AS
+SELECT m.id AS message_id, p.position, p.path, p.content_type, p.name, p.size_bytes
+FROM onedrop_message m, JSON_TABLE(m.parts, '$[*]' COLUMNS (
+    position FOR ORDINALITY, path VARCHAR(1000) PATH '$[0]',
+    content_type TEXT PATH '$[1]', name TEXT PATH '$[2]', size_bytes BIGINT PATH '$[3]')) p;
+
+CREATE TABLE IF NOT EXISTS onedrop_raw (
+    message_id BIGINT NOT NULL,
+    position   INT NOT NULL,
+    bytes      MEDIUMBLOB NOT NULL,
+    kept_at    DATETIME NOT NULL,
+    PRIMARY KEY (message_id, position),
+    FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
+) ENGINE = InnoDB COMMENT = 'messages as received (ledger.keep_raw), in pieces by position';
+
+CREATE TABLE IF NOT EXISTS onedrop_copy (
+    id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    value         BINARY(16) NOT NULL COMMENT 'random: a claim names the row by it',
+    message_id    BIGINT NOT NULL,
+    account       VARBINARY(1000) NOT NULL,
+    mailbox       VARBINARY(1000) NOT NULL,
+    shared        BOOLEAN NOT NULL,
+    epoch         BIGINT NOT NULL COMMENT 'how often it was leased',
+    owner         VARCHAR(1000) NOT NULL COMMENT 'host:pid of the last lease',
+    lease_value   BINARY(16) COMMENT 'random value of the attempt that has or had the lease',
+    lease_ms      BIGINT NOT NULL DEFAULT 0,
+    leased_until  DATETIME(6),
+    in_doubt      BOOLEAN NOT NULL
+        COMMENT 'a lease began, and nothing proved that nothing was written',
+    prior_doubt   BOOLEAN NOT NULL COMMENT 'in_doubt before the last lease',
+    placed_at     DATETIME(6),
+    placed_epoch  BIGINT NOT NULL DEFAULT 0 COMMENT 'epoch of the claim that confirmed',
+    uid_validity  BIGINT,
+    uid           BIGINT,
+    file_name     VARCHAR(1000),
+    nul_replaced  BOOLEAN NOT NULL DEFAULT FALSE,
+    found_by_look BOOLEAN NOT NULL DEFAULT FALSE,
+    by_sender     BOOLEAN NOT NULL DEFAULT FALSE
+        COMMENT 'the receipt is that of the copy which the sender''s own mail program saved',
+    due_at        DATETIME(6) COMMENT 'from then on settle has it; stays when it is placed',
+    settled_at    DATETIME(6)
+        COMMENT 'when a look after the last lease found one copy at most',
+    UNIQUE KEY onedrop_copy_key (message_id, account, mailbox),
+    KEY onedrop_copy_account (account, message_id),
+    KEY onedrop_copy_due (due_at),
+    FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'copies: a message in a mailbox';
+
+CREATE TABLE IF NOT EXISTS onedrop_attempt (
+    id          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    message_id  BIGINT,
+    id_hash     BINARY(32) NOT NULL,
+    recipient   VARCHAR(1000) NOT NULL COMMENT 'in lower case',
+    sender      TEXT NOT NULL,
+    queue_id    VARCHAR(1000) NOT NULL,
+    host        TEXT NOT NULL,
+    pid         BIGINT NOT NULL,
+    started_at  DATETIME(6) NOT NULL,
+    duration_ms BIGINT COMMENT 'null: still running, or killed',
+    outcome     VARCHAR(16) COMMENT 'delivered, tempfail or permfail',
+    status      TEXT,
+    detail      TEXT,
+    KEY onedrop_attempt_message (message_id),
+    KEY onedrop_attempt_id_hash (id_hash),
+    KEY onedrop_attempt_queue_id (queue_id(64)),
+    KEY onedrop_attempt_recipient (recipient(128)),
+    FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'attempts to deliver';
+
+CREATE TABLE IF NOT EXISTS onedrop_kept (
+    message_id BIGINT NOT NULL PRIMARY KEY,
+    why        TEXT NOT NULL COMMENT 'what the mail store said at the last try',
+    kept_at    DATETIME(6) NOT NULL,
+    FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'messages whose shared copy (Sent) could not be placed; gone once it is';
+
+CREATE TABLE IF NOT EXISTS onedrop_kept_bytes (
+    message_id BIGINT NOT NULL,
+    position   INT NOT NULL,
+    bytes      MEDIUMBLOB NOT NULL,
+    PRIMARY KEY (message_id, position),
+    FOREIGN KEY (message_id) REFERENCES onedrop_kept (message_id) ON DELETE CASCADE
+) ENGINE = InnoDB COMMENT = 'the bytes of that copy, in pieces by position';
+
+CREATE TABLE IF NOT EXISTS onedrop_proof (
+    server     VARBINARY(1000) NOT NULL,
+    login_user VARBINARY(1000) NOT NULL,
+    way        VARBINARY(1000) NOT NULL
+        COMMENT 'how the account is named at login (store.login)',
+    host       TEXT NOT NULL COMMENT 'which host has seen it',
+    proven_at  DATETIME(6) NOT NULL,
+    PRIMARY KEY (server, login_user, way)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'mail servers seen to heed for whom a login acts; others get no mail';
+
+-- Whoever locks a row excludes others from a message or a turn, until the transaction ends.
+CREATE TABLE IF NOT EXISTS onedrop_slot (
+    n SMALLINT UNSIGNED NOT NULL PRIMARY KEY
+) ENGINE = InnoDB COMMENT = 'locks of messages and turns: 16 bits of the hash; never changed';
+
+INSERT INTO onedrop_slot (n)
+SELECT seq FROM seq_0_to_65535 WHERE NOT EXISTS (SELECT 1 FROM onedrop_slot);
+
+CREATE TABLE IF NOT EXISTS onedrop_lock (
+    name_hash   BINARY(32) NOT NULL COMMENT 'SHA-256 that names the lock',
+    slot        INT NOT NULL,
+    name        VARBINARY(1000) NOT NULL,
+    epoch       BIGINT NOT NULL
+        COMMENT 'how often the slot was claimed or stolen: a fencing token',
+    slots       INT NOT NULL DEFAULT 0 COMMENT 'of how many slots the holder wanted one',
+    host        TEXT NOT NULL DEFAULT '',
+    pid         BIGINT NOT NULL DEFAULT 0,
+    command     TEXT NOT NULL DEFAULT ''
+        COMMENT 'the program that runs under the lock, without its arguments',
+    note        TEXT NOT NULL DEFAULT ''
+        COMMENT 'what the holder said with --note, or why the lock was stolen',
+    acquired_at DATETIME(6) COMMENT 'when the slot was claimed or stolen',
+    PRIMARY KEY (name_hash, slot)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'named locks (onedrop with-lock); rows outlive their release: epochs only grow';
+
+-- A table of its own: renewals must not wait for a transaction that has asserted the lock.
+CREATE TABLE IF NOT EXISTS onedrop_lock_lease (
+    name_hash   BINARY(32) NOT NULL,
+    slot        INT NOT NULL,
+    epoch       BIGINT NOT NULL,
+    owner       BINARY(16) COMMENT 'random value of the claim, or of the steal',
+    lease_ms    BIGINT NOT NULL DEFAULT 0,
+    renewed_at  DATETIME(6),
+    lease_until DATETIME(6) COMMENT 'by this server''s clock; null: given back or stolen',
+    PRIMARY KEY (name_hash, slot)
+) ENGINE = InnoDB COMMENT = 'until when the newest epoch of a slot lasts';
+
+-- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
+-- others from claiming or stealing the slot until the transaction ends: call it in the transaction
+-- that does the work, and keep that short. Renewals do not wait for it. Where a transaction is
+-- REPEATABLE READ it must be the first statement, or the lease is judged by an old row.
+CREATE OR REPLACE PROCEDURE onedrop_assert_lock(
+    IN p_name VARCHAR(1000) CHARACTER SET utf8mb4, IN p_slot INT, IN p_epoch BIGINT,
+    IN p_owner VARCHAR(64) CHARACTER SET utf8mb4)
+    SQL SECURITY DEFINER
+    COMMENT 'fails (45000) unless this epoch of the lock is held'
+BEGIN
+    DECLARE v_hash BINARY(32)
+        DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
+                                  CAST(p_name AS BINARY)), 256));
+    DECLARE v_epoch, v_held BIGINT DEFAULT NULL;
+    SELECT epoch INTO v_epoch FROM onedrop_lock
+    WHERE name_hash = v_hash AND slot = p_slot LOCK IN SHARE MODE;
+    SELECT COUNT(*) INTO v_held FROM onedrop_lock_lease
+    WHERE name_hash = v_hash AND slot = p_slot AND epoch = p_epoch
+      AND lease_until > UTC_TIMESTAMP(6)
+      AND (p_owner IS NULL OR HEX(owner) = UPPER(p_owner));
+    IF NOT (v_epoch <=> p_epoch) OR v_held = 0 THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the lock is not held';
+    END IF;
+END;
+
+CREATE TABLE IF NOT EXISTS onedrop_job (
+    name             VARBINARY(1000) NOT NULL PRIMARY KEY,
+    revision         BIGINT NOT NULL
+        COMMENT 'how often the row was changed: each change names the one it has seen',
+    value            BINARY(16) NOT NULL COMMENT 'random value of the last change',
+    schedule         TEXT NOT NULL
+        COMMENT 'schedule and time zone that next_due was computed by',
+    paused_at        DATETIME(3) COMMENT 'since when nothing starts; null: not paused',
+    pause_note       TEXT NOT NULL,
+    last_paused_at   DATETIME(3)
+        COMMENT 'beginning of the last pause that has ended, at resumed_at',
+    resumed_at       DATETIME(3),
+    epoch            BIGINT NOT NULL
+        COMMENT 'of the lock jobs/NAME under which the last run began',
+    open_due         DATETIME(3) COMMENT 'due time of the run that has begun and not ended',
+    open_try         BIGINT NOT NULL,
+    next_due         DATETIME(3),
+    next_try         BIGINT NOT NULL,
+    retry_at         DATETIME(3) COMMENT 'when the run for next_due is tried again',
+    first_seen       DATETIME(3) NOT NULL,
+    seen_at          DATETIME(3) NOT NULL
+        COMMENT 'when a configuration last had it, to the hour',
+    last_start       DATETIME(3),
+    last_end         DATETIME(3),
+    last_success     DATETIME(3),
+    last_success_due DATETIME(3) COMMENT 'newest due time that it has succeeded for',
+    last_exit        BIGINT COMMENT 'exit status; 128 + n: ended by signal n',
+    last_error       TEXT NOT NULL,
+    errors           BIGINT NOT NULL COMMENT 'failures since the last success',
+    runs             BIGINT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'jobs (onedrop jobs): their state';
+
+CREATE TABLE IF NOT EXISTS onedrop_job_run (
+    id           BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    job          VARBINARY(1000) NOT NULL,
+    due_at       DATETIME(3) NOT NULL COMMENT 'the time that it runs for; of skips the first',
+    try          BIGINT NOT NULL,
+    triggered_by VARCHAR(16) NOT NULL COMMENT 'schedule, retry, backfill or manual',
+    epoch        BIGINT NOT NULL COMMENT 'of the lock jobs/NAME',
+    host         TEXT NOT NULL,
+    pid          BIGINT NOT NULL,
+    started_at   DATETIME(3) NOT NULL,
+    ended_at     DATETIME(3),
+    outcome      VARCHAR(32) COMMENT 'ok, failed, timeout, lost, crashed, marked, skipped_late,
+ _missed, _busy, _paused, _dependency or _most; null: not ended',
+    exit_status  BIGINT,
+    exit_signal  BIGINT,
+    output       TEXT NOT NULL COMMENT 'the last 4 KiB of what it wrote',
+    reason       TEXT NOT NULL COMMENT 'why it was skipped, or failed',
+    last_due_at  DATETIME(3) NOT NULL COMMENT 'of skips the last time',
+    occurrences  BIGINT NOT NULL COMMENT 'how many due times it stands for',
+    begin_value  BINARY(16) NOT NULL COMMENT 'random value of the change that added it',
+    end_value    BINARY(16) COMMENT 'of the one that ended it',
+    UNIQUE KEY onedrop_job_run_key (job, due_at, try),
+    KEY onedrop_job_run_job (job, id),
+    KEY onedrop_job_run_ended_at (ended_at),
+    FOREIGN KEY (job) REFERENCES onedrop_job (name) ON DELETE CASCADE
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'runs of jobs, and due times that were skipped';

@@ -1,0 +1,197 @@
+//! A MariaDB server per test: its own data folder (copied from a cached template), socket and port.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::server::{Server, guarded, tail};
+use super::{TempRoot, cache_dir, free_port, run};
+
+const USER: &str = "mysql";
+const PASSWORD: &str = "ledger-secret";
+/// Part of the template's name: change it whenever [`Template::build`] or [`SIZES`] changes.
+const TEMPLATE: &str = "template-1";
+
+/// What must be the same when the data folder is made and when it is used.
+const SIZES: [&str; 4] = [
+    "--innodb-log-file-size=4M",
+    "--innodb-data-file-path=ibdata1:5M:autoextend",
+    "--innodb-autoextend-increment=1",
+    "--skip-name-resolve",
+];
+
+/// A running MariaDB with a database `onedrop` that belongs to the user `onedrop`, who needs a
+/// password. The superuser is `root`, without one, over the socket. A commit is as durable as by
+/// default.
+pub struct Mariadb {
+    // Declared first: dropped before its folder is deleted.
+    server: Server,
+    root: TempRoot,
+    port: u16,
+    settings: Vec<String>,
+}
+
+impl Mariadb {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// `settings`: further options of mariadbd.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let root = TempRoot::new();
+        root.dir_for("s", USER, 0o755);
+        let port = free_port();
+        run(Command::new("cp")
+            .args(["-a", "--reflink=auto"])
+            .arg(Template::path())
+            .arg(root.join("data")));
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let server = Self::launch(&root, port, &settings);
+        Self { server, root, port, settings }
+    }
+
+    fn launch(root: &TempRoot, port: u16, settings: &Vec<String>) -> Server {
+        let log_path = root.join("mariadb.log");
+        let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
+        let mut command = guarded("/usr/sbin/mariadbd", Some(USER), Signal::SIGKILL);
+        command.args(options(&root.join("data"), &root.join("s")));
+        command.arg(format!("--port={port}")).args(["--bind-address=127.0.0.1"]).args(settings);
+        command.current_dir("/").stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        // SIGKILL: what a crash leaves is what the next start recovers from.
+        let mut server = Server::start("mariadbd", command, Signal::SIGKILL, &log_path);
+        let socket = root.join("s/s");
+        server.wait_ready(|| std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        server
+    }
+
+    /// As `onedrop` over the Unix socket; without its password.
+    pub fn url_socket(&self) -> String {
+        format!("mysql://onedrop@/onedrop?socket={}", self.socket().display())
+    }
+
+    /// As `onedrop` over TCP, without its password.
+    pub fn url_tcp(&self) -> String {
+        format!("mysql://onedrop@127.0.0.1:{}/onedrop", self.port)
+    }
+
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("s/s")
+    }
+
+    /// Runs SQL as the superuser in the database `onedrop`; returns rows with tabs, without
+    /// headings.
+    pub fn sql(&self, sql: &str) -> String {
+        let mut command = Command::new("/usr/bin/mariadb");
+        command.args(["--no-defaults", "-uroot", "-NBr", "--default-character-set=utf8mb4"]);
+        command.arg("-S").arg(self.socket()).args(["onedrop", "-e", sql]);
+        run(&mut command).trim_end_matches('\n').to_owned()
+    }
+
+    /// See [`Server::cpu`].
+    pub fn cpu(&self) -> Duration {
+        self.server.cpu()
+    }
+
+    pub fn log(&self) -> String {
+        tail(&self.root.join("mariadb.log"))
+    }
+
+    /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
+    pub fn stop_immediate(&mut self) {
+        self.server.stop(Signal::SIGKILL);
+    }
+
+    /// Starts it again on the same port and socket, after a crash if it still runs.
+    pub fn restart(&mut self) {
+        self.stop_immediate();
+        self.server = Self::launch(&self.root, self.port, &self.settings);
+    }
+
+    /// Freezes the server and all its sessions: connections stay open and nothing answers.
+    pub fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    pub fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+fn options(data: &Path, sockets: &Path) -> Vec<String> {
+    let mut options = vec!["--no-defaults".to_owned()];
+    options.extend(SIZES.map(str::to_owned));
+    options.extend([
+        format!("--datadir={}", data.display()),
+        format!("--socket={}", sockets.join("s").display()),
+        format!("--pid-file={}", sockets.join("pid").display()),
+    ]);
+    options.extend(
+        [
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-buffer-pool-load-at-startup=0",
+            "--innodb-buffer-pool-dump-at-shutdown=0",
+            "--innodb-fast-shutdown=2",
+            "--performance-schema=0",
+            "--aria-pagecache-buffer-size=1M",
+            "--key-buffer-size=1M",
+            "--max-connections=200",
+        ]
+        .map(str::to_owned),
+    );
+    options
+}
+
+/// An initialised data folder, made once and copied by every test.
+struct Template;
+
+impl Template {
+    fn path() -> PathBuf {
+        let version = run(Command::new("/usr/sbin/mariadbd").arg("--version"));
+        let version = version.split_whitespace().nth(2).unwrap_or_default().to_owned();
+        let home = cache_dir().join(format!("mariadb-{version}-{TEMPLATE}"));
+        fs::create_dir_all(&home).expect("template folder");
+        let lock = File::create(home.join("lock")).expect("template lock");
+        lock.lock().expect("template lock");
+        let data = home.join("data");
+        if !home.join("complete").exists() {
+            let _ = fs::remove_dir_all(&data);
+            Self::build(&home, &data);
+            File::create(home.join("complete")).expect("template mark");
+        }
+        data
+    }
+
+    fn build(home: &Path, data: &Path) {
+        let mut install = Command::new("/usr/bin/mariadb-install-db");
+        install.args(["--no-defaults", "--skip-test-db"]).args(SIZES);
+        install.arg(format!("--datadir={}", data.display()));
+        install.arg("--auth-root-authentication-method=normal");
+        if super::is_root() {
+            install.arg(format!("--user={USER}"));
+        }
+        run(install.current_dir("/").stderr(Stdio::null()));
+        let input = home.join("input.sql");
+        let sql = format!(
+            "FLUSH PRIVILEGES;\n\
+             CREATE DATABASE onedrop CHARACTER SET utf8mb4;\n\
+             CREATE USER onedrop@'%' IDENTIFIED BY '{PASSWORD}';\n\
+             GRANT ALL ON onedrop.* TO onedrop@'%';\n"
+        );
+        fs::write(&input, sql).expect("template SQL");
+        let mut bootstrap = guarded("/usr/sbin/mariadbd", Some(USER), Signal::SIGKILL);
+        bootstrap.args(options(data, home)).arg("--bootstrap").current_dir("/");
+        run(bootstrap.stdin(File::open(&input).expect("template SQL")).stderr(Stdio::null()));
+    }
+}
