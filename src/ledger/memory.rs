@@ -68,6 +68,29 @@ impl MemoryLedger {
         ledger
     }
 
+    /// The same, as in a file: leases count by the boot of the one host, and no step moves them.
+    pub fn on_one_host(clock: Arc<dyn Clock>) -> MemoryLedger {
+        let ledger = MemoryLedger::by(clock);
+        ledger.rows().time.has_boot_clock = true;
+        ledger
+    }
+
+    /// The host restarts: leases last their own length from here on.
+    pub fn restart(&self) {
+        let mut rows = self.rows();
+        let now = rows.time.of_leases();
+        for row in rows.copies.iter_mut().filter(|row| row.leased_until.is_some()) {
+            row.leased_until = Some(now + row.lease);
+        }
+    }
+
+    /// Makes every lease run out.
+    pub fn end_leases(&self) {
+        let mut rows = self.rows();
+        let now = rows.time.of_leases();
+        rows.copies.iter_mut().for_each(|row| row.leased_until = row.leased_until.min(Some(now)));
+    }
+
     /// Another handle, whose calls go through `hook`.
     pub fn with_hook(&self, hook: Arc<dyn Hook<LedgerError>>) -> MemoryLedger {
         MemoryLedger::of(Arc::clone(&self.rows), hook)

@@ -1,7 +1,7 @@
 //! The effect of each call of the ledger on rows, in one transaction. Deliveries, verify and late
 //! calls share them.
 
-use crate::state::{Call, Claim, Copy, GONE, LEASE, State, Step, UNNAMED};
+use crate::state::{Call, Claim, Copy, GONE, LEASE, LONG_LEASE, State, Step, UNNAMED};
 use crate::{BrokenRule, Protocol};
 
 /// The result of a confirm.
@@ -23,11 +23,12 @@ impl Protocol {
         let by = (lives || self.wrong == Some(BrokenRule::LeaseByProcess)).then_some(process);
         let of_bits =
             self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
-        of_bits.map(|copy| self.claim(state, *copy, by)).collect()
+        let length = if self.long && process == 0 { LONG_LEASE } else { LEASE };
+        of_bits.map(|copy| self.claim(state, *copy, by, length)).collect()
     }
 
     /// Leases one copy if it is free, or if `by` leased it in a call whose answer was lost.
-    pub fn claim(&self, state: &mut State, number: u8, by: Option<u8>) -> Step {
+    pub fn claim(&self, state: &mut State, number: u8, by: Option<u8>, length: u8) -> Step {
         if state.copies[usize::from(number)].row == GONE {
             let row = self.new_row(state, number);
             state.copies[usize::from(number)].row = row;
@@ -36,7 +37,11 @@ impl Protocol {
         if copy.receipt.is_some() {
             return Step::Placed;
         }
-        let live = copy.leased > 0 && self.layers.lease;
+        let early = match self.wrong {
+            Some(BrokenRule::LeaseByClaimer) => copy.length.saturating_sub(length),
+            _ => 0,
+        };
+        let live = copy.leased > early && self.layers.lease;
         if live && by.is_some() && copy.holder == by && self.keeps_holders() {
             return Step::Claimed(Claim {
                 row: copy.row,
@@ -52,7 +57,8 @@ impl Protocol {
         }
         copy.prior_doubt = copy.in_doubt;
         copy.in_doubt = true;
-        copy.leased = LEASE;
+        copy.leased = length;
+        copy.length = if self.long { length } else { 0 };
         copy.holder = by.filter(|_| self.keeps_holders());
         Step::Claimed(Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt })
     }

@@ -23,7 +23,7 @@ use std::time::Instant;
 use stateright::{Checker, Expectation, Model};
 use world::{
     AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK,
-    RECEIPT, REMOVED, SETTLED, SETTLES, TRUTH, UNDONE, WAITS, ZOMBIE,
+    RECEIPT, REMOVED, RESTARTED, SETTLED, SETTLES, TRUTH, UNDONE, UNREAD, WAITS, ZOMBIE,
 };
 
 /// A protocol and its environment. Large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
@@ -46,6 +46,11 @@ pub struct Protocol {
     pub uid_plus: bool,
     /// A Maildir: the append is idempotent by the copy's name, and leases are joined.
     pub join: bool,
+    /// Leases count by the clock of the one host's boot (a ledger in a file); else by a server's
+    /// wall clock.
+    pub boot_clock: bool,
+    /// The first process is configured with a longer lease, and a longer deadline, than the others.
+    pub long: bool,
     /// The copies are shared ones (Sent): if the store refuses one, the ledger keeps its bytes.
     pub shared: bool,
     /// A copy that verify does not find has been missing for a week.
@@ -114,6 +119,12 @@ pub enum BrokenRule {
     RemoveUnrecorded,
     /// Verify looks at the keeper before it marks and expunges the double.
     LookThenMark,
+    /// A lease is judged by the length that the claimer is configured with, not by its own.
+    LeaseByClaimer,
+    /// After a restart of the host the leases of the boot before are over.
+    BootEndsLeases,
+    /// If the boot's id cannot be read, leases count as those of another boot, which are over.
+    UnreadIsAnotherBoot,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,8 +134,12 @@ pub struct Faults {
     pub lost_session: bool,
     /// Number of calls that may be in transit after their callers have lost their sessions.
     pub lost_answers: u8,
-    /// The ledger's clock steps past the end of all leases.
+    /// The wall clock that the ledger goes by steps past the end of all leases, or back.
     pub clock: bool,
+    /// How often the one host restarts, with all processes.
+    pub boots: u8,
+    /// A process may be unable to read which boot it is.
+    pub unread: bool,
     /// How often a row is forgotten.
     pub forgets: u8,
     /// Also rows that are leased.
@@ -154,6 +169,8 @@ const NO_FAULTS: Faults = Faults {
     lost_session: false,
     lost_answers: 0,
     clock: false,
+    boots: 0,
+    unread: false,
     forgets: 0,
     forgets_leases: false,
     owner: 0,
@@ -179,6 +196,8 @@ fn two() -> Protocol {
         lag: 0,
         uid_plus: true,
         join: false,
+        boot_clock: false,
+        long: false,
         shared: false,
         after_a_week: false,
         symmetric: false,
@@ -350,6 +369,38 @@ fn the_first_receipt_wins_where_the_clock_steps() {
     check("clock steps, no undo", &no_undo, &[ONE_EVER, ONE_AT_END], &[FOUND]);
     let crash = Protocol { faults: Faults { crash: true, ..CLOCK }, ..once() };
     check("clock steps, crash", &crash, &[ONE_EVER, ONE_AT_END], &[FOUND, UNDONE]);
+}
+
+#[test]
+fn a_ledger_in_a_file_counts_leases_by_the_hosts_boot() {
+    let clock = Protocol { boot_clock: true, faults: Faults { crash: true, ..CLOCK }, ..two() };
+    check("one host, clock steps", &clock, &[], &[FOUND, WAITS, OUTLIVES]);
+    let by_wall = Protocol { boot_clock: false, tries: 1, ..clock.clone() };
+    check("the same by the wall clock", &by_wall, &[ONE_EVER, ONE_AT_END], &[FOUND, UNDONE]);
+
+    // The mail server is another machine, and executes what it has got before the restart.
+    let boots = Protocol { faults: Faults { boots: 2, ..CLOCK }, lag: 1, ..clock.clone() };
+    check("one host, two restarts, server late", &boots, &[], &[FOUND, RESTARTED]);
+    let over = Protocol { wrong: Some(BrokenRule::BootEndsLeases), tries: 1, ..boots.clone() };
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("the same, leases end with the boot", &over, &broken, &[RESTARTED]);
+    // A Maildir's lease need not be waited for: what was to write it has ended with the host.
+    let files = Protocol { join: true, tries: 1, freeze: None, lag: 0, ..boots };
+    check("Maildir, two restarts", &files, &[], &[FOUND, RESTARTED]);
+
+    let unread = Protocol { faults: Faults { unread: true, ..CRASH }, lag: 1, tries: 1, ..clock };
+    check("a boot that cannot be read", &unread, &[], &[FOUND, UNREAD]);
+    let another = Protocol { wrong: Some(BrokenRule::UnreadIsAnotherBoot), ..unread };
+    check("the same, taken for another boot", &another, &broken, &[UNREAD]);
+}
+
+#[test]
+fn a_lease_is_as_long_as_its_owner_was_configured_with() {
+    let long = Protocol { long: true, lag: 1, ..once() };
+    check("another lease time", &long, &[], &[FOUND, WAITS, OUTLIVES]);
+    let claimers = Protocol { wrong: Some(BrokenRule::LeaseByClaimer), ..long };
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("the same, leases by the claimer's", &claimers, &broken, &[FOUND, UNDONE]);
 }
 
 #[test]

@@ -8,6 +8,9 @@
 pub const DEADLINE: u8 = 1;
 /// How long a lease lasts from the claim.
 pub const LEASE: u8 = 3;
+/// The deadline and the lease of a process that is configured with longer ones.
+pub const LONG_DEADLINE: u8 = 3;
+pub const LONG_LEASE: u8 = 5;
 /// Ticks to wait for the answer to an append.
 pub const ANSWER: u8 = 1;
 
@@ -28,6 +31,10 @@ pub struct State {
     pub owner: u8,
     /// How often rows may still be forgotten.
     pub forgets: u8,
+    /// How often the host may still restart.
+    pub boots: u8,
+    /// A process was unable to read which boot it is.
+    pub unread: bool,
     /// No more faults: Postfix tries once more, one process at a time.
     pub calm: bool,
 }
@@ -43,6 +50,8 @@ pub struct Copy {
     pub epoch: u8,
     /// Ticks until the lease has run out.
     pub leased: u8,
+    /// How long it was to last, where that differs.
+    pub length: u8,
     /// The running attempt that has the lease or had the last one.
     pub holder: Option<u8>,
     pub in_doubt: bool,
@@ -355,6 +364,7 @@ impl State {
             if copy.receipt.is_some() {
                 (copy.leased, copy.in_doubt, copy.holder) = (0, false, None);
             }
+            copy.length = if copy.leased > 0 { copy.length } else { 0 };
             copy.on_the_way.sort_unstable();
             for claim in self.claims(number, jobs) {
                 claim.epoch = if claim.epoch == was { epoch } else { GONE };

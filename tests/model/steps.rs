@@ -4,7 +4,8 @@
 
 use crate::ledger::Confirmed;
 use crate::state::{
-    ANSWER, Append, At, Call, Copy, DEADLINE, Mark, Process, State, Step, Stored, UNNAMED, Verify,
+    ANSWER, Append, At, Call, Copy, DEADLINE, LONG_DEADLINE, Mark, Process, State, Step, Stored,
+    UNNAMED, Verify,
 };
 use crate::{BrokenRule, Protocol};
 
@@ -36,6 +37,10 @@ pub enum Action {
     },
     /// The ledger's clock steps past the end of all leases.
     ClockSteps,
+    /// It steps back, and leases last longer.
+    ClockStepsBack,
+    /// The host of all processes restarts.
+    Restart,
     Forgets {
         copy: u8,
     },
@@ -64,6 +69,8 @@ pub enum Owner {
 pub enum Doing {
     Begin,
     Record,
+    /// The record of a process that cannot read which boot it is.
+    RecordUnread,
     /// The record is sent, and the session is lost before the answer.
     RecordUnanswered,
     TakeTurn,
@@ -110,6 +117,9 @@ impl Protocol {
                 }
                 if may_lose_answer {
                     may(Doing::RecordUnanswered);
+                }
+                if faults.unread && noisy {
+                    may(Doing::RecordUnread);
                 }
                 return may(Doing::Record);
             }
@@ -180,6 +190,15 @@ impl Protocol {
                 return;
             }
             Doing::Record => return self.record(state, index),
+            Doing::RecordUnread => {
+                state.unread = true;
+                if self.wrong == Some(BrokenRule::UnreadIsAnotherBoot) {
+                    job.iter().for_each(|copy| state.copies[usize::from(*copy)].leased = 0);
+                    return self.record(state, index);
+                }
+                state.processes[me].tries -= 1;
+                return self.end(state, index, false);
+            }
             Doing::RecordUnanswered => {
                 state.processes[me].tries -= 1;
                 state.processes[me].at = At::RecordAgain;
@@ -213,7 +232,7 @@ impl Protocol {
                 process.at =
                     if process.receipt.is_some() { At::Confirm { found: true } } else { At::Check };
             }
-            Doing::Check if self.layers.check && process.age > DEADLINE => {
+            Doing::Check if self.layers.check && process.age > self.deadline_of(index) => {
                 self.not_stored(state, index)
             }
             Doing::NotStored => self.not_stored(state, index),
@@ -310,6 +329,11 @@ impl Protocol {
         let steps = self.claim_all(state, index, copies, true);
         state.processes[usize::from(index)].steps[..steps.len()].copy_from_slice(&steps);
         self.next_place(state, index, 0);
+    }
+
+    /// How long a process may send last bytes.
+    pub fn deadline_of(&self, process: u8) -> u8 {
+        if self.long && process == 0 { LONG_DEADLINE } else { DEADLINE }
     }
 
     /// Whether copies have locks in the store.
@@ -492,7 +516,7 @@ impl Protocol {
     }
 
     /// The process dies with its sessions, locks, connection to the store and memory.
-    fn end(&self, state: &mut State, index: u8, delivered: bool) {
+    pub fn end(&self, state: &mut State, index: u8, delivered: bool) {
         for copy in &self.jobs[usize::from(index)] {
             let copy = &mut state.copies[usize::from(*copy)];
             unlock(copy, index);

@@ -44,7 +44,7 @@ impl Protocol {
                 }
                 None => verifier.at = Verify::Claim,
             },
-            Verify::Claim => match self.claim(state, 0, None) {
+            Verify::Claim => match self.claim(state, 0, None, LEASE) {
                 Step::Claimed(claim) => {
                     state.verifiers[me].claim = claim;
                     state.verifiers[me].at = Verify::TakeTurn;

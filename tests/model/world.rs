@@ -3,8 +3,8 @@
 use stateright::{Model, Property};
 
 use crate::state::{
-    ANSWER, At, Copy, DEADLINE, GONE, LEASE, Mark, Process, State, Stored, UNNAMED, Verifier,
-    Verify,
+    ANSWER, At, Copy, DEADLINE, GONE, LEASE, LONG_DEADLINE, Mark, Process, State, Stored, UNNAMED,
+    Verifier, Verify,
 };
 use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
@@ -29,6 +29,8 @@ pub const KEEPS: &str = "the bytes of a shared copy are kept";
 pub const FOUND_BY_VERIFY: &str = "verify finds a copy in doubt";
 pub const REMOVED: &str = "verify takes a copy out";
 pub const PUT_BACK: &str = "verify puts a copy back";
+pub const RESTARTED: &str = "the host restarts with an append on its way, or a file in place";
+pub const UNREAD: &str = "a process cannot read which boot it is";
 pub const SETTLES: &str = "verify settles a row";
 
 impl Model for Protocol {
@@ -68,6 +70,8 @@ impl Model for Protocol {
             calls: Vec::new(),
             owner: self.faults.owner,
             forgets: self.faults.forgets,
+            boots: self.faults.boots,
+            unread: false,
             calm: false,
         }]
     }
@@ -110,7 +114,10 @@ impl Model for Protocol {
             actions.extend([Action::Executes { call }, Action::Drops { call }]);
         }
         if self.faults.clock && state.copies.iter().any(|copy| copy.leased > 0) {
-            actions.push(Action::ClockSteps);
+            actions.extend([Action::ClockSteps, Action::ClockStepsBack]);
+        }
+        if state.boots > 0 {
+            actions.push(Action::Restart);
         }
         if state.forgets > 0 {
             let may =
@@ -147,7 +154,13 @@ impl Model for Protocol {
             Action::Drops { call } => {
                 state.calls.remove(usize::from(call));
             }
+            Action::ClockSteps | Action::ClockStepsBack if self.boot_clock => {}
             Action::ClockSteps => state.copies.iter_mut().for_each(|copy| copy.leased = 0),
+            Action::ClockStepsBack => {
+                let leased = state.copies.iter_mut().filter(|copy| copy.leased > 0);
+                leased.for_each(|copy| copy.leased = LEASE);
+            }
+            Action::Restart => self.restart(&mut state),
             Action::Forgets { copy } => self.forget(&mut state, copy),
             Action::Owner(owner) => {
                 state.owner -= 1;
@@ -243,6 +256,17 @@ impl Model for Protocol {
             Property::sometimes(KEEPS, |_, state: &State| {
                 state.copies.iter().any(|copy| copy.kept)
             }),
+            Property::sometimes(RESTARTED, |protocol: &Protocol, state: &State| {
+                let writes = |copy: &Copy| {
+                    !copy.on_the_way.is_empty() || protocol.join && !copy.mailbox.is_empty()
+                };
+                let unrecorded = |copy: &Copy| copy.receipt.is_none() && writes(copy);
+                let is_idle = !state.processes.iter().any(Process::is_running);
+                state.boots < protocol.faults.boots
+                    && is_idle
+                    && state.copies.iter().any(unrecorded)
+            }),
+            Property::sometimes(UNREAD, |_, state: &State| state.unread),
             Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| {
                 is_verified(state, Verify::Confirm)
             }),
@@ -287,12 +311,31 @@ impl Protocol {
             }
         }
         for process in state.processes.iter_mut().filter(|process| process.is_running()) {
-            process.age = (process.age + 1).min(DEADLINE + 1);
+            let most = if self.long { LONG_DEADLINE } else { DEADLINE };
+            process.age = (process.age + 1).min(most + 1);
             match process.at {
                 At::LastBytes if self.freeze.is_some() => process.waited += 1,
                 At::Answer => process.waited = (process.waited + 1).min(ANSWER),
                 _ => {}
             }
+        }
+    }
+
+    /// The host restarts: every process ends. A lease lasts its own length from the boot on, since
+    /// nothing tells how much of it was left.
+    fn restart(&self, state: &mut State) {
+        state.boots -= 1;
+        for index in 0..state.processes.len() as u8 {
+            if state.processes[usize::from(index)].is_running() {
+                self.end(state, index, false);
+            }
+        }
+        for copy in state.copies.iter_mut().filter(|copy| copy.receipt.is_none()) {
+            copy.leased = match self.wrong {
+                Some(BrokenRule::BootEndsLeases) => 0,
+                _ if copy.leased > 0 || copy.in_doubt => LEASE,
+                _ => 0,
+            };
         }
     }
 
@@ -358,6 +401,8 @@ pub fn words(action: Action) -> String {
         Action::Executes { .. } => "ledger: executes a late call".to_owned(),
         Action::Drops { .. } => "ledger: drops a late call".to_owned(),
         Action::ClockSteps => "THE LEDGER'S CLOCK STEPS".to_owned(),
+        Action::ClockStepsBack => "THE LEDGER'S CLOCK STEPS BACK".to_owned(),
+        Action::Restart => "THE HOST RESTARTS".to_owned(),
         Action::Forgets { copy } => format!("THE LEDGER FORGETS copy {copy}"),
         Action::Owner(owner) => format!("owner: {owner:?}"),
         Action::Verify(index, step) => format!("verify {index}: {step:?}"),
@@ -367,6 +412,7 @@ pub fn words(action: Action) -> String {
             let what = match doing {
                 Doing::Begin => "begin",
                 Doing::Record => "record",
+                Doing::RecordUnread => "record, WITHOUT THE BOOT'S ID",
                 Doing::RecordUnanswered => "record, UNANSWERED",
                 Doing::TakeTurn => "take_turn",
                 Doing::Look => "look",

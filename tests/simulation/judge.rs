@@ -6,7 +6,7 @@ use onedrop::directory::Destination;
 use onedrop::ledger::{Audit, Standing, Window};
 use onedrop::store::memory::Stored;
 
-use crate::plan::{Kind, LEASE};
+use crate::plan::LEASE;
 use crate::world::{MAIL, World, head};
 
 /// As long as a copy that no look sees is looked for.
@@ -24,7 +24,7 @@ pub fn judge(world: &World) -> Doubles {
     let unsettled = world.destinations().iter().map(|one| doubles(world, one)).sum();
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
-        if world.plan.kind == Kind::Inside {
+        if world.plan.kind.is_inside() {
             has_one(world, &destination);
         }
     }
@@ -93,7 +93,7 @@ fn is_own_copy(bytes: &[u8], recipient: usize) -> bool {
 fn agrees(world: &World, destination: &Destination) {
     let (standing, taken) = (world.standing(destination), world.taken(destination));
     // Outside of the promise a copy may be written after the second look.
-    let is_looked_for = world.plan.kind == Kind::Inside || world.plan.verifies.is_empty();
+    let is_looked_for = world.plan.kind.is_inside() || world.plan.verifies.is_empty();
     if standing.len() > 1 && is_looked_for || standing.is_empty() && taken.is_empty() {
         world.wrong(format!("{} copies in {destination} after verify", standing.len()));
     }

@@ -1,9 +1,9 @@
-//! `deliver` and `verify` as they are, over a ledger and a store in memory, on two to four hosts,
+//! `deliver` and `verify` as they are, over a ledger and a store in memory, on one to four hosts,
 //! in a time of their own: a scheduler owns every call of a port, every sleep and every thread, and
 //! chance decides their order and what goes wrong (the habit of FoundationDB and TigerBeetle).
 //! Processes crash, are frozen or suspended, lose sessions and answers; servers append late; the
-//! ledger's clock steps; owners move and delete; Postfix comes again; `verify --repair` runs at any
-//! time.
+//! ledger's clock steps; a host restarts; owners move and delete; Postfix comes again; `verify
+//! --repair` runs at any time.
 //!
 //! Inside of the promise there is one copy in each mailbox when all is over, outside of it one
 //! after `verify`. A seed repeats its run exactly and prints its steps:
@@ -130,13 +130,20 @@ fn holds(kind: Kind, number: u64) {
         panic!("{}", told(kind, None, seed));
     }
     println!("{kind:?}, {number} runs: {:?} {:?}", ran.doubles, ran.seen);
-    let missing: Vec<_> = HAPPENS.iter().filter(|what| !ran.seen.contains_key(*what)).collect();
+    let restarts = (kind == Kind::OneHost).then_some("a restart");
+    let happens = HAPPENS.into_iter().chain(restarts);
+    let missing: Vec<_> = happens.filter(|what| !ran.seen.contains_key(what)).collect();
     assert!(missing.is_empty(), "{missing:?} never happened");
 }
 
 #[test]
 fn inside_of_the_promise_there_is_one_copy() {
     holds(Kind::Inside, RUNS * 3 / 4);
+}
+
+#[test]
+fn on_one_host_that_restarts_and_whose_clock_steps_there_is_one_copy() {
+    holds(Kind::OneHost, RUNS / 10);
 }
 
 #[test]
@@ -183,7 +190,7 @@ fn every_order_of_two_deliveries_in_doubt_with_one_fault() {
 #[test]
 fn a_seed_repeats_its_run() {
     let seed = std::env::var("ONEDROP_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    for kind in [Kind::Inside, Kind::Outside] {
+    for kind in [Kind::Inside, Kind::OneHost, Kind::Outside] {
         for seed in seed.map_or(0..50, |seed: u64| seed..seed + 1) {
             let (once, again) = (told(kind, None, seed), told(kind, None, seed));
             assert_eq!(once, again);
@@ -196,8 +203,14 @@ fn a_seed_repeats_its_run() {
 
 #[test]
 fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
-    for without in [Without::Look, Without::Lease, Without::ClockCheck] {
-        let ran = runs(Kind::Inside, Some(without), RUNS);
+    for (kind, without) in [
+        (Kind::Inside, Without::Look),
+        (Kind::Inside, Without::Lease),
+        (Kind::Inside, Without::ClockCheck),
+        (Kind::OneHost, Without::BootClock),
+        (Kind::OneHost, Without::LeaseAfterRestart),
+    ] {
+        let ran = runs(kind, Some(without), RUNS);
         let seed = ran.wrong.unwrap_or_else(|| panic!("{without:?} is not missed"));
         println!("without {without:?}: seed {seed}");
     }

@@ -73,6 +73,10 @@ pub enum Without {
     CopyLock,
     /// Each of which stands in for the other.
     EpochAndCopyLock,
+    /// In a file, leases count by the wall clock.
+    BootClock,
+    /// In a file, leases end with the boot.
+    LeaseAfterRestart,
 }
 
 /// Which runs to make.
@@ -80,12 +84,21 @@ pub enum Without {
 pub enum Kind {
     /// What the promise covers.
     Inside,
+    /// The same on one host, with its ledger in a file: its wall clock steps by hours, and it
+    /// restarts.
+    OneHost,
     /// Processes that are frozen between their last check and their write for longer than a lease,
     /// servers that append even later, clocks that step further.
     Outside,
     /// Outside, by an IMAP server, and above all processes are frozen: what epoch, undo and the
     /// copy's lock are for.
     Frozen,
+}
+
+impl Kind {
+    pub fn is_inside(self) -> bool {
+        matches!(self, Kind::Inside | Kind::OneHost)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -122,6 +135,8 @@ pub struct Plan {
     pub slack: Duration,
     /// When the ledger's clock steps, by so many seconds.
     pub steps: Vec<(Duration, i64)>,
+    /// When the host restarts.
+    pub restarts: Vec<Duration>,
     /// When an owner acts in which mailbox: a recipient's by its number, then the author's.
     pub acts: Vec<(Duration, usize, Act)>,
     /// When `onedrop verify` runs, and whether it repairs.
@@ -153,11 +168,11 @@ impl Plan {
             Kind::Frozen => {
                 vec![Fault::Crash, Fault::LostSession, Fault::Freeze, Fault::LostAnswer]
             }
-            Kind::Inside | Kind::Outside => FAULTS.to_vec(),
+            Kind::Inside | Kind::OneHost | Kind::Outside => FAULTS.to_vec(),
         };
         // Fewer kinds at a time find more than all of them together.
         kinds.retain(|_| kind == Kind::Frozen || chance.percent(60));
-        let mut steps = Vec::new();
+        let (mut steps, mut restarts) = (Vec::new(), Vec::new());
         let mut slack = SLACK;
         match kind {
             Kind::Inside if chance.percent(15) => {
@@ -174,6 +189,13 @@ impl Plan {
                     let by = chance.between(1, 300) as i64;
                     steps.push((secs(chance, 120), if chance.percent(60) { by } else { -by }));
                 }
+            }
+            Kind::OneHost => {
+                for _ in 0..chance.pick(3) {
+                    let by = chance.between(1, 7200) as i64;
+                    steps.push((secs(chance, 120), if chance.percent(60) { by } else { -by }));
+                }
+                restarts.extend((0..chance.pick(3)).map(|_| secs(chance, 200)));
             }
             Kind::Frozen => slack = LEASE * 4,
             Kind::Inside => {}
@@ -198,7 +220,7 @@ impl Plan {
             is_listed: false,
             without,
             maildir,
-            hosts: 2 + chance.pick(3) as u64,
+            hosts: if kind == Kind::OneHost { 1 } else { 2 + chance.pick(3) as u64 },
             recipients,
             has_sent: kind != Kind::Frozen && chance.percent(60),
             queued,
@@ -213,6 +235,7 @@ impl Plan {
             often: if kind == Kind::Frozen { 20 } else { [3, 10, 30][chance.pick(3)] },
             slack,
             steps,
+            restarts,
             acts,
             verifies,
         }
@@ -241,6 +264,7 @@ impl Plan {
             often: 100,
             slack: SLACK,
             steps: Vec::new(),
+            restarts: Vec::new(),
             acts: Vec::new(),
             verifies: Vec::new(),
         }

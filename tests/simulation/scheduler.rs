@@ -325,6 +325,16 @@ impl Scheduler {
         }
     }
 
+    /// Ends all processes.
+    pub fn crash_all(&self) {
+        let mut state = lock(&self.state);
+        let now = state.now;
+        for process in &mut state.processes {
+            (process.is_dead, process.frozen_until) = (true, now);
+        }
+        state.tasks.iter_mut().for_each(|task| task.due = task.due.map(|_| now));
+    }
+
     /// Lets the process stand still for so long, perhaps with its machine suspended.
     pub fn freeze(&self, process: usize, time: Duration, is_suspended: bool) {
         let mut state = lock(&self.state);

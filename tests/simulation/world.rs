@@ -83,7 +83,10 @@ impl World {
         let clock = ProcessClock { scheduler: Arc::clone(&scheduler), process: None };
         let known = Known { faults: plan.faults, ..Known::default() };
         Arc::new(World {
-            ledger: MemoryLedger::by(Arc::new(clock)),
+            ledger: match plan.kind == Kind::OneHost && plan.without != Some(Without::BootClock) {
+                true => MemoryLedger::on_one_host(Arc::new(clock)),
+                false => MemoryLedger::by(Arc::new(clock)),
+            },
             store: match plan.maildir {
                 true => MemoryStore::idempotent(),
                 false => MemoryStore::default(),
@@ -102,6 +105,9 @@ impl World {
         }
         for (at, by) in self.plan.steps.clone() {
             self.at(at, move |world| world.step(by));
+        }
+        for at in self.plan.restarts.clone() {
+            self.at(at, |world| world.restart());
         }
         for (at, mailbox, act) in self.plan.acts.clone() {
             self.at(at, move |world| world.act(mailbox, act));
@@ -154,6 +160,17 @@ impl World {
         self.tell(|| format!("the ledger's clock steps by {secs} s"));
         let by = Duration::from_secs(secs.unsigned_abs());
         if secs > 0 { self.ledger.advance(by) } else { self.ledger.set_back(by) }
+    }
+
+    /// The host restarts, with all of its processes. The mail server is another machine.
+    fn restart(&self) {
+        self.tell(|| "the host RESTARTS".to_owned());
+        self.see("a restart");
+        self.scheduler.crash_all();
+        match self.plan.without {
+            Some(Without::LeaseAfterRestart) => self.ledger.end_leases(),
+            _ => self.ledger.restart(),
+        }
     }
 
     /// As a delivery leaves the copies that crashed after its record.
@@ -275,7 +292,7 @@ impl World {
         // What is in doubt and gone is written again: the promise is about copies on record.
         let on_record = self.ledger.latest_copies(100, soon).unwrap_or_default();
         let is_on_record = |stored: &Stored| {
-            self.plan.kind != Kind::Inside
+            !self.plan.kind.is_inside()
                 || on_record.iter().any(|(at, receipt)| {
                     at.is_same_mailbox(&destination) && self.is_named(stored, receipt)
                 })
@@ -689,7 +706,7 @@ impl Seat {
             world.store.take_effect(number);
             if destination.is_some_and(|one| world.standing(&one).len() > 1) {
                 world.see("two copies at a time");
-                if world.plan.kind == Kind::Inside {
+                if world.plan.kind.is_inside() {
                     world.wrong("two copies at a time");
                 }
             }

@@ -45,16 +45,31 @@ pub struct Time {
     pub by: Option<(Arc<dyn Clock>, Instant)>,
     pub ahead: Duration,
     pub behind: Duration,
+    /// Leases count by the clock of a host's boot, which no step moves.
+    pub has_boot_clock: bool,
 }
 
 impl Time {
     pub fn now(&self) -> Duration {
-        let gone = self.by.as_ref().map_or(Duration::ZERO, |(clock, began)| clock.now() - *began);
-        (gone + self.ahead).saturating_sub(self.behind)
+        (self.gone() + self.ahead).saturating_sub(self.behind)
+    }
+
+    /// What leases count by.
+    pub fn of_leases(&self) -> Duration {
+        if self.has_boot_clock { self.gone() } else { self.now() }
+    }
+
+    fn gone(&self) -> Duration {
+        self.by.as_ref().map_or(Duration::ZERO, |(clock, began)| clock.now() - *began)
     }
 
     pub fn set_back(&mut self, by: Duration) {
         self.behind += by.min(self.now());
+    }
+
+    /// What that clock says when a lease ends.
+    pub fn wall_clock_at(&self, end: Duration) -> SystemTime {
+        wall_clock((self.now() + end).saturating_sub(self.of_leases()))
     }
 
     /// What the ledger's clock stands for.
@@ -198,7 +213,7 @@ impl Rows {
         is_named_before: bool,
         terms: LeaseTerms,
     ) -> CopyState {
-        let now = self.time.now();
+        let now = self.time.of_leases();
         let until = now + terms.lease;
         let index = self.copy_of(message, destination);
         let is_kept = self.message(message).is_ok_and(|row| row.kept.is_some());

@@ -91,7 +91,7 @@ impl Rows {
     }
 
     fn message_trace(&self, row: &MessageRow, id: i64) -> Trace {
-        let (identity, facts, now) = (&row.identity, &row.facts, self.time.now());
+        let (identity, facts, now) = (&row.identity, &row.facts, self.time.of_leases());
         let message_id = identity.message_id.as_deref();
         let attempts = self.attempts.iter().filter(|attempt| attempt.message == Some(id));
         let copies = self.copies.iter().filter(|copy| copy.message == id);

@@ -65,7 +65,7 @@ impl Rows {
         let needs_a_look =
             row.receipt.is_some() && (row.epoch > 1 || row.prior_doubt) && !row.settled;
         let lease_ended_since = row.receipt.is_none()
-            && row.leased_until.is_some_and(|until| wall_clock(until) >= window.since);
+            && row.leased_until.is_some_and(|until| self.time.wall_clock_at(until) >= window.since);
         let is_kept = message.kept_of(row).is_some();
         if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look || is_kept) {
             return None;
@@ -77,7 +77,7 @@ impl Rows {
     pub fn row_on_record(&self, copy: i64, row: &CopyRow) -> Option<CopyOnRecord> {
         let message =
             usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
-        let is_leased = row.leased_until.is_some_and(|until| until > self.time.now());
+        let is_leased = row.leased_until.is_some_and(|until| until > self.time.of_leases());
         let standing = match &row.receipt {
             Some(receipt) => Standing::Placed {
                 receipt: receipt.clone(),
