@@ -9,6 +9,7 @@ mod handles;
 mod host;
 mod jobs;
 mod locks;
+mod mariadb;
 mod memory;
 #[path = "../ports/mod.rs"]
 mod ports;

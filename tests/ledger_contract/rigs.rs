@@ -8,7 +8,7 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
-use super::support::mariadb::Mariadb;
+use super::support::mariadb::{Mariadb, OpenTransaction};
 use super::support::pgbouncer::PgBouncer;
 use super::support::postgres::Postgres;
 use super::support::proxy::{Proxy, Upstream};
@@ -284,7 +284,22 @@ impl MariadbRig {
         rig
     }
 
-    fn ledger_at(&self, url: &str, limits: Limits) -> Arc<dyn AnyLedger> {
+    /// Another program's transaction that has run `sql`; open until it is dropped.
+    pub fn open_transaction(&self, sql: &str) -> OpenTransaction {
+        self.mariadb.begin(sql)
+    }
+
+    /// A proxy between the server and those that come [`through`](MariadbRig::through) it.
+    pub fn proxy(&self) -> Proxy {
+        Proxy::start(Upstream::Mariadb(self.mariadb.socket()))
+    }
+
+    pub fn through(&self, proxy: &Proxy) -> Host {
+        let url = format!("mysql://onedrop@127.0.0.1:{}/onedrop", proxy.port());
+        Host(self.ledger_at(&url, limits(20)))
+    }
+
+    pub fn ledger_at(&self, url: &str, limits: Limits) -> Arc<dyn AnyLedger> {
         let url = MysqlUrl::parse(url).expect("a URL");
         let password = Some(self.mariadb.password().into());
         let settings = MariadbSettings { url, password, ca_file: None };

@@ -1,8 +1,9 @@
 //! A MariaDB server per test: its own data folder (copied from a cached template), socket and port.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -99,6 +100,24 @@ impl Mariadb {
         run(&mut command).trim_end_matches('\n').to_owned()
     }
 
+    /// Runs `sql` as the superuser in a transaction that stays open.
+    pub fn begin(&self, sql: &str) -> OpenTransaction {
+        let mut command = Command::new("/usr/bin/mariadb");
+        command.args(["--no-defaults", "-uroot", "-NBrn", "--default-character-set=utf8mb4"]);
+        command.arg("-S").arg(self.socket()).arg("onedrop");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = command.spawn().expect("mariadb");
+        let input = client.stdin.as_mut().expect("stdin");
+        writeln!(input, "START TRANSACTION; {sql}; SELECT 'open';").expect("SQL");
+        let mut line = String::new();
+        let mut output = BufReader::new(client.stdout.take().expect("stdout"));
+        while line.trim_end() != "open" {
+            line.clear();
+            assert!(output.read_line(&mut line).expect("an answer") > 0, "{sql} failed");
+        }
+        OpenTransaction(client)
+    }
+
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
         self.server.cpu()
@@ -126,6 +145,17 @@ impl Mariadb {
 
     pub fn resume(&mut self) {
         self.server.resume();
+    }
+}
+
+/// A client whose transaction is open; dropped, it is rolled back.
+pub struct OpenTransaction(Child);
+
+impl Drop for OpenTransaction {
+    fn drop(&mut self) {
+        // The end of its input ends it, and with it the transaction.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

@@ -1,10 +1,10 @@
 //! A proxy on loopback between a delivery and a real server, which fails at one chosen point of the
 //! conversation.
 //!
-//! It knows just enough of both protocols: where an IMAP APPEND's literal begins and ends, and
-//! where a Postgres answer ends (ReadyForQuery). Whatever the fault, what the server has got by
-//! then it really executes. Connections that a fault has frozen stay open until [`Proxy::heal`] or
-//! `Drop`.
+//! It knows just enough of the protocols: where an IMAP APPEND's literal begins and ends, where a
+//! Postgres answer ends (ReadyForQuery), and where a request to MariaDB begins. Whatever the fault,
+//! what the server has got by then it really executes. Connections that a fault has frozen stay
+//! open until [`Proxy::heal`] or `Drop`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,6 +24,8 @@ pub enum Upstream {
     Imap(u16),
     /// A Unix socket where no password is asked for.
     Postgres(PathBuf),
+    /// A Unix socket.
+    Mariadb(PathBuf),
 }
 
 /// Where the fault is. Before it the proxy passes everything on.
@@ -41,9 +43,10 @@ pub enum Stage {
     LastBytes,
     /// The server has got the whole APPEND; in place of its answer.
     Answer,
-    /// In place of Postgres' n-th answer, which is the one to a request that was executed.
+    /// In place of Postgres' or MariaDB's n-th answer, which is the one to a request that was
+    /// executed. MariaDB's logins do not count.
     Reply(usize),
-    /// After Postgres' n-th answer: the next request does not reach the server.
+    /// After the n-th answer: the next request does not reach the server.
     Request(usize),
 }
 
@@ -99,7 +102,9 @@ impl Proxy {
                     Upstream::Imap(port) => {
                         TcpStream::connect(("127.0.0.1", *port)).map(Stream::Tcp)
                     }
-                    Upstream::Postgres(socket) => UnixStream::connect(socket).map(Stream::Unix),
+                    Upstream::Postgres(socket) | Upstream::Mariadb(socket) => {
+                        UnixStream::connect(socket).map(Stream::Unix)
+                    }
                 };
                 // A server that is away: the client sees its connection closed.
                 let Ok(server) = server else { continue };
@@ -147,7 +152,7 @@ impl Proxy {
         self.state.released.1.notify_all();
     }
 
-    /// How many answers of Postgres went through in all.
+    /// How many answers of Postgres, or requests to MariaDB, went through in all.
     pub fn answers(&self) -> usize {
         self.state.answers.load(Ordering::SeqCst)
     }
@@ -189,18 +194,21 @@ impl Conversation {
         }
         let plan = *lock(&state.plan);
         lock(&state.open).extend([client.another(), server.another()]);
-        let begun = AtomicBool::new(matches!(plan, Some((Stage::Greeting | Stage::Request(0), _))));
+        let begun = AtomicBool::new(match plan {
+            Some((Stage::Greeting, _)) => true,
+            Some((Stage::Request(0), _)) => !matches!(upstream, Upstream::Mariadb(_)),
+            _ => false,
+        });
         let this = Arc::new(Conversation { state: Arc::clone(state), plan, begun, client, server });
-        let imap = matches!(upstream, Upstream::Imap(_));
+        type Direction = fn(&Conversation) -> Flow;
+        let (to_server, to_client): (Direction, Direction) = match upstream {
+            Upstream::Imap(_) => (Self::imap_client, Self::imap_server),
+            Upstream::Postgres(_) => (Self::postgres_client, Self::postgres_server),
+            Upstream::Mariadb(_) => (Self::mariadb_client, Self::mariadb_server),
+        };
         let (up, down) = (Arc::clone(&this), this);
-        thread::spawn(move || {
-            let flow = if imap { up.imap_client() } else { up.postgres_client() };
-            up.end(&flow);
-        });
-        thread::spawn(move || {
-            let flow = if imap { down.imap_server() } else { down.postgres_server() };
-            down.end(&flow);
-        });
+        thread::spawn(move || up.end(&to_server(&up)));
+        thread::spawn(move || down.end(&to_client(&down)));
     }
 
     /// A direction that ended by itself takes the other one with it; a frozen one (`Ok(false)`)
@@ -361,6 +369,60 @@ impl Conversation {
                 return Ok(false);
             }
             server.write_all(&buffer[..count])?;
+        }
+    }
+
+    /// Forwards whole packets (length in three bytes, number, content). A request is one with the
+    /// number 0; those of a login go on counting what the server began.
+    fn mariadb_client(&self) -> Flow {
+        let (mut client, mut server) = (self.client.another(), self.server.another());
+        let mut requests = 0;
+        loop {
+            let mut head = [0; 4];
+            client.read_exact(&mut head)?;
+            let length = u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize;
+            let mut content = vec![0; length];
+            client.read_exact(&mut content)?;
+            // COM_QUIT is a goodbye.
+            if head[3] == 0 && content.first() != Some(&1) {
+                if self.at(Stage::Request(requests)) && !self.fail(b"")? {
+                    return Ok(false);
+                }
+                requests += 1;
+                self.state.answers.fetch_add(1, Ordering::SeqCst);
+                if self.at(Stage::Reply(requests)) {
+                    self.arm();
+                }
+            }
+            server.write_all(&head)?;
+            server.write_all(&content)?;
+        }
+    }
+
+    /// Where a whole answer ends is not looked for: a server that says nothing more for a moment
+    /// has done what it was asked.
+    fn mariadb_server(&self) -> Flow {
+        const MOMENT: Duration = Duration::from_millis(300);
+        let (mut server, mut client) = (self.server.another(), self.client.another());
+        let mut buffer = vec![0; 65536];
+        loop {
+            let count = server.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(true);
+            }
+            if !self.has_begun() {
+                client.write_all(&buffer[..count])?;
+                continue;
+            }
+            let mut said = buffer[..count].to_vec();
+            server.limit(MOMENT)?;
+            while let Ok(count @ 1..) = server.read(&mut buffer) {
+                said.extend_from_slice(&buffer[..count]);
+            }
+            server.limit(Duration::from_secs(60))?;
+            if !self.fail(&said)? {
+                return Ok(false);
+            }
         }
     }
 
