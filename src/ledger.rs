@@ -11,6 +11,7 @@ use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
 
+mod durability;
 mod jobs;
 mod locks;
 #[cfg(feature = "mariadb")]
@@ -26,6 +27,7 @@ mod settling;
 pub mod sqlite;
 mod trace;
 
+pub use durability::{Durability, Lasting};
 pub use jobs::{
     JobChange, JobOutcome, JobPause, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, OUTPUT_BYTES,
     kept_time,

@@ -1,9 +1,9 @@
 //! The ledger in `onedrop check`: it answers, has this program's schema, and two sessions exclude
 //! each other: A takes a lock, B finds it contended, A releases it, B gets it. A balancer that
 //! leads the two sessions to different servers fails this test. The clock that leases count by is
-//! compared with this host's. A ledger in a file is opened only if the file exists, because opening
-//! would create it. The latest copies on record show whether other hosts write to another kind of
-//! store.
+//! compared with this host's; settings and standbys say what a commit outlives. A ledger in a file
+//! is opened only if the file exists, because opening would create it. The latest copies on record
+//! show whether other hosts write to another kind of store.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use super::CheckContext;
 use super::finding::{Finding, Severity};
 use crate::config::{LedgerUrl, StoreUrl};
 use crate::directory::Asked;
-use crate::ledger::{AnyLedger, CLOCKS_DIFFER_BY, LedgerError, SCHEMA_VERSION};
+use crate::ledger::{AnyLedger, CLOCKS_DIFFER_BY, Lasting, LedgerError, SCHEMA_VERSION};
 use crate::service::{ONE, host_name};
 use crate::store::Receipt;
 
@@ -36,6 +36,7 @@ pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
     if answers {
         findings.push(exclusion(check, &place));
         findings.extend(clock(check));
+        findings.extend(durability(check));
         findings.extend(is_readable.then(|| written_otherwise(check)).flatten());
         findings.extend(check.loaded.config.directory.query.clone().map(|sql| query(check, sql)));
     }
@@ -113,6 +114,25 @@ fn clocks_apart(
 ) -> Option<(Duration, &'static str)> {
     let ahead = said.duration_since(after).ok().map(|by| (by, "ahead of"));
     ahead.or_else(|| before.duration_since(said).ok().map(|by| (by, "behind")))
+}
+
+/// What a commit outlives.
+fn durability(check: &CheckContext) -> Vec<Finding> {
+    let finding = |severity, text| Finding::new(severity, "durability", text);
+    match ask(check, |ledger, until| ledger.durability(until)) {
+        Ok(words) => words
+            .into_iter()
+            .map(|one| match one {
+                Lasting::Outlives(text) => finding(Severity::Ok, text),
+                Lasting::MayBeLost(text) => finding(Severity::Warning, text),
+                Lasting::Stuck(text) => finding(Severity::Error, text),
+            })
+            .collect(),
+        Err(error) => {
+            let text = format!("it cannot be read what a commit outlives: {error}");
+            vec![finding(Severity::Warning, text)]
+        }
+    }
 }
 
 /// All hosts of a ledger must write by IMAP, or all into Maildirs: the two do not exclude each

@@ -92,9 +92,21 @@ impl Placing<'_> {
         if own.is_some() || !others.is_empty() {
             let own = own.as_ref().map(|end| (self.recorded.attempt, end));
             let identity = self.job.message.identity();
-            note(ledger.finish(identity, own, &others, self.insist_until()));
+            let until = match self.lacks_the_ledger() {
+                true => deadline.end(),
+                false => self.insist_until(),
+            };
+            note(ledger.finish(identity, own, &others, until));
         }
         endings
+    }
+
+    /// The ledger has just kept a copy from its end. It is not asked once more after the deadline:
+    /// the process ends then, and nobody would be left to cancel the call.
+    fn lacks_the_ledger(&self) -> bool {
+        let failed =
+            |end: &CopyResult| matches!(end, Err(Failure::Ledger(_) | Failure::Contended(_)));
+        self.ends.iter().any(|end| end.get().is_some_and(|(end, _)| failed(end)))
     }
 
     /// The end of the only copy.

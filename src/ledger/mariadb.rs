@@ -20,6 +20,7 @@ mod account;
 mod attempts;
 mod connection;
 mod copies;
+mod durability;
 mod errors;
 mod jobs;
 mod link;

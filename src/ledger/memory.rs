@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
@@ -307,6 +308,13 @@ impl Accounts for MemoryLedger {
         _until: Instant,
     ) -> Result<Option<String>, LedgerError> {
         self.call("account_by_query", || Ok(self.rows().accounts.get(&asked.address).cloned()))
+    }
+}
+
+impl Durability for MemoryLedger {
+    fn durability(&self, _until: Instant) -> Result<Vec<Lasting>, LedgerError> {
+        let lasting = Lasting::MayBeLost("in memory: it is gone with its process".to_owned());
+        self.call("durability", || Ok(vec![lasting]))
     }
 }
 

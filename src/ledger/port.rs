@@ -13,6 +13,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use super::durability::Durability;
 use super::jobs::Jobs;
 use super::locks::Locks;
 use super::settling::{Due, Settling};
@@ -254,7 +255,17 @@ pub trait Schema: Send + Sync {
 
 /// All that an adapter is.
 pub trait AnyLedger:
-    Ledger + Accounts + Proofs + Records + Audit + Settling + Schema + Locks + Jobs + Connections
+    Ledger
+    + Accounts
+    + Proofs
+    + Records
+    + Audit
+    + Settling
+    + Schema
+    + Durability
+    + Locks
+    + Jobs
+    + Connections
 {
 }
 
@@ -266,6 +277,7 @@ impl<L> AnyLedger for L where
         + Audit
         + Settling
         + Schema
+        + Durability
         + Locks
         + Jobs
         + Connections

@@ -21,6 +21,7 @@ mod account;
 mod cancel;
 mod columns;
 mod connection;
+mod durability;
 mod errors;
 mod jobs;
 mod link;

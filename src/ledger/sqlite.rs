@@ -34,6 +34,7 @@ mod account;
 mod attempts;
 mod clock;
 mod copies;
+mod durability;
 mod jobs;
 mod locks;
 mod migrate;

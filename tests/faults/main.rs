@@ -10,7 +10,9 @@ mod kills;
 mod lmtp_load;
 mod lmtp_maildir;
 mod races;
+mod retried;
 mod sample;
+mod standby;
 mod start_line;
 mod strace;
 #[path = "../support/mod.rs"]

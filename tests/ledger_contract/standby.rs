@@ -1,6 +1,7 @@
 //! A primary whose synchronous standby is gone: each commit waits for it, for good, and stands on
 //! the primary alone once somebody cancels the wait.
 
+use onedrop::ledger::Lasting;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use secrecy::SecretString;
 
@@ -60,6 +61,8 @@ impl Alone {
     fn without_standby(&self) {
         self.postgres.psql("ALTER SYSTEM SET synchronous_standby_names = ''");
         self.postgres.psql("SELECT pg_reload_conf()");
+        let names = || self.postgres.psql("SHOW synchronous_standby_names");
+        assert!(wait_until(SLACK, || names().is_empty()), "{}", names());
     }
 }
 
@@ -105,7 +108,13 @@ fn a_commit_without_an_answer_is_cancelled_and_whoever_asks_again_waits_as_well(
     // One that had to wait for another's NOTIFY was rolled back.
     let committed = direct.psql("SELECT count(*) FROM onedrop_message");
     assert_ne!(committed, "0", "a commit stands on the primary alone");
+    let lasting = |of: &Host| of.0.durability(soon()).expect("what a commit outlives");
+    let is_stuck = |said: &Lasting| matches!(said, Lasting::Stuck(why) if why.contains("standby"));
+    assert!(lasting(&asked[0].1).iter().any(is_stuck), "{:?}", lasting(&asked[0].1));
     alone.without_standby();
+    assert!(
+        matches!(&lasting(&asked[0].1)[..], [Lasting::Outlives(what)] if what.contains("crash"))
+    );
     for (name, host, mail, by) in asked {
         let claim = record(&host, &mail, &by, SLACK).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!((claim.epoch, claim.in_doubt), (1, false), "{name}: it finds its own");

@@ -65,30 +65,19 @@ pub struct Connection {
     /// The server's default isolation is not READ COMMITTED: [`call`](Connection::call) opens a
     /// transaction itself.
     calls_begin: bool,
-    /// The `until` of a call that was given up, and how long it waited: it is not made again in its
-    /// last moments.
-    given_up: Option<(Instant, Duration)>,
 }
 
 impl Connection {
     pub(super) fn open(target: Arc<Target>, until: Instant) -> Result<Connection, LedgerError> {
+        target.may_begin(until)?;
         let link = Some(Link::to(&target, until)?);
-        Ok(Connection {
-            target,
-            until,
-            link,
-            in_transaction: false,
-            calls_begin: false,
-            given_up: None,
-        })
+        Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
     }
 
     /// [`Session::reopen`](crate::ledger::session::Session::reopen).
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.lose();
-        if let Some((_, waited)) = self.given_up.filter(|(given_up, _)| *given_up == until) {
-            return Err(no_answer(waited));
-        }
+        self.target.may_begin(until)?;
         self.until = until;
         self.link = Some(Link::to(&self.target, until)?);
         Ok(())
@@ -96,6 +85,7 @@ impl Connection {
 
     /// [`Session::renew`](crate::ledger::session::Session::renew).
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.target.may_begin(until)?;
         self.until = until;
         match self.link.as_ref().is_some_and(Link::is_alive) {
             true => Ok(()),
@@ -313,7 +303,7 @@ impl Connection {
                 let waited = began.elapsed();
                 link.cancel(&self.target, until);
                 self.lose();
-                self.given_up = Some((until, waited));
+                self.target.has_given_up(until, waited);
                 Err(no_answer(waited))
             }
         }
@@ -422,7 +412,7 @@ async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<V
 
 /// The part of a call's time that is kept to cancel it.
 fn for_cancelling(left: Duration) -> Duration {
-    (left / 3).min(Duration::from_secs(1))
+    (left / 2).min(Duration::from_secs(1))
 }
 
 /// In the range of the server's limits.

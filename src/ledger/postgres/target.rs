@@ -3,6 +3,8 @@
 //! unverified unless the URL says so, and that no error shows the URL or the password.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use postgres::config::{Host, SslMode, TargetSessionAttrs};
 use secrecy::{ExposeSecret, SecretString};
@@ -10,6 +12,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::errors::no_answer;
 use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use crate::ledger::LedgerError;
 use crate::net::postgres_url::PostgresUrl;
@@ -32,6 +35,8 @@ pub(super) struct Target {
     pub hosts: Vec<HostTarget>,
     tls: Option<MakeRustlsConnect>,
     pub prepare: bool,
+    /// The `until` of the last call that was given up, and how long it waited for an answer.
+    given_up: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// One host and how to speak to it.
@@ -73,7 +78,28 @@ impl Target {
             )),
             false => None,
         };
-        Ok(Target { hosts, tls, prepare: settings.prepare })
+        Ok(Target { hosts, tls, prepare: settings.prepare, given_up: Mutex::default() })
+    }
+
+    /// Whether a call that ends by `until` is worth its beginning.
+    ///
+    /// # Errors
+    /// No time is left; or one that had to end no earlier has just been given up: in the moments
+    /// that are left this one would have no answer either, and it could not be cancelled in time.
+    pub fn may_begin(&self, until: Instant) -> Result<(), LedgerError> {
+        if until <= Instant::now() {
+            return Err(no_answer(Duration::ZERO));
+        }
+        let given_up = *self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        match given_up.filter(|(late, _)| until <= *late) {
+            Some((_, waited)) => Err(no_answer(waited)),
+            None => Ok(()),
+        }
+    }
+
+    /// A call that had to end by `until` was given up.
+    pub fn has_given_up(&self, until: Instant, waited: Duration) {
+        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, waited));
     }
 
     /// The TLS to use with `host`, if any.

@@ -1,0 +1,32 @@
+//! What a commit outlives. A server that may lose one in a crash is refused at the login.
+
+use std::time::Instant;
+
+use super::MariadbLedger;
+use super::statement::values;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{Durability, Lasting, LedgerError};
+
+const ASK: &str = "SELECT @@innodb_doublewrite + 0";
+
+impl Durability for MariadbLedger {
+    fn durability(&self, until: Instant) -> Result<Vec<Lasting>, LedgerError> {
+        self.call(until, |connection| {
+            let rows = connection.query(ASK, values![])?;
+            let writes_twice = rows.first().map(|row| row.cell::<i64>(0)).transpose()?;
+            let mut words = vec![Lasting::Outlives(
+                "a commit outlives a crash of the server, but not the loss of its disk, and a \
+                 fail-over to a replica may undo the last ones: they wait for none"
+                    .to_owned(),
+            )];
+            if writes_twice == Some(0) {
+                words.push(Lasting::MayBeLost(
+                    "innodb_doublewrite = OFF: a crash may damage the ledger, unless the file \
+                     system never leaves half of a page"
+                        .to_owned(),
+                ));
+            }
+            Ok(words)
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! A synchronous standby that stops while mail comes in: each commit waits for it, so deliveries
+//! are deferred, and none leaves a session behind that eats up `max_connections`. Once it is back
+//! all is delivered, and the standby knows it when the primary is lost.
+
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::retried::Retried;
+use crate::support::TempRoot;
+use crate::support::dovecot::Dovecot;
+use crate::support::postgres::Postgres;
+use crate::support::site::Site;
+
+/// One in six of what is shipped, where a minute is the deadline.
+const TERMS: &str = "[lock]\nwait_secs = 1\nlease_secs = 10\n\
+    [limits]\ndeadline_secs = 6\nanswer_secs = 3\n";
+const AT_ONCE: usize = 10;
+const KILLED: usize = 3;
+
+struct Run {
+    messages: usize,
+    /// How long the standby is gone.
+    gone: Duration,
+}
+
+#[test]
+fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
+    let run = match std::env::var_os("ONEDROP_FULL").is_some() {
+        // Ten minutes of a deadline that is ten times as long.
+        true => Run { messages: 500, gone: Duration::from_secs(60) },
+        // Long enough for more deliveries than there are connections.
+        false => Run { messages: 20, gone: Duration::from_secs(12) },
+    };
+    let primary = Postgres::start_with("max_connections = 30");
+    let mut site = Site::of(primary, Dovecot::start_high_performance(), TempRoot::new());
+    let config = site.config("etc", TERMS);
+    let mut standby = site.postgres.standby();
+    let retried = Retried::new(run.messages, Duration::from_secs(220) + 8 * run.gone);
+    let mut most = 0;
+    let primary = &site.postgres;
+    retried.run(&config, AT_ONCE, || {
+        retried.wait_for(0.2);
+        standby.pause();
+        let before = retried.delivered.load(Ordering::SeqCst);
+        let end = Instant::now() + run.gone;
+        thread::sleep(Duration::from_secs(1));
+        retried.to_kill.store(KILLED, Ordering::SeqCst);
+        while Instant::now() < end {
+            most = most.max(count(primary, "backend_type = 'client backend'"));
+            thread::sleep(Duration::from_millis(200));
+        }
+        let during = retried.delivered.load(Ordering::SeqCst) - before;
+        assert!(during <= AT_ONCE, "{during} delivered without the standby");
+        // Those of killed processes wait on, and the others do not.
+        let left = "wait_event = 'SyncRep' AND query_start < now() - interval '5 s'";
+        let left = count(primary, left);
+        assert!(left <= KILLED + 2, "{left} sessions left; {}", retried.told());
+        standby.resume();
+    });
+    writeln!(std::io::stderr(), "at most {most} connections; {}", retried.told()).expect("stderr");
+    assert!(most <= AT_ONCE + KILLED + AT_ONCE / 2, "{most} connections");
+    for full in ["too many clients", "connection slots are reserved"] {
+        assert!(!primary.whole_log().contains(full), "{full}");
+    }
+    retried.all_stand_once(&site);
+    site.postgres.stop_immediate();
+    standby.promote();
+    retried.all_are_placed(&standby);
+}
+
+/// How many of the server's sessions are so, but for the one that asks.
+fn count(primary: &Postgres, so: &str) -> usize {
+    let sql =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {so}");
+    primary.psql(&sql).parse().expect("a number")
+}
