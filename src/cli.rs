@@ -28,6 +28,7 @@ mod jobs;
 mod lmtp;
 mod lock;
 mod migrate;
+mod resume;
 mod settle;
 mod trace;
 mod verify;

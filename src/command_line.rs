@@ -143,10 +143,22 @@ pub struct VerifyArgs {
     /// This account's mailboxes only
     #[arg(long)]
     pub account: Option<String>,
+    /// Compare also the copies that cannot be double or missing: those that one delivery wrote and
+    /// put on record
+    #[arg(long)]
+    pub all: bool,
     /// Record what is found for copies in doubt, place Sent copies that were kept for later, and
     /// remove surplus copies that Onedrop wrote
     #[arg(long)]
     pub repair: bool,
+    /// Accounts at a time, each with a connection to the mail server [default: 4, or pool.store if
+    /// that is less]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub parallel: Option<u8>,
+    /// Note in this file how far the run has come; one that was ended goes on there when it is
+    /// started again
+    #[arg(long, value_name = "FILE", conflicts_with = "account")]
+    pub resume: Option<PathBuf>,
     /// Print findings as JSON
     #[arg(long)]
     pub json: bool,

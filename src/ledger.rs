@@ -33,7 +33,7 @@ pub use jobs::{
     kept_time,
 };
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
-pub use on_record::{CopyOnRecord, DueTime, Standing, WATCH, Window};
+pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
 pub use pooled::PooledLedger;
 pub use port::{
     Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,

@@ -10,8 +10,8 @@
 //! marked as deleted, and only while the copy on record is in the mailbox and unmarked. If the UID
 //! on record is another message, it removes nothing. A crash leaves less to do for the next run.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
@@ -23,8 +23,11 @@ use crate::ledger::{
 use crate::lock_key::Hash;
 use crate::store::{AnyStore, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
+use in_order::InOrder;
+
 mod difference;
 mod doubt;
+mod in_order;
 mod kept;
 mod settle;
 
@@ -35,8 +38,12 @@ pub use settle::settle;
 const STORE_TIME: Duration = Duration::from_secs(60);
 /// How long a call to the ledger may take.
 pub const LEDGER_TIME: Duration = Duration::from_secs(300);
-/// Rows that are held in memory.
-const PAGE: u32 = 500;
+/// And how much longer for each copy that it is to find.
+const STORE_TIME_EACH: Duration = Duration::from_millis(50);
+/// Rows that a worker holds in memory, and copies that are looked for in a mailbox together.
+const PAGE: u32 = 2_000;
+/// Accounts that are read from the ledger at a time.
+const ACCOUNTS: u32 = 500;
 /// Copies of one message in one mailbox that a run deals with.
 const MOST_COPIES: usize = 100;
 /// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for
@@ -46,7 +53,13 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// What to verify, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    pub window: Window<'a>,
+    pub window: Window,
+    /// This account's copies only.
+    pub account: Option<&'a str>,
+    /// Only the accounts that the ledger has behind this one.
+    pub behind: Option<&'a str>,
+    /// So many accounts at a time.
+    pub parallel: usize,
     /// Mend what is found.
     pub repair: bool,
     /// How long a lease is that is taken here.
@@ -60,23 +73,108 @@ pub struct Plan<'a> {
     pub by: &'a Attempt,
 }
 
-/// Verifies everything in the window, an account after the other.
+/// Verifies everything in the window, some accounts at a time; what is found is told in the order
+/// of the accounts, and of an account in that of its messages.
 ///
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is told and counted.
-pub fn verify<'a>(
-    plan: &Plan<'a>,
+pub fn verify(
+    plan: &Plan<'_>,
     ledger: &dyn AnyLedger,
     store: &dyn AnyStore,
-    tell: &mut dyn FnMut(News<'_>),
+    tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
-    let mut verification = Verification::new(plan, ledger, store, tell)?;
-    verification.all(
-        |last, until| ledger.copies_to_verify(&plan.window, last, PAGE, until),
-        &BTreeSet::new(),
-        Verification::one,
-    )?;
-    Ok(verification.tally)
+    check_version(plan, ledger)?;
+    let accounts = AccountQueue {
+        read: plan.account.map(str::to_owned).into_iter().collect(),
+        taken: 0,
+        last: plan.behind.map(str::to_owned),
+        is_over: plan.account.is_some(),
+        error: None,
+    };
+    let told = InOrder::new(tell);
+    let run = Run { plan, ledger, store, accounts: Mutex::new(accounts), told: &told };
+    plan.clock.side_by_side(plan.parallel, &|| run.work());
+    let ended = run.accounts().error.take();
+    ended.map_or(Ok(told.tally()), Err)
+}
+
+fn check_version(plan: &Plan<'_>, ledger: &dyn AnyLedger) -> Result<(), LedgerError> {
+    match ledger.schema_version(plan.ledger_until())? {
+        SCHEMA_VERSION => Ok(()),
+        found => Err(LedgerError::Version { found }),
+    }
+}
+
+/// What the workers of a verification share.
+struct Run<'a> {
+    plan: &'a Plan<'a>,
+    ledger: &'a dyn AnyLedger,
+    store: &'a dyn AnyStore,
+    accounts: Mutex<AccountQueue>,
+    told: &'a InOrder<'a>,
+}
+
+/// The accounts that are still to be verified.
+struct AccountQueue {
+    /// Read from the ledger, and nobody's yet.
+    read: VecDeque<String>,
+    /// How many were somebody's.
+    taken: usize,
+    /// The last that was read.
+    last: Option<String>,
+    /// There are no more to be read.
+    is_over: bool,
+    /// Why the run ends early.
+    error: Option<LedgerError>,
+}
+
+impl Run<'_> {
+    fn work(&self) {
+        while let Some((number, account)) = self.next() {
+            let mut tell = |news| self.told.tell(number, news);
+            let mut verification = Verification::new(self.plan, self.ledger, self.store, &mut tell);
+            let ended = verification.account(&account, |tally| self.told.count(&account, tally));
+            match ended {
+                Ok(()) => self.told.over(number, &account),
+                Err(error) => {
+                    let mut accounts = self.accounts();
+                    accounts.is_over = true;
+                    accounts.read.clear();
+                    accounts.error.get_or_insert(error);
+                    drop(accounts);
+                    self.told.end();
+                }
+            }
+        }
+    }
+
+    /// An account for a worker, with its number in their order.
+    fn next(&self) -> Option<(usize, String)> {
+        let mut accounts = self.accounts();
+        if accounts.read.is_empty() && !accounts.is_over {
+            let (window, until) = (&self.plan.window, self.plan.ledger_until());
+            let last = accounts.last.as_deref();
+            match self.ledger.accounts_to_verify(window, last, ACCOUNTS, until) {
+                Ok(more) => {
+                    accounts.is_over = more.is_empty();
+                    accounts.last = more.last().cloned().or(accounts.last.take());
+                    accounts.read = more.into();
+                }
+                Err(error) => {
+                    accounts.is_over = true;
+                    accounts.error.get_or_insert(error);
+                }
+            }
+        }
+        let account = accounts.read.pop_front()?;
+        accounts.taken += 1;
+        Some((accounts.taken - 1, account))
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, AccountQueue> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Plan<'_> {
@@ -86,6 +184,12 @@ impl Plan<'_> {
 
     fn store_until(&self) -> Instant {
         self.clock.now() + STORE_TIME
+    }
+
+    /// For so many copies at once.
+    fn store_until_for(&self, copies: usize) -> Instant {
+        let copies = u32::try_from(copies).unwrap_or(u32::MAX);
+        self.store_until() + STORE_TIME_EACH.saturating_mul(copies)
     }
 }
 
@@ -102,15 +206,19 @@ pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
     now.checked_sub(Duration::try_from(back).ok()?)
 }
 
+/// One worker's part of a run.
 struct Verification<'a, 'p> {
     plan: &'a Plan<'p>,
     ledger: &'a dyn AnyLedger,
     store: &'a dyn AnyStore,
     /// An account whose mailboxes cannot be used.
     out_of_reach: Option<String>,
-    tell: &'a mut dyn FnMut(News<'_>),
+    tell: &'a mut dyn FnMut(News),
     tally: Tally,
 }
+
+/// What was found of a page's copies, by their rows; a row that is not in it was not looked for.
+type FoundByRow = HashMap<i64, Result<Vec<FoundCopy>, StoreError>>;
 
 /// Why a copy was not verified to the end.
 #[derive(Debug, thiserror::Error)]
@@ -122,50 +230,78 @@ enum Unverified {
 }
 
 impl<'a, 'p> Verification<'a, 'p> {
-    /// # Errors
-    /// The ledger cannot be read, or has another version.
     fn new(
         plan: &'a Plan<'p>,
         ledger: &'a dyn AnyLedger,
         store: &'a dyn AnyStore,
-        tell: &'a mut dyn FnMut(News<'_>),
-    ) -> Result<Verification<'a, 'p>, LedgerError> {
-        let found = ledger.schema_version(plan.ledger_until())?;
-        if found != SCHEMA_VERSION {
-            return Err(LedgerError::Version { found });
-        }
-        Ok(Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() })
+        tell: &'a mut dyn FnMut(News),
+    ) -> Verification<'a, 'p> {
+        Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() }
     }
 
-    /// Does `work` for each copy of all pages that is not `over`.
-    fn all(
-        &mut self,
-        page: impl Fn(Option<&CopyOnRecord>, Instant) -> Result<Vec<CopyOnRecord>, LedgerError>,
-        over: &BTreeSet<i64>,
-        work: impl Fn(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
-    ) -> Result<(), LedgerError> {
+    /// Verifies an account's copies, and hands over what is counted after each page of them.
+    fn account(&mut self, account: &str, mut count: impl FnMut(Tally)) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
-            let page = page(last.as_ref(), self.plan.ledger_until())?;
-            for copy in page.iter().filter(|copy| !over.contains(&copy.copy)) {
-                self.each(copy, &work)?;
+            let (window, until) = (&self.plan.window, self.plan.ledger_until());
+            let page = self.ledger.copies_to_verify(window, account, last.as_ref(), PAGE, until)?;
+            let mut found = self.find_page(&page);
+            for copy in &page {
+                let found = found.remove(&copy.copy);
+                self.each(copy, |this, copy| this.one(copy, found))?;
             }
+            count(std::mem::take(&mut self.tally));
             match page.into_iter().next_back() {
                 Some(copy) => last = Some(copy),
                 None => return Ok(()),
             }
         }
     }
-}
 
-impl Verification<'_, '_> {
+    /// Looks for the page's copies, a mailbox after the other. An error stands for the first copy
+    /// of its mailbox, and ends it: the account is out of reach from that copy on.
+    fn find_page(&self, page: &[CopyOnRecord]) -> FoundByRow {
+        let mut by_mailbox: BTreeMap<&str, Vec<(usize, &CopyOnRecord)>> = BTreeMap::new();
+        if page.first().is_some_and(|copy| self.is_out_of_reach(copy)) {
+            return FoundByRow::new();
+        }
+        for (at, copy) in page.iter().enumerate().filter(|(_, copy)| is_looked_for(copy)) {
+            by_mailbox.entry(&copy.destination.mailbox).or_default().push((at, copy));
+        }
+        let mut mailboxes: Vec<_> = by_mailbox.into_values().collect();
+        mailboxes.sort_by_key(|copies| copies.first().map(|(at, _)| *at));
+        let mut found = FoundByRow::new();
+        for copies in mailboxes {
+            let copies: Vec<&CopyOnRecord> = copies.into_iter().map(|(_, copy)| copy).collect();
+            let Some(first) = copies.first() else { continue };
+            let keys: Vec<Hash> = copies.iter().map(|copy| copy_key(copy)).collect();
+            let sought: Vec<CopySearch<'_>> = (copies.iter().zip(&keys))
+                .map(|(copy, key)| search(copy, key, on_record(copy)))
+                .collect();
+            let until = self.plan.store_until_for(copies.len());
+            match self.store.find_all(&first.destination, &sought, until) {
+                Ok(all) => {
+                    found.extend(copies.iter().map(|copy| copy.copy).zip(all.into_iter().map(Ok)));
+                }
+                Err(error) => {
+                    found.insert(first.copy, Err(error));
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    fn is_out_of_reach(&self, copy: &CopyOnRecord) -> bool {
+        self.out_of_reach.as_ref() == Some(&copy.destination.account)
+    }
+
     fn each(
         &mut self,
         copy: &CopyOnRecord,
-        work: impl Fn(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
+        work: impl FnOnce(&mut Self, &CopyOnRecord) -> Result<(), Unverified>,
     ) -> Result<(), LedgerError> {
-        (self.tell)(News::Next { copy, tally: &self.tally });
-        if self.out_of_reach.as_ref() == Some(&copy.destination.account) {
+        if self.is_out_of_reach(copy) {
             self.tally.failed += 1;
             return Ok(());
         }
@@ -175,17 +311,22 @@ impl Verification<'_, '_> {
             Err(Unverified::Store(why)) => {
                 self.tally.failed += 1;
                 self.out_of_reach = Some(copy.destination.account.clone());
-                (self.tell)(News::Failed { destination: &copy.destination, why });
+                (self.tell)(News::Failed { destination: copy.destination.clone(), why });
             }
         }
         Ok(())
     }
 
-    fn one(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+    /// What is found of a copy is `found`, if it was looked for with others.
+    fn one(
+        &mut self,
+        copy: &CopyOnRecord,
+        found: Option<Result<Vec<FoundCopy>, StoreError>>,
+    ) -> Result<(), Unverified> {
         match (&copy.standing, &copy.kept) {
             (Standing::Placed { .. }, _) if copy.is_left_to_settle() => Ok(()),
             (Standing::Placed { receipt, ago }, _) => {
-                let found = self.find(copy, Some(receipt))?;
+                let found = found.unwrap_or_else(|| self.find(copy, Some(receipt)))?;
                 self.placed(copy, receipt, *ago, &found)
             }
             (Standing::Leased, _) => {
@@ -199,7 +340,10 @@ impl Verification<'_, '_> {
             (Standing::Free | Standing::InDoubt { .. }, Some(why)) => {
                 self.kept(copy, why, Level::Error)
             }
-            (Standing::InDoubt { lease_left_over }, None) => self.doubt(copy, *lease_left_over),
+            (Standing::InDoubt { lease_left_over }, None) => {
+                let found = found.unwrap_or_else(|| self.find(copy, None))?;
+                self.doubt(copy, *lease_left_over, &found)
+            }
             (Standing::Free, None) => {
                 let text = "not placed: the last attempt gave up before it wrote anything, Postfix \
                             has it or has returned it";
@@ -211,7 +355,7 @@ impl Verification<'_, '_> {
 
     /// The copies in the mailbox, newest first.
     fn find(
-        &mut self,
+        &self,
         copy: &CopyOnRecord,
         on_record: Option<&Receipt>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
@@ -414,6 +558,22 @@ impl Verification<'_, '_> {
 /// Whether a second look after the last lease is still to come.
 fn needs_a_look(copy: &CopyOnRecord) -> bool {
     copy.may_be_double && !copy.settled
+}
+
+/// Whether its mailbox is asked for it whatever comes of it.
+fn is_looked_for(copy: &CopyOnRecord) -> bool {
+    match copy.standing {
+        Standing::Placed { .. } => !copy.is_left_to_settle(),
+        Standing::InDoubt { .. } => !copy.is_left_to_settle() && copy.kept.is_none(),
+        Standing::Leased | Standing::Free => false,
+    }
+}
+
+fn on_record(copy: &CopyOnRecord) -> Option<&Receipt> {
+    match &copy.standing {
+        Standing::Placed { receipt, .. } => Some(receipt),
+        _ => None,
+    }
 }
 
 fn search<'a>(

@@ -2,27 +2,32 @@
 //! failures and progress on standard error; and how they end: 0 with nothing left to do, 1 with
 //! something left, 75 where not everything could be looked at.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
+
+use super::resume::Resume;
 use super::{CommandOutcome, counted};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
 use crate::exit::Verdict;
 use crate::ledger::{AnyLedger, Attempt, LedgerError, SCHEMA_VERSION, Window};
+use crate::pool::Limits;
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
 use crate::text::one_line;
 use crate::verify::{Difference, LEDGER_TIME, News, Plan, Tally, Topic};
 use crate::way::WayProof;
 
-/// Between two progress lines.
-const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
-
 /// A command that compares ledger and mailboxes.
 pub(super) struct Comparison<'a> {
-    pub window: Window<'a>,
+    pub window: Window,
+    /// This account only.
+    pub only: Option<&'a str>,
+    /// Accounts at a time.
+    pub parallel: usize,
     /// It writes.
     pub repair: bool,
     pub json: bool,
@@ -31,41 +36,54 @@ pub(super) struct Comparison<'a> {
     /// An account that it may write for; `None`: it will write nothing.
     pub account: fn(&dyn AnyLedger, Instant) -> Result<Option<String>, LedgerError>,
     pub work: Compare,
+    /// Where it notes how far it has come.
+    pub resume: Option<Resume>,
 }
 
-type Compare = for<'a> fn(
-    &Plan<'a>,
+type Compare = fn(
+    &Plan<'_>,
     &dyn AnyLedger,
     &dyn AnyStore,
-    &mut dyn FnMut(News<'_>),
+    &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError>;
 
 impl Comparison<'_> {
-    pub(super) fn run(&self, loaded: &Loaded, by: Adapters) -> Result<CommandOutcome, String> {
+    pub(super) fn run(mut self, loaded: &Loaded, by: Adapters) -> Result<CommandOutcome, String> {
         let attempt = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
         let limits = &loaded.config.limits;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let secs = Duration::from_secs;
+        let mut resume = self.resume.take();
+        let behind = resume.as_ref().and_then(Resume::account).map(str::to_owned);
         let plan = Plan {
             clock: &clock,
             window: self.window,
+            account: self.only,
+            behind: behind.as_deref(),
+            parallel: self.parallel,
             repair: self.repair,
             lease: secs(loaded.config.lock.lease_secs),
             time: (secs(limits.deadline_secs), secs(limits.answer_secs)),
             by: &attempt,
         };
         let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
-        let ledger = (by.ledger)(loaded, ONE).map_err(of_the_ledger)?;
-        let store = (by.store)(loaded, ONE).map_err(|error| error.to_string())?;
+        // A session with each mailbox's owner: they are not kept for those that are over.
+        let limits = Limits { kept: self.parallel, ..ONE };
+        let ledger = (by.ledger)(loaded, limits).map_err(of_the_ledger)?;
+        let store = (by.store)(loaded, limits).map_err(|error| error.to_string())?;
         if self.repair {
             self.pass_the_gate(&*ledger, &*store)?;
         }
         let mut printer = FindingsPrinter::new(self.json);
-        let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| printer.print(news));
+        let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| match (news, &mut resume) {
+            (News::Passed { account }, Some(resume)) => resume.passed(account),
+            (news, _) => printer.print(news),
+        });
         let written = printer.end();
+        let noted = resume.map_or(Ok(()), |resume| resume.end(tally.is_ok() && written.is_ok()));
         let outcome = self.ended(&tally.map_err(of_the_ledger)?);
         match written {
-            Ok(()) => Ok(outcome),
+            Ok(()) => noted.map(|()| outcome),
             Err(error) => Err(format!("{}, standard output: {error}", outcome.err)),
         }
     }
@@ -114,34 +132,42 @@ impl Comparison<'_> {
 struct FindingsPrinter {
     json: bool,
     findings: u64,
-    progress: Option<Instant>,
-    is_line_open: bool,
+    /// Shown on a terminal alone.
+    progress: ProgressBar,
     /// The first error of standard output. It does not change what is done, but how it ends.
     written: io::Result<()>,
 }
 
 impl FindingsPrinter {
     fn new(json: bool) -> FindingsPrinter {
-        let progress = io::stderr().is_terminal().then(Instant::now);
-        FindingsPrinter { json, findings: 0, progress, is_line_open: false, written: Ok(()) }
+        // The default target is standard error, and hidden where that is no terminal.
+        let progress = ProgressBar::new_spinner();
+        FindingsPrinter { json, findings: 0, progress, written: Ok(()) }
     }
 
-    fn print(&mut self, news: News<'_>) {
+    fn print(&mut self, news: News) {
         match news {
             // Of no use to people, who cannot do anything about it but wait.
             News::Found(finding) if finding.topic == Topic::Busy && !self.json => {}
             News::Found(finding) => self.found(&finding),
             News::Failed { destination, why } => {
-                self.clear_line();
                 let line = format!("account={}: {why}", destination.account);
-                let _ = writeln!(io::stderr(), "failed   {}", one_line(&line));
+                self.progress.suspend(|| {
+                    let _ = writeln!(io::stderr(), "failed   {}", one_line(&line));
+                });
             }
-            News::Next { copy, tally } => self.progress(&copy.destination.account, tally),
+            News::Progress { account, tally } => {
+                let found = tally.errors + tally.repaired;
+                let account = one_line(&account);
+                let copies = tally.copies;
+                let text = format!("{copies} compared, {found} found, at {account:.40}");
+                self.progress.set_message(text);
+            }
+            News::Passed { .. } => {}
         }
     }
 
     fn found(&mut self, finding: &Difference) {
-        self.clear_line();
         let text = if self.json {
             let opening = if self.findings == 0 { "[\n" } else { ",\n" };
             format!("{opening}{}", serde_json::to_string(finding).unwrap_or_default())
@@ -158,37 +184,16 @@ impl FindingsPrinter {
     }
 
     fn write(&mut self, text: &str) {
-        let written = io::stdout().write_all(text.as_bytes());
+        let written = self.progress.suspend(|| io::stdout().write_all(text.as_bytes()));
         if self.written.is_ok() {
             self.written = written;
-        }
-    }
-
-    fn progress(&mut self, account: &str, tally: &Tally) {
-        let now = Instant::now();
-        if self.progress.take_if(|due| *due <= now).is_some() {
-            self.progress = Some(now + PROGRESS_PAUSE);
-            self.is_line_open = true;
-            let found = tally.errors + tally.repaired;
-            let account = one_line(account);
-            let _ = write!(
-                io::stderr(),
-                "\r\x1b[K{} compared, {found} found, at {account:.40}",
-                tally.copies
-            );
-        }
-    }
-
-    fn clear_line(&mut self) {
-        if std::mem::take(&mut self.is_line_open) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
     /// # Errors
     /// Not all that was found could be written.
     fn end(mut self) -> io::Result<()> {
-        self.clear_line();
+        self.progress.finish_and_clear();
         if self.json {
             self.write(if self.findings == 0 { "[]\n" } else { "\n]\n" });
         }

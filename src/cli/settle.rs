@@ -16,12 +16,15 @@ pub(super) fn run(
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
     let comparison = Comparison {
-        window: Window { since: UNIX_EPOCH, account: None },
+        window: Window { since: UNIX_EPOCH, all: true },
+        only: None,
+        parallel: 1,
         repair: !args.dry_run,
         json: args.json,
         done: "looked at",
         account: first,
         work: verify::settle,
+        resume: None,
     };
     comparison.run(loaded, adapters)
 }

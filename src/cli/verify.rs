@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::findings::Comparison;
+use super::resume::Resume;
 use super::{CommandOutcome, since};
 use crate::command_line::VerifyArgs;
 use crate::config::Loaded;
@@ -10,18 +11,27 @@ use crate::ledger::{AnyLedger, LedgerError, Window};
 use crate::service::Adapters;
 use crate::verify;
 
+/// Accounts at a time, unless the command line or `pool.store` says otherwise.
+const PARALLEL: usize = 4;
+
 pub(super) fn run(
     args: &VerifyArgs,
     loaded: &Loaded,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
+    let window = Window { since: since(&args.since)?, all: args.all };
+    let resume = args.resume.as_deref().map(|path| Resume::open(path, window)).transpose()?;
+    let sessions = loaded.config.pool.store.max(1);
     let comparison = Comparison {
-        window: Window { since: since(&args.since)?, account: args.account.as_deref() },
+        window: resume.as_ref().map_or(window, Resume::window),
+        only: args.account.as_deref(),
+        parallel: args.parallel.map_or(PARALLEL.min(sessions), usize::from),
         repair: args.repair,
         json: args.json,
         done: "compared",
         account: latest,
         work: verify::verify,
+        resume,
     };
     comparison.run(loaded, adapters)
 }

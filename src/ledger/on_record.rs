@@ -13,13 +13,18 @@ pub const WATCH: Duration = Duration::from_secs(48 * 3600);
 
 /// Which copies to compare.
 #[derive(Debug, Clone, Copy)]
-pub struct Window<'a> {
+pub struct Window {
     /// Copies of messages that were recorded at or after this; copies not placed whose last lease
-    /// ended at or after it; and, however old, placed copies that still need their second look.
+    /// ended at or after it; and, however old, placed copies that still need their second look, and
+    /// shared ones whose bytes are [kept](super::Ledger::keep).
     pub since: SystemTime,
-    /// Of this account only.
-    pub account: Option<&'a str>,
+    /// Also those that one lease placed, without a doubt before it: there can be no second one.
+    pub all: bool,
 }
+
+/// How much earlier than [`Window::since`] the message of a copy that was leased since then may
+/// have been recorded, where this is the copy's first lease.
+pub const CLAIMED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// A copy's row, with what of its message's row is needed to find it.
 #[derive(Debug, Clone, PartialEq, Eq)]

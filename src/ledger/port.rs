@@ -205,11 +205,23 @@ pub trait Records: Send + Sync {
 
 /// What comparing the ledger with mailboxes needs.
 pub trait Audit: Send + Sync {
-    /// The next copies to compare with their mailboxes, at most `limit`: ordered by account and
-    /// then by row, from behind `after`.
+    /// The next accounts that have copies to compare with their mailboxes, at most `limit`, in the
+    /// ledger's order from behind `after`. What it costs goes with the window and the number of
+    /// accounts, not with what is on record.
+    fn accounts_to_verify(
+        &self,
+        window: &Window,
+        after: Option<&str>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError>;
+
+    /// The next copies of `account` to compare with their mailboxes, at most `limit`: ordered by
+    /// message and then by row, from behind `after`. What a page costs goes with its length.
     fn copies_to_verify(
         &self,
-        window: &Window<'_>,
+        window: &Window,
+        account: &str,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,

@@ -1,11 +1,11 @@
 //! What a verification tells while it goes on, and what came of it. Values only.
 
 use std::fmt::{self, Display, Formatter};
+use std::ops::AddAssign;
 
 use serde::Serialize;
 
 use crate::directory::Destination;
-use crate::ledger::CopyOnRecord;
 use crate::store::StoreError;
 
 /// What a difference means.
@@ -75,7 +75,7 @@ pub struct Difference {
 }
 
 /// What came of it all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Copies compared.
     pub copies: u64,
@@ -88,18 +88,33 @@ pub struct Tally {
     pub failed: u64,
 }
 
+impl AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.copies += more.copies;
+        self.infos += more.infos;
+        self.repaired += more.repaired;
+        self.errors += more.errors;
+        self.settled += more.settled;
+        self.failed += more.failed;
+    }
+}
+
 /// What is told while it goes on.
 #[derive(Debug)]
-pub enum News<'a> {
+pub enum News {
     Found(Difference),
     /// The mailboxes of an account cannot be used; its other copies are passed over.
     Failed {
-        destination: &'a Destination,
+        destination: Destination,
         why: StoreError,
     },
-    /// The next copy's turn.
-    Next {
-        copy: &'a CopyOnRecord,
-        tally: &'a Tally,
+    /// How far it has come, and with which account. Not in the accounts' order.
+    Progress {
+        account: String,
+        tally: Tally,
+    },
+    /// All that was found of this account, and of those before it, has been told.
+    Passed {
+        account: String,
     },
 }

@@ -11,11 +11,12 @@ use crate::ledger::{
 use crate::store::FoundCopy;
 
 impl<'a> Verification<'a, '_> {
-    /// A copy that may stand in its mailbox, under no lease.
+    /// A copy that may stand in its mailbox, under no lease, and what was found there.
     pub(super) fn doubt(
         &mut self,
         copy: &CopyOnRecord,
         lease_left_over: bool,
+        found: &[FoundCopy],
     ) -> Result<(), Unverified> {
         let (topic, why) = match lease_left_over {
             true => (Topic::Lease, format!("in doubt since the lease of {} ran out", copy.owner)),
@@ -27,8 +28,7 @@ impl<'a> Verification<'a, '_> {
                  returned it"
             )
         };
-        let found = self.find(copy, None)?;
-        let Some(FoundCopy { receipt, .. }) = to_record(&found) else {
+        let Some(FoundCopy { receipt, .. }) = to_record(found) else {
             self.found(copy, Level::Error, topic, None, missing("no copy found"));
             return Ok(());
         };

@@ -9,12 +9,11 @@
 //! beside it. A crash leaves a lease that runs out (then the look finds what was written), or ours
 //! gone and still on record (then the next run puts the other on record).
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
-use super::{PAGE, Plan, Unverified, Verification};
+use super::{Plan, Unverified, Verification, check_version};
 use crate::clock;
 use crate::ledger::{
     AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
@@ -23,32 +22,25 @@ use crate::ledger::{
 use crate::message::{Message, sent_at};
 use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
 
-/// Settles what is to be settled, an account after the other; `plan.window` means nothing here.
+/// Copies that are held in memory.
+const PAGE: u32 = 500;
+
+/// Settles what is to be settled, an account after the other; of `plan`, the window and the
+/// accounts mean nothing here.
 ///
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is told and counted.
-pub fn settle<'a>(
-    plan: &Plan<'a>,
+pub fn settle(
+    plan: &Plan<'_>,
     ledger: &dyn AnyLedger,
     store: &dyn AnyStore,
-    tell: &mut dyn FnMut(News<'_>),
+    tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
-    let mut settling = Verification::new(plan, ledger, store, tell)?;
+    check_version(plan, ledger)?;
+    let mut settling = Verification::new(plan, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
-    let seen = RefCell::new(BTreeSet::new());
-    settling.all(
-        |last, until| ledger.copies_to_settle(Duration::ZERO, last, PAGE, until),
-        &BTreeSet::new(),
-        |settling, copy| {
-            seen.borrow_mut().insert(copy.copy);
-            settling.settle_one(copy)
-        },
-    )?;
-    settling.all(
-        |last, until| ledger.copies_to_settle(WATCH, last, PAGE, until),
-        &seen.into_inner(),
-        Verification::settle_one,
-    )?;
+    let due = settling.settle_all(Duration::ZERO, &BTreeSet::new())?;
+    settling.settle_all(WATCH, &due)?;
     Ok(settling.tally)
 }
 
@@ -58,6 +50,29 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MEANWHILE: &str = "settled meanwhile";
 
 impl Verification<'_, '_> {
+    /// Settles all that is not `over`, and returns the rows.
+    fn settle_all(
+        &mut self,
+        watch: Duration,
+        over: &BTreeSet<i64>,
+    ) -> Result<BTreeSet<i64>, LedgerError> {
+        let (mut last, mut seen): (Option<CopyOnRecord>, _) = (None, BTreeSet::new());
+        loop {
+            let until = self.plan.ledger_until();
+            let page = self.ledger.copies_to_settle(watch, last.as_ref(), PAGE, until)?;
+            for copy in page.iter().filter(|copy| !over.contains(&copy.copy)) {
+                seen.insert(copy.copy);
+                let account = copy.destination.account.clone();
+                (self.tell)(News::Progress { account, tally: self.tally });
+                self.each(copy, Self::settle_one)?;
+            }
+            match page.into_iter().next_back() {
+                Some(copy) => last = Some(copy),
+                None => return Ok(seen),
+            }
+        }
+    }
+
     fn settle_one(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
         match (&copy.standing, &copy.kept) {
             (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),

@@ -205,7 +205,7 @@ fn without_a_boots_id_nothing_is_leased_and_receipts_are_still_recorded() {
     is_told(host.try_record(&unknown, &[inbox()], LEASE).err());
     let wanted = [inbox()];
     is_told(host.0.claim(message, &wanted, &attempt("mx2"), LEASE, soon()).err());
-    is_told(host.0.copies_to_verify(&ALL, None, 10, soon()).err());
+    is_told(host.0.copies_to_verify(&ALL, "doug", None, 10, soon()).err());
     is_told(host.0.clock(soon()).err());
     is_told(host.0.trace(&TraceFilter::of("known@example.org"), 10, soon()).err());
     assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);

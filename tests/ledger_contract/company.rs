@@ -89,7 +89,7 @@ pub fn recorded_at_once(host: &Host, round: usize) {
     let pair = host.trace(&format!("pair{round}@example.org"));
     assert_eq!(pair.len(), 2);
     assert!(pair.iter().all(|trace| trace.collision), "both are marked");
-    let copies = host.page(&ALL, None, 1000);
+    let copies = host.copies_by(&ALL, 1000);
     let account = |state: &CopyState| {
         let claim = claimed(state);
         let copy = copies.iter().find(|copy| copy.copy == claim.copy).expect("a copy");

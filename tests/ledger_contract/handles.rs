@@ -113,7 +113,11 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         ),
         (
             "copies_to_verify",
-            call(|_, ledger, until| ledger.copies_to_verify(&ALL, None, 9, until).map(drop)),
+            call(|_, ledger, until| ledger.copies_to_verify(&ALL, "a", None, 9, until).map(drop)),
+        ),
+        (
+            "accounts_to_verify",
+            call(|_, ledger, until| ledger.accounts_to_verify(&ALL, None, 9, until).map(drop)),
         ),
         ("settle", call(|own, ledger, until| ledger.settle(&own.placed, &uid(9), until).map(drop))),
         ("latest_copies", call(|_, ledger, until| ledger.latest_copies(1, until).map(drop))),

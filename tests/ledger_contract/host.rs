@@ -251,17 +251,34 @@ impl Host {
         self.0.latest_copies(limit, soon()).expect("the latest")
     }
 
-    pub fn copies(&self, window: &Window<'_>) -> Vec<CopyOnRecord> {
-        self.page(window, None, 100)
+    /// All copies to verify, those of an account in pages of `limit`.
+    pub fn copies_by(&self, window: &Window, limit: u32) -> Vec<CopyOnRecord> {
+        let (mut copies, mut account) = (Vec::new(), None::<String>);
+        loop {
+            let accounts = self.0.accounts_to_verify(window, account.as_deref(), limit, soon());
+            let accounts = accounts.expect("accounts to verify");
+            assert!(accounts.len() <= limit as usize);
+            let Some(last) = accounts.last() else { return copies };
+            account = Some(last.clone());
+            copies
+                .extend(accounts.iter().flat_map(|account| self.copies_of(window, account, limit)));
+        }
     }
 
-    pub fn page(
-        &self,
-        window: &Window<'_>,
-        after: Option<&CopyOnRecord>,
-        limit: u32,
-    ) -> Vec<CopyOnRecord> {
-        self.0.copies_to_verify(window, after, limit, soon()).expect("copies to verify")
+    pub fn copies_of(&self, window: &Window, account: &str, limit: u32) -> Vec<CopyOnRecord> {
+        let (mut copies, mut last) = (Vec::new(), None::<CopyOnRecord>);
+        loop {
+            let page = self.0.copies_to_verify(window, account, last.as_ref(), limit, soon());
+            let page = page.expect("copies to verify");
+            assert!(page.len() <= limit as usize);
+            let Some(end) = page.last() else { return copies };
+            last = Some(end.clone());
+            copies.extend(page);
+        }
+    }
+
+    pub fn copies(&self, window: &Window) -> Vec<CopyOnRecord> {
+        self.copies_by(window, 100)
     }
 
     pub fn settle(&self, copy: &CopyOnRecord, receipt: &Receipt) -> bool {
@@ -373,7 +390,7 @@ pub fn entry<'a>(identity: &'a Identity, facts: &'a Facts) -> Entry<'a> {
     Entry { identity, facts, size_bytes: 1, raw: None, nul_runs: None, at: None }
 }
 
-pub const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
+pub const ALL: Window = Window { since: UNIX_EPOCH, all: true };
 
 /// Texts that a stranger, an administrator or a broken program may send.
 pub fn hostile_texts() -> Vec<String> {

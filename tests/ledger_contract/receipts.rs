@@ -166,7 +166,7 @@ pub fn what_a_sent_did_not_take_is_kept_until_it_is_placed(rig: &dyn Rig) {
     assert_eq!(a.confirm(&own, &uid(1)), Confirmed::Recorded);
     assert_eq!(b.kept(recorded.message).as_deref(), Some("no right"));
     assert_eq!(b.kept_bytes(recorded.message), Some(bytes));
-    let future = Window { since: SystemTime::now() + Duration::from_secs(86_400), account: None };
+    let future = Window { since: SystemTime::now() + Duration::from_secs(86_400), all: true };
     let found = b.copies(&future);
     assert_eq!(found.len(), 1, "found whatever the window: {found:#?}");
     assert_eq!((found[0].copy, found[0].kept.as_deref()), (shared.copy, Some("no right")));

@@ -120,8 +120,8 @@ fn a_second_claim_has_its_owner_and_its_value_and_shortens_no_lease() {
     let first = claim(&[inbox()], &second, LEASE);
     assert!(matches!(first[..], [CopyState::Claimed(_)]), "{first:?}");
     assert_eq!(claim(&[inbox()], &second, LEASE), first, "the call is made again");
-    let all = Window { since: UNIX_EPOCH, account: None };
-    let rows = host.0.copies_to_verify(&all, None, 1, soon()).expect("copies");
+    let all = Window { since: UNIX_EPOCH, all: true };
+    let rows = host.copies(&all);
     assert_eq!(rows[0].owner, "mx2:42");
 
     // Joined, for a shorter time; named twice, which leases it once.

@@ -1,7 +1,8 @@
 //! What `onedrop verify` finds and repairs, with ledger and store in memory. With real ones:
 //! `commands/verify_servers.rs`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::clock::{Clock, SystemClock};
@@ -10,8 +11,8 @@ use onedrop::directory::Destination;
 use onedrop::hook::{Call, Hook};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Audit, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, Ledger, Standing,
-    ToConfirm, Window,
+    Audit, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, Ledger, LedgerError,
+    Standing, ToConfirm, Window,
 };
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
@@ -25,18 +26,24 @@ mod doubles;
 mod doubts;
 mod kept;
 
-const ALL: Window<'_> = Window { since: UNIX_EPOCH, account: None };
+const ALL: Window = Window { since: UNIX_EPOCH, all: true };
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// One ledger, one store, and what was told.
 struct Site {
     ledger: MemoryLedger,
     store: MemoryStore,
+    /// Of which verify is asked.
+    account: Option<&'static str>,
+    behind: Option<&'static str>,
+    parallel: usize,
 }
 
+#[derive(Debug)]
 struct Verified {
     findings: Vec<Difference>,
     failed: Vec<String>,
+    passed: Vec<String>,
     tally: Tally,
 }
 
@@ -48,7 +55,11 @@ impl Verified {
 
 impl Site {
     fn new() -> Site {
-        Site { ledger: MemoryLedger::default(), store: MemoryStore::default() }
+        Site::of(MemoryLedger::default(), MemoryStore::default())
+    }
+
+    fn of(ledger: MemoryLedger, store: MemoryStore) -> Site {
+        Site { ledger, store, account: None, behind: None, parallel: 1 }
     }
 
     fn claim(&self, mail: &Message, destination: &Destination) -> (Claim, SystemTime) {
@@ -109,7 +120,7 @@ impl Site {
         self.verify_in(ALL, repair)
     }
 
-    fn verify_in(&self, window: Window<'_>, repair: bool) -> Verified {
+    fn verify_in(&self, window: Window, repair: bool) -> Verified {
         self.verify_with(window, repair, &self.store)
     }
 
@@ -119,19 +130,40 @@ impl Site {
         self.verify_with(ALL, true, &self.store.with_hook(Arc::new(failing)))
     }
 
-    fn verify_with(&self, window: Window<'_>, repair: bool, store: &dyn AnyStore) -> Verified {
+    fn verify_with(&self, window: Window, repair: bool, store: &dyn AnyStore) -> Verified {
+        self.try_verify(window, repair, &self.ledger, store).expect("verify")
+    }
+
+    fn try_verify(
+        &self,
+        window: Window,
+        repair: bool,
+        ledger: &MemoryLedger,
+        store: &dyn AnyStore,
+    ) -> Result<Verified, LedgerError> {
         let by = attempt("verifier");
         let time = (Duration::from_secs(60), Duration::from_secs(20));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let plan = Plan { window, repair, lease: LEASE.lease, time, clock: &clock, by: &by };
-        let (mut findings, mut failed) = (Vec::new(), Vec::new());
-        let mut tell = |news: News<'_>| match news {
+        let plan = Plan {
+            window,
+            account: self.account,
+            behind: self.behind,
+            parallel: self.parallel,
+            repair,
+            lease: LEASE.lease,
+            time,
+            clock: &clock,
+            by: &by,
+        };
+        let (mut findings, mut failed, mut passed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tell = |news: News| match news {
             News::Found(finding) => findings.push(finding),
             News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
-            News::Next { .. } => {}
+            News::Progress { .. } => {}
+            News::Passed { account } => passed.push(account),
         };
-        let tally = verify::verify(&plan, &self.ledger, store, &mut tell).expect("verify");
-        Verified { findings, failed, tally }
+        let tally = verify::verify(&plan, ledger, store, &mut tell)?;
+        Ok(Verified { findings, failed, passed, tally })
     }
 
     fn uids(&self, destination: &Destination) -> Vec<u32> {
@@ -141,7 +173,18 @@ impl Site {
 
     /// The first row.
     fn row(&self) -> CopyOnRecord {
-        self.ledger.copies_to_verify(&ALL, None, 1, soon()).expect("copies").remove(0)
+        self.rows().remove(0)
+    }
+
+    /// All rows.
+    fn rows(&self) -> Vec<CopyOnRecord> {
+        let accounts = self.ledger.accounts_to_verify(&ALL, None, 1000, soon()).expect("accounts");
+        let of = |account: &String| {
+            self.ledger.copies_to_verify(&ALL, account, None, 1000, soon()).expect("copies")
+        };
+        let mut rows: Vec<CopyOnRecord> = accounts.iter().flat_map(of).collect();
+        rows.sort_by_key(|row| row.copy);
+        rows
     }
 
     fn standing(&self) -> Standing {
@@ -280,6 +323,106 @@ fn an_account_is_verified_alone_and_many_pages_are_read() {
     let accounts: Vec<_> =
         verified.findings.iter().map(|finding| finding.account.as_str()).collect();
     assert!(accounts.is_sorted(), "an account after the other");
-    let window = Window { account: Some("b"), ..ALL };
-    assert_eq!(site.verify_in(window, false).tally.copies, 367);
+    let site = Site { account: Some("b"), ..site };
+    assert_eq!(site.verify(false).tally.copies, 367);
+}
+
+#[test]
+fn a_copy_that_one_lease_placed_is_looked_for_only_where_all_are() {
+    let site = Site::new();
+    let (_, clean) = site.placed(&mail("clean"), &inbox(), 1);
+    let (_, doubtful) = site.placed(&mail("twice"), &inbox(), 2);
+    for receipt in [&clean, &doubtful] {
+        site.store.remove(&inbox(), receipt, soon()).expect("remove");
+    }
+    let verified = site.verify_in(Window { all: false, ..ALL }, false);
+    assert_eq!((verified.tally.copies, verified.topics()), (1, vec![(Level::Info, Topic::Moved)]));
+    assert_eq!(verified.findings[0].message_id.as_deref(), Some("<twice@example.org>"));
+    let verified = site.verify(false);
+    assert_eq!((verified.tally.copies, verified.findings.len()), (2, 2));
+}
+
+/// Counts the looks, and holds up those into the mailboxes of the first account until accounts
+/// behind it are over.
+struct Watched {
+    looks: Mutex<Vec<String>>,
+    looked: Condvar,
+    waits: bool,
+}
+
+impl Hook<StoreError> for Watched {
+    fn before(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        let account = call.destination.expect("a mailbox").account.clone();
+        let mut looks = self.looks.lock().expect("no panic");
+        let is_first = account == "a00";
+        looks.push(account);
+        self.looked.notify_all();
+        while is_first && self.waits && looks.len() < 9 {
+            let wait = self.looked.wait_timeout(looks, Duration::from_secs(20));
+            let (next, waited) = wait.expect("no panic");
+            assert!(!waited.timed_out(), "nobody goes on: {next:?}");
+            looks = next;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn accounts_are_verified_side_by_side_and_told_in_their_order() {
+    let mut site = Site::new();
+    let accounts: Vec<String> = (0..12).map(|n| format!("a{n:02}")).collect();
+    for (n, account) in accounts.iter().cycle().take(60).enumerate() {
+        let at = [Destination::inbox(account), Destination::sent(account, "Sent")];
+        let (claim, _) = site.claim(&mail(&format!("m{n}")), &at[n / 12 % 2]);
+        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+    }
+    let alone = site.verify(false);
+    assert_eq!(alone.findings.len(), 60);
+    site.parallel = 3;
+    let watched =
+        |waits| Arc::new(Watched { looks: Mutex::default(), looked: Condvar::new(), waits });
+    let hook = watched(true);
+    let together = site.verify_with(ALL, false, &site.store.with_hook(hook.clone()));
+    assert_eq!(together.findings, alone.findings, "in the same order");
+    assert_eq!(together.tally, alone.tally);
+    let passed: Vec<&str> = together.passed.iter().map(String::as_str).collect();
+    assert_eq!(passed, accounts, "each once what was found of it is told");
+    let looks = hook.looks.lock().expect("no panic").len();
+    assert_eq!(looks, 24, "one look into each mailbox");
+    // Where an earlier run stood.
+    site.behind = Some("a08");
+    let hook = watched(false);
+    let rest = site.verify_with(ALL, false, &site.store.with_hook(hook.clone()));
+    assert_eq!(rest.passed, accounts[9..]);
+    assert_eq!(rest.findings, alone.findings[45..]);
+}
+
+#[test]
+fn a_ledger_that_fails_ends_all_workers() {
+    let mut site = Site::new();
+    for n in 0..40 {
+        let at = Destination::inbox(&format!("a{n:02}"));
+        let (claim, _) = site.claim(&mail(&format!("m{n}")), &at);
+        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+    }
+    site.parallel = 4;
+    let calls = AtomicUsize::new(0);
+    let ledger = site.ledger.with_hook(Arc::new(FailingFrom { nth: 9, calls }));
+    let error = site.try_verify(ALL, false, &ledger, &site.store).expect_err("an error");
+    assert!(matches!(error, LedgerError::Unavailable(_)), "{error:?}");
+}
+
+/// From the nth call on the ledger is away.
+struct FailingFrom {
+    nth: usize,
+    calls: AtomicUsize,
+}
+
+impl Hook<LedgerError> for FailingFrom {
+    fn before(&self, _: &Call<'_>) -> Result<(), LedgerError> {
+        match self.calls.fetch_add(1, Ordering::SeqCst) < self.nth {
+            true => Ok(()),
+            false => Err(LedgerError::Unavailable("told to fail".to_owned())),
+        }
+    }
 }

@@ -314,7 +314,10 @@ impl Delivery {
         let by = attempt("settler");
         let clock = Arc::clone(self.deadline.clock());
         let plan = Plan {
-            window: Window { since: UNIX_EPOCH, account: None },
+            window: Window { since: UNIX_EPOCH, all: true },
+            account: None,
+            behind: None,
+            parallel: 1,
             repair,
             lease: LEASE.lease,
             time: (Duration::from_secs(60), Duration::from_secs(20)),
@@ -322,10 +325,10 @@ impl Delivery {
             by: &by,
         };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
-        let mut tell = |news: News<'_>| match news {
+        let mut tell = |news: News| match news {
             News::Found(finding) => findings.push(finding),
             News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
-            News::Next { .. } => {}
+            News::Progress { .. } | News::Passed { .. } => {}
         };
         let run = || verify::settle(&plan, &*self.ledger, &self.store, &mut tell);
         let tally = catch_unwind(AssertUnwindSafe(run)).ok().and_then(Result::ok);

@@ -98,8 +98,9 @@ fn agrees(world: &World, destination: &Destination) {
         world.wrong(format!("{} copies in {destination} after verify", standing.len()));
     }
     let soon = world.clock(None).now();
-    let all = Window { since: UNIX_EPOCH, account: None };
-    let rows = world.ledger.copies_to_verify(&all, None, 100, soon).expect("rows");
+    let all = Window { since: UNIX_EPOCH, all: true };
+    let account = destination.account.as_str();
+    let rows = world.ledger.copies_to_verify(&all, account, None, 100, soon).expect("rows");
     let row = rows.iter().find(|row| row.destination.is_same_mailbox(destination));
     match row.map(|row| &row.standing) {
         Some(Standing::Placed { receipt, .. }) => {
@@ -111,8 +112,8 @@ fn agrees(world: &World, destination: &Destination) {
         other => world.wrong(format!("{destination} is {other:?} in the end")),
     }
     // Later than every message: what still needs a look, or has a lease that is left.
-    let never = Window { since: UNIX_EPOCH + Duration::from_secs(u32::MAX.into()), account: None };
-    let left = world.ledger.copies_to_verify(&never, None, 100, soon).expect("rows");
+    let never = Window { since: UNIX_EPOCH + Duration::from_secs(u32::MAX.into()), all: true };
+    let left = world.ledger.copies_to_verify(&never, account, None, 100, soon).expect("rows");
     if let Some(left) = left.iter().find(|row| row.destination.is_same_mailbox(destination)) {
         world.wrong(format!("{destination} is left as {left:?}"));
     }

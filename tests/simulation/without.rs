@@ -39,9 +39,13 @@ impl DeliverysLedger {
 
     /// The claim, with the row's epoch.
     fn renewed(&self, claim: &Claim) -> Claim {
-        let window = Window { since: UNIX_EPOCH, account: None };
-        let rows = self.all.copies_to_verify(&window, None, u32::MAX, Instant::now());
-        let row = rows.into_iter().flatten().find(|row| row.copy == claim.copy);
+        let window = Window { since: UNIX_EPOCH, all: true };
+        let (all, until) = (&self.all, Instant::now());
+        let accounts = all.accounts_to_verify(&window, None, u32::MAX, until);
+        let rows = accounts.into_iter().flatten().map(|account| {
+            all.copies_to_verify(&window, &account, None, u32::MAX, until).unwrap_or_default()
+        });
+        let row = rows.flatten().find(|row| row.copy == claim.copy);
         match (self.without, row) {
             (Some(Without::Epoch | Without::EpochAndCopyLock), Some(row)) => {
                 Claim { epoch: row.epoch, ..*claim }

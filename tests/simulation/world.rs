@@ -356,7 +356,10 @@ impl World {
     ) -> Result<Tally, LedgerError> {
         let by = Attempt { host: "admin".to_owned(), ..Attempt::default() };
         let plan = verify::Plan {
-            window: Window { since: UNIX_EPOCH, account: None },
+            window: Window { since: UNIX_EPOCH, all: true },
+            account: None,
+            behind: None,
+            parallel: 1,
             repair,
             lease: LEASE,
             time: (DEADLINE, ANSWER),
@@ -369,7 +372,9 @@ impl World {
                     format!("verify: {:?} {}", finding.level, finding.text)
                 }
                 verify::News::Failed { why, .. } => format!("verify: failed: {why}"),
-                verify::News::Next { copy, .. } => format!("verify: {}", copy.destination),
+                verify::News::Progress { account, .. } | verify::News::Passed { account } => {
+                    format!("verify: {account}")
+                }
             });
         })
     }

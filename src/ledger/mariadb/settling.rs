@@ -6,7 +6,7 @@ use super::MariadbLedger;
 use super::connection::{first, rows_at};
 use super::copies;
 use super::statement::{Batch, values};
-use super::verify::{COPY, PAGE};
+use super::verify::COPY;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
 use crate::receipt::Receipt;
@@ -25,7 +25,11 @@ WITH wanted AS (
        AND c.placed_at > TIMESTAMPADD(MICROSECOND, -1000 * ?1, UTC_TIMESTAMP(6))
        AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
 )
-{copy}";
+{copy}
+ORDER BY c.account, c.id LIMIT ?4";
+
+const PAGE: &str = "(?2 IS NULL OR c.account > ?2 OR c.account = ?2 AND c.id > ?3)
+     ORDER BY c.account, c.id LIMIT ?4";
 
 /// Only if the row is as it was, or as a call before has made it.
 const IS_AS_IT_WAS: &str = "
@@ -60,7 +64,6 @@ impl Settling for MariadbLedger {
         self.call(until, |connection| {
             let values = values![
                 rows::millis(watch).min(i64::MAX / 2000),
-                None::<&[u8]>,
                 after.map(|last| last.destination.account.as_bytes()),
                 after.map(|last| last.copy),
                 limit,

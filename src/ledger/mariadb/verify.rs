@@ -1,32 +1,56 @@
-//! The queries of `onedrop verify`: a page of copies, in one transaction that sees one state, and
-//! the end of a second look.
+//! The queries of `onedrop verify`: accounts, pages of their copies, and the end of a second look.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::rows_at;
 use super::copies;
 use super::statement::{Batch, Value, values};
 use super::{MariadbLedger, connection};
-use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window, rows};
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window, rows};
 use crate::receipt::Receipt;
 
-/// A page for each of four reasons; the result is the first page of all.
+/// Of copies of the window (rows c, with m), but for the account; ?1 and ?2 are the window, and ?3
+/// is when it begins for a copy's message. The first message comes from the index of times, and
+/// from there on ids rise with the times.
+const RECENT: &str = "
+    c.message_id >= (SELECT id FROM onedrop_message WHERE recorded_at >= ?3
+        ORDER BY recorded_at, id LIMIT 1)
+    AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND c.leased_until >= ?1)
+    AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
+
+/// What is to be compared however old it is.
+const OPEN: &str = "
+    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
+     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
+       AND c.settled_at IS NULL AND {of}
+     UNION
+     SELECT c.id, c.account, c.message_id
+     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND {of})";
+
+/// The server goes from one account to the next by the index (Using index for group-by).
+const ACCOUNTS: &str = "
+(SELECT every.account FROM (SELECT DISTINCT account FROM onedrop_copy WHERE account > ?4) every
+ WHERE EXISTS (SELECT 1 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+    WHERE c.account = every.account AND {recent})
+ ORDER BY every.account LIMIT ?5)
+UNION SELECT open.account FROM {open} open
+ORDER BY account LIMIT ?5";
+
+/// A page for each reason; the result is the first page of all.
 const COPIES: &str = "
 WITH wanted AS (
-    (SELECT c.account, c.id FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
-     WHERE m.recorded_at >= ?1 AND {page})
+    (SELECT c.id FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+     WHERE c.account = ?4 AND {recent} AND {page} ORDER BY c.message_id, c.id LIMIT ?7)
     UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NULL AND c.leased_until >= ?1 AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
-       AND c.settled_at IS NULL AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
-     WHERE c.shared AND c.placed_at IS NULL AND {page})
+    (SELECT c.id FROM {open} c WHERE {page} ORDER BY c.message_id, c.id LIMIT ?7)
 )
-{copy}";
+{copy}
+ORDER BY c.message_id, c.id LIMIT ?7";
+
+/// The first term is for the index.
+const PAGE: &str = "c.message_id >= ?5 AND (c.message_id > ?5 OR c.message_id = ?5 AND c.id > ?6)";
 
 /// Of the rows of `wanted`.
 pub(super) const COPY: &str = "
@@ -40,12 +64,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        k.why, TIMESTAMPDIFF(SECOND, '1970-01-01', c.due_at), c.due_at <= UTC_TIMESTAMP(6),
        c.by_sender, c.found_by_look
 FROM wanted JOIN onedrop_copy c ON c.id = wanted.id JOIN onedrop_message m ON m.id = c.message_id
-     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
-ORDER BY c.account, c.id LIMIT ?5";
-
-pub(super) const PAGE: &str = "(?2 IS NULL OR c.account = ?2)
-     AND (?3 IS NULL OR c.account > ?3 OR c.account = ?3 AND c.id > ?4)
-     ORDER BY c.account, c.id LIMIT ?5";
+     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 
 /// Only if the row is unchanged.
 const SETTLE: &str = "
@@ -56,21 +75,51 @@ WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
 /// Whether the statement before changed a row.
 pub(super) const CHANGED: &str = "SELECT ROW_COUNT() > 0";
 
+/// From when on the message of a copy of the window may have been recorded.
+fn claimed_since(window: &Window) -> SystemTime {
+    window.since.checked_sub(CLAIMED_WITHIN).map_or(UNIX_EPOCH, |since| since.max(UNIX_EPOCH))
+}
+
 impl Audit for MariadbLedger {
+    fn accounts_to_verify(
+        &self,
+        window: &Window,
+        after: Option<&str>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        let sql = ACCOUNTS
+            .replace("{open}", &OPEN.replace("{of}", "c.account > ?4"))
+            .replace("{recent}", RECENT);
+        let after = after.unwrap_or_default().as_bytes();
+        self.call(until, |connection| {
+            let values = values![window.since, window.all, claimed_since(window), after, limit];
+            connection.query(&sql, values)?.iter().map(|row| row.cell(0)).collect()
+        })
+    }
+
     fn copies_to_verify(
         &self,
-        window: &Window<'_>,
+        window: &Window,
+        account: &str,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
+        let sql = COPIES
+            .replace("{open}", &OPEN.replace("{of}", "c.account = ?4"))
+            .replace("{recent}", RECENT)
+            .replace("{page}", PAGE)
+            .replace("{copy}", COPY);
+        let (message, copy) = after.map_or((0i64, 0i64), |last| (last.message, last.copy));
         self.call(until, |connection| {
             let values = values![
                 window.since,
-                window.account.map(str::as_bytes),
-                after.map(|last| last.destination.account.as_bytes()),
-                after.map(|last| last.copy),
+                window.all,
+                claimed_since(window),
+                account.as_bytes(),
+                message,
+                copy,
                 limit,
             ];
             connection.query(&sql, values)?.iter().map(rows::copy_on_record).collect()

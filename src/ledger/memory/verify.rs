@@ -1,5 +1,6 @@
 //! What `onedrop verify` asks of a ledger in memory.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::MemoryLedger;
@@ -8,25 +9,43 @@ use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, Window,
 use crate::receipt::Receipt;
 
 impl Audit for MemoryLedger {
+    fn accounts_to_verify(
+        &self,
+        window: &Window,
+        after: Option<&str>,
+        limit: u32,
+        _until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        self.call("accounts_to_verify", || {
+            let rows = self.rows();
+            let wanted = (1..).zip(&rows.copies).filter_map(|(id, row)| {
+                rows.on_record(id, row, window).map(|copy| copy.destination.account)
+            });
+            let behind = wanted.filter(|account| Some(account.as_str()) > after);
+            Ok(behind.collect::<BTreeSet<_>>().into_iter().take(limit as usize).collect())
+        })
+    }
+
     fn copies_to_verify(
         &self,
-        window: &Window<'_>,
+        window: &Window,
+        account: &str,
         after: Option<&CopyOnRecord>,
         limit: u32,
         _until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        fn place(copy: &CopyOnRecord) -> (&str, i64) {
-            (&copy.destination.account, copy.copy)
+        fn place(copy: &CopyOnRecord) -> (i64, i64) {
+            (copy.message, copy.copy)
         }
         self.call("copies_to_verify", || {
             let rows = self.rows();
             let mut copies: Vec<CopyOnRecord> = (1..)
                 .zip(&rows.copies)
-                .filter(|(_, row)| window.account.is_none_or(|one| one == row.destination.account))
+                .filter(|(_, row)| row.destination.account == account)
                 .filter_map(|(id, row)| rows.on_record(id, row, window))
                 .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
                 .collect();
-            copies.sort_by(|a, b| place(a).cmp(&place(b)));
+            copies.sort_by_key(place);
             copies.truncate(limit as usize);
             Ok(copies)
         })
@@ -59,15 +78,17 @@ impl Audit for MemoryLedger {
 }
 
 impl Rows {
-    fn on_record(&self, copy: i64, row: &CopyRow, window: &Window<'_>) -> Option<CopyOnRecord> {
+    fn on_record(&self, copy: i64, row: &CopyRow, window: &Window) -> Option<CopyOnRecord> {
         let message =
             usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
-        let needs_a_look =
-            row.receipt.is_some() && (row.epoch > 1 || row.prior_doubt) && !row.settled;
+        let may_be_double = row.epoch > 1 || row.prior_doubt;
+        let needs_a_look = row.receipt.is_some() && may_be_double && !row.settled;
         let lease_ended_since = row.receipt.is_none()
             && row.leased_until.is_some_and(|until| self.time.wall_clock_at(until) >= window.since);
+        let is_recent = message.recorded_at >= window.since || lease_ended_since;
+        let is_asked_for = window.all || row.receipt.is_none() || may_be_double;
         let is_kept = message.kept_of(row).is_some();
-        if !(message.recorded_at >= window.since || lease_ended_since || needs_a_look || is_kept) {
+        if !(is_recent && is_asked_for || needs_a_look || is_kept) {
             return None;
         }
         self.row_on_record(copy, row)

@@ -6,7 +6,7 @@ use postgres::types::Type;
 
 use super::PostgresLedger;
 use super::connection::Statement;
-use super::verify::{COPY, PAGE};
+use super::verify::COPY;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
 use crate::receipt::Receipt;
@@ -25,7 +25,11 @@ WITH wanted AS (
        AND c.placed_at > clock_timestamp() - $1 * interval '1 second'
        AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
 )
-{copy}";
+{copy}
+ORDER BY c.account, c.id LIMIT $4";
+
+const PAGE: &str = "($2::text IS NULL OR (c.account, c.id) > ($2, $3::bigint))
+     ORDER BY c.account, c.id LIMIT $4";
 
 /// Only if the row is as it was, or as this makes it.
 const LEAVE: &str = "
@@ -64,7 +68,6 @@ impl Settling for PostgresLedger {
         self.call(until, |connection| {
             let statement = Statement::new(&sql)
                 .with(watch.as_secs_f64(), Type::FLOAT8)
-                .with(None::<&str>, Type::TEXT)
                 .with(account, Type::TEXT)
                 .with(after.map(|last| last.copy), Type::INT8)
                 .with(i64::from(limit), Type::INT8);

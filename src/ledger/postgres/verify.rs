@@ -1,5 +1,4 @@
-//! The queries of `onedrop verify`: a page of copies, in one transaction that sees one state, and
-//! the end of a second look.
+//! The queries of `onedrop verify`: accounts, pages of their copies, and the end of a second look.
 
 use std::time::Instant;
 
@@ -8,26 +7,59 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::connection::Statement;
 use crate::ledger::rows::{self, SqlRow};
-use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window};
+use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window};
 use crate::receipt::Receipt;
 
-/// A page for each of four reasons, each with its own index; the result is the first page of all.
+/// Of copies of the window (rows c, with m), but for the account; $1 and $2 are the window. The
+/// first message comes from the index of times, and from there on ids rise with the times.
+const RECENT: &str = "
+    c.message_id >= (SELECT id FROM onedrop_message
+        WHERE recorded_at >= to_timestamp($1::float8) - interval '{claimed_within} seconds'
+        ORDER BY recorded_at, id LIMIT 1)
+    AND (m.recorded_at >= to_timestamp($1)
+         OR c.placed_at IS NULL AND c.leased_until >= to_timestamp($1))
+    AND ($2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
+
+/// What is to be compared however old it is, each by its own index.
+const OPEN: &str = "
+    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
+     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
+       AND c.settled_at IS NULL AND {of}
+     UNION
+     SELECT c.id, c.account, c.message_id
+     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND {of})";
+
+/// From one account to the next by the index, and not by all rows of each.
+const ACCOUNTS: &str = "
+WITH RECURSIVE every (account) AS (
+    (SELECT account FROM onedrop_copy WHERE account > $3 ORDER BY account LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.account FROM onedrop_copy c WHERE c.account > every.account
+            ORDER BY c.account LIMIT 1)
+    FROM every WHERE every.account IS NOT NULL
+), recent AS (
+    SELECT account FROM every WHERE EXISTS (
+        SELECT FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+        WHERE c.account = every.account AND {recent})
+    LIMIT $4
+)
+SELECT account FROM recent UNION SELECT account FROM {open} AS open
+ORDER BY account LIMIT $4";
+
+/// A page for each reason; the result is the first page of all.
 const COPIES: &str = "
 WITH wanted AS (
-    (SELECT c.account, c.id FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
-     WHERE m.recorded_at >= to_timestamp($1) AND {page})
+    (SELECT c.id FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+     WHERE c.account = $3 AND {recent} AND {page} ORDER BY c.message_id, c.id LIMIT $6)
     UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NULL AND c.leased_until >= to_timestamp($1) AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
-       AND c.settled_at IS NULL AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
-     WHERE c.shared AND c.placed_at IS NULL AND {page})
+    (SELECT c.id FROM {open} AS c WHERE {page} ORDER BY c.message_id, c.id LIMIT $6)
 )
-{copy}";
+{copy}
+ORDER BY c.message_id, c.id LIMIT $6";
+
+/// The first term is for the index.
+const PAGE: &str = "c.message_id >= $4::bigint AND (c.message_id, c.id) > ($4, $5::bigint)";
 
 /// Of the rows of `wanted`.
 pub(super) const COPY: &str = "
@@ -40,12 +72,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        k.why, extract(epoch FROM c.due_at)::bigint, c.due_at <= clock_timestamp(), c.by_sender,
        c.found_by_look
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
-     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL
-ORDER BY c.account, c.id LIMIT $5";
-
-pub(super) const PAGE: &str = "($2::text IS NULL OR c.account = $2)
-     AND ($3::text IS NULL OR (c.account, c.id) > ($3, $4::bigint))
-     ORDER BY c.account, c.id LIMIT $5";
+     LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 
 /// Only if the row is unchanged.
 const SETTLE: &str = "
@@ -54,25 +81,55 @@ WHERE id = $1 AND epoch = $2 AND value = $9 AND placed_at IS NOT NULL
   AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($6::bigint, $7::bigint, $8::text)
 RETURNING id";
 
+fn recent() -> String {
+    RECENT.replace("{claimed_within}", &CLAIMED_WITHIN.as_secs().to_string())
+}
+
 impl Audit for PostgresLedger {
+    fn accounts_to_verify(
+        &self,
+        window: &Window,
+        after: Option<&str>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        let sql = ACCOUNTS
+            .replace("{open}", &OPEN.replace("{of}", "c.account > $3"))
+            .replace("{recent}", &recent());
+        self.call(until, |connection| {
+            let statement = Statement::new(&sql)
+                .with(rows::secs(window.since), Type::FLOAT8)
+                .with(window.all, Type::BOOL)
+                .with(after.unwrap_or_default(), Type::TEXT)
+                .with(i64::from(limit), Type::INT8);
+            connection.query(statement)?.iter().map(|row| row.cell(0)).collect()
+        })
+    }
+
     fn copies_to_verify(
         &self,
-        window: &Window<'_>,
+        window: &Window,
+        account: &str,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        if window.account.is_some_and(|account| account.contains('\0')) {
+        if account.contains('\0') {
             return Ok(Vec::new()); // text in Postgres cannot hold it
         }
-        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
-        let account = after.map(|last| last.destination.account.as_str());
+        let sql = COPIES
+            .replace("{open}", &OPEN.replace("{of}", "c.account = $3"))
+            .replace("{recent}", &recent())
+            .replace("{page}", PAGE)
+            .replace("{copy}", COPY);
+        let (message, copy) = after.map_or((0, 0), |last| (last.message, last.copy));
         self.call(until, |connection| {
             let statement = Statement::new(&sql)
                 .with(rows::secs(window.since), Type::FLOAT8)
-                .with(window.account, Type::TEXT)
+                .with(window.all, Type::BOOL)
                 .with(account, Type::TEXT)
-                .with(after.map(|last| last.copy), Type::INT8)
+                .with(message, Type::INT8)
+                .with(copy, Type::INT8)
                 .with(i64::from(limit), Type::INT8);
             connection.query(statement)?.iter().map(rows::copy_on_record).collect()
         })

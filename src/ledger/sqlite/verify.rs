@@ -6,7 +6,8 @@ use rusqlite::params;
 
 use super::copies::copys_lease_end;
 use super::{SqliteLedger, first, read};
-use crate::ledger::{Audit, CopyOnRecord, LedgerError, Standing, Window, rows};
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window, rows};
 use crate::receipt::Receipt;
 
 /// Of one row; ?6 is the time, ?7 that of the boot whose id is ?8.
@@ -20,12 +21,54 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.re
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 
+/// Of copies of the window (rows c, with m), but for the account; ?1 and ?2 are the window, and ?3
+/// is how much before it a copy's message may have been recorded. The first message comes from the
+/// index of times, and from there on ids rise with the times.
+const RECENT: &str = "
+    c.message_id >= (SELECT id FROM onedrop_message WHERE recorded_at >= ?1 - ?3
+        ORDER BY recorded_at, id LIMIT 1)
+    AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1)
+    AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
+
+/// What is to be compared however old it is, each by its own index.
+const OPEN: &str = "
+    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
+     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
+       AND c.settled_at IS NULL AND {of}
+     UNION
+     SELECT c.id, c.account, c.message_id
+     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     WHERE c.shared AND c.placed_at IS NULL AND {of})";
+
+/// From one account to the next by the index, and not by all rows of each.
+const ACCOUNTS: &str = "
+WITH RECURSIVE every (account) AS (
+    SELECT min(account) FROM onedrop_copy WHERE account > ?4
+    UNION ALL
+    SELECT (SELECT min(c.account) FROM onedrop_copy c WHERE c.account > every.account)
+    FROM every WHERE every.account IS NOT NULL
+), recent AS (
+    SELECT account FROM every WHERE account IS NOT NULL AND EXISTS (
+        SELECT 1 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+        WHERE c.account = every.account AND {recent})
+    LIMIT ?5
+)
+SELECT account FROM recent UNION SELECT account FROM {open}
+ORDER BY account LIMIT ?5";
+
+/// A page for each reason; the result is the first page of all.
 const COPIES: &str = "
-WHERE (m.recorded_at >= ?1 OR k.why IS NOT NULL
-       OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1
-       OR c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL)
-  AND (?2 IS NULL OR c.account = ?2) AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
-ORDER BY c.account, c.id LIMIT ?5";
+WHERE c.id IN (SELECT id FROM (
+    SELECT * FROM (
+        SELECT c.id, c.message_id FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+        WHERE c.account = ?4 AND {recent} AND {page} ORDER BY c.message_id, c.id LIMIT ?10)
+    UNION
+    SELECT c.id, c.message_id FROM {open} AS c WHERE {page}
+    ORDER BY 2, 1 LIMIT ?10))
+ORDER BY c.message_id, c.id";
+
+/// The first term is for the index.
+const PAGE: &str = "c.message_id >= ?5 AND (c.message_id, c.id) > (?5, ?9)";
 
 /// Only if the row is unchanged.
 const SETTLE: &str = "
@@ -35,25 +78,56 @@ WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
 
 /// The query for copies that meet the condition.
 pub(super) fn copies(condition: &str) -> String {
-    let lease_end = copys_lease_end("c.", "?7", "?8");
-    format!("{COPY}{condition}").replace("{lease_end}", &lease_end)
+    format!("{COPY}{condition}").replace("{lease_end}", &lease_end())
+}
+
+fn lease_end() -> String {
+    copys_lease_end("c.", "?7", "?8")
 }
 
 impl Audit for SqliteLedger {
+    fn accounts_to_verify(
+        &self,
+        window: &Window,
+        after: Option<&str>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        let since = rows::secs(window.since);
+        let sql = ACCOUNTS
+            .replace("{open}", &OPEN.replace("{of}", "c.account > ?4"))
+            .replace("{recent}", RECENT)
+            .replace("{lease_end}", &lease_end());
+        self.call(until, |session| {
+            let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
+            let (all, within) = (window.all, CLAIMED_WITHIN.as_secs_f64());
+            let (after, boot, boot_id) = (after.unwrap_or_default(), boot.secs, boot.id);
+            let params = params![since, all, within, after, limit, now, boot, boot_id];
+            read(&session.connection, &sql, params, |row| row.cell(0))
+        })
+    }
+
     fn copies_to_verify(
         &self,
-        window: &Window<'_>,
+        window: &Window,
+        account: &str,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let account = after.map(|last| &last.destination.account);
-        let (since, copy) = (rows::secs(window.since), after.map(|last| last.copy));
+        let since = rows::secs(window.since);
+        let (message, copy) = after.map_or((0, 0), |last| (last.message, last.copy));
+        let sql = COPIES
+            .replace("{open}", &OPEN.replace("{of}", "c.account = ?4"))
+            .replace("{recent}", RECENT)
+            .replace("{page}", PAGE);
         self.call(until, |session| {
             let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
+            let (all, within) = (window.all, CLAIMED_WITHIN.as_secs_f64());
+            let (boot, boot_id) = (boot.secs, boot.id);
             let params =
-                params![since, window.account, account, copy, limit, now, boot.secs, boot.id];
-            read(&session.connection, &copies(COPIES), params, |row| rows::copy_on_record(row))
+                params![since, all, within, account, message, now, boot, boot_id, copy, limit];
+            read(&session.connection, &copies(&sql), params, |row| rows::copy_on_record(row))
         })
     }
 

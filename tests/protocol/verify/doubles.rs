@@ -136,7 +136,7 @@ fn a_copy_leased_twice_gets_its_second_look_after_its_last_lease() {
     // The zombie's copy, after the window in which the message was recorded.
     site.append(&mail("second"), &inbox(), date);
     site.ledger.advance(2 * LEASE.lease);
-    let recent = Window { since: date + DAY, account: None };
+    let recent = Window { since: date + DAY, all: true };
     let verified = site.verify_in(recent, false);
     assert_eq!(
         (verified.tally.settled, verified.topics()),
@@ -259,7 +259,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
 
 /// Frozen past its lease at its `nth` append, and then in doubt whether that took effect.
 fn late_in_doubt(world: &World, nth: usize, others: [Destination; 2]) -> Delivery {
-    let site = Site { ledger: world.ledger.clone(), store: world.store.clone() };
+    let site = Site::of(world.ledger.clone(), world.store.clone());
     let (delivery, other) = (world.delivery(), world.clone());
     delivery.failing_store(nth - 1, StoreFault::DoneInDoubt).before_nth("append", nth, move || {
         other.expire_leases();
@@ -270,10 +270,10 @@ fn late_in_doubt(world: &World, nth: usize, others: [Destination; 2]) -> Deliver
 }
 
 fn assert_second_look(world: &World, destination: &Destination) {
-    let site = Site { ledger: world.ledger.clone(), store: world.store.clone() };
+    let site = Site::of(world.ledger.clone(), world.store.clone());
     assert_eq!(site.uids(destination).len(), 2);
     // Long after the window in which the message was recorded.
-    let window = Window { since: SystemTime::now() + 365 * DAY, account: None };
+    let window = Window { since: SystemTime::now() + 365 * DAY, all: true };
     assert_eq!(site.verify_in(window, true).topics(), [(Level::Repaired, Topic::Double)]);
     assert_eq!(site.uids(destination).len(), 1);
 }

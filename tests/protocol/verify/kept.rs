@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use onedrop::ledger::{Audit, Ledger, OVERDUE, Window};
+use onedrop::ledger::{Ledger, OVERDUE, Window};
 use onedrop::message::Message;
 use onedrop::store::StoreError;
 use onedrop::verify::{Level, Topic};
 
-use super::{ALL, DAY, Site, uid};
+use super::{DAY, Site, uid};
 use crate::ports::{LEASE, mail, message, sent, soon};
 
 /// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
@@ -35,7 +35,7 @@ fn a_kept_copy_is_told_and_placed_by_repair_byte_for_byte() {
         assert!(told.findings[0].text.contains("store: no right"), "{:?}", told.findings);
         assert!(site.uids(&sent()).is_empty());
         // Long after the window has passed.
-        let late = Window { since: SystemTime::now() + 365 * DAY, account: None };
+        let late = Window { since: SystemTime::now() + 365 * DAY, all: true };
         let repaired = site.verify_in(late, true);
         assert_eq!(repaired.topics(), [(Level::Repaired, Topic::Kept)]);
         assert!(repaired.findings[0].text.contains("is stored as uid="), "{:?}", repaired.findings);
@@ -105,7 +105,7 @@ fn a_kept_copy_that_is_refused_at_once_keeps_no_other_from_its_mailbox() {
     let (first, second) = (mail("first"), mail("second"));
     kept(&site, &first, false);
     let (claim, _) = site.claim(&second, &sent());
-    let row = site.ledger.copies_to_verify(&ALL, None, 10, soon()).expect("copies").remove(1);
+    let row = site.rows().remove(1);
     site.ledger.keep(row.message, second.shared_copy(), "no right", soon()).expect("keep");
     site.ledger.release(&[claim], soon()).expect("release");
     let verified = site.verify_failing("append", StoreError::Refused("told to fail".to_owned()));

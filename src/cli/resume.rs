@@ -1,0 +1,146 @@
+//! The file of `onedrop verify --resume`: the window of a run, and the account up to which all is
+//! told. It is written anew, under another name and then renamed, about once a second, and removed
+//! when the run comes to its end. A run that was killed leaves it, and the next one goes on there.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Window;
+
+/// Between two writings.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Resume {
+    path: PathBuf,
+    stood: Stood,
+    /// When it was written last.
+    written: Instant,
+    /// The first error since it was opened.
+    error: Option<io::Error>,
+}
+
+/// What the file holds, as JSON.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stood {
+    since: SystemTime,
+    all: bool,
+    /// `None`: at the beginning.
+    account: Option<String>,
+}
+
+impl Resume {
+    /// Goes on with the run that the file at `path` is of, if it is there and asked for the same
+    /// copies, or begins one.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, or is none of ours.
+    pub fn open(path: &Path, window: Window) -> Result<Resume, String> {
+        let told = |error: &dyn std::fmt::Display| format!("--resume {}: {error}", path.display());
+        let anew = Stood { since: window.since, all: window.all, account: None };
+        let stood = match fs::read(path) {
+            Ok(bytes) => {
+                let stood: Stood = serde_json::from_slice(&bytes).map_err(|error| told(&error))?;
+                if stood.all == window.all { stood } else { anew }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => anew,
+            Err(error) => return Err(told(&error)),
+        };
+        let path = path.to_owned();
+        let resume = Resume { path, stood, written: Instant::now(), error: None };
+        // That it cannot be written is said before the work begins.
+        resume.write().map_err(|error| told(&error))?;
+        Ok(resume)
+    }
+
+    /// The window of the run that it goes on with.
+    pub fn window(&self) -> Window {
+        Window { since: self.stood.since, all: self.stood.all }
+    }
+
+    /// The account behind which the run begins.
+    pub fn account(&self) -> Option<&str> {
+        self.stood.account.as_deref()
+    }
+
+    /// All up to `account` is told.
+    pub fn passed(&mut self, account: String) {
+        self.stood.account = Some(account);
+        if self.written.elapsed() >= PAUSE {
+            let written = self.write();
+            self.error = self.error.take().or(written.err());
+            self.written = Instant::now();
+        }
+    }
+
+    /// The run is over, or has failed: then the next one goes on.
+    ///
+    /// # Errors
+    /// The file could not be written or removed.
+    pub fn end(self, is_over: bool) -> Result<(), String> {
+        let last = if is_over { fs::remove_file(&self.path) } else { self.write() };
+        let path = self.path.display();
+        let ended = self.error.map_or(last, Err);
+        ended.map_err(|error| format!("--resume {path}: {error}"))
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(".new");
+        fs::write(&beside, serde_json::to_vec(&self.stood)?)?;
+        fs::rename(&beside, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    fn window(secs: u64, all: bool) -> Window {
+        Window { since: UNIX_EPOCH + Duration::from_secs(secs), all }
+    }
+
+    fn since(resume: &Resume) -> SystemTime {
+        resume.window().since
+    }
+
+    #[test]
+    fn a_run_that_was_ended_goes_on_with_its_window_where_it_stood() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("verify");
+        let mut first = Resume::open(&path, window(1000, false)).expect("begun");
+        assert_eq!((since(&first), first.account()), (window(1000, false).since, None));
+        first.written = Instant::now() - PAUSE;
+        first.passed("doug\n\"".to_owned());
+        first.passed("lisa".to_owned());
+        // Killed: what was passed within the last second is done again.
+        drop(first);
+        let second = Resume::open(&path, window(2000, false)).expect("goes on");
+        assert_eq!(since(&second), window(1000, false).since);
+        assert_eq!(second.account(), Some("doug\n\""));
+        second.end(false).expect("written");
+        let third = Resume::open(&path, window(2000, true)).expect("others are asked for");
+        assert_eq!((since(&third), third.account()), (window(2000, true).since, None));
+        third.end(true).expect("removed");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("verify");
+        fs::write(&path, "x").expect("a file");
+        let missing = folder.path().join("no/verify");
+        for path in [&path, &missing, &folder.path().to_owned()] {
+            let error = Resume::open(path, window(1, true)).err().expect("an error");
+            assert!(error.contains(&format!("--resume {}: ", path.display())), "{error}");
+        }
+        assert_eq!(fs::read(&path).expect("a file"), b"x", "what is another's stays");
+    }
+}

@@ -1,0 +1,100 @@
+//! What the accounts' workers find, told in the order of the accounts: of the account whose turn it
+//! is at once, of later ones when their turn has come. A worker that is far ahead waits, so that
+//! memory stays bounded; the one whose turn it is never waits.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::difference::{News, Tally};
+
+/// So much may wait for its turn.
+const MOST_WAITING: usize = 5_000;
+
+/// See the module.
+pub struct InOrder<'t> {
+    state: Mutex<OrderState<'t>>,
+    moved: Condvar,
+}
+
+struct OrderState<'t> {
+    /// The number of the account whose turn it is.
+    turn: usize,
+    /// By the accounts' numbers.
+    later: BTreeMap<usize, Later>,
+    /// News in all of `later`.
+    waiting: usize,
+    tally: Tally,
+    is_ended: bool,
+    tell: &'t mut (dyn FnMut(News) + Send),
+}
+
+#[derive(Default)]
+struct Later {
+    news: Vec<News>,
+    /// The account, once it is over.
+    over: Option<String>,
+}
+
+impl<'t> InOrder<'t> {
+    /// The first account's number is 0.
+    pub fn new(tell: &'t mut (dyn FnMut(News) + Send)) -> InOrder<'t> {
+        let (later, tally) = (BTreeMap::new(), Tally::default());
+        let state = OrderState { turn: 0, later, waiting: 0, tally, is_ended: false, tell };
+        InOrder { state: Mutex::new(state), moved: Condvar::new() }
+    }
+
+    /// Tells `news` of account `number`.
+    pub fn tell(&self, number: usize, news: News) {
+        let mut state = self.state();
+        while state.turn != number && state.waiting >= MOST_WAITING && !state.is_ended {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.turn == number {
+            (state.tell)(news);
+        } else {
+            state.waiting += 1;
+            state.later.entry(number).or_default().news.push(news);
+        }
+    }
+
+    /// Adds to what is counted, and tells how far the run has come, out of turn.
+    pub fn count(&self, account: &str, tally: Tally) {
+        let mut state = self.state();
+        state.tally += tally;
+        let tally = state.tally;
+        (state.tell)(News::Progress { account: account.to_owned(), tally });
+    }
+
+    /// All of account `number` has been told here.
+    pub fn over(&self, number: usize, account: &str) {
+        let mut state = self.state();
+        state.later.entry(number).or_default().over = Some(account.to_owned());
+        let OrderState { turn, later, waiting, tell, .. } = &mut *state;
+        while let Some(mut first) = later.first_entry().filter(|first| first.key() == turn) {
+            let news = std::mem::take(&mut first.get_mut().news);
+            *waiting -= news.len();
+            news.into_iter().for_each(&mut *tell);
+            let Some(account) = first.get_mut().over.take() else { break };
+            first.remove();
+            tell(News::Passed { account });
+            *turn += 1;
+        }
+        drop(state);
+        self.moved.notify_all();
+    }
+
+    /// The run ends early: nobody is to wait for a turn that may never come.
+    pub fn end(&self) {
+        self.state().is_ended = true;
+        self.moved.notify_all();
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.state().tally
+    }
+
+    fn state(&self) -> MutexGuard<'_, OrderState<'t>> {
+        // What a caller's `tell` left half done is its own affair.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
