@@ -6,8 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use onedrop::lock_key;
+use sha2::{Digest, Sha256};
+
 use crate::support::dovecot::Dovecot;
-use crate::support::site::{Site, delivered};
+use crate::support::mariadb::Mariadb;
+use crate::support::set_mode;
+use crate::support::site::{Site, delivered, run};
 
 const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
 const WORKERS: usize = 4;
@@ -108,6 +113,43 @@ fn every_message_of_the_corpus_through_sqlite_and_maildir() {
         let tmp = site.root.join("mail").join(account(n)).join("Maildir/tmp");
         assert_eq!(fs::read_dir(tmp).expect("tmp/").count(), 0);
     }
+}
+
+/// What a ledger makes of a message is in its columns: every sixth, unless all are asked for.
+#[test]
+fn messages_of_the_corpus_through_mariadb_and_maildir() {
+    let Some(mut files) = corpus() else { return };
+    if std::env::var_os("ONEDROP_FULL").is_none() {
+        files = files.into_iter().step_by(6).collect();
+    }
+    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    let password = site.root.write("ledger.password", mariadb.password());
+    set_mode(&password, 0o600);
+    let url = mariadb.url_socket();
+    let (password, ledger) = (password.display(), format!("url = \"{url}\"\nkeep_raw = true"));
+    let more = format!("[ledger]\n{ledger}\npassword_file = \"{password}\"\n{DIRECTORY}");
+    let config = site.config("etc", &more);
+    let migrated = run(&config, &["migrate"]);
+    assert!(migrated.status.success(), "{migrated:?}");
+    deliver_twice(&files, &config);
+    for (n, file) in files.iter().enumerate() {
+        let (message, stored) = (input(file), site.inbox(&account(n)));
+        assert!(stored == [own_copy(&message)], "{} is not as it came", file.display());
+        let raw = mariadb.sql(&format!(
+            "SET group_concat_max_len = 100000000;
+             SELECT SHA2(GROUP_CONCAT(r.bytes ORDER BY r.position SEPARATOR ''), 256)
+             FROM onedrop_raw r JOIN onedrop_copy c USING (message_id)
+             WHERE c.account = '{}'",
+            account(n)
+        ));
+        let sha256 = lock_key::hex(&Sha256::digest(&message));
+        assert_eq!(raw, sha256, "{}: what is kept", file.display());
+    }
+    let of_all = mariadb.sql(
+        "SELECT COUNT(*) = COUNT(placed_at), SUM(epoch > 1), (SELECT COUNT(*) FROM onedrop_message)
+         FROM onedrop_copy",
+    );
+    assert_eq!(of_all, format!("1\t0\t{}", files.len()));
 }
 
 #[test]

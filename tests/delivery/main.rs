@@ -4,6 +4,7 @@ mod corpus;
 mod domains;
 mod end_to_end;
 mod identity;
+mod mariadb;
 mod sent;
 mod settle;
 #[path = "../support/mod.rs"]

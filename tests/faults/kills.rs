@@ -378,6 +378,21 @@ fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy()
 }
 
 #[test]
+fn a_delivery_to_mariadb_and_maildir_killed_at_any_step_leaves_one_copy() {
+    kill_deliveries(&Combination::mariadb_and_maildir(), &[Kind::Small, Kind::InDoubtWithCopies]);
+}
+
+#[test]
+fn a_delivery_to_mariadb_and_imap_killed_at_any_step_leaves_one_copy() {
+    // The store's steps are those of the other ledgers.
+    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
+        Some(_) => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt],
+        None => &[Kind::Small],
+    };
+    kill_deliveries(&Combination::mariadb_and_imap(), kinds);
+}
+
+#[test]
 fn a_repair_killed_at_any_step_leaves_one_copy() {
     for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Repair(&site)], MUST_MEET_BOTH);

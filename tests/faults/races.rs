@@ -6,8 +6,9 @@ use std::process::Output;
 
 use crate::start_line::StartLine;
 use crate::support::maildir_copies;
+use crate::support::mariadb::Mariadb;
 use crate::support::pgbouncer::PgBouncer;
-use crate::support::site::{Files, Site, delivered};
+use crate::support::site::{Files, Site, delivered, run};
 
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.
@@ -28,13 +29,22 @@ trait Mailboxes {
 struct Served {
     site: Site,
     pooler: Option<PgBouncer>,
+    /// Where the ledger is, if not in Postgres.
+    mariadb: Option<Mariadb>,
 }
 
 impl Mailboxes for Served {
     fn configs(&self, name: &str, times: &str) -> [PathBuf; 2] {
-        let url =
-            self.pooler.as_ref().map_or_else(|| self.site.postgres.url_socket(), PgBouncer::url);
-        let more = format!("ledger.url = \"{url}\"\n{times}");
+        let url = match (&self.pooler, &self.mariadb) {
+            (Some(pooler), _) => pooler.url(),
+            (None, Some(mariadb)) => mariadb.url_socket(),
+            (None, None) => self.site.postgres.url_socket(),
+        };
+        let password = match self.mariadb {
+            Some(_) => "ledger.password_file = \"$DIR/ledger.password\"\n",
+            None => "",
+        };
+        let more = format!("ledger.url = \"{url}\"\n{password}{times}");
         ["a", "b"].map(|host| self.site.config(&format!("{name}-{host}"), &more))
     }
 
@@ -152,7 +162,7 @@ fn races(site: &dyn Mailboxes) {
 
 #[test]
 fn forty_at_once_on_postgres_and_imap_leave_one_copy_each() {
-    races(&Served { site: Site::with_servers(), pooler: None });
+    races(&Served { site: Site::with_servers(), pooler: None, mariadb: None });
 }
 
 /// Through a pooler that hands each transaction to another server connection.
@@ -160,7 +170,18 @@ fn forty_at_once_on_postgres_and_imap_leave_one_copy_each() {
 fn forty_at_once_through_pgbouncer_leave_one_copy_each() {
     let site = Site::with_servers();
     let pooler = Some(PgBouncer::start(&site.postgres));
-    races(&Served { site, pooler });
+    races(&Served { site, pooler, mariadb: None });
+}
+
+#[test]
+fn forty_at_once_on_mariadb_and_imap_leave_one_copy_each() {
+    let served =
+        Served { site: Site::with_servers(), pooler: None, mariadb: Some(Mariadb::start()) };
+    for config in served.configs("migrate", "") {
+        let migrated = run(&config, &["migrate"]);
+        assert!(migrated.status.success(), "{migrated:?}");
+    }
+    races(&served);
 }
 
 /// The embedded default: SQLite and Maildir on one host.

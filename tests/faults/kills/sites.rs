@@ -1,5 +1,5 @@
-//! Where deliveries go: a ledger in a file or on a Postgres, Maildirs or a Dovecot; and what must
-//! be there afterwards.
+//! Where deliveries go: a ledger in a file, on a Postgres or a MariaDB, Maildirs or a Dovecot; and
+//! what must be there afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::support::dovecot::Dovecot;
+use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site, deliver, run};
 use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
@@ -92,6 +93,7 @@ pub struct Standing {
 pub struct Combination {
     pub site: Site<Files>,
     pub postgres: Option<Postgres>,
+    mariadb: Option<Mariadb>,
     pub dovecot: Option<Dovecot>,
     /// A session with the ledger of all.
     session: Option<Mutex<Client>>,
@@ -99,14 +101,20 @@ pub struct Combination {
 
 impl Combination {
     pub fn embedded() -> Combination {
-        Combination { site: Site::embedded(), postgres: None, dovecot: None, session: None }
+        Combination {
+            site: Site::embedded(),
+            postgres: None,
+            mariadb: None,
+            dovecot: None,
+            session: None,
+        }
     }
 
     /// Each with a ledger of its own.
     pub fn sqlite_and_imap() -> Combination {
         let (site, dovecot) = (Site::embedded(), Dovecot::start_high_performance());
         set_mode(&site.root.write("password", dovecot.password()), 0o600);
-        Combination { site, postgres: None, dovecot: Some(dovecot), session: None }
+        Combination { site, postgres: None, mariadb: None, dovecot: Some(dovecot), session: None }
     }
 
     pub fn postgres_and_maildir() -> Combination {
@@ -129,14 +137,39 @@ impl Combination {
         );
         let session = Client::connect(&session, NoTls).expect("a session");
         let session = Some(Mutex::new(session));
-        let all = Combination { site, postgres: Some(postgres), dovecot, session };
+        let all = Combination { site, postgres: Some(postgres), mariadb: None, dovecot, session };
+        let output = run(&all.config("migrate"), &["migrate"]);
+        assert!(output.status.success(), "{output:?}");
+        all
+    }
+
+    pub fn mariadb_and_maildir() -> Combination {
+        Combination::with_mariadb(None)
+    }
+
+    pub fn mariadb_and_imap() -> Combination {
+        Combination::with_mariadb(Some(Dovecot::start_high_performance()))
+    }
+
+    fn with_mariadb(dovecot: Option<Dovecot>) -> Combination {
+        let (site, mariadb) = (Site::embedded(), Mariadb::start());
+        set_mode(&site.root.write("ledger.password", mariadb.password()), 0o600);
+        if let Some(dovecot) = &dovecot {
+            set_mode(&site.root.write("password", dovecot.password()), 0o600);
+        }
+        let mariadb = Some(mariadb);
+        let all = Combination { site, postgres: None, mariadb, dovecot, session: None };
         let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all
     }
 
     pub fn name(&self) -> String {
-        let ledger = if self.postgres.is_some() { "Postgres" } else { "SQLite" };
+        let ledger = match (&self.postgres, &self.mariadb) {
+            (Some(_), _) => "Postgres",
+            (_, Some(_)) => "MariaDB",
+            _ => "SQLite",
+        };
         let store = if self.dovecot.is_some() { "IMAP" } else { "Maildir" };
         format!("{ledger} + {store}")
     }
@@ -163,6 +196,16 @@ impl Combination {
         let user = dovecot.master_user();
         // That the server heeds for whom we log in is on record: the first delivery of all finds it
         // out, which is not what is looked at here.
+        if self.mariadb.is_some() && self.has_proofs() {
+            self.execute(
+                "",
+                &format!(
+                    "INSERT INTO onedrop_proof (server, login_user, way, host, proven_at)
+                     VALUES ('127.0.0.1:{port}', '{user}', 'sasl', 'test', UTC_TIMESTAMP(6))
+                     ON DUPLICATE KEY UPDATE host = 'test'"
+                ),
+            );
+        }
         if self.postgres.is_some() {
             self.execute(
                 "",
@@ -182,11 +225,18 @@ impl Combination {
     }
 
     fn config_with(&self, name: &str, id: &str, store: &str) -> PathBuf {
-        let ledger = match &self.postgres {
-            Some(postgres) => postgres.url_socket(),
-            None => format!("sqlite://{}/ledger/ledger.db", self.at(id).display()),
+        let (ledger, more) = match (&self.postgres, &self.mariadb) {
+            (Some(postgres), _) => (postgres.url_socket(), String::new()),
+            (None, Some(mariadb)) => {
+                let password = self.site.root.join("ledger.password");
+                (mariadb.url_socket(), format!("password_file = \"{}\"\n", password.display()))
+            }
+            _ => {
+                let folder = self.at(id);
+                (format!("sqlite://{}/ledger/ledger.db", folder.display()), String::new())
+            }
         };
-        let text = format!("[ledger]\nurl = \"{ledger}\"\n[store]\n{store}\n{HERE}{TIMES}");
+        let text = format!("[ledger]\nurl = \"{ledger}\"\n{more}[store]\n{store}\n{HERE}{TIMES}");
         self.site.config(name, &text)
     }
 
@@ -215,9 +265,11 @@ impl Combination {
     /// Makes the copies (an SQL condition) as they are after a crash before the receipt, with the
     /// lease run out.
     pub fn forget_receipts(&self, id: &str, which: &str) {
-        let past =
-            if self.postgres.is_some() { "clock_timestamp() - interval '1 second'" } else { "1" };
-        let truth = if self.postgres.is_some() { "true" } else { "1" };
+        let (past, truth) = match (&self.postgres, &self.mariadb) {
+            (Some(_), _) => ("clock_timestamp() - interval '1 second'", "true"),
+            (_, Some(_)) => ("UTC_TIMESTAMP(6) - INTERVAL 1 SECOND", "true"),
+            _ => ("1", "1"),
+        };
         self.execute(
             id,
             &format!(
@@ -230,6 +282,10 @@ impl Combination {
     }
 
     pub fn execute(&self, id: &str, sql: &str) {
+        if let Some(mariadb) = &self.mariadb {
+            mariadb.sql(sql);
+            return;
+        }
         match &self.session {
             Some(session) => session.lock().expect("session").batch_execute(sql).expect("SQL"),
             None => drop(self.sqlite(id).execute(sql, []).expect("SQL")),
@@ -242,6 +298,10 @@ impl Combination {
 
     /// One value from the ledger as text; `None` where there is none, or no ledger yet.
     pub fn value(&self, id: &str, sql: &str) -> Option<String> {
+        if let Some(mariadb) = &self.mariadb {
+            let sql = sql.replace(" AS text)", " AS CHAR)");
+            return Some(mariadb.sql(&sql)).filter(|value| !value.is_empty());
+        }
         let Some(session) = &self.session else {
             let is_there = self.at(id).join("ledger/ledger.db").exists();
             return if is_there {
@@ -351,11 +411,22 @@ impl Combination {
             return Err(format!("{rows} copies of {messages} messages on record"));
         }
         let mut beside =
-            if self.postgres.is_some() { Vec::new() } else { files(&self.at(id).join("ledger")) };
+            if self.is_a_server() { Vec::new() } else { files(&self.at(id).join("ledger")) };
         beside.retain(|file| {
             !["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"].contains(&&**file)
         });
         if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
+    }
+
+    fn has_proofs(&self) -> bool {
+        let tables = "SELECT CAST(table_name AS text) FROM information_schema.tables
+                      WHERE table_name = 'onedrop_proof'";
+        self.value("", tables).is_some()
+    }
+
+    /// Whether one ledger serves all deliveries.
+    fn is_a_server(&self) -> bool {
+        self.postgres.is_some() || self.mariadb.is_some()
     }
 
     /// What the only file in a Maildir is called, without a reader's flags.
