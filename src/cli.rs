@@ -23,11 +23,14 @@ use crate::text::one_line;
 mod check;
 mod deliver;
 mod findings;
+mod forget;
 mod input;
 mod jobs;
 mod lmtp;
 mod lock;
 mod migrate;
+mod purge;
+mod replay;
 mod resume;
 mod settle;
 mod trace;
@@ -65,6 +68,15 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
         CliCommand::Settle(args) => {
             load_despite_jobs(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
+        }
+        CliCommand::Purge(args) => {
+            load_despite_jobs(config).and_then(|loaded| purge::run(&args, &loaded, adapters))
+        }
+        CliCommand::Forget(args) => {
+            load_despite_jobs(config).and_then(|loaded| forget::run(&args, &loaded, adapters))
+        }
+        CliCommand::Replay(args) => {
+            load_despite_jobs(config).and_then(|loaded| replay::run(&args, &loaded, adapters))
         }
         CliCommand::Lock(args) => {
             load_despite_jobs(config).and_then(|loaded| lock::run(args, &loaded, adapters))

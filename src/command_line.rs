@@ -45,6 +45,12 @@ pub enum CliCommand {
     /// Write Sent copies that were left for later, unless the sender's mail program has saved its
     /// own; exits 0 (nothing left that needs a person), 1 (something is) or 75 (failed)
     Settle(SettleArgs),
+    /// Forget what is older than retention says, in small steps beside deliveries
+    Purge(PurgeArgs),
+    /// Let messages in again, after a mail store was restored; or erase an account
+    Forget(ForgetArgs),
+    /// Deliver again what is on record and not in its mailboxes
+    Replay(ReplayArgs),
     /// Run a command while no other host or process holds the same lock; exits as the command does
     WithLock(WithLockArgs),
     /// Show who holds locks, assert one, make one free
@@ -170,6 +176,56 @@ pub struct SettleArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Print findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PurgeArgs {
+    /// Say what would go, and take out nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Messages that are older: 35d, at least 1d [default: retention.days]
+    #[arg(long, value_name = "TIME")]
+    pub older_than: Option<String>,
+    /// Print the numbers as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "which", required = true, multiple = false)]
+pub struct ForgetArgs {
+    /// The copies of this message: looked for, and written where they are not found, when it
+    /// comes again
+    #[arg(value_name = "MESSAGE-ID", group = "which")]
+    pub message_id: Option<String>,
+    /// All copies that were placed since: a duration back (24h, 7d) or a date (2026-11-01)
+    #[arg(long, value_name = "TIME", group = "which")]
+    pub since: Option<String>,
+    /// Erase what is on record about this account and its messages, but for hashes and times
+    #[arg(long, group = "which")]
+    pub account: Option<String>,
+    /// Say what would be forgotten, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the copies as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// From the bytes in the ledger (ledger.keep_raw): each copy that is on record and not placed
+    #[arg(long, required = true)]
+    pub from_ledger: bool,
+    /// Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Say what would be delivered, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the copies as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -55,6 +55,7 @@ pub use url::{LedgerUrl, StoreUrl};
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub ledger: LedgerSettings,
+    pub retention: RetentionSettings,
     pub store: StoreSettings,
     pub directory: Directory,
     pub sent: SentSettings,
@@ -82,6 +83,18 @@ pub struct LedgerSettings {
     pub prepare: bool,
     /// Keep each message's bytes in the ledger, too.
     pub keep_raw: bool,
+}
+
+/// `[retention]`: what `onedrop purge` takes out of the ledger.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionSettings {
+    /// Days after which a message, its copies and attempts are forgotten.
+    pub days: u64,
+    /// Days after which it is forgotten who wrote to whom about what.
+    pub facts_days: u64,
+    /// Days after which the bytes of messages go, and of Sent copies that could not be placed.
+    pub raw_days: u64,
 }
 
 /// `[store]`: where mailboxes live.

@@ -20,7 +20,7 @@ use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::ledger::{Attempt, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
-use crate::message::Message;
+use crate::message::{self, Message};
 use crate::outcome::{Outcome, OverQuota};
 use crate::store::{Copy, Need, Receipt, Slot, Store};
 
@@ -192,6 +192,9 @@ pub struct Means<'a> {
 /// | `append`: OK seen           | a copy, no receipt     | looks: confirms            |
 /// | `confirm`                   | a copy, placed         | sees `placed`              |
 ///
+/// A message that is older than what the ledger remembers, and one whose record was forgotten, is
+/// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.
+///
 /// A shared copy (Sent) may be left to `onedrop settle` ([`Policy::sent_after`]): then its bytes go
 /// on record, with the time from which on it is due, and no delivery leases it.
 ///
@@ -279,6 +282,7 @@ fn record(
         raw: policy.keep_raw.then(|| job.message.received()),
         nul_runs: nul_runs.as_deref(),
         at: early.as_ref().map(|(at, _)| *at),
+        oldest: message::oldest_time(job.message),
     };
     let mut patience = Patience::new(policy.wait, deadline);
     loop {
@@ -355,7 +359,7 @@ impl<'a> DeliveryRequest<'a> {
             false => (self.heads.get(at).map_or(&b""[..], Vec::as_slice), self.message.own_copy()),
         };
         let identity = self.message.identity();
-        Copy { key: &keys[at], head, bytes, identity, recorded_at }
+        Copy { key: &keys[at], head, bytes, identity, recorded_at, looks_back: false }
     }
 }
 

@@ -21,6 +21,7 @@ mod on_record;
 mod pooled;
 mod port;
 pub mod postgres;
+mod retention;
 mod rows;
 mod session;
 mod settling;
@@ -37,6 +38,10 @@ pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Wind
 pub use pooled::PooledLedger;
 pub use port::{
     Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
+};
+pub use retention::{
+    Batch, ForgetBatch, ForgetWhat, ForgottenCopy, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
+    Remembered, Retention,
 };
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
 pub use settling::{Due, Settling};
@@ -79,6 +84,10 @@ pub enum LedgerError {
     /// The ledger answered with an error to a statement; nothing of the transaction holds.
     #[error("{0}")]
     Refused(String),
+    /// The row that a claim, or a delivery, names was purged or forgotten meanwhile: nothing was
+    /// changed but that a doubt is on record where a copy may stand.
+    #[error("the record of this delivery was purged or forgotten before it ended")]
+    Forgotten,
     /// The ledger holds what no version of this program writes.
     #[error("holds what it should not: {0}")]
     Broken(String),
@@ -125,6 +134,20 @@ pub struct Entry<'a> {
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a
     /// new message where the ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
     pub at: Option<SystemTime>,
+    /// The oldest time that the message tells ([`oldest_time`](crate::message::oldest_time)). If
+    /// the ledger may have forgotten what was recorded then, the copies of a new message are
+    /// claimed in doubt, and [look back](Claim::looks_back).
+    pub oldest: Option<SystemTime>,
+}
+
+/// By how much a message may seem younger than it is: clocks of hosts that it came by differ.
+pub const MEMORY_MARGIN: Duration = Duration::from_secs(3600);
+
+/// Whether a message may have been recorded before the time since which a ledger remembers all
+/// (`None`: it remembers for ever). One that tells no time may be of any age.
+fn is_older_than_memory(oldest: Option<SystemTime>, remembers_since: Option<SystemTime>) -> bool {
+    let is_older = |since| oldest.is_none_or(|oldest| oldest < since + MEMORY_MARGIN);
+    remembers_since.is_some_and(is_older)
 }
 
 /// See [`Entry::at`].
@@ -207,8 +230,11 @@ pub struct Claim {
     /// Rises with each lease; a row whose epoch is higher than ours was claimed by another after
     /// us.
     pub epoch: i64,
-    /// An earlier lease ended without a receipt and without a release: look before writing.
+    /// An earlier lease ended without a receipt and without a release, or the ledger does not
+    /// remember: look before writing.
     pub in_doubt: bool,
+    /// The copy may be older than its row: a look has no bound of date.
+    pub looks_back: bool,
 }
 
 /// Where a copy stands.

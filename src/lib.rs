@@ -11,7 +11,7 @@
 //! | ports         | `ledger`, `store`; each with its adapters below it                        |
 //! | configuration | `config`, `command_line` (what clap reads)                                |
 //! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
-//! | work          | `service`, `routing`, `way`, `check`, `verify`, `lock`, `telemetry`, ...  |
+//! | work          | `service`, `routing`, `check`, `verify`, `retention`, `replay`, ...       |
 //! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
 //!
 //! A layer uses the ones above it in this table; the ports do not use each other nor `config`, and
@@ -51,6 +51,8 @@ pub mod net;
 pub mod outcome;
 pub mod pool;
 pub mod receipt;
+pub mod replay;
+pub mod retention;
 pub mod routing;
 pub mod schedule;
 pub mod sender;

@@ -23,7 +23,7 @@ pub use bytes::Bytes;
 pub use facts::{AddressFact, Facts, from_addresses};
 pub use fields::{Field, fields, split};
 pub use head::{ReceivedClauses, trace_head};
-pub use identity::{DedupBy, Identity, sent_at};
+pub use identity::{DedupBy, Identity, oldest_time, sent_at};
 pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
 

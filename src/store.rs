@@ -34,6 +34,8 @@ pub struct Copy<'a> {
     /// When the ledger first recorded the message: the copy's date in the mailbox, the same on
     /// every retry.
     pub recorded_at: SystemTime,
+    /// It may have been written before `recorded_at`, whenever: the ledger does not remember.
+    pub looks_back: bool,
 }
 
 impl<'a> Copy<'a> {
@@ -53,6 +55,7 @@ impl<'a> Copy<'a> {
             key: self.key,
             identity: self.identity,
             recorded_at: self.recorded_at,
+            looks_back: self.looks_back,
             size_bytes: least..=most,
             has_several_ids: ids > 1,
             needs_proof: false,
@@ -84,6 +87,8 @@ pub struct CopySearch<'a> {
     pub identity: &'a Identity,
     /// As in [`Copy`].
     pub recorded_at: SystemTime,
+    /// As in [`Copy`]: copies of any date are found.
+    pub looks_back: bool,
     /// How large it is with CRLF as its line ends, but for trace fields.
     pub size_bytes: RangeInclusive<u64>,
     /// The message has several Message-ID fields, as far as is known; programs differ in which of

@@ -585,6 +585,7 @@ fn search<'a>(
         key,
         identity: &copy.identity,
         recorded_at: copy.recorded_at,
+        looks_back: copy.looks_back,
         // The ledger does not know how many line ends became CRLF.
         size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
         // Nor how many Message-ID fields there are: where it matters, the search must not stop at

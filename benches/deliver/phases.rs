@@ -147,6 +147,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         raw: None,
         nul_runs: None,
         at: None,
+        oldest: None,
     };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite, due: false };
     let until = deadline.end();
@@ -165,6 +166,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         bytes: message.own_copy(),
         identity: message.identity(),
         recorded_at: recorded.recorded_at,
+        looks_back: false,
     };
     let slot = store.reserve(&inbox, copy, Need::Write, &deadline).expect("a slot");
     let mut slot = slot.expect("nobody else has it");

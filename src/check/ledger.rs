@@ -16,12 +16,16 @@ use super::CheckContext;
 use super::finding::{Finding, Severity};
 use crate::config::{LedgerUrl, StoreUrl};
 use crate::directory::Asked;
+use crate::duration;
 use crate::ledger::{AnyLedger, CLOCKS_DIFFER_BY, Lasting, LedgerError, SCHEMA_VERSION};
 use crate::service::{ONE, host_name};
 use crate::store::Receipt;
 
 /// The number of copies whose kind of receipt is checked.
 const LATEST: u32 = 1000;
+
+/// A purge runs daily; after this it is missed.
+const LATEST_PURGE: Duration = Duration::from_secs(2 * 86_400);
 
 /// Findings about the ledger.
 pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
@@ -38,6 +42,7 @@ pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
         findings.extend(clock(check));
         findings.extend(durability(check));
         findings.extend(is_readable.then(|| written_otherwise(check)).flatten());
+        findings.extend(is_readable.then(|| not_purged(check)).flatten());
         findings.extend(check.loaded.config.directory.query.clone().map(|sql| query(check, sql)));
     }
     findings
@@ -133,6 +138,27 @@ fn durability(check: &CheckContext) -> Vec<Finding> {
             vec![finding(Severity::Warning, text)]
         }
     }
+}
+
+/// Nothing purges the ledger, or the last purge was long ago.
+fn not_purged(check: &CheckContext) -> Option<Finding> {
+    let text = match ask(check, |ledger, until| ledger.remembered(until)) {
+        Ok(is) => {
+            let life = is.since.map(|_| is.since_ago);
+            let ago = is.purged_ago.or(life)?;
+            if ago <= LATEST_PURGE {
+                return None;
+            }
+            let ago = duration::brief(ago);
+            let when = match is.purged_ago {
+                Some(_) => format!("the last purge ended {ago} ago"),
+                None => format!("nothing has purged it in the {ago} of its life"),
+            };
+            format!("{when}: it grows; run \"onedrop purge\" daily ([jobs.purge])")
+        }
+        Err(error) => format!("it cannot be read when it was last purged: {error}"),
+    };
+    Some(Finding::new(Severity::Warning, "ledger", text))
 }
 
 /// All hosts of a ledger must write by IMAP, or all into Maildirs: the two do not exclude each

@@ -33,11 +33,12 @@ use transport::PipeTransport;
 const SOCKET: &str = "/run/onedrop/lmtp.sock";
 
 /// Further parameters of main.cf.
-const MAIN: [&str; 7] = [
+const MAIN: [&str; 8] = [
     "config_directory",
     "enable_long_queue_ids",
     "export_environment",
     "mail_owner",
+    "maximal_queue_lifetime",
     "message_size_limit",
     "queue_directory",
     "soft_bounce",

@@ -49,6 +49,8 @@ pub(super) enum Kind {
 }
 
 const DAY: u64 = 86_400;
+/// A hundred years.
+const MOST_DAYS: u64 = 36_500;
 /// An IMAP server may log out a silent client after this long (RFC 9051, section 5.4).
 const IMAP_AUTOLOGOUT_SECS: u64 = 1800;
 
@@ -59,6 +61,9 @@ pub(super) const KEYS: &[Key] = &[
     key("ledger.ca_file", "", OptionalText(anything)),
     key("ledger.prepare", "false", Flag),
     key("ledger.keep_raw", "false", Flag),
+    key("retention.days", "35", Count(1..=MOST_DAYS)),
+    key("retention.facts_days", "35", Count(1..=MOST_DAYS)),
+    key("retention.raw_days", "7", Count(1..=MOST_DAYS)),
     key("store.url", "maildir:///var/lib/onedrop/mail", Text(parses::<StoreUrl>)),
     key("store.starttls", "true", Flag),
     key("store.user", "mda", Text(no_control_characters)),

@@ -16,7 +16,7 @@ use crate::ledger::{
     Recorded, ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
-use crate::store::{Need, Receipt, Slot, StoreError};
+use crate::store::{Copy, Need, Receipt, Slot, StoreError};
 use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
@@ -174,6 +174,7 @@ impl<'a> Placing<'a> {
         let Means { ledger, store, deadline, .. } = self.means;
         let destination = &self.job.destinations[index];
         let copy = self.job.copy(index, self.keys, self.recorded.recorded_at);
+        let copy = Copy { looks_back: claim.looks_back, ..copy };
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };

@@ -81,6 +81,7 @@ impl Failure {
                 | LedgerError::Busy(_)
                 | LedgerError::TookTooLong(_)
                 | LedgerError::Refused(_)
+                | LedgerError::Forgotten
                 | LedgerError::Broken(_),
             )
             | Failure::Cut(_)

@@ -27,6 +27,7 @@ mod link;
 mod locks;
 mod proof;
 mod record;
+mod retention;
 mod schema;
 mod session;
 mod settling;

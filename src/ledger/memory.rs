@@ -25,6 +25,7 @@ use rows::Rows;
 
 mod jobs;
 mod locks;
+mod retention;
 mod rows;
 mod settling;
 mod trace;
@@ -80,7 +81,7 @@ impl MemoryLedger {
     pub fn restart(&self) {
         let mut rows = self.rows();
         let now = rows.time.of_leases();
-        for row in rows.copies.iter_mut().filter(|row| row.leased_until.is_some()) {
+        for row in rows.copies.values_mut().filter(|row| row.leased_until.is_some()) {
             row.leased_until = Some(now + row.lease);
         }
     }
@@ -89,7 +90,7 @@ impl MemoryLedger {
     pub fn end_leases(&self) {
         let mut rows = self.rows();
         let now = rows.time.of_leases();
-        rows.copies.iter_mut().for_each(|row| row.leased_until = row.leased_until.min(Some(now)));
+        rows.copies.values_mut().for_each(|row| row.leased_until = row.leased_until.min(Some(now)));
     }
 
     /// Another handle, whose calls go through `hook`.
@@ -99,7 +100,12 @@ impl MemoryLedger {
 
     /// The bytes that are kept are lost, or an administrator has deleted them.
     pub fn give_up_kept(&self) {
-        self.rows().messages.iter_mut().for_each(|message| message.kept = None);
+        self.rows().messages.values_mut().for_each(|message| message.kept = None);
+    }
+
+    /// What was recorded before `at` is forgotten, as far as the ledger knows: it began then.
+    pub fn remembers_since(&self, at: SystemTime) {
+        self.rows().remembers_since = Some(at);
     }
 
     /// Moves the ledger's clock.
@@ -193,7 +199,7 @@ impl Ledger for MemoryLedger {
         self.call("record", || {
             let held = self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
             self.hook.within(&Call { name: "record", destination: None })?;
-            Ok(self.rows_under(&held)?.record(entry, attempt, destinations, terms))
+            self.rows_under(&held)?.record(entry, attempt, destinations, terms)
         })
     }
 
@@ -205,7 +211,7 @@ impl Ledger for MemoryLedger {
         terms: LeaseTerms,
         _until: Instant,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        self.call("claim", || Ok(self.rows().claims(message, destinations, owner, terms)))
+        self.call("claim", || self.rows().claims(message, destinations, owner, terms))
     }
 
     fn take_turn<'a>(
@@ -347,7 +353,7 @@ impl Proofs for MemoryLedger {
     ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
         self.call("latest_copies", || {
             let rows = self.rows();
-            let newest = rows.copies.iter().rev();
+            let newest = rows.copies.values().rev();
             let placed =
                 newest.filter_map(|row| Some((row.destination.clone(), row.receipt.clone()?)));
             Ok(placed.take(limit as usize).collect())

@@ -60,6 +60,8 @@ pub struct CopyOnRecord {
     pub by_sender: bool,
     /// As in [`CopyFacts`](super::CopyFacts).
     pub found_by_look: bool,
+    /// As in [`Claim`](super::Claim).
+    pub looks_back: bool,
 }
 
 /// When a copy is due, by the ledger's clock.

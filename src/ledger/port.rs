@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::durability::Durability;
 use super::jobs::Jobs;
 use super::locks::Locks;
+use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
@@ -273,6 +274,7 @@ pub trait AnyLedger:
     + Records
     + Audit
     + Settling
+    + Retention
     + Schema
     + Durability
     + Locks
@@ -288,6 +290,7 @@ impl<L> AnyLedger for L where
         + Records
         + Audit
         + Settling
+        + Retention
         + Schema
         + Durability
         + Locks

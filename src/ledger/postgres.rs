@@ -28,6 +28,7 @@ mod link;
 mod locks;
 mod metered;
 mod proof;
+mod retention;
 mod schema;
 mod session;
 mod settling;

@@ -4,7 +4,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{CopyOnRecord, Due, DueTime, LedgerError, RandomValue, Standing};
+use super::{
+    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, RandomValue, RawMessage, Remembered,
+    Standing,
+};
 use crate::directory::Destination;
 use crate::message::Identity;
 use crate::receipt::Receipt;
@@ -96,7 +99,7 @@ fn bytes<const N: usize>(row: &impl SqlRow, at: usize) -> Result<[u8; N], Ledger
 }
 
 /// Account, mailbox, whether it is shared.
-fn destination(row: &impl SqlRow, at: usize) -> Result<Destination, LedgerError> {
+pub fn destination(row: &impl SqlRow, at: usize) -> Result<Destination, LedgerError> {
     let (account, mailbox) = (row.cell(at)?, row.cell(at + 1)?);
     Ok(Destination { account, mailbox, shared: row.cell(at + 2)? })
 }
@@ -106,7 +109,7 @@ pub fn placed_copy(row: &impl SqlRow) -> Result<(Destination, Receipt), LedgerEr
     Ok((destination(row, 0)?, receipt(row, 3)?))
 }
 
-/// 28 columns: see the queries.
+/// 29 columns: see the queries.
 pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
     let (placed_secs_ago, is_leased): (Option<f64>, bool) = (row.cell(13)?, row.cell(14)?);
     let standing = match placed_secs_ago {
@@ -144,6 +147,7 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
         },
         by_sender: row.cell(26)?,
         found_by_look: row.cell(27)?,
+        looks_back: row.cell(28)?,
     })
 }
 
@@ -155,6 +159,48 @@ pub fn due(row: &impl SqlRow) -> Result<Option<Due>, LedgerError> {
     }
     let (at, is_kept): (Option<i64>, bool) = (row.cell(4)?, row.cell(5)?);
     Ok(at.filter(|_| is_kept).map(|at| Due::At(time(at))))
+}
+
+/// Since when the ledger remembers, in seconds since 1970; how long ago that is; how long ago a
+/// purge ended.
+pub fn remembered(row: &impl SqlRow) -> Result<Remembered, LedgerError> {
+    let ago = |secs: f64| Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX);
+    let since: f64 = row.cell(0)?;
+    Ok(Remembered {
+        // Before 1970 is for ever.
+        since: (since >= 0.0).then(|| time(since as i64)),
+        since_ago: ago(row.cell(1)?),
+        purged_ago: row.cell::<Option<f64>>(2)?.map(ago),
+    })
+}
+
+/// The table that has one row has none.
+pub fn no_ledger() -> LedgerError {
+    LedgerError::Broken("onedrop_ledger has no row".to_owned())
+}
+
+/// Message-ID, destination (3), whether it is passed by.
+pub fn forgotten(row: &impl SqlRow, at: usize) -> Result<ForgottenCopy, LedgerError> {
+    Ok(ForgottenCopy {
+        message_id: row.cell(at)?,
+        destination: destination(row, at + 1)?,
+        passed_by: row.cell(at + 4)?,
+    })
+}
+
+/// Number, Message-ID, its hash, digest, time, bytes.
+pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {
+    Ok(RawMessage {
+        message: row.cell(0)?,
+        identity: Identity {
+            message_id: row.cell(1)?,
+            id_hash: bytes(row, 2)?,
+            digest: bytes(row, 3)?,
+        },
+        recorded_at: time(row.cell(4)?),
+        bytes: row.cell(5)?,
+        copies: Vec::new(),
+    })
 }
 
 /// Seconds since 1970; 0 for a time before.

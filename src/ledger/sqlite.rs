@@ -40,6 +40,7 @@ mod locks;
 mod migrate;
 mod proof;
 mod record;
+mod retention;
 mod settling;
 mod trace;
 mod verify;
@@ -329,6 +330,7 @@ impl Session for SqliteSession {
         let recorded = records.iter().map(record).collect();
         let confirm = |one: &ToConfirm<'_>| {
             let confirmed = self.write(|tx, now| copies::confirm(tx, now, one));
+            let confirmed = confirmed.and_then(|known| known.ok_or(LedgerError::Forgotten));
             // After the commit, and also after a failure, or others would wait for nothing.
             self.unlock()?;
             confirmed

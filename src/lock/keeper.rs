@@ -464,6 +464,7 @@ fn may_pass(error: &LedgerError) -> bool {
         | LedgerError::Login(_)
         | LedgerError::Clock(_)
         | LedgerError::Refused(_)
+        | LedgerError::Forgotten
         | LedgerError::Broken(_) => false,
     }
 }

@@ -222,7 +222,11 @@ impl MaildirSlot<'_> {
 
 impl Slot for MaildirSlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
-        let found = copies::find(&self.folder, &self.name, &self.copy.sought())?;
+        let sought = self.copy.sought();
+        let mut found = copies::find(&self.folder, &self.name, &sought)?;
+        if found.is_empty() {
+            found = older(&self.folder, &self.name, &sought)?;
+        }
         Ok(found.into_iter().next().map(|found| found.receipt))
     }
 
@@ -268,6 +272,7 @@ impl Mailboxes for MaildirStore {
         for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {
             let mut found =
                 if sought.by_id { same_id::find(&folder, name, sought)? } else { vec![] };
+            found.extend(older(&folder, name, sought)?);
             found.extend(ours);
             all.push(found);
         }
@@ -331,6 +336,23 @@ impl Connections for MaildirStore {}
 fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     let seconds = recorded_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
+}
+
+/// What stands of a copy that looks back under other names than its own: it was written under
+/// another time of recording, and the key in a file's name says that it is this copy.
+fn older(folder: &Path, name: &str, sought: &CopySearch<'_>) -> Result<Vec<FoundCopy>, StoreError> {
+    let mut found = Vec::new();
+    if sought.looks_back {
+        for other in copies::names_with(folder, key_of(name))?.iter().filter(|one| *one != name) {
+            found.extend(copies::find(folder, other, sought)?);
+        }
+    }
+    Ok(found)
+}
+
+/// A file's name without its time: the copy's key, and who wrote it.
+fn key_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(_, key)| key)
 }
 
 /// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the

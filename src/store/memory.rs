@@ -228,7 +228,7 @@ fn found_by_identity<'a>(
     newest_first: impl Iterator<Item = &'a Stored>,
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
-    let day_before = sought.recorded_at.checked_sub(DAY);
+    let day_before = sought.recorded_at.checked_sub(DAY).filter(|_| !sought.looks_back);
     let mut left = sought.at_most;
     let is_sought = |stored: &&Stored| {
         let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before;
@@ -246,7 +246,11 @@ fn found_by_name<'a>(
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
     let name = file_name(sought.key, sought.recorded_at);
-    let (ours, others): (Vec<_>, Vec<_>) = stored.partition(|stored| stored.name() == name);
+    let is_ours =
+        |stored: &&Stored| stored.name() == name || sought.looks_back && stored.key == *sought.key;
+    let (ours, others): (Vec<_>, Vec<_>) = stored.partition(is_ours);
+    let lasting = ours.iter().map(|stored| stored.name());
+    let name = lasting.max_by_key(|one| *one == name).unwrap_or_default();
     let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
     let mut same_id: Vec<FoundCopy> = same_id
         .map(|stored| FoundCopy {

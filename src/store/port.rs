@@ -70,8 +70,9 @@ pub enum Need {
 
 /// A place for one copy in its mailbox, reserved by this delivery until it is dropped.
 pub trait Slot {
-    /// Looks for the copy, among messages not older than the day before its `recorded_at`. A
-    /// mailbox that does not exist holds no copy.
+    /// Looks for the copy, among messages not older than the day before its `recorded_at`, or,
+    /// where it [looks back](Copy::looks_back), among all. A mailbox that does not exist holds no
+    /// copy.
     ///
     /// # Errors
     /// Any error means that the look did not come to its end; it says nothing about the copy.
@@ -92,9 +93,10 @@ pub trait Slot {
 pub trait Mailboxes: Send + Sync {
     /// Finds, for each message that is `sought`, its copies in `destination`, in the order in which
     /// they are sought, and of each the newest first: those whose identity is the sought one, among
-    /// messages not older than the day before `recorded_at`, and the one that `on_record` names;
-    /// with `by_id`, those with its first Message-ID as well. However many are sought, the mailbox
-    /// is read a few times, and not once for each. Nothing is changed, and nothing marked as read.
+    /// messages not older than the day before `recorded_at` (all of them, for one that looks back),
+    /// and the one that `on_record` names; with `by_id`, those with its first Message-ID as well.
+    /// However many are sought, the mailbox is read a few times, and not once for each. Nothing is
+    /// changed, and nothing marked as read.
     /// A store whose append is idempotent need only find what has the copy's name, or its
     /// Message-ID.
     ///

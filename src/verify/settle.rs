@@ -342,5 +342,11 @@ fn is_moved(one: &FoundCopy) -> bool {
 
 /// What names a row as it was read.
 fn claim_of(copy: &CopyOnRecord) -> Claim {
-    Claim { copy: copy.copy, value: copy.value, epoch: copy.epoch, in_doubt: false }
+    Claim {
+        copy: copy.copy,
+        value: copy.value,
+        epoch: copy.epoch,
+        in_doubt: false,
+        looks_back: copy.looks_back,
+    }
 }

@@ -156,6 +156,7 @@ fn while_another_holds_the_lock() {
             raw: None,
             nul_runs: None,
             at: None,
+            oldest: None,
         };
         let terms = LeaseTerms { lease: Duration::from_secs(90), join: true, due: false };
         let recorded = other

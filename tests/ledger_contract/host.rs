@@ -46,6 +46,14 @@ pub trait Rig: Sync {
         None
     }
 
+    /// As if the ledger had been born at this time.
+    fn remember_since(&self, at: SystemTime) {
+        let secs = at.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let is_postgres = self.shared_transactions().is_some();
+        let at = if is_postgres { format!("to_timestamp({secs})") } else { secs.to_string() };
+        self.sql(&format!("UPDATE onedrop_ledger SET remembers_since = {at}"));
+    }
+
     /// Takes the schema away, so that connections of before find nothing; false where that cannot
     /// be.
     fn forget_schema(&self) -> bool {
@@ -55,7 +63,7 @@ pub trait Rig: Sync {
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
              DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
-             DROP TABLE onedrop_message; DROP TABLE onedrop_schema;",
+             DROP TABLE onedrop_message; DROP TABLE onedrop_schema; DROP TABLE onedrop_ledger;",
         )
     }
 
@@ -387,7 +395,7 @@ pub fn uid(uid: u32) -> Receipt {
 
 /// A message's entry, of one byte.
 pub fn entry<'a>(identity: &'a Identity, facts: &'a Facts) -> Entry<'a> {
-    Entry { identity, facts, size_bytes: 1, raw: None, nul_runs: None, at: None }
+    Entry { identity, facts, size_bytes: 1, raw: None, nul_runs: None, at: None, oldest: None }
 }
 
 pub const ALL: Window = Window { since: UNIX_EPOCH, all: true };

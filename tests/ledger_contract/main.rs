@@ -16,6 +16,7 @@ mod ports;
 mod postgres;
 mod receipts;
 mod recording;
+mod retention;
 mod rigs;
 mod schema;
 mod settling;
@@ -201,6 +202,20 @@ macro_rules! ledger_contract {
                     several_prune_at_once_and_each_run_counts_once,
                     jobs_of_another_schema_are_refused,
                     what_no_program_writes_is_said_so,
+                }
+                retention {
+                    a_message_older_than_the_memory_is_claimed_in_doubt_and_looks_back,
+                    a_copy_left_to_settle_of_an_old_message_looks_back,
+                    a_purge_takes_messages_whole_and_moves_the_memory_on,
+                    a_purge_passes_by_what_a_delivery_may_still_write,
+                    bytes_of_a_sent_that_was_never_tried_are_not_purged,
+                    attempts_raw_bytes_and_facts_go_each_in_its_time,
+                    a_claim_whose_row_was_purged_confirms_nothing,
+                    a_forgotten_copy_is_free_in_doubt_and_nobodys,
+                    what_was_placed_since_a_time_is_forgotten,
+                    an_account_is_erased_but_for_hashes_and_times,
+                    a_purge_beside_records_of_the_same_messages_loses_no_doubt,
+                    the_end_of_a_purge_is_on_record,
                 }
                 company {
                     messages_recorded_at_once_are_each_what_they_would_be_alone,

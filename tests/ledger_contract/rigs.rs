@@ -51,6 +51,10 @@ impl Rig for MemoryRig {
         false
     }
 
+    fn remember_since(&self, at: SystemTime) {
+        self.ledger.remembers_since(at);
+    }
+
     fn account_query(&self, address: &str, account: &str) -> String {
         self.ledger.add_account(address, account);
         String::new()
@@ -107,6 +111,7 @@ impl SqliteRig {
         let rig = SqliteRig { folder, clocks: Arc::default() };
         rig.clocks.boot("first", 100_000.0);
         assert_eq!(Host::of(&rig).schema_version(), SCHEMA_VERSION, "made at the first use");
+        rig.sql("UPDATE onedrop_ledger SET remembers_since = -1e15");
         rig
     }
 
@@ -190,6 +195,7 @@ impl PostgresRig {
 
     fn migrated(self) -> PostgresRig {
         Host::of(&self).migrate().expect("migrate");
+        self.postgres.remember_for_ever();
         self
     }
 
@@ -243,8 +249,11 @@ impl Rig for PostgresRig {
         let by = format!("{secs} * interval '1 second'");
         self.sql(&format!(
             "UPDATE onedrop_copy
-             SET leased_until = leased_until - {by}, placed_at = placed_at - {by};
-             UPDATE onedrop_message SET recorded_at = recorded_at - {by}"
+             SET leased_until = leased_until - {by}, placed_at = placed_at - {by},
+                 due_at = due_at - {by};
+             UPDATE onedrop_message SET recorded_at = recorded_at - {by};
+             UPDATE onedrop_attempt SET started_at = started_at - {by};
+             UPDATE onedrop_kept SET kept_at = kept_at - {by}"
         ));
     }
 
@@ -281,6 +290,7 @@ impl MariadbRig {
     pub fn new() -> MariadbRig {
         let rig = MariadbRig { mariadb: Mariadb::start() };
         Host::of(&rig).migrate().expect("migrate");
+        rig.sql("UPDATE onedrop_ledger SET remembers_since = '0001-01-01'");
         rig
     }
 
@@ -329,9 +339,19 @@ impl Rig for MariadbRig {
         let by = format!("INTERVAL {secs} SECOND");
         self.sql(&format!(
             "UPDATE onedrop_copy
-             SET leased_until = leased_until - {by}, placed_at = placed_at - {by};
-             UPDATE onedrop_message SET recorded_at = recorded_at - {by}"
+             SET leased_until = leased_until - {by}, placed_at = placed_at - {by},
+                 due_at = due_at - {by};
+             UPDATE onedrop_message SET recorded_at = recorded_at - {by};
+             UPDATE onedrop_attempt SET started_at = started_at - {by};
+             UPDATE onedrop_raw SET kept_at = kept_at - {by};
+             UPDATE onedrop_kept SET kept_at = kept_at - {by}"
         ));
+    }
+
+    fn remember_since(&self, at: SystemTime) {
+        let secs = at.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let at = format!("TIMESTAMPADD(SECOND, {secs}, '1970-01-01')");
+        self.sql(&format!("UPDATE onedrop_ledger SET remembers_since = {at}"));
     }
 
     fn lose_sessions(&self) -> bool {
@@ -346,7 +366,8 @@ impl Rig for MariadbRig {
         self.sql(
             "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
                  onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
-                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_schema;
+                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_schema,
+                 onedrop_ledger;
              DROP VIEW onedrop_address, onedrop_part;
              DROP PROCEDURE onedrop_assert_lock",
         )

@@ -96,7 +96,7 @@ pub fn a_turn_that_is_not_ours_holds_nothing(rig: &dyn Rig) {
     assert_eq!(b.turn(&live, &key), TurnState::Placed(uid(4)));
     // Nor does a turn on a row that does not exist.
     let nowhere = Claim { copy: i64::MAX, ..live };
-    assert!(matches!(a.try_turn(&nowhere, &key), Err(LedgerError::Broken(_))));
+    assert!(matches!(a.try_turn(&nowhere, &key), Err(LedgerError::Forgotten)));
     assert_eq!(b.turn(&live, &key), TurnState::Placed(uid(4)));
 }
 

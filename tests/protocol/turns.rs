@@ -33,6 +33,7 @@ fn reserving(world: &World, then: impl FnOnce()) -> bool {
         bytes: mail.own_copy(),
         identity: mail.identity(),
         recorded_at: UNIX_EPOCH,
+        looks_back: false,
     };
     let slot = world.store.reserve(&destination, copy, Need::Write, &deadline).expect("a store");
     let is_free = slot.is_some();
@@ -57,7 +58,13 @@ fn a_turn_is_taken_in_doubt_or_where_leases_are_joined() {
         let seen = Arc::clone(&held);
         let call = if before == Before::CopyWithoutReceipt { "look" } else { "append" };
         let delivery = world.delivery().before(call, move || {
-            let claim = Claim { copy: 1, value: RandomValue::default(), epoch: 1, in_doubt: false };
+            let claim = Claim {
+                copy: 1,
+                value: RandomValue::default(),
+                epoch: 1,
+                in_doubt: false,
+                looks_back: false,
+            };
             let turn = other.take_turn(&claim, &inbox_key(), soon());
             seen.store(matches!(turn, Err(LedgerError::Contended)), Ordering::SeqCst);
         });

@@ -72,6 +72,7 @@ impl Site {
             raw: None,
             nul_runs: None,
             at: None,
+            oldest: None,
         };
         let wanted = std::slice::from_ref(destination);
         let recorded =
@@ -90,6 +91,7 @@ impl Site {
             bytes: mail.own_copy(),
             identity: mail.identity(),
             recorded_at: date,
+            looks_back: false,
         };
         append(&self.store, destination, copy)
     }

@@ -212,6 +212,7 @@ impl World {
             raw: None,
             nul_runs: None,
             at: None,
+            oldest: None,
         };
         self.ledger.record(&entry, &attempt("mx2"), destinations, terms, soon()).expect("record")
     }

@@ -109,8 +109,19 @@ fn configurations_on_the_pages_are_read() {
 fn options_on_the_pages_are_the_commands_own() {
     let mut wrong = Vec::new();
     let mut helps: BTreeMap<&str, String> = BTreeMap::new();
-    let commands =
-        ["deliver", "lmtp", "migrate", "check", "trace", "verify", "settle", "with-lock"];
+    let commands = [
+        "deliver",
+        "lmtp",
+        "migrate",
+        "check",
+        "trace",
+        "verify",
+        "settle",
+        "purge",
+        "forget",
+        "replay",
+        "with-lock",
+    ];
     let mut count = 0;
     for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
         let blocks = page.blocks().into_iter().map(|block| block.text.replace("\\\n", " "));
@@ -158,6 +169,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         LedgerError::Busy(text()),
         LedgerError::TookTooLong(text()),
         LedgerError::Refused(text()),
+        LedgerError::Forgotten,
         LedgerError::Broken(text()),
     ];
     let stores = [
@@ -202,6 +214,7 @@ fn is_known(failure: &Failure) {
             | LedgerError::Busy(_)
             | LedgerError::TookTooLong(_)
             | LedgerError::Refused(_)
+            | LedgerError::Forgotten
             | LedgerError::Broken(_),
         )
         | Failure::Store(

@@ -182,6 +182,7 @@ impl World {
             raw: None,
             nul_runs: None,
             at: None,
+            oldest: None,
         };
         let terms = LeaseTerms { lease: LEASE, join: false, due: false };
         let (crashed, soon) = (Attempt::default(), self.clock(None).now());

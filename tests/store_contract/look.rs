@@ -136,3 +136,18 @@ pub fn looks_and_appends_do_not_disturb_each_other(rig: &dyn Rig) {
         "a look marks nothing as read"
     );
 }
+
+pub fn a_look_back_finds_a_copy_of_any_date(rig: &dyn Rig) {
+    let store = rig.store();
+    let last_year = recorded_at() - Duration::from_secs(400 * 24 * 3600);
+    let without_id = message("Subject: none\n\nbody 1\n");
+    for mail in [mail("old"), without_id] {
+        append(store.as_ref(), &inbox(), &mail_with_body("old", "another"));
+        let receipt = append_as(store.as_ref(), &inbox(), &mail, (last_year, &ample()));
+        let receipt = receipt.expect("append");
+        append(store.as_ref(), &inbox(), &message("Subject: none\n\nbody 2\n"));
+        assert_eq!(look(store.as_ref(), &inbox(), &mail), None, "it is too old for this look");
+        assert_eq!(look_back(store.as_ref(), &inbox(), &mail), Some(receipt));
+    }
+    assert_eq!(look_back(store.as_ref(), &inbox(), &mail("never")), None);
+}

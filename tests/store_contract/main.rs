@@ -96,6 +96,7 @@ macro_rules! store_contract {
                                 the_look_takes_no_other_message_for_the_copy,
                                 the_look_finds_a_copy_without_a_message_id,
                                 the_look_finds_odd_copies,
+                    a_look_back_finds_a_copy_of_any_date,
                                 the_look_finds_one_among_many,
                                 the_look_keeps_to_its_mailbox,
                                 looks_and_appends_do_not_disturb_each_other,
@@ -156,9 +157,22 @@ fn try_reserve<T>(
     (need, recorded_at, deadline): (Need, SystemTime, &Deadline),
     with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
 ) -> Result<T, StoreError> {
+    let reservation = (need, recorded_at, deadline);
+    try_reserve_back(store, destination, mail, false, reservation, with)
+}
+
+/// The same for a copy that may be older.
+fn try_reserve_back<T>(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    looks_back: bool,
+    (need, recorded_at, deadline): (Need, SystemTime, &Deadline),
+    with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
+) -> Result<T, StoreError> {
     let key = &mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    let copy = Copy { key, head: b"", bytes, identity: mail.identity(), recorded_at };
+    let copy = Copy { key, head: b"", bytes, identity: mail.identity(), recorded_at, looks_back };
     let mut slot = store.reserve(destination, copy, need, deadline)?;
     Ok(with(slot.as_deref_mut()))
 }
@@ -220,6 +234,15 @@ fn look(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Opti
     try_look(store, destination, mail).expect("look")
 }
 
+/// As of a ledger that does not remember.
+fn look_back(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Option<Receipt> {
+    let reservation = (Need::Look, recorded_at(), &ample());
+    let found = try_reserve_back(store, destination, mail, true, reservation, |slot| {
+        slot.expect("a slot").look(soon())
+    });
+    found.expect("reserve").expect("look")
+}
+
 /// All copies that stand in a mailbox, by what a ledger knows of them.
 fn find(
     store: &dyn AnyStore,
@@ -252,6 +275,7 @@ fn find_as(
         key: &mail.identity().copy_key(&destination.account, &destination.mailbox),
         identity: mail.identity(),
         recorded_at: recorded_at(),
+        looks_back: false,
         size_bytes: size_bytes..=2 * size_bytes,
         has_several_ids: false,
         needs_proof,

@@ -124,6 +124,11 @@ impl Postgres {
         self.psql_in("onedrop", sql)
     }
 
+    /// The ledger has no past: no message is older than what it remembers, whatever its Date.
+    pub fn remember_for_ever(&self) {
+        self.psql("UPDATE onedrop_ledger SET remembers_since = '-infinity'");
+    }
+
     /// As [`Postgres::psql`], in another database.
     pub fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(bin("psql"));

@@ -179,6 +179,7 @@ impl Site {
         let site = Site { places: Servers { postgres, dovecot }, root };
         let migrated = run(&site.config("migrate", ""), &["migrate"]);
         assert!(migrated.status.success(), "migrate: {migrated:?}");
+        site.places.postgres.remember_for_ever();
         site
     }
 

@@ -67,6 +67,8 @@ const LAYERS: [Layer; 8] = [
             "exit",
             "jobs",
             "lock",
+            "replay",
+            "retention",
             "routing",
             "service",
             "telemetry",

@@ -2,7 +2,7 @@
 
 use super::command::{OnedropCommand, runs_onedrop};
 use super::postconf::Postconf;
-use super::{ExpectedPostfix, Setup, routes, time_limit};
+use super::{ExpectedPostfix, Setup, routes, seconds, time_limit};
 use crate::check::finding::Remarks;
 use crate::command_line::{Cli, CliCommand};
 
@@ -77,6 +77,7 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
              it",
         );
     }
+    memory(setup, ours, remarks);
     if setup.value("enable_long_queue_ids") == "no" {
         remarks.ok("enable_long_queue_ids = no: Postfix uses queue ids again, so \"onedrop trace \
              QUEUE-ID\" may show several messages");
@@ -86,6 +87,28 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
             "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going \
              back",
         );
+    }
+}
+
+/// A message may lie in the sender's queue as long as in this one, after an answer that was lost
+/// (RFC 5321 section 4.5.4.1, RFC 1047); until then its record should stand.
+fn memory(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
+    const DAY: u64 = 86_400;
+    let lifetime = setup.value("maximal_queue_lifetime");
+    // Without a unit they are days (postconf(5)).
+    let secs = match lifetime.parse::<u64>() {
+        Ok(days) => days.checked_mul(DAY),
+        Err(_) => seconds(lifetime),
+    };
+    let (Some(secs), Some(config)) = (secs, &ours.config) else { return };
+    let days = config.retention.days;
+    let least = secs.saturating_mul(2).div_ceil(DAY).saturating_add(1);
+    if days < least {
+        remarks.warning(format!(
+            "maximal_queue_lifetime = {lifetime}, and retention.days = {days}: mail that comes \
+             again from a queue may be older than what the ledger remembers, and each such message \
+             costs a look into its whole mailbox; set retention.days to {least} or more"
+        ));
     }
 }
 

@@ -29,7 +29,7 @@ const COPY: &str = "
 c.id, c.value, c.epoch, c.prior_doubt, c.in_doubt, c.placed_at IS NOT NULL, c.uid_validity, c.uid,
 c.file_name, c.lease_value, COALESCE(c.leased_until > UTC_TIMESTAMP(6), 0),
 c.due_at IS NOT NULL AND EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id),
-c.account, c.mailbox, c.placed_epoch, c.message_id, c.shared";
+c.account, c.mailbox, c.placed_epoch, c.message_id, c.shared, c.looks_back";
 
 /// A copy's row, locked.
 #[derive(Clone)]
@@ -48,6 +48,7 @@ struct LockedCopy {
     placed_epoch: i64,
     message: i64,
     shared: bool,
+    looks_back: bool,
 }
 
 impl LockedCopy {
@@ -66,6 +67,7 @@ impl LockedCopy {
             placed_epoch: row.cell(14)?,
             message: row.cell(15)?,
             shared: row.cell(16)?,
+            looks_back: row.cell(17)?,
         })
     }
 }
@@ -100,6 +102,8 @@ pub(super) fn lock(batch: &mut Batch, message: &str, destinations: &[Destination
 pub(super) struct Claims {
     pub statements: Batch,
     states: Vec<ClaimState>,
+    /// New rows do.
+    looks_back: bool,
 }
 
 enum ClaimState {
@@ -109,18 +113,18 @@ enum ClaimState {
 }
 
 /// Claims the copies in order, given the rows that are on record and locked; a mailbox that is
-/// named twice is leased once. `message` is SQL.
+/// named twice is leased once. `message` is SQL; new rows look back if the message does.
 pub(super) fn claim(
     locked: &[Row],
     message: &str,
     destinations: &[Destination],
     owner: &Attempt,
-    terms: LeaseTerms,
+    (terms, looks_back): (LeaseTerms, bool),
 ) -> Result<Claims, LedgerError> {
     let locked: Vec<LockedCopy> = locked.iter().map(LockedCopy::read).collect::<Result<_, _>>()?;
     let mut on_record: HashMap<_, _> =
         locked.into_iter().map(|copy| (copy.place.clone(), copy)).collect();
-    let mut claims = Claims { statements: Batch::default(), states: Vec::new() };
+    let mut claims = Claims { statements: Batch::default(), states: Vec::new(), looks_back };
     let mut new: Vec<(&Destination, RandomValue)> = Vec::new();
     for (at, destination) in destinations.iter().enumerate() {
         let place = (destination.account.clone().into(), destination.mailbox.clone().into());
@@ -141,9 +145,10 @@ pub(super) fn claim(
             }
         } else {
             let value = RandomValue::default();
+            let terms = (terms, looks_back);
             insert(&mut claims.statements, message, destination, owner, terms, value);
             new.push((destination, value));
-            claims.states.push(ClaimState::New(value, false));
+            claims.states.push(ClaimState::New(value, looks_back));
         }
     }
     Ok(claims)
@@ -183,7 +188,8 @@ impl Claims {
             ClaimState::New(value, in_doubt) => {
                 let missing = || LedgerError::Broken("no copy that was recorded".to_owned());
                 let copy = *ids.get(value.bytes()).ok_or_else(missing)?;
-                Ok(CopyState::Claimed(Claim { copy, value, epoch: 1, in_doubt }))
+                let looks_back = self.looks_back;
+                Ok(CopyState::Claimed(Claim { copy, value, epoch: 1, in_doubt, looks_back }))
             }
         };
         self.states.into_iter().map(state).collect()
@@ -195,15 +201,15 @@ fn insert(
     message: &str,
     destination: &Destination,
     owner: &Attempt,
-    terms: LeaseTerms,
+    (terms, looks_back): (LeaseTerms, bool),
     value: RandomValue,
 ) {
     let lease_ms = rows::millis(terms.lease);
     batch.add(
         &format!(
             "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
-                 lease_value, lease_ms, leased_until, in_doubt, prior_doubt, value)
-             VALUES ({message}, ?1, ?2, ?3, 1, ?4, ?5, ?6, {LEASE_END}, TRUE, FALSE, ?7)"
+                 lease_value, lease_ms, leased_until, in_doubt, prior_doubt, looks_back, value)
+             VALUES ({message}, ?1, ?2, ?3, 1, ?4, ?5, ?6, {LEASE_END}, TRUE, ?8, ?8, ?7)"
         ),
         values![
             destination.account.as_bytes(),
@@ -213,6 +219,7 @@ fn insert(
             owner.value.bytes(),
             lease_ms,
             value.bytes(),
+            looks_back,
         ],
     );
 }
@@ -275,6 +282,7 @@ fn claim_known(
         value: copy.value,
         epoch: copy.epoch,
         in_doubt: copy.prior_doubt,
+        looks_back: copy.looks_back,
     })
 }
 
@@ -292,13 +300,18 @@ pub(super) fn claim_again(
 ) -> Result<Vec<CopyState>, LedgerError> {
     // Whoever takes the message out waits, or has done it.
     let mut batch = Batch::of(
-        "SELECT id FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
+        "SELECT looks_back FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
         values![message],
     );
     batch.add("SET @onedrop_message = ?1", values![message]);
     lock(&mut batch, &message.to_string(), destinations);
     let locked = connection.begin(batch)?;
-    let mut claims = claim(rows_at(&locked, 2), &message.to_string(), destinations, owner, terms)?;
+    let Some(looks_back) = first(rows_at(&locked, 0))? else {
+        connection.rollback()?;
+        return Err(LedgerError::Forgotten);
+    };
+    let (sql, terms) = (message.to_string(), (terms, looks_back));
+    let mut claims = claim(rows_at(&locked, 2), &sql, destinations, owner, terms)?;
     let before = claims.statements.count();
     let asks = claims.ask_for_numbers();
     let statements = std::mem::take(&mut claims.statements);
@@ -313,7 +326,7 @@ pub(super) fn contended_if_duplicate(error: LedgerError) -> LedgerError {
 
 /// What the row says once the copy's lock is held; reads the row as it is on record by now.
 pub(super) fn turn(claim: &Claim, found: &[Row]) -> Result<SessionTurn, LedgerError> {
-    let row = found.first().ok_or_else(|| no_copy(claim))?;
+    let row = found.first().ok_or(LedgerError::Forgotten)?;
     let copy = LockedCopy::read(row)?;
     Ok(match copy {
         LockedCopy { receipt: Some(receipt), .. } => SessionTurn::Placed(receipt),
@@ -331,10 +344,6 @@ pub(super) fn of_claim(batch: &mut Batch, claim: &Claim, lock: bool) {
     );
 }
 
-fn no_copy(claim: &Claim) -> LedgerError {
-    LedgerError::Broken(format!("no copy {}", claim.copy))
-}
-
 /// Puts a receipt on record in the open transaction, which `row` was read and locked in, and ends
 /// it: the first receipt wins, whatever its epoch.
 pub(super) fn confirm(
@@ -343,7 +352,16 @@ pub(super) fn confirm(
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
     let ToConfirm { claim, receipt, facts, end } = *one;
-    let copy = LockedCopy::read(row.ok_or_else(|| no_copy(&claim))?)?;
+    let Some(row) = row else {
+        // Forgotten since: what was written under the old value leaves a doubt.
+        connection.commit(Batch::of(
+            "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
+             WHERE id = ?1 AND value <> ?2",
+            values![claim.copy, claim.value.bytes()],
+        ))?;
+        return Err(LedgerError::Forgotten);
+    };
+    let copy = LockedCopy::read(row)?;
     let mut batch = Batch::default();
     match copy.receipt {
         None => store_receipt(&mut batch, &copy, &claim, receipt, facts),
@@ -546,9 +564,10 @@ pub(super) fn keep_until_due(
     );
     batch.add(
         "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-             prior_doubt, value, due_at)
-         VALUES (?1, ?2, ?3, TRUE, 0, '', FALSE, FALSE, ?4,
-                 TIMESTAMPADD(MICROSECOND, 1000 * ?5, UTC_TIMESTAMP(6)))
+             prior_doubt, looks_back, value, due_at)
+         SELECT id, ?2, ?3, TRUE, 0, '', looks_back, looks_back, looks_back, ?4,
+             TIMESTAMPADD(MICROSECOND, 1000 * ?5, UTC_TIMESTAMP(6))
+         FROM onedrop_message WHERE id = ?1
          ON DUPLICATE KEY UPDATE
              shared = IF(placed_at IS NULL, TRUE, shared),
              due_at = IF(placed_at IS NULL, COALESCE(due_at, VALUES(due_at)), due_at)",
@@ -563,6 +582,6 @@ pub(super) fn keep_until_due(
         put_kept(connection, message, bytes, &why)?;
     }
     let answers = connection.commit(Batch::of(DUE, values![message, place.0, place.1]))?;
-    let none = || LedgerError::Broken("no copy that was made due".to_owned());
-    rows_at(&answers, 0).first().map(rows::due).transpose()?.flatten().ok_or_else(none)
+    let due = rows_at(&answers, 0).first().map(rows::due).transpose()?.flatten();
+    due.ok_or(LedgerError::Forgotten)
 }

@@ -25,7 +25,7 @@ pub(super) const NOW: &str =
     "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000";
 
 const FIND: &str = "
-SELECT id, TIMESTAMPDIFF(SECOND, '1970-01-01', recorded_at) FROM onedrop_message
+SELECT id, TIMESTAMPDIFF(SECOND, '1970-01-01', recorded_at), looks_back FROM onedrop_message
 WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE";
 
 /// The message's row, once it is known or inserted.
@@ -47,6 +47,12 @@ pub(super) fn record(
         values![&identity.id_hash, &identity.digest, identity.message_id.is_some()],
     );
     batch.add(NOW, &[]);
+    // After the message was looked for: a purge that took it out has moved the time on with it.
+    batch.add(
+        "SELECT COALESCE(TIMESTAMPADD(SECOND, ?1, '1970-01-01'), '1970-01-01')
+             < remembers_since + INTERVAL 1 HOUR FROM onedrop_ledger",
+        values![entry.oldest.map(rows::whole_secs)],
+    );
     let of_this = Batch::of(
         "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
         values![&identity.id_hash, &identity.digest],
@@ -54,23 +60,27 @@ pub(super) fn record(
     copies::lock(&mut batch, &of_this.into_sql(), destinations);
     let answers = schema::checked(connection, MariadbSession::begin, batch)?;
     let known = match rows_at(&answers, 1).first() {
-        Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?)),
+        Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?, row.cell::<bool>(2)?)),
         None => None,
     };
     let collision = first(rows_at(&answers, 2))? == Some(true);
     let now: f64 = first(rows_at(&answers, 3))?.unwrap_or(0.0);
-    let locked = rows_at(&answers, 4);
+    let looks_back = match known {
+        Some((.., looks_back)) => looks_back,
+        None => first(rows_at(&answers, 4))?.unwrap_or(true),
+    };
+    let locked = rows_at(&answers, 5);
 
     let mut batch = Batch::default();
     let recorded_at = match known {
-        Some((message, recorded_at)) => {
+        Some((message, recorded_at, _)) => {
             batch.add("SET @onedrop_message = ?1", values![message]);
             recorded_at
         }
         None => {
             let now = UNIX_EPOCH + Duration::try_from_secs_f64(now).unwrap_or_default();
             let recorded_at = recorded_secs(entry.at, now);
-            insert_message(&mut batch, one, collision, recorded_at);
+            insert_message(&mut batch, one, (collision, looks_back), recorded_at);
             batch.add("SET @onedrop_message = LAST_INSERT_ID()", &[]);
             recorded_at
         }
@@ -87,6 +97,7 @@ pub(super) fn record(
     attempts::insert(&mut batch, MESSAGE, identity, attempt);
     batch.add("SELECT @onedrop_message, LAST_INSERT_ID()", &[]);
     let at = batch.count() - 1;
+    let terms = (terms, looks_back);
     let mut claims = copies::claim(locked, MESSAGE, destinations, attempt, terms)?;
     let asks = claims.ask_for_numbers();
     batch.append(std::mem::take(&mut claims.statements));
@@ -104,7 +115,12 @@ pub(super) fn record(
     })
 }
 
-fn insert_message(batch: &mut Batch, one: &ToRecord<'_>, collision: bool, recorded_at: i64) {
+fn insert_message(
+    batch: &mut Batch,
+    one: &ToRecord<'_>,
+    (collision, looks_back): (bool, bool),
+    recorded_at: i64,
+) {
     let ToRecord { entry, attempt, .. } = *one;
     let (identity, facts) = (entry.identity, entry.facts);
     let message_id = identity.message_id.as_deref();
@@ -115,9 +131,9 @@ fn insert_message(batch: &mut Batch, one: &ToRecord<'_>, collision: bool, record
     batch.add(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject,
              date, in_reply_to, reference_ids, size_bytes, collision, nul_runs, addresses, parts,
-             recorded_at)
+             recorded_at, looks_back)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, TIMESTAMPADD(SECOND, ?7, '1970-01-01'), ?8, ?9, ?10, ?11,
-                 ?12, ?13, ?14, TIMESTAMPADD(SECOND, ?15, '1970-01-01'))",
+                 ?12, ?13, ?14, TIMESTAMPADD(SECOND, ?15, '1970-01-01'), ?16)",
         values![
             &identity.id_hash,
             &identity.digest,
@@ -134,6 +150,7 @@ fn insert_message(batch: &mut Batch, one: &ToRecord<'_>, collision: bool, record
             addresses(facts),
             parts(facts),
             recorded_at,
+            looks_back,
         ],
     );
 }

@@ -62,7 +62,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
        k.why, TIMESTAMPDIFF(SECOND, '1970-01-01', c.due_at), c.due_at <= UTC_TIMESTAMP(6),
-       c.by_sender, c.found_by_look
+       c.by_sender, c.found_by_look, c.looks_back
 FROM wanted JOIN onedrop_copy c ON c.id = wanted.id JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 

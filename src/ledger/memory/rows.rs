@@ -9,7 +9,8 @@ use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
-    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, recorded_secs, rows,
+    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, is_older_than_memory,
+    recorded_secs, rows,
 };
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
@@ -25,9 +26,16 @@ pub struct Rows {
     pub locks: BTreeMap<i64, Weak<u64>>,
     /// How many sessions there have been.
     pub sessions: u64,
-    pub messages: Vec<MessageRow>,
-    pub copies: Vec<CopyRow>,
-    pub attempts: Vec<AttemptRow>,
+    /// By their numbers, as all rows here: a number is never used again.
+    pub messages: BTreeMap<i64, MessageRow>,
+    pub copies: BTreeMap<i64, CopyRow>,
+    pub attempts: BTreeMap<i64, AttemptRow>,
+    /// The highest number of a row that there was.
+    last_number: i64,
+    /// Since when every message that was recorded is on record; `None`: for ever, which only tests
+    /// have.
+    pub remembers_since: Option<SystemTime>,
+    pub purged_at: Option<SystemTime>,
     pub accounts: BTreeMap<String, String>,
     pub proven: Vec<Way>,
     /// Slots of named locks.
@@ -85,11 +93,15 @@ pub fn wall_clock(now: Duration) -> SystemTime {
 pub struct MessageRow {
     pub identity: Identity,
     pub facts: Facts,
+    pub has_facts: bool,
     pub size_bytes: u64,
-    pub raw: Option<Vec<u8>>,
+    pub raw: Option<(Vec<u8>, Duration)>,
     pub recorded_at: SystemTime,
+    /// Its copies may be older than what the ledger remembers.
+    pub looks_back: bool,
     /// The shared copy's bytes, and why it could not be placed.
     pub kept: Option<(Vec<u8>, String)>,
+    pub kept_at: Duration,
 }
 
 pub struct CopyRow {
@@ -103,6 +115,7 @@ pub struct CopyRow {
     pub leased_until: Option<Duration>,
     pub in_doubt: bool,
     pub prior_doubt: bool,
+    pub looks_back: bool,
     pub receipt: Option<Receipt>,
     pub facts: CopyFacts,
     pub placed_at: Duration,
@@ -148,37 +161,50 @@ impl Rows {
         attempt: &Attempt,
         destinations: &[Destination],
         terms: LeaseTerms,
-    ) -> Recorded {
+    ) -> Result<Recorded, LedgerError> {
         let (identity, at) = (entry.identity, self.time.now());
         let known = self.known(identity);
         let message = known.unwrap_or_else(|| {
-            self.messages.push(MessageRow {
+            let row = MessageRow {
                 identity: identity.clone(),
                 facts: entry.facts.clone(),
+                has_facts: true,
                 size_bytes: entry.size_bytes,
-                raw: entry.raw.map(<[u8]>::to_vec),
+                raw: entry.raw.map(|bytes| (bytes.to_vec(), at)),
                 recorded_at: rows::time(recorded_secs(entry.at, self.time.wall_clock())),
+                looks_back: is_older_than_memory(entry.oldest, self.remembers_since),
                 kept: None,
-            });
-            self.messages.len() as i64
+                kept_at: at,
+            };
+            let message = self.next_number();
+            self.messages.insert(message, row);
+            message
         });
-        self.attempts.push(AttemptRow {
+        let row = AttemptRow {
             at,
             message: Some(message),
             id_hash: identity.id_hash,
             attempt: attempt.clone(),
             end: None,
-        });
-        let copies = self.claims(message, destinations, attempt, terms);
-        let row = &self.messages[message as usize - 1];
-        Recorded {
+        };
+        let number = self.next_number();
+        self.attempts.insert(number, row);
+        let copies = self.claims(message, destinations, attempt, terms)?;
+        let row = self.message(message)?;
+        let (recorded_at, row) = (row.recorded_at, &self.messages[&message]);
+        Ok(Recorded {
             message,
-            recorded_at: row.recorded_at,
+            recorded_at,
             is_new: known.is_none(),
             collision: self.collides(row),
-            attempt: self.attempts.len() as i64,
+            attempt: number,
             copies,
-        }
+        })
+    }
+
+    fn next_number(&mut self) -> i64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// The number of the message's row.
@@ -186,7 +212,7 @@ impl Rows {
         let is_it = |Identity { id_hash, digest, .. }: &Identity| {
             *id_hash == identity.id_hash && *digest == identity.digest
         };
-        self.messages.iter().position(|row| is_it(&row.identity)).map(|at| at as i64 + 1)
+        self.messages.iter().find(|(_, row)| is_it(&row.identity)).map(|(number, _)| *number)
     }
 
     /// Claims the copies in their order; a mailbox that is named twice is leased once.
@@ -196,13 +222,14 @@ impl Rows {
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
-    ) -> Vec<CopyState> {
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.message(message)?;
         let mut claim = |(at, destination): (usize, &Destination)| {
             let is_named_before =
                 destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
             self.claim(message, destination, owner, is_named_before, terms)
         };
-        destinations.iter().enumerate().map(&mut claim).collect()
+        Ok(destinations.iter().enumerate().map(&mut claim).collect())
     }
 
     fn claim(
@@ -215,9 +242,8 @@ impl Rows {
     ) -> CopyState {
         let now = self.time.of_leases();
         let until = now + terms.lease;
-        let index = self.copy_of(message, destination);
         let is_kept = self.message(message).is_ok_and(|row| row.kept.is_some());
-        let row = &mut self.copies[index];
+        let (copy, row) = self.copy_of(message, destination);
         if let Some(receipt) = &row.receipt {
             return CopyState::Placed(receipt.clone());
         }
@@ -241,37 +267,40 @@ impl Rows {
         row.in_doubt = true;
         row.owner = format!("{}:{}", owner.host, owner.pid);
         row.leased_until = row.leased_until.max(Some(until));
-        let (copy, value) = (index as i64 + 1, row.value);
-        CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt: row.prior_doubt })
+        let (value, in_doubt, looks_back) = (row.value, row.prior_doubt, row.looks_back);
+        CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt, looks_back })
     }
 
-    /// The index of the copy's row, which is made if it is not there.
-    fn copy_of(&mut self, message: i64, destination: &Destination) -> usize {
+    /// The copy's row, which is made if it is not there, and its number.
+    fn copy_of(&mut self, message: i64, destination: &Destination) -> (i64, &mut CopyRow) {
         let is_it =
             |row: &CopyRow| row.message == message && row.destination.is_same_mailbox(destination);
-        self.copies.iter().position(is_it).unwrap_or_else(|| {
-            self.copies.push(CopyRow::free(message, destination));
-            self.copies.len() - 1
-        })
+        let known = self.copies.iter().find(|(_, row)| is_it(row)).map(|(number, _)| *number);
+        let number = known.unwrap_or_else(|| self.next_number());
+        let looks_back = self.messages.get(&message).is_some_and(|row| row.looks_back);
+        let row = self.copies.entry(number);
+        (number, row.or_insert_with(|| CopyRow::free(message, destination, looks_back)))
     }
 
+    /// The row that a claim names.
+    ///
+    /// # Errors
+    /// [`LedgerError::Forgotten`].
     pub fn copy(&mut self, id: i64, value: RandomValue) -> Result<&mut CopyRow, LedgerError> {
-        usize::try_from(id - 1)
-            .ok()
-            .and_then(|index| self.copies.get_mut(index))
-            .filter(|row| row.value == value)
-            .ok_or_else(|| LedgerError::Broken(format!("no copy {id}")))
+        let row = self.copies.get_mut(&id).filter(|row| row.value == value);
+        row.ok_or(LedgerError::Forgotten)
     }
 
+    /// # Errors
+    /// [`LedgerError::Forgotten`].
     pub fn message(&mut self, id: i64) -> Result<&mut MessageRow, LedgerError> {
-        let row = usize::try_from(id - 1).ok().and_then(|index| self.messages.get_mut(index));
-        row.ok_or_else(|| LedgerError::Broken(format!("no message {id}")))
+        self.messages.get_mut(&id).ok_or(LedgerError::Forgotten)
     }
 
     /// Whether another message with the same Message-ID and other content is on record.
     pub fn collides(&self, one: &MessageRow) -> bool {
         let Identity { message_id, id_hash, digest } = &one.identity;
-        let mut others = self.messages.iter().map(|other| &other.identity);
+        let mut others = self.messages.values().map(|other| &other.identity);
         message_id.is_some()
             && others.any(|other| other.id_hash == *id_hash && other.digest != *digest)
     }
@@ -279,6 +308,14 @@ impl Rows {
     /// The first receipt wins, whatever its epoch.
     pub fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
         let now = self.time.now();
+        if let Some(row) = self.copies.get_mut(&one.claim.copy)
+            && row.value != one.claim.value
+        {
+            // Forgotten since: what this delivery wrote may stand beside another's.
+            row.epoch += 1;
+            row.settled = false;
+            row.in_doubt |= row.receipt.is_none();
+        }
         let row = self.copy(one.claim.copy, one.claim.value)?;
         if let Some(by) = row.receipt.clone() {
             // Copies without a name are one only where no other than ours can have been placed.
@@ -315,16 +352,16 @@ impl Rows {
         Ok(())
     }
 
-    fn has_unplaced_shared(&self, message: i64) -> bool {
+    pub fn has_unplaced_shared(&self, message: i64) -> bool {
         let is_it = |copy: &CopyRow| {
             copy.message == message && copy.destination.shared && copy.receipt.is_none()
         };
-        self.copies.iter().any(is_it)
+        self.copies.values().any(is_it)
     }
 
     pub fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         for claim in claims {
-            let row = self.copy(claim.copy, claim.value)?;
+            let Ok(row) = self.copy(claim.copy, claim.value) else { continue };
             if row.epoch == claim.epoch && row.receipt.is_none() {
                 row.leased_until = None;
                 row.in_doubt = row.prior_doubt;
@@ -337,9 +374,14 @@ impl Rows {
         if !self.has_unplaced_shared(message) {
             return Ok(false);
         }
-        let kept = &mut self.message(message)?.kept;
-        let bytes = kept.take().map_or_else(|| bytes.to_vec(), |(bytes, _)| bytes);
-        *kept = Some((bytes, why.to_owned()));
+        let now = self.time.now();
+        let row = self.message(message)?;
+        let (bytes, at) = match row.kept.take() {
+            Some((bytes, _)) => (bytes, row.kept_at),
+            None => (bytes.to_vec(), now),
+        };
+        row.kept = Some((bytes, why.to_owned()));
+        row.kept_at = at;
         Ok(true)
     }
 
@@ -350,22 +392,26 @@ impl Rows {
         kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        let (now, index) = (self.time.now(), self.copy_of(message, destination));
-        let row = &mut self.copies[index];
+        let now = self.time.now();
+        self.message(message)?;
+        let (_, row) = self.copy_of(message, destination);
         if let Some(receipt) = &row.receipt {
             return Ok(Due::Placed(receipt.clone()));
         }
         row.destination.shared = true;
         let at = *row.due_at.get_or_insert(now + after);
         let (bytes, why) = kept;
-        self.message(message)?.kept.get_or_insert_with(|| (bytes.to_vec(), why.to_owned()));
+        let row = self.message(message)?;
+        if row.kept.is_none() {
+            row.kept = Some((bytes.to_vec(), why.to_owned()));
+            row.kept_at = now;
+        }
         Ok(Due::At(rows::time(rows::whole_secs(wall_clock(at)))))
     }
 
     /// Puts an attempt's end on record.
     pub fn end(&mut self, attempt: i64, end: &AttemptEnd) {
-        let index = usize::try_from(attempt - 1).ok();
-        if let Some(row) = index.and_then(|index| self.attempts.get_mut(index)) {
+        if let Some(row) = self.attempts.get_mut(&attempt) {
             row.end = Some(end.clone());
         }
     }
@@ -373,19 +419,18 @@ impl Rows {
     /// Puts attempts on record that [`Rows::record`] did not.
     pub fn note(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) {
         let (at, message) = (self.time.now(), self.known(identity));
-        self.attempts.extend(ended.iter().map(|(attempt, end)| AttemptRow {
-            at,
-            message,
-            id_hash: identity.id_hash,
-            attempt: attempt.clone(),
-            end: Some(end.clone()),
-        }));
+        for (attempt, end) in ended {
+            let (id_hash, end) = (identity.id_hash, Some(end.clone()));
+            let row = AttemptRow { at, message, id_hash, attempt: attempt.clone(), end };
+            let number = self.next_number();
+            self.attempts.insert(number, row);
+        }
     }
 }
 
 impl CopyRow {
     /// One that nobody has leased yet.
-    fn free(message: i64, destination: &Destination) -> CopyRow {
+    fn free(message: i64, destination: &Destination, looks_back: bool) -> CopyRow {
         CopyRow {
             message,
             destination: destination.clone(),
@@ -395,8 +440,9 @@ impl CopyRow {
             lease_value: RandomValue::default(),
             lease: Duration::ZERO,
             leased_until: None,
-            in_doubt: false,
-            prior_doubt: false,
+            in_doubt: looks_back,
+            prior_doubt: looks_back,
+            looks_back,
             receipt: None,
             facts: CopyFacts::default(),
             placed_at: Duration::ZERO,

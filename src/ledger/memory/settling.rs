@@ -20,10 +20,11 @@ impl Settling for MemoryLedger {
         }
         self.call("copies_to_settle", || {
             let rows = self.rows();
-            let mut copies: Vec<CopyOnRecord> = (1..)
-                .zip(&rows.copies)
+            let mut copies: Vec<CopyOnRecord> = rows
+                .copies
+                .iter()
                 .filter(|(_, row)| rows.is_to_settle(row, watch))
-                .filter_map(|(id, row)| rows.row_on_record(id, row))
+                .filter_map(|(id, row)| rows.row_on_record(*id, row))
                 .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
                 .collect();
             copies.sort_by(|a, b| place(a).cmp(&place(b)));
@@ -70,11 +71,10 @@ impl Settling for MemoryLedger {
         self.call("has_namesake", || {
             let rows = self.rows();
             let has_its_id = |row: &CopyRow| {
-                let message = usize::try_from(row.message - 1).ok();
-                let message = message.and_then(|index| rows.messages.get(index));
+                let message = rows.messages.get(&row.message);
                 message.is_some_and(|one| one.identity.id_hash == copy.identity.id_hash)
             };
-            Ok(rows.copies.iter().any(|row| {
+            Ok(rows.copies.values().any(|row| {
                 row.destination.is_same_mailbox(&copy.destination)
                     && row.message != copy.message
                     && has_its_id(row)
@@ -86,7 +86,7 @@ impl Settling for MemoryLedger {
 impl Rows {
     fn is_to_settle(&self, row: &CopyRow, watch: Duration) -> bool {
         let now = self.time.now();
-        let message = usize::try_from(row.message - 1).ok().and_then(|at| self.messages.get(at));
+        let message = self.messages.get(&row.message);
         match (&row.receipt, row.due_at) {
             (None, Some(due_at)) => due_at <= now,
             (None, None) => message.is_some_and(|message| message.kept_of(row).is_some()),

@@ -48,17 +48,17 @@ impl Rows {
                 && (!filter.failed || self.is_open(trace) || failed(trace))
         };
         let mut found: Vec<(Hash, Trace)> = Vec::new();
-        for (index, row) in self.messages.iter().enumerate().rev() {
-            let trace = self.message_trace(row, index as i64 + 1);
+        for (number, row) in self.messages.iter().rev() {
+            let trace = self.message_trace(row, *number);
             if is_wanted(row, &trace) {
                 found.push((row.identity.id_hash, trace));
             }
         }
         // An attempt that recorded no message is shown with the newest one of its Message-ID, or
         // with the others of it that recorded none.
-        for row in self.attempts.iter().filter(|row| row.message.is_none()) {
+        for row in self.attempts.values().filter(|row| row.message.is_none()) {
             let is_recorded =
-                || self.messages.iter().any(|message| message.identity.id_hash == row.id_hash);
+                || self.messages.values().any(|message| message.identity.id_hash == row.id_hash);
             let trace = row.trace();
             let is_named = match filter.name {
                 Some(_) => hashes.contains(&row.id_hash) || names(&trace),
@@ -86,15 +86,15 @@ impl Rows {
     fn is_open(&self, trace: &Trace) -> bool {
         let is_awaited =
             |row: &CopyRow| row.due_at.is_none_or(|at| at + OVERDUE <= self.time.now());
-        let of_it = self.copies.iter().filter(|row| row.message == trace.message);
+        let of_it = self.copies.values().filter(|row| row.message == trace.message);
         of_it.filter(|row| row.receipt.is_none()).any(is_awaited)
     }
 
     fn message_trace(&self, row: &MessageRow, id: i64) -> Trace {
         let (identity, facts, now) = (&row.identity, &row.facts, self.time.of_leases());
         let message_id = identity.message_id.as_deref();
-        let attempts = self.attempts.iter().filter(|attempt| attempt.message == Some(id));
-        let copies = self.copies.iter().filter(|copy| copy.message == id);
+        let attempts = self.attempts.values().filter(|attempt| attempt.message == Some(id));
+        let copies = self.copies.values().filter(|copy| copy.message == id);
         Trace {
             message: id,
             message_id: message_id.map(|id| String::from_utf8_lossy(id).into_owned()),

@@ -18,8 +18,8 @@ impl Audit for MemoryLedger {
     ) -> Result<Vec<String>, LedgerError> {
         self.call("accounts_to_verify", || {
             let rows = self.rows();
-            let wanted = (1..).zip(&rows.copies).filter_map(|(id, row)| {
-                rows.on_record(id, row, window).map(|copy| copy.destination.account)
+            let wanted = rows.copies.iter().filter_map(|(id, row)| {
+                rows.on_record(*id, row, window).map(|copy| copy.destination.account)
             });
             let behind = wanted.filter(|account| Some(account.as_str()) > after);
             Ok(behind.collect::<BTreeSet<_>>().into_iter().take(limit as usize).collect())
@@ -39,10 +39,11 @@ impl Audit for MemoryLedger {
         }
         self.call("copies_to_verify", || {
             let rows = self.rows();
-            let mut copies: Vec<CopyOnRecord> = (1..)
-                .zip(&rows.copies)
+            let mut copies: Vec<CopyOnRecord> = rows
+                .copies
+                .iter()
                 .filter(|(_, row)| row.destination.account == account)
-                .filter_map(|(id, row)| rows.on_record(id, row, window))
+                .filter_map(|(id, row)| rows.on_record(*id, row, window))
                 .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
                 .collect();
             copies.sort_by_key(place);
@@ -79,8 +80,7 @@ impl Audit for MemoryLedger {
 
 impl Rows {
     fn on_record(&self, copy: i64, row: &CopyRow, window: &Window) -> Option<CopyOnRecord> {
-        let message =
-            usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
+        let message = self.messages.get(&row.message)?;
         let may_be_double = row.epoch > 1 || row.prior_doubt;
         let needs_a_look = row.receipt.is_some() && may_be_double && !row.settled;
         let lease_ended_since = row.receipt.is_none()
@@ -96,8 +96,7 @@ impl Rows {
 
     /// A copy's row as it is on record.
     pub fn row_on_record(&self, copy: i64, row: &CopyRow) -> Option<CopyOnRecord> {
-        let message =
-            usize::try_from(row.message - 1).ok().and_then(|index| self.messages.get(index))?;
+        let message = self.messages.get(&row.message)?;
         let is_leased = row.leased_until.is_some_and(|until| until > self.time.of_leases());
         let standing = match &row.receipt {
             Some(receipt) => Standing::Placed {
@@ -133,6 +132,7 @@ impl Rows {
             }),
             by_sender: row.by_sender,
             found_by_look: row.facts.found_by_look,
+            looks_back: row.looks_back,
         })
     }
 }

@@ -129,6 +129,7 @@ struct QueuedRecord {
     size_bytes: u64,
     nul_runs: Option<Vec<u8>>,
     at: Option<SystemTime>,
+    oldest: Option<SystemTime>,
     attempt: Attempt,
     destinations: Vec<Destination>,
     terms: LeaseTerms,
@@ -142,6 +143,7 @@ impl QueuedCall {
             size_bytes: one.entry.size_bytes,
             nul_runs: one.entry.nul_runs.map(<[u8]>::to_vec),
             at: one.entry.at,
+            oldest: one.entry.oldest,
             attempt: one.attempt.clone(),
             destinations: one.destinations.to_vec(),
             terms: one.terms,
@@ -162,9 +164,15 @@ impl QueuedCall {
         let QueuedCall::Record(one) = self else { return None };
         let QueuedRecord { identity, facts, size_bytes, at, attempt, destinations, terms, .. } =
             &**one;
-        let nul_runs = one.nul_runs.as_deref();
-        let entry =
-            Entry { identity, facts, size_bytes: *size_bytes, raw: None, nul_runs, at: *at };
+        let entry = Entry {
+            identity,
+            facts,
+            size_bytes: *size_bytes,
+            raw: None,
+            nul_runs: one.nul_runs.as_deref(),
+            at: *at,
+            oldest: one.oldest,
+        };
         Some(ToRecord { entry, attempt, destinations, terms: *terms })
     }
 

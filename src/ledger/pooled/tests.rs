@@ -234,7 +234,13 @@ fn a_file_goes_on_after_an_error_and_no_call_in_it_is_made_twice() {
 #[test]
 fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
     let ledger = on(Server::default());
-    let claim = Claim { copy: 1, value: RandomValue::default(), epoch: 1, in_doubt: false };
+    let claim = Claim {
+        copy: 1,
+        value: RandomValue::default(),
+        epoch: 1,
+        in_doubt: false,
+        looks_back: false,
+    };
     let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
     let one = ToConfirm { claim, receipt, facts, end: None };
     let confirm = || assert_eq!(ledger.confirm(&one, until()).unwrap(), Confirmed::Recorded);

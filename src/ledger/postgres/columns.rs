@@ -25,13 +25,14 @@ pub(super) const LONGEST: usize = 4000;
 /// `onedrop_confirm`.
 ///
 /// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
-pub(super) const RECORD: usize = 36;
+pub(super) const RECORD: usize = 37;
 pub(super) const CONFIRM: usize = 14;
 
 /// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
 pub(super) const CONFIRM_AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, \
      NULL::bigint, NULL::boolean, NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, \
-     f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, f.file_name, NULL::bytea";
+     f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, f.file_name, NULL::bytea, \
+     NULL::boolean";
 
 /// All parameters of `onedrop_record` but the first; `with_raw`: also the bytes, if they are to be
 /// kept.
@@ -57,6 +58,7 @@ pub(super) fn record<'a>(
         .with(within(&facts.references, LONGEST), Type::TEXT)
         .with(clamped(entry.size_bytes), Type::INT8)
         .with(entry.at.map(rows::whole_secs), Type::INT8)
+        .with(entry.oldest.map(rows::whole_secs), Type::INT8)
         .with(entry.raw.is_some(), Type::BOOL)
         .with(entry.raw.filter(|_| with_raw), Type::BYTEA)
         .with(entry.nul_runs, Type::BYTEA);
@@ -135,13 +137,16 @@ pub(super) fn claims<'a>(
 }
 
 /// Reads the rows of claims, whose columns from `at` on are: copy, claimed, epoch, doubt, placed,
-/// receipt, random value.
+/// receipt, random value, whether it looks back. No rows: the message is gone.
 pub(super) fn claimed(
     destinations: &[Destination],
     rows: &[Row],
     at: usize,
 ) -> Result<Vec<CopyState>, LedgerError> {
     let order = lock_order(destinations);
+    if rows.is_empty() && !order.is_empty() {
+        return Err(LedgerError::Forgotten);
+    }
     if rows.len() != order.len() {
         let text = format!("{} claims, {} answers", order.len(), rows.len());
         return Err(LedgerError::Broken(text));
@@ -154,6 +159,7 @@ pub(super) fn claimed(
                 value: rows::random_value(row, at + 8)?,
                 epoch: row.cell(at + 2)?,
                 in_doubt: row.cell(at + 3)?,
+                looks_back: row.cell(at + 9)?,
             }),
             (false, Some(true)) => CopyState::Placed(rows::receipt(row, at + 5)?),
             (false, Some(false)) => CopyState::Busy,
@@ -208,24 +214,24 @@ pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> S
 }
 
 /// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
-pub(super) fn confirmed(one: &ToConfirm<'_>, rows: &[Row]) -> Result<Confirmed, LedgerError> {
-    let row = rows.first().ok_or_else(|| no_copy(&one.claim))?;
+pub(super) fn confirmed(rows: &[Row]) -> Result<Confirmed, LedgerError> {
+    let row = rows.first().ok_or(LedgerError::Forgotten)?;
     if row.cell(2)? {
         return Ok(Confirmed::Recorded);
     }
     match row.cell(13)? {
         Some(true) => Ok(Confirmed::Superseded { by: rows::receipt(row, 14)? }),
-        _ => Err(no_copy(&one.claim)),
+        _ => Err(LedgerError::Forgotten),
     }
 }
 
 /// The result of `onedrop_turn`.
 pub(super) fn turn(claim: &Claim, row: Option<&Row>) -> Result<SessionTurn, LedgerError> {
-    let row = row.ok_or_else(|| no_copy(claim))?;
+    let row = row.ok_or(LedgerError::Forgotten)?;
     if !row.cell(0)? {
         return Err(LedgerError::Contended);
     }
-    let epoch: i64 = row.cell::<Option<i64>>(1)?.ok_or_else(|| no_copy(claim))?;
+    let epoch: i64 = row.cell::<Option<i64>>(1)?.ok_or(LedgerError::Forgotten)?;
     Ok(if row.cell(2)? {
         SessionTurn::Placed(rows::receipt(row, 3)?)
     } else if epoch == claim.epoch {
@@ -233,10 +239,6 @@ pub(super) fn turn(claim: &Claim, row: Option<&Row>) -> Result<SessionTurn, Ledg
     } else {
         SessionTurn::EpochGone
     })
-}
-
-fn no_copy(claim: &Claim) -> LedgerError {
-    LedgerError::Broken(format!("no copy {}", claim.copy))
 }
 
 #[cfg(test)]

@@ -62,9 +62,10 @@ FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
 /// Locks the copy's row, also where it is placed.
 const MAKE_DUE: &str = "
 INSERT INTO onedrop_copy AS c
-    (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, due_at)
-VALUES ($1, $2, $3, true, 0, '', false, false,
-        clock_timestamp() + $4 * interval '1 millisecond')
+    (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, looks_back, due_at)
+SELECT m.id, $2, $3, true, 0, '', m.looks_back, m.looks_back, m.looks_back,
+       clock_timestamp() + $4 * interval '1 millisecond'
+FROM onedrop_message m WHERE m.id = $1 FOR KEY SHARE
 ON CONFLICT (message_id, account, mailbox) DO UPDATE
 SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
 WHERE c.placed_at IS NULL";
@@ -178,8 +179,7 @@ impl Session for Connection {
         let make = statement(MAKE_DUE).with(rows::millis(after) as f64, Type::FLOAT8);
         let answers = self.write(&[make, keep, statement(DUE)])?;
         let row = answers.last().and_then(|rows| rows.first());
-        let none = || LedgerError::Broken("no copy that was made due".to_owned());
-        row.map(rows::due).transpose()?.flatten().ok_or_else(none)
+        row.map(rows::due).transpose()?.flatten().ok_or(LedgerError::Forgotten)
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {

@@ -53,8 +53,7 @@ pub(super) fn commit(
         columns::recorded(one, &rows)?.ok_or_else(still)
     });
     let recorded = recorded.collect();
-    let confirmed = receipts.iter().zip(of_receipts);
-    let confirmed = confirmed.map(|(one, rows)| columns::confirmed(one, rows)).collect();
+    let confirmed = of_receipts.iter().map(|rows| columns::confirmed(rows)).collect();
     Ok(Committed { recorded, confirmed })
 }
 

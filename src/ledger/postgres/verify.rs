@@ -70,7 +70,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
        k.why, extract(epoch FROM c.due_at)::bigint, c.due_at <= clock_timestamp(), c.by_sender,
-       c.found_by_look
+       c.found_by_look, c.looks_back
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 

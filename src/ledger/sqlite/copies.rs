@@ -49,8 +49,10 @@ fn claim_copy(
     let sql = format!(
         "INSERT INTO onedrop_copy AS c
              (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-              leased_until, lease_boot, in_doubt, prior_doubt, value)
-         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?12, 1, 0, randomblob(16))
+              leased_until, lease_boot, in_doubt, prior_doubt, looks_back, value)
+         SELECT id, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?12, 1, looks_back, looks_back,
+                randomblob(16)
+         FROM onedrop_message WHERE id = ?1
          ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
              epoch = epoch + ({live} IS NOT TRUE),
              prior_doubt = CASE WHEN lease_value = ?6 AND {live} THEN prior_doubt
@@ -63,7 +65,7 @@ fn claim_copy(
            AND (due_at IS NULL OR ?11
                 OR NOT EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id))
            AND (?10 OR lease_value = ?6 OR {live} IS NOT TRUE)
-         RETURNING id, value, epoch, prior_doubt"
+         RETURNING id, value, epoch, prior_doubt, looks_back"
     );
     let params = params![
         message,
@@ -81,14 +83,16 @@ fn claim_copy(
     ];
     let claimed = super::read(tx, &sql, params, |row| {
         let (copy, value) = (row.cell(0)?, rows::random_value(row, 1)?);
-        Ok(Claim { copy, value, epoch: row.cell(2)?, in_doubt: row.cell(3)? })
+        let (epoch, in_doubt) = (row.cell(2)?, row.cell(3)?);
+        Ok(Claim { copy, value, epoch, in_doubt, looks_back: row.cell(4)? })
     })?;
     if let Some(claim) = claimed.first() {
         return Ok(CopyState::Claimed(*claim));
     }
     let sql = format!("{COPY} WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3");
     let params = params![message, destination.account, destination.mailbox];
-    let row = tx.query_row_and_then(&sql, params, copy_row)?;
+    let rows = super::read(tx, &sql, params, copy_row)?;
+    let row = rows.into_iter().next().ok_or(LedgerError::Forgotten)?;
     Ok(row.receipt.map_or(CopyState::Busy, CopyState::Placed))
 }
 
@@ -122,8 +126,7 @@ fn copy_row(row: &Row<'_>) -> Result<RecordedCopy, LedgerError> {
 fn claimed(connection: &Connection, claim: &Claim) -> Result<RecordedCopy, LedgerError> {
     let sql = format!("{COPY} WHERE id = ?1 AND value = ?2");
     let rows = super::read(connection, &sql, params![claim.copy, claim.value.bytes()], copy_row)?;
-    let found = rows.into_iter().next();
-    found.ok_or_else(|| LedgerError::Broken(format!("no copy {}", claim.copy)))
+    rows.into_iter().next().ok_or(LedgerError::Forgotten)
 }
 
 /// What the row says once the copy's lock is held.
@@ -135,13 +138,26 @@ pub(super) fn turn(connection: &Connection, claim: &Claim) -> Result<SessionTurn
     })
 }
 
+/// `None`: the row was forgotten or purged.
 pub(super) fn confirm(
     tx: &Connection,
     now: f64,
     one: &ToConfirm<'_>,
-) -> Result<Confirmed, LedgerError> {
+) -> Result<Option<Confirmed>, LedgerError> {
     let ToConfirm { claim, receipt, facts, end } = *one;
-    let RecordedCopy { placed_epoch, receipt: recorded, .. } = claimed(tx, &claim)?;
+    let RecordedCopy { placed_epoch, receipt: recorded, .. } = match claimed(tx, &claim) {
+        Ok(row) => row,
+        Err(LedgerError::Forgotten) => {
+            // What was written under the value of before leaves a doubt.
+            tx.execute(
+                "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
+                 WHERE id = ?1 AND value <> ?2",
+                params![claim.copy, claim.value.bytes()],
+            )?;
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
     match recorded {
         // The first receipt wins, whatever its epoch.
         None => store_receipt(tx, now, &claim, receipt, facts)?,
@@ -154,14 +170,14 @@ pub(super) fn confirm(
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
                 [claim.copy],
             )?;
-            return Ok(Confirmed::Superseded { by });
+            return Ok(Some(Confirmed::Superseded { by }));
         }
         Some(_) => {}
     }
     if let Some((attempt, end)) = end {
         attempts::end(tx, attempt, end)?;
     }
-    Ok(Confirmed::Recorded)
+    Ok(Some(Confirmed::Recorded))
 }
 
 fn store_receipt(
@@ -259,8 +275,9 @@ pub(super) fn keep_until_due(
 ) -> Result<Due, LedgerError> {
     tx.execute(
         "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-             prior_doubt, value, due_at)
-         VALUES (?1, ?2, ?3, 1, 0, '', 0, 0, randomblob(16), ?4)
+             prior_doubt, looks_back, value, due_at)
+         SELECT id, ?2, ?3, 1, 0, '', looks_back, looks_back, looks_back, randomblob(16), ?4
+         FROM onedrop_message WHERE id = ?1
          ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
              due_at = coalesce(due_at, excluded.due_at), shared = 1
          WHERE placed_at IS NULL",
@@ -269,6 +286,5 @@ pub(super) fn keep_until_due(
     if kept(tx, message)?.is_none() {
         keep(tx, now, message, bytes, why)?;
     }
-    let none = || LedgerError::Broken("no copy that was made due".to_owned());
-    due(tx, message, destination)?.ok_or_else(none)
+    due(tx, message, destination)?.ok_or(LedgerError::Forgotten)
 }

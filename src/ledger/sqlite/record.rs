@@ -77,8 +77,9 @@ fn insert_message(
     tx.execute(
         "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
              subject, date, in_reply_to, reference_ids, size_bytes, collision, raw, nul_runs,
-             recorded_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+             recorded_at, looks_back)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
+             coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger",
         params![
             identity.id_hash,
             identity.digest,
@@ -94,6 +95,7 @@ fn insert_message(
             entry.raw,
             entry.nul_runs,
             recorded_at,
+            entry.oldest.map(rows::whole_secs),
         ],
     )?;
     let message = tx.last_insert_rowid();

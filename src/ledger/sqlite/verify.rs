@@ -17,7 +17,8 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.re
        coalesce({lease_end} > ?7, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
-       k.why, CAST(c.due_at AS INTEGER), c.due_at <= ?6, c.by_sender, c.found_by_look
+       k.why, CAST(c.due_at AS INTEGER), c.due_at <= ?6, c.by_sender, c.found_by_look,
+       c.looks_back
 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 

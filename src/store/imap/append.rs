@@ -312,7 +312,8 @@ mod tests {
         let message = Message::new(b"\r\n".to_vec(), DedupBy::Content);
         let (key, identity) = (Hash::default(), message.identity());
         let recorded_at = SystemTime::UNIX_EPOCH;
-        let copy = Copy { key: &key, head: b"", bytes: b"", identity, recorded_at };
+        let looks_back = false;
+        let copy = Copy { key: &key, head: b"", bytes: b"", identity, recorded_at, looks_back };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
         let takes = |list: &str, sizes: [usize; 2]| {
             let one = |size| AppendMessage { copy: &copy, deadline: &deadline, size };

@@ -46,6 +46,7 @@ struct OwnedCopy {
     bytes: Vec<u8>,
     identity: Identity,
     recorded_at: SystemTime,
+    looks_back: bool,
     deadline: Deadline,
 }
 
@@ -132,13 +133,14 @@ impl OwnedCopy {
             bytes: copy.bytes.to_vec(),
             identity: copy.identity.clone(),
             recorded_at: copy.recorded_at,
+            looks_back: copy.looks_back,
             deadline: deadline.clone(),
         }
     }
 
     fn copy(&self) -> Copy<'_> {
-        let OwnedCopy { key, head, bytes, identity, recorded_at, .. } = self;
-        Copy { key, head, bytes, identity, recorded_at: *recorded_at }
+        let OwnedCopy { key, head, bytes, identity, recorded_at, looks_back, .. } = self;
+        Copy { key, head, bytes, identity, recorded_at: *recorded_at, looks_back: *looks_back }
     }
 }
 

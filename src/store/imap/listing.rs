@@ -36,7 +36,9 @@ pub fn shown(
 ) -> Result<Vec<Option<Vec<u32>>>, ImapError> {
     let mut shown = vec![None; sought.len()];
     let mut by_id: HashMap<&[u8], Vec<usize>> = HashMap::new();
-    for (at, one) in sought.iter().enumerate().filter(|(_, one)| !one.by_id) {
+    // One that looks back may stand anywhere in the mailbox.
+    let is_listed = |one: &CopySearch<'_>| !one.by_id && !one.looks_back;
+    for (at, one) in sought.iter().enumerate().filter(|(_, one)| is_listed(one)) {
         if let Some(id) = searchable_id(one) {
             by_id.entry(id.as_bytes()).or_default().push(at);
         }

@@ -18,20 +18,21 @@ const LONGEST_SEARCHED_ID: usize = 500;
 /// What to search for: a Message-ID, or without one messages of about the sought size.
 pub fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
     let since = match sought.since {
-        since if sought.by_id => since.unwrap_or(UNIX_EPOCH),
-        _ => sought.recorded_at,
+        since if sought.by_id => Some(since.unwrap_or(UNIX_EPOCH)),
+        _ => (!sought.looks_back).then_some(sought.recorded_at),
     };
-    let since = syntax::day_before(since);
+    let since = since.map(|since| format!("SINCE {} ", syntax::day_before(since)));
+    let since = since.unwrap_or_default();
     if let Some(id) = id.filter(|_| sought.by_id) {
         // A mail program dates its copy as it likes.
         return format!("HEADER Message-ID {}", syntax::quote(id));
     }
     if let Some(id) = id {
-        return format!("SINCE {since} HEADER Message-ID {}", syntax::quote(id));
+        return format!("{since}HEADER Message-ID {}", syntax::quote(id));
     }
     if by == DedupBy::MessageId && sought.identity.message_id.is_some() {
         // Copies with this Message-ID may be of any size.
-        return format!("SINCE {since}");
+        return if since.is_empty() { "ALL".to_owned() } else { since.trim_end().to_owned() };
     }
     // A mail program's copy has no trace fields.
     let band = if sought.by_id { TRACE_BYTES } else { SEARCH_BAND };
@@ -39,7 +40,7 @@ pub fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> Strin
     let under = sought.size_bytes.end().saturating_add(band);
     // RFC 3501 knows numbers of 32 bits only.
     let [over, under] = [over, under].map(|size| size.min(u64::from(u32::MAX)));
-    format!("SINCE {since} LARGER {over} SMALLER {under}")
+    format!("{since}LARGER {over} SMALLER {under}")
 }
 
 /// The Message-ID, if a search for it finds every message that has it: one word of printable ASCII,

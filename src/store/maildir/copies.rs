@@ -214,6 +214,25 @@ fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<File>, S
     Ok(files)
 }
 
+/// The names, without what a reader adds to them, that are a time and `key`.
+pub fn names_with(folder: &Path, key: &str) -> Result<BTreeSet<String>, StoreError> {
+    let mut names = BTreeSet::new();
+    // As above: a reader may rename what is listed.
+    for sub in ["new", "cur", "cur"] {
+        for entry in entries(&folder.join(sub))? {
+            let name = entry.split([':', ',']).next().unwrap_or_default();
+            if name.split_once('.').is_some_and(|(time, rest)| rest == key && is_number(time)) {
+                names.insert(name.to_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The date of a file; `None` when there is none.
 pub fn modified(path: &Path) -> Result<Option<SystemTime>, StoreError> {
     match fs::metadata(path).and_then(|file| file.modified()) {

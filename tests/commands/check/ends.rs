@@ -214,8 +214,15 @@ fn placed(receipts: &[Receipt]) -> Result<Arc<dyn AnyLedger>, LedgerError> {
         let text = format!("Message-ID: <{n}@x>\n\nhi\n");
         let message = Message::new(text.into_bytes(), DedupBy::Content);
         let (identity, facts) = (message.identity(), message.facts());
-        let entry =
-            Entry { identity, facts: &facts, size_bytes: 1, raw: None, nul_runs: None, at: None };
+        let entry = Entry {
+            identity,
+            facts: &facts,
+            size_bytes: 1,
+            raw: None,
+            nul_runs: None,
+            at: None,
+            oldest: None,
+        };
         let inbox = [Destination::inbox("lisa")];
         let recorded = ledger.record(&entry, &Attempt::default(), &inbox, terms, until)?;
         let [CopyState::Claimed(claim)] = recorded.copies[..] else { panic!("{recorded:?}") };

@@ -161,6 +161,7 @@ impl Combination {
         let all = Combination { site, postgres: None, mariadb, dovecot, session: None };
         let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
+        all.postgres.iter().for_each(Postgres::remember_for_ever);
         all
     }
 

@@ -134,6 +134,7 @@ fn with<T>(
         bytes: letter.own_copy(),
         identity: letter.identity(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
+        looks_back: false,
     };
     let inbox = Destination::inbox("doug");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

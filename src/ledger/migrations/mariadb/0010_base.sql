@@ -1,6 +1,17 @@
 -- The ledger: what came in, where its copies are, and who tried to deliver it.
 -- Times are UTC. Texts compare byte by byte, without padding. MariaDB commits each of these
 -- statements by itself, so that a migration that was cut short is run again from its start.
+CREATE TABLE IF NOT EXISTS onedrop_ledger (
+    one             TINYINT NOT NULL PRIMARY KEY,
+    remembers_since DATETIME(6) NOT NULL
+        COMMENT 'what was recorded since then is on record; its birth, moved on by each purge',
+    facts_since     DATETIME(6) NOT NULL DEFAULT '1970-01-01'
+        COMMENT 'facts of messages that were recorded before have been erased',
+    purged_at       DATETIME(6) COMMENT 'when a purge last came to its end'
+) ENGINE = InnoDB COMMENT = 'one row: about the ledger as a whole';
+
+INSERT IGNORE INTO onedrop_ledger (one, remembers_since) VALUES (1, UTC_TIMESTAMP(6));
+
 CREATE TABLE IF NOT EXISTS onedrop_message (
     id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id_hash       BINARY(32) NOT NULL
@@ -20,6 +31,8 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
     nul_runs      MEDIUMBLOB COMMENT 'where NUL bytes stand: runs of offset and length',
     addresses     LONGTEXT NOT NULL COMMENT 'JSON: [[role, name, address], ...]',
     parts         LONGTEXT NOT NULL COMMENT 'JSON: [[path, content type, name, bytes], ...]',
+    looks_back    BOOLEAN NOT NULL DEFAULT FALSE
+        COMMENT 'older than what the ledger remembers, or its copies were forgotten',
     recorded_at   DATETIME NOT NULL,
     UNIQUE KEY onedrop_message_key (id_hash, digest),
     KEY onedrop_message_recorded_at (recorded_at)
@@ -62,6 +75,8 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     in_doubt      BOOLEAN NOT NULL
         COMMENT 'a lease began, and nothing proved that nothing was written',
     prior_doubt   BOOLEAN NOT NULL COMMENT 'in_doubt before the last lease',
+    looks_back    BOOLEAN NOT NULL DEFAULT FALSE
+        COMMENT 'it may be older than its row: a look has no bound of date',
     placed_at     DATETIME(6),
     placed_epoch  BIGINT NOT NULL DEFAULT 0 COMMENT 'epoch of the claim that confirmed',
     uid_validity  BIGINT,

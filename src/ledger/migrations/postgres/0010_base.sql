@@ -20,6 +20,21 @@ BEGIN
 END
 $$;
 
+CREATE TABLE onedrop_ledger (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    remembers_since timestamptz NOT NULL DEFAULT clock_timestamp(),
+    facts_since     timestamptz NOT NULL DEFAULT to_timestamp(0),
+    purged_at       timestamptz
+);
+INSERT INTO onedrop_ledger DEFAULT VALUES;
+
+COMMENT ON TABLE onedrop_ledger IS 'one row: about the ledger as a whole';
+COMMENT ON COLUMN onedrop_ledger.remembers_since
+IS 'what was recorded since then is on record; its birth, and moved on by each purge with its deletes';
+COMMENT ON COLUMN onedrop_ledger.facts_since
+IS 'facts of messages that were recorded before have been erased (retention.facts_days)';
+COMMENT ON COLUMN onedrop_ledger.purged_at IS 'when a purge last came to its end';
+
 CREATE TABLE onedrop_message (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id_hash         bytea NOT NULL,
@@ -35,6 +50,7 @@ CREATE TABLE onedrop_message (
     collision       boolean NOT NULL DEFAULT false,
     raw             bytea,
     nul_runs        bytea,
+    looks_back      boolean NOT NULL DEFAULT false,
     recorded_at     timestamptz NOT NULL DEFAULT date_trunc('second', clock_timestamp()),
     UNIQUE (id_hash, digest)
 );
@@ -59,6 +75,8 @@ COMMENT ON COLUMN onedrop_message.reference_ids
 IS 'the References field: ids in angle brackets, oldest first';
 COMMENT ON COLUMN onedrop_message.collision
 IS 'when it was recorded, another message with this Message-ID and other content was on record';
+COMMENT ON COLUMN onedrop_message.looks_back
+IS 'older than what the ledger remembers, or its copies were forgotten: new copies look back, too';
 COMMENT ON COLUMN onedrop_message.raw IS 'the bytes as received, where they are kept';
 COMMENT ON COLUMN onedrop_message.nul_runs
 IS 'where NUL bytes stand (runs of offset and length, at most 64 KiB, or that there are more); null: none';
@@ -129,6 +147,7 @@ CREATE TABLE onedrop_copy (
     leased_until  timestamptz,
     in_doubt      boolean NOT NULL,
     prior_doubt   boolean NOT NULL,
+    looks_back    boolean NOT NULL DEFAULT false,
     placed_at     timestamptz,
     placed_epoch  bigint,
     uid_validity  bigint,
@@ -152,6 +171,8 @@ CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at)
 
 COMMENT ON TABLE onedrop_copy
 IS 'one row per mailbox a message belongs in; placed_at says that it is there';
+COMMENT ON COLUMN onedrop_copy.looks_back
+IS 'it may be older than its row: a look has no bound of date';
 COMMENT ON COLUMN onedrop_copy.value
 IS 'random: a claim names the row by it, so that no late process takes another row of this number for its own';
 COMMENT ON COLUMN onedrop_copy.shared IS 'several recipients of the message share this copy (Sent)';
@@ -270,7 +291,7 @@ $$;
 CREATE FUNCTION onedrop_record(
     p_lock_timeout_ms bigint, p_version integer, p_lock bigint,
     p_id_hash bytea, p_digest bytea, p_message_id bytea, p_message_id_text text, p_sender text, p_subject text,
-    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
+    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint, p_oldest bigint,
     p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea,
     p_roles text[], p_names text[], p_addresses text[],
     p_paths text[], p_content_types text[], p_part_names text[], p_part_sizes bigint[],
@@ -280,11 +301,13 @@ CREATE FUNCTION onedrop_record(
     version integer, locked boolean, wants_raw boolean,
     message bigint, recorded_at bigint, is_new boolean, collision boolean, attempt bigint,
     copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
-    is_placed boolean, uid_validity bigint, uid bigint, file_name text, copy_value bytea
+    is_placed boolean, uid_validity bigint, uid bigint, file_name text, copy_value bytea,
+    looks_back boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_set text; -- what a call returns that matters to nobody
+    v_looks_back boolean;
     v_claim record;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
@@ -320,6 +343,10 @@ BEGIN
     RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at;
     is_new := FOUND;
     IF is_new THEN
+        -- After the insert: a purge that took this very message out has moved the time on with it.
+        UPDATE onedrop_message m SET looks_back = true FROM onedrop_ledger l
+        WHERE m.id = message AND coalesce(to_timestamp(p_oldest), '-infinity') < l.remembers_since + interval '1 hour';
+        v_looks_back := FOUND;
         IF cardinality(p_roles) > 0 THEN
             INSERT INTO onedrop_address (message_id, position, role, name, address)
             SELECT message, generate_subscripts(p_roles, 1), unnest(p_roles), unnest(p_names), unnest(p_addresses);
@@ -332,11 +359,11 @@ BEGIN
         v_set := pg_notify('onedrop_message', message::text);
     END IF;
     IF NOT is_new THEN
-        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at
-        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest;
+        -- Nobody takes it out from here on.
+        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.looks_back INTO message, recorded_at, v_looks_back
+        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest FOR KEY SHARE;
         IF NOT FOUND THEN
-            -- Taken out by an administrator in this very moment; as if another session held the
-            -- lock.
+            -- Taken out in this very moment; as if another session held the lock.
             locked := false;
             RETURN NEXT;
             RETURN;
@@ -354,7 +381,7 @@ BEGIN
         v_claim := onedrop_claim(message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
                                 -- A mailbox that is named twice is leased once.
                                 CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
-                                     THEN NULL ELSE p_lease_value END, p_join, p_lease_ms);
+                                     THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, v_looks_back);
         copy := v_claim.copy;
         claimed := v_claim.claimed;
         epoch := v_claim.epoch;
@@ -364,28 +391,36 @@ BEGIN
         uid := v_claim.uid;
         file_name := v_claim.file_name;
         copy_value := v_claim.copy_value;
+        looks_back := v_claim.looks_back;
         RETURN NEXT;
     END LOOP;
 END
 $$;
 
--- Claims again copies that were busy, in the same order; one row for each.
+-- Claims again copies that were busy, in the same order; one row for each, none where the message
+-- is not on record any more.
 CREATE FUNCTION onedrop_claims(
     p_lock_timeout_ms bigint, p_message bigint, p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text,
     p_lease_value bytea, p_join boolean, p_lease_ms bigint, p_due boolean
 ) RETURNS TABLE (copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
                  is_placed boolean, uid_validity bigint, uid bigint, file_name text,
-                 copy_value bytea)
+                 copy_value bytea, looks_back boolean)
 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_set text;
+    v_looks_back boolean;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
+    SELECT m.looks_back INTO v_looks_back FROM onedrop_message m WHERE m.id = p_message FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
         RETURN QUERY SELECT c.* FROM
             onedrop_claim(p_message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
                           CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
-                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, p_due) c;
+                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, v_looks_back, p_due) c;
     END LOOP;
 END
 $$;
@@ -394,19 +429,20 @@ $$;
 -- else says where it stands. p_due leases one that is due as well. p_join joins a live lease, whose
 -- epoch stays. So does an attempt's own lease (p_lease_value), which a call that is made again
 -- finds: its first answer was lost. `prior_doubt` keeps what the lease found, for the look and for
--- giving it back.
+-- giving it back. A new row looks back if p_looks_back says so.
 CREATE FUNCTION onedrop_claim(
     p_message bigint, p_account text, p_mailbox text, p_shared boolean, p_owner text, p_lease_value bytea, p_join boolean,
-    p_lease_ms bigint, p_due boolean DEFAULT false,
+    p_lease_ms bigint, p_looks_back boolean, p_due boolean DEFAULT false,
     OUT copy bigint, OUT claimed boolean, OUT epoch bigint, OUT prior_doubt boolean,
-    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text, OUT copy_value bytea
+    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text, OUT copy_value bytea,
+    OUT looks_back boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-                                   leased_until, in_doubt, prior_doubt)
+                                   leased_until, in_doubt, prior_doubt, looks_back)
     VALUES (p_message, p_account, p_mailbox, p_shared, 1, p_owner, p_lease_value, p_lease_ms,
-            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, false)
+            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, p_looks_back, p_looks_back)
     ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
         epoch = c.epoch + CASE WHEN (p_join OR c.lease_value = p_lease_value) AND c.leased_until > clock_timestamp()
                                THEN 0 ELSE 1 END,
@@ -422,7 +458,8 @@ BEGIN
     WHERE c.placed_at IS NULL
       AND (c.due_at IS NULL OR p_due OR NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id))
       AND (p_join OR c.lease_value = p_lease_value OR c.leased_until IS NULL OR c.leased_until <= clock_timestamp())
-    RETURNING c.id, c.epoch, c.prior_doubt, c.value INTO copy, epoch, prior_doubt, copy_value;
+    RETURNING c.id, c.epoch, c.prior_doubt, c.value, c.looks_back
+    INTO copy, epoch, prior_doubt, copy_value, looks_back;
     claimed := FOUND;
     IF NOT claimed THEN
         SELECT c.id, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.value
@@ -513,6 +550,11 @@ BEGIN
         WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NOT NULL
         RETURNING c.epoch, true, c.uid_validity, c.uid, c.file_name
         INTO epoch, is_placed, uid_validity, uid, file_name;
+        IF NOT FOUND THEN
+            -- Forgotten since: what was written under the old value leaves a doubt.
+            UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL
+            WHERE c.id = p_copy AND c.value <> p_value;
+        END IF;
     END IF;
     RETURN NEXT;
 END

@@ -1,5 +1,6 @@
 -- The ledger: what came in, where its copies are, and who tried to deliver it.
--- Times are seconds since 1970 (recorded_at whole, others with fractions), UTC.
+-- Times are seconds since 1970 (recorded_at whole, others with fractions), UTC. Numbers of messages,
+-- copies and attempts are never used again (AUTOINCREMENT): a late process names rows by them.
 CREATE TABLE onedrop_schema (
     version    INTEGER PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -7,8 +8,19 @@ CREATE TABLE onedrop_schema (
     applied_at REAL NOT NULL
 );
 
+-- One row: about the ledger as a whole.
+CREATE TABLE onedrop_ledger (
+    one             INTEGER PRIMARY KEY CHECK (one = 1),
+    remembers_since REAL NOT NULL,           -- what was recorded since then is on record: its birth,
+                                             -- and moved on by each purge with its deletes
+    facts_since     REAL NOT NULL DEFAULT 0, -- facts of messages recorded before have been erased
+    purged_at       REAL                     -- when a purge last came to its end
+);
+INSERT INTO onedrop_ledger (one, remembers_since)
+VALUES (1, (julianday('now') - 2440587.5) * 86400.0);
+
 CREATE TABLE onedrop_message (
-    id            INTEGER PRIMARY KEY,
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
     id_hash       BLOB NOT NULL,             -- of the Message-ID, or of the digest where there is none
     digest        BLOB NOT NULL,             -- SHA-256 over what the author wrote
     message_id    BLOB,                      -- raw bytes
@@ -22,6 +34,7 @@ CREATE TABLE onedrop_message (
     collision     INTEGER NOT NULL DEFAULT 0, -- another message has this Message-ID and other content
     raw           BLOB,
     nul_runs      BLOB,                      -- where NUL bytes stand: runs of offset and length
+    looks_back    INTEGER NOT NULL DEFAULT 0, -- older than what the ledger remembers, or forgotten
     recorded_at   INTEGER NOT NULL,
     UNIQUE (id_hash, digest)
 );
@@ -46,7 +59,7 @@ CREATE TABLE onedrop_part (
 ) WITHOUT ROWID;
 
 CREATE TABLE onedrop_copy (
-    id            INTEGER PRIMARY KEY,
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
     value         BLOB,                      -- random: a claim names the row by it
     message_id    INTEGER NOT NULL REFERENCES onedrop_message (id) ON DELETE CASCADE,
     account       TEXT NOT NULL,
@@ -60,6 +73,7 @@ CREATE TABLE onedrop_copy (
     lease_boot    TEXT,                      -- of which boot
     in_doubt      INTEGER NOT NULL,          -- a lease began; nothing proved that nothing was written
     prior_doubt   INTEGER NOT NULL,          -- in_doubt before the last lease
+    looks_back    INTEGER NOT NULL DEFAULT 0, -- it may be older than its row: no bound for a look
     placed_at     REAL,
     placed_epoch  INTEGER NOT NULL DEFAULT 0, -- epoch of the claim that confirmed
     uid_validity  INTEGER,
@@ -80,7 +94,7 @@ CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at)
     WHERE due_at IS NOT NULL AND placed_at IS NOT NULL;
 
 CREATE TABLE onedrop_attempt (
-    id          INTEGER PRIMARY KEY,
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
     message_id  INTEGER REFERENCES onedrop_message (id) ON DELETE CASCADE,
     id_hash     BLOB NOT NULL,
     recipient   TEXT NOT NULL,

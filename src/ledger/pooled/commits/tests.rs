@@ -19,7 +19,8 @@ fn confirm(
     left: Duration,
     call: &Call<'_>,
 ) -> Option<Result<Confirmed, LedgerError>> {
-    let claim = Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false };
+    let claim =
+        Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false, looks_back: false };
     let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
     commits.confirm(ToConfirm { claim, receipt, facts, end: None }, Instant::now() + left, call)
 }
@@ -28,8 +29,15 @@ fn confirm(
 fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorded, LedgerError>> {
     let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
     let (identity, facts, attempt) = (message.identity(), message.facts(), Attempt::default());
-    let entry =
-        Entry { identity, facts: &facts, size_bytes: row, raw: None, nul_runs: None, at: None };
+    let entry = Entry {
+        identity,
+        facts: &facts,
+        size_bytes: row,
+        raw: None,
+        nul_runs: None,
+        at: None,
+        oldest: None,
+    };
     let terms = LeaseTerms { lease: LATER, join: false, due: false };
     let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
     commits.record(one, Instant::now() + LATER, call)

@@ -1,0 +1,73 @@
+//! `onedrop purge`: forgets what retention says, and tells how much that was.
+
+use std::time::Duration;
+
+use super::{CommandOutcome, counted};
+use crate::clock::SystemClock;
+use crate::command_line::PurgeArgs;
+use crate::config::Loaded;
+use crate::duration;
+use crate::retention::{self, Ages, Purged};
+use crate::service::{Adapters, ONE};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(super) fn run(
+    args: &PurgeArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let days = |days: u64| Duration::from_secs(days.saturating_mul(DAY.as_secs()));
+    let settings = &loaded.config.retention;
+    let messages = match &args.older_than {
+        Some(text) => older_than(text)?,
+        None => days(settings.days),
+    };
+    let ages = Ages {
+        messages,
+        facts: days(settings.facts_days).min(messages),
+        raw: days(settings.raw_days).min(messages),
+    };
+    let of_the_ledger = |error| format!("ledger: {error}");
+    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
+    let purged = retention::purge(ages, args.dry_run, &*ledger, &SystemClock);
+    let purged = purged.map_err(of_the_ledger)?;
+    Ok(CommandOutcome::done(match args.json {
+        true => serde_json::to_string(&purged).unwrap_or_default(),
+        false => text(&purged, args.dry_run),
+    }))
+}
+
+/// # Errors
+/// It is no time, or too short a one.
+fn older_than(text: &str) -> Result<Duration, String> {
+    let time = duration::parse(text).map_err(|why| format!("--older-than {text}: {why}"))?;
+    if time < DAY {
+        // What Postfix tries again today must find its record.
+        return Err(format!("--older-than {text}: at least 1d"));
+    }
+    Ok(time)
+}
+
+fn text(purged: &Purged, dry_run: bool) -> String {
+    let Purged { messages, passed_by, facts, raw, kept, attempts } = *purged;
+    let done = if dry_run { "would be forgotten" } else { "forgotten" };
+    let mut text = format!("{} {done}", counted(messages, "message"));
+    let counts = [
+        (facts, "facts of", "message"),
+        (raw, "bytes of", "message"),
+        (kept, "bytes kept for the Sent of", "message"),
+        (attempts, "", "attempt"),
+    ];
+    for (count, what, unit) in counts.into_iter().filter(|(count, ..)| *count > 0) {
+        let counted = counted(count, unit);
+        text.push_str(&format!(", {}", format!("{what} {counted}").trim_start()));
+    }
+    if passed_by > 0 {
+        text.push_str(&format!(
+            "; {} passed by: leased not long ago, or kept for a Sent",
+            counted(passed_by, "message")
+        ));
+    }
+    text
+}

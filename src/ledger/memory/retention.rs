@@ -1,0 +1,272 @@
+//! What `onedrop purge`, `onedrop forget` and `onedrop replay` ask of a ledger in memory.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::MemoryLedger;
+use super::rows::{CopyRow, Rows};
+use crate::ledger::retention::LATE;
+use crate::ledger::{
+    Batch, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
+    RandomValue, RawMessage, Remembered, Retention, rows, wanted_hashes,
+};
+use crate::message::Facts;
+
+impl Retention for MemoryLedger {
+    fn purge(
+        &self,
+        what: PurgeWhat,
+        older_than: Duration,
+        after: Option<PurgeCursor>,
+        how: Batch,
+        _until: Instant,
+    ) -> Result<PurgeBatch, LedgerError> {
+        self.call("purge", || Ok(self.rows().purge(what, older_than, after, how)))
+    }
+
+    fn note_purge(&self, _until: Instant) -> Result<(), LedgerError> {
+        self.call("note_purge", || {
+            let mut rows = self.rows();
+            rows.purged_at = Some(rows.time.wall_clock());
+            Ok(())
+        })
+    }
+
+    fn remembered(&self, _until: Instant) -> Result<Remembered, LedgerError> {
+        self.call("remembered", || {
+            let rows = self.rows();
+            let now = rows.time.wall_clock();
+            let ago = |at: SystemTime| now.duration_since(at).unwrap_or_default();
+            let since_ago = rows.remembers_since.map_or(Duration::MAX, ago);
+            let purged_ago = rows.purged_at.map(ago);
+            Ok(Remembered { since: rows.remembers_since, since_ago, purged_ago })
+        })
+    }
+
+    fn forget(
+        &self,
+        what: ForgetWhat<'_>,
+        after: i64,
+        how: Batch,
+        _until: Instant,
+    ) -> Result<ForgetBatch, LedgerError> {
+        self.call("forget", || Ok(self.rows().forget(what, after, how)))
+    }
+
+    fn next_raw(
+        &self,
+        since: SystemTime,
+        after: i64,
+        _until: Instant,
+    ) -> Result<Option<RawMessage>, LedgerError> {
+        self.call("next_raw", || {
+            let rows = self.rows();
+            let next = rows.messages.range(after + 1..).find_map(|(number, row)| {
+                let (bytes, _) = row.raw.as_ref().filter(|_| row.recorded_at >= since)?;
+                Some((*number, row, bytes))
+            });
+            Ok(next.map(|(message, row, bytes)| RawMessage {
+                message,
+                identity: row.identity.clone(),
+                recorded_at: row.recorded_at,
+                bytes: bytes.clone(),
+                copies: rows
+                    .copies_of(message)
+                    .map(|copy| (copy.destination.clone(), copy.receipt.is_some()))
+                    .collect(),
+            }))
+        })
+    }
+}
+
+impl Rows {
+    fn purge(
+        &mut self,
+        what: PurgeWhat,
+        older_than: Duration,
+        after: Option<PurgeCursor>,
+        Batch { limit, dry_run }: Batch,
+    ) -> PurgeBatch {
+        let (clock, now) = (self.time.wall_clock(), self.time.now());
+        let before = clock.checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_before = |at: Duration| at + older_than < now;
+        let secs = |at: SystemTime| rows::whole_secs(at);
+        let mut old: Vec<PurgeCursor> = match what {
+            PurgeWhat::Messages | PurgeWhat::Facts => self
+                .messages
+                .iter()
+                .filter(|(_, row)| row.recorded_at < before)
+                .filter(|(_, row)| what == PurgeWhat::Messages || row.has_facts)
+                .map(|(row, message)| PurgeCursor { secs: secs(message.recorded_at), row: *row })
+                .collect(),
+            PurgeWhat::Raw | PurgeWhat::Kept => self
+                .messages
+                .iter()
+                .filter(|(_, row)| match what {
+                    PurgeWhat::Raw => row.raw.as_ref().is_some_and(|(_, at)| is_before(*at)),
+                    _ => row.kept.is_some() && is_before(row.kept_at),
+                })
+                .map(|(row, _)| PurgeCursor { secs: 0, row: *row })
+                .collect(),
+            PurgeWhat::Attempts => self
+                .attempts
+                .iter()
+                .filter(|(_, row)| row.message.is_none() && is_before(row.at))
+                .map(|(row, _)| PurgeCursor { secs: 0, row: *row })
+                .collect(),
+        };
+        old.retain(|one| after.is_none_or(|last| *one > last));
+        old.sort();
+        old.truncate(limit as usize);
+        let next = old.last().copied().filter(|_| old.len() == limit as usize);
+        let mut batch = PurgeBatch { next, ..PurgeBatch::default() };
+        for PurgeCursor { row, .. } in old {
+            if self.is_protected(row, what, older_than) {
+                batch.passed_by += 1;
+                continue;
+            }
+            batch.gone += 1;
+            if !dry_run {
+                self.take_out(row, what);
+            }
+        }
+        if what == PurgeWhat::Messages && !dry_run {
+            self.remembers_since = self.remembers_since.map(|since| since.max(before));
+        }
+        batch
+    }
+
+    fn copies_of(&self, message: i64) -> impl Iterator<Item = &CopyRow> {
+        self.copies.values().filter(move |copy| copy.message == message)
+    }
+
+    fn is_protected(&self, row: i64, what: PurgeWhat, older_than: Duration) -> bool {
+        match what {
+            PurgeWhat::Messages => {
+                let is_kept = self.messages.get(&row).is_some_and(|one| one.kept.is_some());
+                is_kept || self.copies_of(row).any(|copy| self.may_be_written(copy))
+            }
+            PurgeWhat::Kept => self.copies_of(row).any(|copy| {
+                let waits = copy.due_at.is_some_and(|at| at + older_than > self.time.now())
+                    || copy.epoch == 0;
+                let is_open = copy.destination.shared && copy.receipt.is_none();
+                is_open && (waits || self.may_be_written(copy))
+            }),
+            PurgeWhat::Facts | PurgeWhat::Raw | PurgeWhat::Attempts => false,
+        }
+    }
+
+    /// Its lease lives, or ended less than an hour ago.
+    fn may_be_written(&self, copy: &CopyRow) -> bool {
+        copy.receipt.is_none()
+            && copy.leased_until.is_some_and(|until| until + LATE > self.time.of_leases())
+    }
+
+    fn take_out(&mut self, row: i64, what: PurgeWhat) {
+        match what {
+            PurgeWhat::Messages => {
+                self.messages.remove(&row);
+                self.copies.retain(|_, copy| copy.message != row);
+                self.attempts.retain(|_, attempt| attempt.message != Some(row));
+            }
+            PurgeWhat::Attempts => drop(self.attempts.remove(&row)),
+            PurgeWhat::Facts => {
+                self.attempts.retain(|_, attempt| attempt.message != Some(row));
+                if let Some(message) = self.messages.get_mut(&row) {
+                    message.facts = Facts::default();
+                    message.has_facts = false;
+                }
+            }
+            PurgeWhat::Raw | PurgeWhat::Kept => {
+                if let Some(message) = self.messages.get_mut(&row) {
+                    match what {
+                        PurgeWhat::Raw => message.raw = None,
+                        _ => message.kept = None,
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget(
+        &mut self,
+        what: ForgetWhat<'_>,
+        after: i64,
+        Batch { limit, dry_run }: Batch,
+    ) -> ForgetBatch {
+        let hashes = match what {
+            ForgetWhat::Message(name) => wanted_hashes(name),
+            ForgetWhat::Since(_) | ForgetWhat::Account(_) => Vec::new(),
+        };
+        let is_wanted = |copy: &CopyRow| match what {
+            ForgetWhat::Message(_) => {
+                let message = self.messages.get(&copy.message);
+                message.is_some_and(|one| hashes.contains(&one.identity.id_hash))
+            }
+            ForgetWhat::Since(since) => {
+                copy.receipt.is_some() && super::rows::wall_clock(copy.placed_at) >= since
+            }
+            ForgetWhat::Account(account) => copy.destination.account == account,
+        };
+        let wanted: Vec<i64> = self
+            .copies
+            .range(after + 1..)
+            .filter(|(_, copy)| is_wanted(copy))
+            .map(|(number, _)| *number)
+            .take(limit as usize)
+            .collect();
+        let next = wanted.last().copied().filter(|_| wanted.len() == limit as usize);
+        let mut batch = ForgetBatch { next, copies: Vec::new() };
+        for number in wanted {
+            let Some(copy) = self.copies.get(&number) else { continue };
+            let (message, passed_by) = (copy.message, self.may_be_written(copy));
+            let message_id = self.messages.get(&message).map(|one| one.identity.message_id.clone());
+            batch.copies.push(ForgottenCopy {
+                message_id: message_id.flatten(),
+                destination: copy.destination.clone(),
+                passed_by,
+            });
+            match what {
+                _ if passed_by || dry_run => {}
+                ForgetWhat::Account(_) => self.erase(number, message),
+                ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
+                    if let Some(copy) = self.copies.get_mut(&number) {
+                        copy.forget();
+                    }
+                }
+            }
+        }
+        batch
+    }
+
+    fn erase(&mut self, copy: i64, message: i64) {
+        self.copies.remove(&copy);
+        self.attempts.retain(|_, attempt| attempt.message != Some(message));
+        let is_open = self.has_unplaced_shared(message);
+        if let Some(row) = self.messages.get_mut(&message) {
+            row.identity.message_id = None;
+            row.facts = Facts::default();
+            row.has_facts = false;
+            row.raw = None;
+            row.looks_back = true;
+            if !is_open {
+                row.kept = None;
+            }
+        }
+    }
+}
+
+impl CopyRow {
+    /// Free, in doubt, and nobody's who claimed it before.
+    fn forget(&mut self) {
+        self.value = RandomValue::default();
+        self.receipt = None;
+        self.placed_epoch = 0;
+        self.settled = false;
+        self.by_sender = false;
+        self.due_at = None;
+        self.leased_until = None;
+        self.in_doubt = true;
+        self.prior_doubt = true;
+        self.looks_back = true;
+    }
+}

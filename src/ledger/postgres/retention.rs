@@ -1,0 +1,324 @@
+//! The queries of `onedrop purge`, `onedrop forget` and `onedrop replay`. A delivery holds its
+//! message (FOR KEY SHARE) from before it claims a copy until it commits: so a purge first locks
+//! messages, past those that are held, and reads their copies in a second statement, which sees all
+//! claims that were committed.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use postgres::types::Type;
+
+use super::PostgresLedger;
+use super::connection::{Connection, Statement};
+use crate::ledger::retention::LATE;
+use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::{
+    Batch, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
+    Remembered, Retention, wanted_hashes,
+};
+
+/// What is old enough, from behind a row: its time and its number. $1: how old, in seconds; $2, $3:
+/// from behind; $4: at most.
+fn old(what: PurgeWhat) -> &'static str {
+    match what {
+        PurgeWhat::Messages => {
+            "SELECT extract(epoch FROM m.recorded_at)::bigint, m.id FROM onedrop_message m
+             WHERE m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+               AND (m.recorded_at, m.id) > (to_timestamp($2), $3)
+             ORDER BY m.recorded_at, m.id LIMIT $4"
+        }
+        PurgeWhat::Facts => {
+            "SELECT extract(epoch FROM m.recorded_at)::bigint, m.id FROM onedrop_message m
+             WHERE m.recorded_at >= (SELECT facts_since FROM onedrop_ledger)
+               AND m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+               AND (m.recorded_at, m.id) > (to_timestamp($2), $3)
+             ORDER BY m.recorded_at, m.id LIMIT $4"
+        }
+        PurgeWhat::Attempts => {
+            "SELECT 0::bigint, a.id FROM onedrop_attempt a
+             WHERE a.message_id IS NULL
+               AND a.started_at < clock_timestamp() - $1 * interval '1 second'
+               AND (0::float8, a.id) > ($2, $3)
+             ORDER BY a.id LIMIT $4"
+        }
+        PurgeWhat::Raw => {
+            "SELECT 0::bigint, m.id FROM onedrop_message m
+             WHERE m.raw IS NOT NULL
+               AND m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+               AND (0::float8, m.id) > ($2, $3)
+             ORDER BY m.id LIMIT $4"
+        }
+        PurgeWhat::Kept => {
+            "SELECT 0::bigint, k.message_id FROM onedrop_kept k
+             WHERE k.kept_at < clock_timestamp() - $1 * interval '1 second'
+               AND (0::float8, k.message_id) > ($2, $3)
+             ORDER BY k.message_id LIMIT $4"
+        }
+    }
+}
+
+/// Of the rows $1 those that may go. $2: how old, in seconds; $3: seconds after a lease.
+fn going(what: PurgeWhat) -> &'static str {
+    match what {
+        PurgeWhat::Messages => {
+            "onedrop_message d WHERE d.id = ANY ($1) AND $2::float8 >= 0
+             AND NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = d.id)
+             AND NOT EXISTS (
+                 SELECT FROM onedrop_copy c WHERE c.message_id = d.id AND c.placed_at IS NULL
+                 AND c.leased_until > clock_timestamp() - $3 * interval '1 second')"
+        }
+        PurgeWhat::Kept => {
+            "onedrop_kept d WHERE d.message_id = ANY ($1)
+             AND NOT EXISTS (
+                 SELECT FROM onedrop_copy c
+                 WHERE c.message_id = d.message_id AND c.shared AND c.placed_at IS NULL
+                 AND (c.leased_until > clock_timestamp() - $3 * interval '1 second' OR c.epoch = 0
+                      OR c.due_at > clock_timestamp() - $2 * interval '1 second'))"
+        }
+        PurgeWhat::Attempts => {
+            "onedrop_attempt d WHERE d.id = ANY ($1) AND $2::float8 >= 0 AND $3::float8 >= 0"
+        }
+        PurgeWhat::Raw | PurgeWhat::Facts => {
+            "onedrop_message d WHERE d.id = ANY ($1) AND $2::float8 >= 0 AND $3::float8 >= 0"
+        }
+    }
+}
+
+/// Nothing of the messages $1 but their hashes and their times.
+const ERASE: [&str; 6] = [
+    "DELETE FROM onedrop_copy WHERE message_id = ANY ($1) AND id = ANY ($2)",
+    "DELETE FROM onedrop_kept k WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0
+     AND NOT EXISTS (SELECT FROM onedrop_copy c
+                     WHERE c.message_id = k.message_id AND c.shared AND c.placed_at IS NULL)",
+    "DELETE FROM onedrop_attempt
+     WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
+    "DELETE FROM onedrop_address
+     WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
+    "DELETE FROM onedrop_part WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
+    "UPDATE onedrop_message SET message_id = NULL, message_id_text = NULL, sender = '',
+         subject = NULL, date = NULL, in_reply_to = NULL, reference_ids = NULL, raw = NULL,
+         looks_back = true
+     WHERE id = ANY ($1) AND cardinality($2::bigint[]) > 0",
+];
+
+/// Free, in doubt, and of another value, so that no claim of before counts.
+const FORGET: &str = "
+UPDATE onedrop_copy SET value = uuid_send(gen_random_uuid()), placed_at = NULL,
+    placed_epoch = NULL, uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = false,
+    found_by_look = false, by_sender = false, due_at = NULL, settled_at = NULL,
+    leased_until = NULL, in_doubt = true, prior_doubt = true, looks_back = true
+WHERE id = ANY ($1)";
+
+const REMEMBERED: &str = "
+SELECT CASE WHEN remembers_since = '-infinity' THEN -1
+            ELSE extract(epoch FROM remembers_since) END::float8,
+       CASE WHEN remembers_since = '-infinity' THEN 1e15
+            ELSE extract(epoch FROM clock_timestamp() - remembers_since) END::float8,
+       extract(epoch FROM clock_timestamp() - purged_at)::float8
+FROM onedrop_ledger";
+
+const RAW: &str = "
+SELECT id, message_id, id_hash, digest, extract(epoch FROM recorded_at)::bigint, raw
+FROM onedrop_message WHERE id > $1 AND recorded_at >= to_timestamp($2) AND raw IS NOT NULL
+ORDER BY id LIMIT 1";
+
+const COPIES: &str = "
+SELECT account, mailbox, shared, placed_at IS NOT NULL FROM onedrop_copy
+WHERE message_id = $1 ORDER BY id";
+
+impl Retention for PostgresLedger {
+    fn purge(
+        &self,
+        what: PurgeWhat,
+        older_than: Duration,
+        after: Option<PurgeCursor>,
+        how: Batch,
+        until: Instant,
+    ) -> Result<PurgeBatch, LedgerError> {
+        self.call(until, |connection| purge(connection, what, older_than, after, how))
+    }
+
+    fn note_purge(&self, until: Instant) -> Result<(), LedgerError> {
+        let sql = "UPDATE onedrop_ledger SET purged_at = clock_timestamp()";
+        self.call(until, |connection| connection.write(&[Statement::new(sql)]).map(drop))
+    }
+
+    fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
+        self.call(until, |connection| {
+            let rows = connection.query(Statement::new(REMEMBERED))?;
+            rows::remembered(rows.first().ok_or_else(rows::no_ledger)?)
+        })
+    }
+
+    fn forget(
+        &self,
+        what: ForgetWhat<'_>,
+        after: i64,
+        how: Batch,
+        until: Instant,
+    ) -> Result<ForgetBatch, LedgerError> {
+        self.call(until, |connection| forget(connection, what, after, how))
+    }
+
+    fn next_raw(
+        &self,
+        since: SystemTime,
+        after: i64,
+        until: Instant,
+    ) -> Result<Option<RawMessage>, LedgerError> {
+        let since = rows::secs(since);
+        self.call(until, |connection| {
+            let next = Statement::new(RAW).with(after, Type::INT8).with(since, Type::FLOAT8);
+            let rows = connection.query(next)?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let message = rows::raw_message(row)?;
+            let copies = Statement::new(COPIES).with(message.message, Type::INT8);
+            let rows = connection.query(copies)?;
+            let copy = |row: &postgres::Row| Ok((rows::destination(row, 0)?, row.cell(3)?));
+            let copies = rows.iter().map(copy).collect::<Result<_, LedgerError>>()?;
+            Ok(Some(RawMessage { copies, ..message }))
+        })
+    }
+}
+
+fn purge(
+    connection: &mut Connection,
+    what: PurgeWhat,
+    older_than: Duration,
+    after: Option<PurgeCursor>,
+    Batch { limit, dry_run }: Batch,
+) -> Result<PurgeBatch, LedgerError> {
+    let (secs, late) = (older_than.as_secs_f64(), LATE.as_secs_f64());
+    let after = after.unwrap_or(PurgeCursor { secs: -1, row: 0 });
+    let lock = match what {
+        _ if dry_run => "",
+        PurgeWhat::Messages => " FOR UPDATE SKIP LOCKED",
+        PurgeWhat::Facts | PurgeWhat::Raw => " FOR NO KEY UPDATE",
+        PurgeWhat::Attempts | PurgeWhat::Kept => " FOR UPDATE",
+    };
+    let statement = Statement::new(format!("{}{lock}", old(what)))
+        .with(secs, Type::FLOAT8)
+        .with(after.secs as f64, Type::FLOAT8)
+        .with(after.row, Type::INT8)
+        .with(i64::from(limit), Type::INT8);
+    let cursor = |row: &postgres::Row| Ok(PurgeCursor { secs: row.cell(0)?, row: row.cell(1)? });
+    let old: Vec<PurgeCursor> =
+        connection.begin(&statement)?.iter().map(cursor).collect::<Result<_, LedgerError>>()?;
+    let next = old.last().copied().filter(|_| old.len() == limit as usize);
+    let numbers: Vec<i64> = old.iter().map(|one| one.row).collect();
+    let of_them = |sql: String| {
+        Statement::new(sql)
+            .with(numbers.clone(), Type::INT8_ARRAY)
+            .with(secs, Type::FLOAT8)
+            .with(late, Type::FLOAT8)
+    };
+    let going = going(what);
+    let counted = || of_them(format!("SELECT 1 FROM {going}"));
+    let statements = match what {
+        _ if dry_run => vec![counted()],
+        PurgeWhat::Messages | PurgeWhat::Attempts | PurgeWhat::Kept => {
+            vec![of_them(format!("DELETE FROM {going} RETURNING 1"))]
+        }
+        PurgeWhat::Raw => {
+            let set = going.replacen(" WHERE", " SET raw = NULL WHERE", 1);
+            vec![of_them(format!("UPDATE {set} RETURNING 1"))]
+        }
+        PurgeWhat::Facts => {
+            let nothing = "sender = '', subject = NULL, date = NULL, in_reply_to = NULL, \
+                           reference_ids = NULL";
+            let set = going.replacen(" WHERE", &format!(" SET {nothing} WHERE"), 1);
+            let delete = |table: &str, more: &str| {
+                of_them(format!(
+                    "DELETE FROM {table} d WHERE d.message_id = ANY ($1) AND {more} AND $3 >= 0"
+                ))
+            };
+            let begun = "d.started_at < clock_timestamp() - $2 * interval '1 second'";
+            vec![
+                of_them(format!("UPDATE {set} RETURNING 1")),
+                delete("onedrop_attempt", begun),
+                delete("onedrop_address", "$2 >= 0"),
+                delete("onedrop_part", "$2 >= 0"),
+            ]
+        }
+    };
+    let moves_on = |column: &str| {
+        let to = match (what, next) {
+            (PurgeWhat::Facts, Some(next)) => format!("to_timestamp({})", next.secs),
+            _ => "clock_timestamp() - $1 * interval '1 second'".to_owned(),
+        };
+        let sql = format!("UPDATE onedrop_ledger SET {column} = {to} WHERE {column} < {to}");
+        // Where $1 is not used it must be named all the same.
+        Statement::new(format!("{sql} AND $1::float8 >= 0")).with(secs, Type::FLOAT8)
+    };
+    let moves_on = match what {
+        PurgeWhat::Messages if !dry_run => Some(moves_on("remembers_since")),
+        PurgeWhat::Facts if !dry_run => Some(moves_on("facts_since")),
+        _ => None,
+    };
+    let answers = connection.commit(&statements.into_iter().chain(moves_on).collect::<Vec<_>>())?;
+    let gone = answers.first().map_or(0, Vec::len) as u64;
+    Ok(PurgeBatch { gone, passed_by: (old.len() as u64).saturating_sub(gone), next })
+}
+
+fn forget(
+    connection: &mut Connection,
+    what: ForgetWhat<'_>,
+    after: i64,
+    Batch { limit, dry_run }: Batch,
+) -> Result<ForgetBatch, LedgerError> {
+    let (wanted, lock) = match what {
+        ForgetWhat::Message(_) => ("m.id_hash = ANY ($4::bytea[])", " FOR UPDATE OF c"),
+        ForgetWhat::Since(_) => ("c.placed_at >= to_timestamp($4)", " FOR UPDATE OF c"),
+        // Nobody claims a new copy of these messages before it is known that they look back.
+        ForgetWhat::Account(_) => ("c.account = $4", " FOR UPDATE OF m, c"),
+    };
+    let sql = format!(
+        "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
+             c.placed_at IS NULL
+             AND coalesce(c.leased_until > clock_timestamp() - $3 * interval '1 second', false)
+         FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+         WHERE c.id > $1 AND {wanted} ORDER BY c.id LIMIT $2{}",
+        if dry_run { "" } else { lock }
+    );
+    let statement = Statement::new(sql)
+        .with(after, Type::INT8)
+        .with(i64::from(limit), Type::INT8)
+        .with(LATE.as_secs_f64(), Type::FLOAT8);
+    let statement = match what {
+        ForgetWhat::Message(name) => {
+            let hashes: Vec<Vec<u8>> =
+                wanted_hashes(name).into_iter().map(|hash| hash.to_vec()).collect();
+            statement.with(hashes, Type::BYTEA_ARRAY)
+        }
+        ForgetWhat::Since(since) => statement.with(rows::secs(since), Type::FLOAT8),
+        // Text in Postgres cannot hold NUL.
+        ForgetWhat::Account(account) => statement.with(account.replace('\0', " "), Type::TEXT),
+    };
+    let found = connection.begin(&statement)?;
+    let (mut copies, mut numbers, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = None;
+    for row in &found {
+        let one = rows::forgotten(row, 2)?;
+        last = Some(row.cell::<i64>(0)?);
+        if !one.passed_by {
+            numbers.push(row.cell::<i64>(0)?);
+            messages.push(row.cell::<i64>(1)?);
+        }
+        copies.push(one);
+    }
+    let statements: Vec<Statement<'_>> = match what {
+        _ if dry_run || numbers.is_empty() => Vec::new(),
+        ForgetWhat::Account(_) => ERASE
+            .iter()
+            .map(|sql| {
+                Statement::new(*sql)
+                    .with(messages.clone(), Type::INT8_ARRAY)
+                    .with(numbers.clone(), Type::INT8_ARRAY)
+            })
+            .collect(),
+        ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
+            vec![Statement::new(FORGET).with(numbers, Type::INT8_ARRAY)]
+        }
+    };
+    connection.commit(&statements)?;
+    Ok(ForgetBatch { copies, next: last.filter(|_| found.len() == limit as usize) })
+}
