@@ -9,6 +9,7 @@ mod hosts;
 mod kills;
 mod lmtp_load;
 mod lmtp_maildir;
+mod patroni;
 mod races;
 mod retried;
 mod sample;

@@ -7,15 +7,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::retried::Retried;
+use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
 use crate::support::site::Site;
 
-/// One in six of what is shipped, where a minute is the deadline.
-const TERMS: &str = "[lock]\nwait_secs = 1\nlease_secs = 10\n\
-    [limits]\ndeadline_secs = 6\nanswer_secs = 3\n";
 const AT_ONCE: usize = 10;
 const KILLED: usize = 3;
 
@@ -37,7 +34,7 @@ fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
     let mut site = Site::of(primary, Dovecot::start_high_performance(), TempRoot::new());
     let config = site.config("etc", TERMS);
     let mut standby = site.postgres.standby();
-    let retried = Retried::new(run.messages, Duration::from_secs(220) + 8 * run.gone);
+    let retried = Retried::new("standby", run.messages, Duration::from_secs(220) + 8 * run.gone);
     let mut most = 0;
     let primary = &site.postgres;
     retried.run(&config, AT_ONCE, || {
@@ -64,10 +61,10 @@ fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
     for full in ["too many clients", "connection slots are reserved"] {
         assert!(!primary.whole_log().contains(full), "{full}");
     }
-    retried.all_stand_once(&site);
+    all_stand_once(&site, std::slice::from_ref(&retried));
     site.postgres.stop_immediate();
     standby.promote();
-    retried.all_are_placed(&standby);
+    assert_eq!(standby.psql(PLACED), all_placed(std::slice::from_ref(&retried)));
 }
 
 /// How many of the server's sessions are so, but for the one that asks.

@@ -19,6 +19,7 @@ pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
 pub mod mariadb;
+pub mod patroni;
 pub mod pgbouncer;
 pub mod postfix;
 pub mod postgres;
