@@ -8,7 +8,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
+use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once, settle_kept};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::patroni::Cluster;
@@ -27,8 +27,8 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
     let mut cluster = Cluster::start();
     let site = Site::of(Postgres::start(), Dovecot::start_high_performance(), TempRoot::new());
     let ledger = format!("[ledger]\nurl = \"{}\"\n", cluster.url());
-    let migrate = site.config("of-the-cluster", &format!("{ledger}{TERMS}"));
-    let migrated = run(&migrate, &["migrate"]);
+    let config = site.config("of-the-cluster", &format!("{ledger}{TERMS}"));
+    let migrated = run(&config, &["migrate"]);
     assert!(migrated.status.success(), "{migrated:?}");
     let leader = cluster.leader();
     let proof = site.postgres.psql("SELECT server FROM onedrop_proof");
@@ -46,7 +46,7 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
         let (began, before) = (Instant::now(), cluster.leader());
         let retried = Retried::new(&fault.replace(' ', "-"), messages(), LIMIT);
         let cluster = &mut cluster;
-        retried.run(&migrate, AT_ONCE, || {
+        retried.run(&config, AT_ONCE, || {
             retried.wait_for(0.2);
             match fault {
                 "switchover" => cluster.switch_over(),
@@ -65,6 +65,8 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
         cluster.wait_until_whole();
         assert_ne!(cluster.leader(), before, "{fault}: another one leads");
         rounds.push(retried);
+        let kept = settle_kept(&config, |sql| cluster.psql(cluster.leader(), "onedrop", sql));
+        writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
         all_stand_once(&site, &rounds);
         assert_eq!(cluster.psql(cluster.leader(), "onedrop", PLACED), all_placed(&rounds));
     }

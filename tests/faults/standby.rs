@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
+use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once, settle_kept};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
@@ -61,6 +61,8 @@ fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
     for full in ["too many clients", "connection slots are reserved"] {
         assert!(!primary.whole_log().contains(full), "{full}");
     }
+    let kept = settle_kept(&config, |sql| site.postgres.psql(sql));
+    writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
     all_stand_once(&site, std::slice::from_ref(&retried));
     site.postgres.stop_immediate();
     standby.promote();
