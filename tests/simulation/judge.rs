@@ -24,7 +24,8 @@ pub fn judge(world: &World) -> Doubles {
     let unsettled = world.destinations().iter().map(|one| doubles(world, one)).sum();
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
-        if world.plan.kind.is_inside() {
+        // What the mail program has saved beside ours is settled below.
+        if world.plan.kind.is_inside() && !(world.plan.saves.is_some() && destination.shared) {
             has_one(world, &destination);
         }
     }
@@ -32,6 +33,12 @@ pub fn judge(world: &World) -> Doubles {
     // The second look comes after the last lease. What an owner took is looked for a week.
     for wait in [LEASE * 4, LEASE * 4, OUT_OF_SIGHT] {
         world.scheduler.pause(wait);
+        if !world.plan.sent_after.is_zero() {
+            let settled = world.settle(None, &world.ledger, &world.store);
+            if !settled.as_ref().is_ok_and(|tally| tally.failed == 0) {
+                world.wrong(format!("settle: {settled:?}"));
+            }
+        }
         let tally = world.verify(None, true, &world.ledger, &world.store);
         world.tell(|| format!("verify in the end: {tally:?}"));
         match tally {
@@ -71,7 +78,11 @@ fn bytes_are_right(world: &World, destination: &Destination) {
                 let recipient = recipient.parse().expect("a recipient's number");
                 is_own_copy(&stored.bytes, recipient) && !stored.seen | stored.renamed
             }
-            None => stored.bytes == MAIL.together.shared_copy() && stored.seen,
+            None => {
+                let is_ours = stored.bytes == MAIL.together.shared_copy();
+                let is_saved = world.plan.saves.is_some() && stored.bytes == MAIL.saved;
+                (is_ours || is_saved) && stored.seen
+            }
         };
         if !is_right {
             let text = String::from_utf8_lossy(&stored.bytes).into_owned();

@@ -33,16 +33,20 @@ use world::World;
 const RUNS: u64 = 20_000;
 
 /// What has to happen in them, so that what holds does not hold for want of trying.
-const HAPPENS: [&str; 11] = [
+const HAPPENS: [&str; 15] = [
     "a crash",
     "an append outlives its sender",
     "an outage",
     "begin",
     "claim",
+    "copies_to_settle",
     "found by a look",
     "keep",
+    "keep_until_due",
     "kept_bytes",
+    "leave_to_sender",
     "release",
+    "save",
     "settle",
     "take_turn",
 ];

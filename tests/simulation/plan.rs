@@ -114,6 +114,12 @@ pub struct Plan {
     /// The author has a mailbox Sent, to which all deliveries add one copy.
     pub has_sent: bool,
     pub queued: Vec<Queued>,
+    /// `sent.after`: what is longer than zero leaves the author's copy to `onedrop settle`.
+    pub sent_after: Duration,
+    /// When the author's mail program saves its own copy.
+    pub saves: Option<Duration>,
+    /// When `onedrop settle` runs.
+    pub settles: Vec<Duration>,
     /// A delivery before these left all copies in doubt.
     pub begins_in_doubt: bool,
     /// The store begins before the record.
@@ -215,6 +221,9 @@ impl Plan {
             }
         }
         let calls_again = chance.percent(50);
+        let has_sent = kind != Kind::Frozen && chance.percent(60);
+        let is_due = has_sent && chance.percent(40);
+        let settles = if is_due { chance.pick(4) } else { 0 };
         Plan {
             kind,
             is_listed: false,
@@ -222,8 +231,11 @@ impl Plan {
             maildir,
             hosts: if kind == Kind::OneHost { 1 } else { 2 + chance.pick(3) as u64 },
             recipients,
-            has_sent: kind != Kind::Frozen && chance.percent(60),
+            has_sent,
             queued,
+            sent_after: Duration::from_secs(if is_due { 1 + chance.between(0, 600) } else { 0 }),
+            saves: (is_due && chance.percent(60)).then(|| secs(chance, 1500)),
+            settles: (0..settles).map(|_| secs(chance, 1500)).collect(),
             begins_in_doubt: kind == Kind::Frozen && chance.percent(50),
             begins_early: chance.percent(50),
             has_door: without.is_none() && !calls_again,
@@ -253,6 +265,9 @@ impl Plan {
             recipients: 1,
             has_sent: false,
             queued: vec![queued.clone(), queued],
+            sent_after: Duration::ZERO,
+            saves: None,
+            settles: Vec::new(),
             begins_in_doubt,
             begins_early: maildir,
             has_door: false,

@@ -56,6 +56,7 @@ pub fn deliver(
     service.ledger = ledger;
     service.store = Arc::new(store);
     service.policy.wait = plan.wait;
+    service.policy.sent_after = plan.sent_after;
     service.policy.begins_early = plan.begins_early;
     let account = |address: &String| service.account_of(address, deadline.end());
     let accounts: Result<Vec<_>, _> = envelope.recipients.iter().map(account).collect();

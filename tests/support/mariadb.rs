@@ -42,6 +42,15 @@ impl Mariadb {
 
     /// `settings`: further options of mariadbd.
     pub fn start_with(settings: &[&str]) -> Self {
+        Self::set_up(settings, |_| ())
+    }
+
+    /// A server whose command is changed before it is run.
+    pub fn start_by(change: impl FnOnce(&mut Command)) -> Self {
+        Self::set_up(&[], change)
+    }
+
+    fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let root = TempRoot::new();
         root.dir_for("s", USER, 0o755);
         let port = free_port();
@@ -50,11 +59,16 @@ impl Mariadb {
             .arg(Template::path())
             .arg(root.join("data")));
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-        let server = Self::launch(&root, port, &settings);
+        let server = Self::launch(&root, port, &settings, change);
         Self { server, root, port, settings }
     }
 
-    fn launch(root: &TempRoot, port: u16, settings: &Vec<String>) -> Server {
+    fn launch(
+        root: &TempRoot,
+        port: u16,
+        settings: &Vec<String>,
+        change: impl FnOnce(&mut Command),
+    ) -> Server {
         let log_path = root.join("mariadb.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
         let mut command = guarded("/usr/sbin/mariadbd", Some(USER), Signal::SIGKILL);
@@ -62,6 +76,7 @@ impl Mariadb {
         command.arg(format!("--port={port}")).args(["--bind-address=127.0.0.1"]).args(settings);
         command.current_dir("/").stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
+        change(&mut command);
         // SIGKILL: what a crash leaves is what the next start recovers from.
         let mut server = Server::start("mariadbd", command, Signal::SIGKILL, &log_path);
         let socket = root.join("s/s");
@@ -135,7 +150,7 @@ impl Mariadb {
     /// Starts it again on the same port and socket, after a crash if it still runs.
     pub fn restart(&mut self) {
         self.stop_immediate();
-        self.server = Self::launch(&self.root, self.port, &self.settings);
+        self.server = Self::launch(&self.root, self.port, &self.settings, |_| ());
     }
 
     /// Freezes the server and all its sessions: connections stay open and nothing answers.
