@@ -5,6 +5,7 @@ mod domains;
 mod end_to_end;
 mod identity;
 mod mariadb;
+mod retention;
 mod sent;
 mod settle;
 #[path = "../support/mod.rs"]

@@ -9,6 +9,7 @@ mod crashes;
 mod endings;
 mod failures;
 mod late;
+mod memory;
 mod others;
 mod phases;
 mod script;

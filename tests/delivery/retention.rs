@@ -1,0 +1,146 @@
+//! `purge`, `forget` and `replay` by the real binary, and the three disasters of docs/backup.md, in
+//! the order in which that page says what to do.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use crate::support::letters::from_ann;
+use crate::support::site::{Files, Site, delivered, run};
+
+const TO: [&str; 2] = ["-d", "scuba@mail.axial.net"];
+
+fn site(more: &str) -> (Site<Files>, PathBuf) {
+    let site = Site::embedded();
+    let config =
+        site.config("etc", &format!("[directory]\ndomains = [\"mail.axial.net\"]\n{more}"));
+    (site, config)
+}
+
+fn out(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Takes the ledger's files away, or puts others in their place.
+fn ledger_files(site: &Site<Files>) -> Vec<PathBuf> {
+    ["ledger.db", "ledger.db-wal", "ledger.db-shm"]
+        .iter()
+        .map(|name| site.root.join(name))
+        .collect()
+}
+
+#[test]
+fn a_ledger_that_was_lost_costs_no_second_copy() {
+    let (site, config) = site("");
+    let mail = from_ann("lost");
+    delivered(&config, &TO, mail.as_bytes());
+    let before = site.inbox("scuba");
+    for file in ledger_files(&site) {
+        let _ = fs::remove_file(file);
+    }
+    let said = delivered(&config, &TO, mail.as_bytes());
+    assert!(said.starts_with("found "), "{said}");
+    assert_eq!(site.inbox("scuba"), before, "byte for byte");
+}
+
+#[test]
+fn a_ledger_that_is_older_than_the_mailboxes_costs_no_second_copy() {
+    let (site, config) = site("");
+    delivered(&config, &TO, from_ann("first").as_bytes());
+    let backup = site.root.join("backup.db");
+    site.sqlite().execute("VACUUM INTO ?1", [backup.to_str()]).expect("a backup");
+    delivered(&config, &TO, from_ann("second").as_bytes());
+    let before = site.inbox("scuba");
+    for file in ledger_files(&site) {
+        let _ = fs::remove_file(file);
+    }
+    fs::copy(&backup, site.root.join("ledger.db")).expect("restored");
+    site.sqlite()
+        .execute("UPDATE onedrop_ledger SET remembers_since = unixepoch()", [])
+        .expect("step 4 of the page");
+    let said = delivered(&config, &TO, from_ann("second").as_bytes());
+    assert!(said.starts_with("found "), "{said}");
+    let said = delivered(&config, &TO, from_ann("first").as_bytes());
+    assert!(said.starts_with("already there "), "{said}");
+    assert_eq!(site.inbox("scuba"), before);
+}
+
+#[test]
+fn mailboxes_that_are_older_than_the_ledger_get_back_what_it_kept() {
+    let (site, config) = site("[ledger]\nkeep_raw = true\n");
+    delivered(&config, &TO, from_ann("kept").as_bytes());
+    delivered(&config, &TO, from_ann("missing").as_bytes());
+    let before = site.inbox("scuba");
+    let folder = site.root.join("mail/scuba/Maildir/new");
+    let is_missing = |path: &PathBuf| {
+        fs::read_to_string(path).is_ok_and(|text| text.contains("this is missing"))
+    };
+    let files = fs::read_dir(&folder).expect("a Maildir");
+    let lost: Vec<PathBuf> =
+        files.map(|file| file.expect("a file").path()).filter(is_missing).collect();
+    lost.iter().for_each(|file| fs::remove_file(file).expect("lost"));
+    assert_eq!((lost.len(), site.inbox("scuba").len()), (1, 1));
+    let said = delivered(&config, &TO, from_ann("missing").as_bytes());
+    assert!(said.starts_with("already there "), "{said}");
+
+    let dry = run(&config, &["forget", "--since", "1h", "--dry-run"]);
+    assert!(out(&dry).contains("2 copies would be forgotten"), "{}", out(&dry));
+    let forgotten = run(&config, &["forget", "--since", "1h"]);
+    assert_eq!(forgotten.status.code(), Some(0), "{}", out(&forgotten));
+    assert!(out(&forgotten).contains("2 copies forgotten"), "{}", out(&forgotten));
+    let dry = run(&config, &["replay", "--from-ledger", "--dry-run"]);
+    assert!(out(&dry).contains("2 copies would be delivered"), "{}", out(&dry));
+    assert_eq!(site.inbox("scuba").len(), 1, "nothing is written");
+    for _ in 0..2 {
+        let replayed = run(&config, &["replay", "--from-ledger"]);
+        assert_eq!(replayed.status.code(), Some(0), "{}", out(&replayed));
+        let mut is = site.inbox("scuba");
+        let mut was = before.clone();
+        is.sort();
+        was.sort();
+        assert_eq!(is, was, "byte for byte, and nothing twice");
+    }
+}
+
+#[test]
+fn a_purge_forgets_what_is_old_and_the_mailbox_remembers_it() {
+    let (site, config) = site("");
+    delivered(&config, &TO, from_ann("old").as_bytes());
+    site.sqlite()
+        .execute("UPDATE onedrop_message SET recorded_at = recorded_at - 40 * 86400", [])
+        .expect("40 days ago");
+    delivered(&config, &TO, from_ann("new").as_bytes());
+    let before = site.inbox("scuba");
+    let dry = run(&config, &["purge", "--dry-run"]);
+    assert!(out(&dry).contains("1 message would be forgotten"), "{}", out(&dry));
+    let early = run(&config, &["purge", "--older-than", "1h"]);
+    assert_eq!(early.status.code(), Some(75), "{}", out(&early));
+    let purged = run(&config, &["purge", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&purged.stdout).expect("JSON");
+    assert_eq!(json["messages"], 1, "{json}");
+    assert_eq!(json["passed_by"], 0, "{json}");
+    assert_eq!(site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_message"), ["1"]);
+    let said = delivered(&config, &TO, from_ann("old").as_bytes());
+    assert!(said.starts_with("found "), "{said}");
+    assert_eq!(site.inbox("scuba"), before);
+}
+
+#[test]
+fn an_account_that_is_forgotten_is_on_record_nowhere() {
+    let (site, config) = site("");
+    delivered(&config, &TO, from_ann("private").as_bytes());
+    let none = run(&config, &["forget", "--account", "nobody"]);
+    assert_eq!(none.status.code(), Some(1), "{}", out(&none));
+    let both = run(&config, &["forget", "--account", "scuba", "--since", "1h"]);
+    assert_eq!(both.status.code(), Some(75), "{}", out(&both));
+    let forgotten = run(&config, &["forget", "--account", "scuba", "--json"]);
+    assert_eq!(forgotten.status.code(), Some(0), "{}", out(&forgotten));
+    site.sqlite().execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM").expect("written");
+    let file = fs::read(site.root.join("ledger.db")).expect("the ledger");
+    let holds = |text: &str| file.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(!holds("scuba") && !holds("private") && !holds("ann@"), "{:?}", ["scuba", "private"]);
+    let said = delivered(&config, &TO, from_ann("private").as_bytes());
+    assert!(said.starts_with("found "), "{said}");
+    assert_eq!(site.inbox("scuba").len(), 1);
+}

@@ -1,0 +1,162 @@
+//! What the ledger does not remember, the mailbox does: mail that is older than the ledger's memory
+//! or was forgotten, at every step at which a delivery of it may fail.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onedrop::deliver::How;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{Batch, ForgetWhat, PurgeWhat, Retention};
+use onedrop::message::Message;
+
+use crate::ports::{inbox, message, sent, soon};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::World;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Written a year before the ledgers in memory begin.
+fn old_mail() -> Message {
+    message(
+        "From: lisa@gmail.com\r\nDate: Mon, 14 Nov 2022 22:13:20 +0000\r\n\
+         Message-ID: <last-year@example.org>\r\nSubject: last year\r\n\r\nHello\r\n",
+    )
+}
+
+/// 2020-09-13.
+fn before_it() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_600_000_000)
+}
+
+/// Last year's copies stand in the mailboxes, and the ledger was born long after.
+fn with_a_new_ledger(world: &World) -> World {
+    world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+    let ledger = MemoryLedger::default();
+    ledger.advance(400 * DAY);
+    let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000) + 400 * DAY;
+    ledger.remembers_since(now);
+    World { ledger, store: world.store.clone() }
+}
+
+/// One copy in each mailbox, as it was written.
+fn assert_as_it_was(world: &World, context: &str) {
+    let bytes = |mailbox: &str, account: &str| -> Vec<Vec<u8>> {
+        world.store.copies(account, mailbox).into_iter().map(|copy| copy.bytes).collect()
+    };
+    let mail = old_mail();
+    assert_eq!(bytes("INBOX", "doug"), [mail.own_copy()], "{context}");
+    assert_eq!(bytes("Sent", "lisa"), [mail.shared_copy()], "{context}");
+}
+
+#[test]
+fn an_archive_of_last_year_sent_in_again_leaves_the_copies_that_stand() {
+    for world in World::both() {
+        let world = with_a_new_ledger(&world);
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found, How::Found]);
+        assert!(again.appended.is_empty());
+        assert_as_it_was(&world, "the first time");
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::AlreadyThere, How::AlreadyThere]);
+        assert_as_it_was(&world, "the second time");
+    }
+}
+
+#[test]
+fn an_archive_of_last_year_leaves_the_copies_that_stand_whatever_fails_in_between() {
+    let sites: [fn() -> World; 2] = [World::like_imap, World::like_maildir];
+    for site in sites {
+        for at in 0..6 {
+            for fault in LedgerFault::ALL {
+                let world = with_a_new_ledger(&site());
+                let delivery = world.delivery().failing_ledger(at, fault);
+                delivery.run(&old_mail(), &[inbox(), sent()]);
+                let context = format!("{fault:?} at call {at} of the ledger");
+                assert_as_it_was(&world, &context);
+                world.expire_leases();
+                world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+                assert_as_it_was(&world, &format!("after {context}"));
+            }
+        }
+        for at in 0..2 {
+            for fault in StoreFault::ALL {
+                let world = with_a_new_ledger(&site());
+                let delivery = world.delivery().failing_store(at, fault);
+                delivery.run(&old_mail(), &[inbox(), sent()]);
+                world.expire_leases();
+                world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+                assert_as_it_was(&world, &format!("{fault:?} at call {at} of the store"));
+            }
+        }
+    }
+}
+
+#[test]
+fn mail_that_is_old_and_stands_nowhere_is_written_once() {
+    for world in World::both() {
+        world.ledger.remembers_since(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let first = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!((first.hows(), first.store_calls), (vec![How::Stored], vec!["look", "append"]));
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::AlreadyThere]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn a_delivery_whose_record_was_purged_says_so_and_loses_nothing() {
+    for world in World::both() {
+        world.ledger.remembers_since(before_it());
+        let ledger = world.ledger.clone();
+        let purge = move || {
+            ledger.advance(40 * DAY);
+            let how = Batch { limit: 100, dry_run: false };
+            let purged = ledger.purge(PurgeWhat::Messages, 35 * DAY, None, how, soon());
+            assert_eq!(purged.expect("purged").gone, 1);
+        };
+        let late = world.delivery().after("append", purge).run(&old_mail(), &[inbox()]);
+        let late = late.expect_temp_fail();
+        let text = late.outcome.text();
+        assert!(text.contains("purged or forgotten before it ended"), "{text}");
+        assert_eq!(world.count(&inbox()), 1);
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
+    for world in World::both() {
+        let ledger = world.ledger.clone();
+        let forget = move || {
+            ledger.advance(Duration::from_secs(2 * 3600));
+            let how = Batch { limit: 100, dry_run: false };
+            let what = ForgetWhat::Message("last-year@example.org");
+            let forgotten = ledger.forget(what, 0, how, soon()).expect("forgotten");
+            assert!(forgotten.copies.iter().all(|copy| !copy.passed_by));
+        };
+        let late = world.delivery().after("append", forget).run(&old_mail(), &[inbox()]);
+        late.expect_temp_fail();
+        assert!(world.copies(&old_mail()).iter().all(|copy| copy.state != "placed"));
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn mailboxes_that_were_restored_get_what_is_missing_and_nothing_twice() {
+    for world in World::both() {
+        world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        // The backup had the Sent copy, and not the recipient's.
+        world.store.meddle("doug", "INBOX", Vec::clear);
+        let lost = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(lost.hows(), [How::AlreadyThere, How::AlreadyThere]);
+        let how = Batch { limit: 100, dry_run: false };
+        let since = ForgetWhat::Since(UNIX_EPOCH);
+        assert_eq!(world.ledger.forget(since, 0, how, soon()).expect("forgotten").copies.len(), 2);
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Stored, How::Found]);
+        assert_as_it_was(&world, "restored");
+    }
+}
