@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::config::Listen;
 
@@ -194,7 +194,7 @@ pub struct PurgeArgs {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "which", required = true, multiple = false)]
+#[command(group(ArgGroup::new("which").required(true)))]
 pub struct ForgetArgs {
     /// The copies of this message: looked for, and written where they are not found, when it
     /// comes again

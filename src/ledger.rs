@@ -40,8 +40,8 @@ pub use port::{
     Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
 };
 pub use retention::{
-    Batch, ForgetBatch, ForgetWhat, ForgottenCopy, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
-    Remembered, Retention,
+    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, PurgeBatch, PurgeCursor, PurgeWhat,
+    RawMessage, Remembered, Retention,
 };
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
 pub use settling::{Due, Settling};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::ledger::{
-    Batch, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeWhat, Retention,
+    BatchTerms, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeWhat, Retention,
     SCHEMA_VERSION, Schema,
 };
 
@@ -66,7 +66,7 @@ pub fn purge(
             PurgeWhat::Attempts => ages.facts.min(ages.messages),
         };
         let is_large = matches!(what, PurgeWhat::Raw | PurgeWhat::Kept);
-        let how = Batch { limit: if is_large { LARGE_ROWS } else { ROWS }, dry_run };
+        let how = BatchTerms { limit: if is_large { LARGE_ROWS } else { ROWS }, dry_run };
         let mut after = None;
         loop {
             let PurgeBatch { gone, passed_by, next } =
@@ -105,7 +105,7 @@ pub fn forget(
     tell: &mut dyn FnMut(&ForgottenCopy),
 ) -> Result<(), LedgerError> {
     has_our_schema(ledger, clock)?;
-    let how = Batch { limit: ROWS, dry_run };
+    let how = BatchTerms { limit: ROWS, dry_run };
     let mut after = 0;
     loop {
         let batch = paced(clock, |until| ledger.forget(what, after, how, until))?;

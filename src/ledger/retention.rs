@@ -56,7 +56,7 @@ pub struct PurgeCursor {
 
 /// How much one call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchTerms {
     /// At most so many rows.
     pub limit: u32,
     /// Only counted, or told.
@@ -135,7 +135,7 @@ pub trait Retention: Send + Sync {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<PurgeBatch, LedgerError>;
 
@@ -144,15 +144,16 @@ pub trait Retention: Send + Sync {
 
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError>;
 
-    /// Forgets copies, from behind the row `after`, in one durable transaction. By Message-ID and by
-    /// time: they are free, in doubt and [look back](super::Claim::looks_back), under another random
-    /// value, so that no claim of before counts. By account: their rows go, with the facts, attempts and bytes of their
-    /// messages; of these the hashes and the time stay, and what comes of them again looks back.
+    /// Forgets copies, from behind the row `after`, in one durable transaction. By Message-ID and
+    /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another
+    /// random value, so that no claim of before counts. By account: their rows go, with the facts,
+    /// attempts and bytes of their messages; of these the hashes and the time stay, and what comes
+    /// of them again looks back.
     fn forget(
         &self,
         what: ForgetWhat<'_>,
         after: i64,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError>;
 

@@ -80,7 +80,7 @@ fn the_shipped_file_states_the_defaults() {
 #[test]
 fn the_shipped_file_has_these_jobs() {
     let loaded = load_text(SHIPPED, &[]).expect("the shipped file");
-    let [settle, verify] = &loaded.config.jobs.jobs[..] else {
+    let [purge, settle, verify] = &loaded.config.jobs.jobs[..] else {
         panic!("{:?}", loaded.config.jobs.jobs);
     };
     assert_eq!(verify.name, "verify");
@@ -88,13 +88,19 @@ fn the_shipped_file_has_these_jobs() {
     assert_eq!(verify.command, ["onedrop", "verify", "--since", "48h", "--repair"]);
     assert_eq!(verify.timeout, Some(Duration::from_secs(2 * 3600)));
     assert_eq!(verify.retry, Duration::ZERO, "something that is left stays all day");
+    assert_eq!(purge.name, "purge");
+    assert_eq!(purge.schedule.to_string(), "47 2 * * * UTC");
+    assert_eq!(purge.command, ["onedrop", "purge"]);
+    assert_eq!(purge.timeout, Some(Duration::from_secs(4 * 3600)));
     assert_eq!(settle.name, "settle");
     assert_eq!(settle.schedule.to_string(), "every 10m");
     assert_eq!(settle.command, ["onedrop", "settle"]);
     assert_eq!(settle.timeout, Some(Duration::from_secs(3600)));
-    let plain = "[jobs.settle]\nevery = \"10m\"\ntimeout = \"1h\"\ncommand = [\"onedrop\", \
-                 \"settle\"]\n[jobs.verify]\nschedule = \"17 3 * * *\"\ntimeout = \"2h\"\n\
-                 retry = \"0\"\n\
+    let plain = "[jobs.purge]\nschedule = \"47 2 * * *\"\ntimeout = \"4h\"\n\
+                 command = [\"onedrop\", \"purge\"]\n\
+                 [jobs.settle]\nevery = \"10m\"\ntimeout = \"1h\"\n\
+                 command = [\"onedrop\", \"settle\"]\n\
+                 [jobs.verify]\nschedule = \"17 3 * * *\"\ntimeout = \"2h\"\nretry = \"0\"\n\
                  command = [\"onedrop\", \"verify\", \"--since\", \"48h\", \"--repair\"]";
     let plain = load_text(plain, &[]).expect("a job").config.jobs.jobs;
     assert_eq!(plain, loaded.config.jobs.jobs, "the other keys have their defaults");
@@ -139,9 +145,10 @@ fn the_shipped_file_shows_every_key_in_its_section() {
     let of_jobs = job_keys().map(|(key, _)| key).filter(|key| *key != "every");
     let of_jobs = of_jobs.map(|key| format!("jobs.verify.{key}"));
     let all: Vec<String> = known_keys().map(str::to_owned).chain(of_jobs).collect();
-    // The second job shows only what it sets.
+    // The other jobs show only what they set.
+    let purge = ["schedule", "command", "timeout"].map(|key| format!("jobs.purge.{key}"));
     let settle = ["every", "command", "timeout"].map(|key| format!("jobs.settle.{key}"));
-    assert_eq!(shown, [all, settle.to_vec()].concat());
+    assert_eq!(shown, [all, purge.to_vec(), settle.to_vec()].concat());
     assert!(SHIPPED.contains("#   every = \""), "an example; beside schedule it is an error");
 }
 

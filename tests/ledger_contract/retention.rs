@@ -1,7 +1,7 @@
 //! What a ledger forgets, when, and what it says of what it does not remember.
 
 use onedrop::ledger::{
-    Batch, ForgetBatch, ForgetWhat, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
+    BatchTerms, ForgetBatch, ForgetWhat, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
 };
 
 use super::*;
@@ -16,14 +16,14 @@ impl Host {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: Batch,
+        how: BatchTerms,
     ) -> PurgeBatch {
         self.0.purge(what, older_than, after, how, soon()).expect("purge")
     }
 
     /// As many batches of two as it takes: how many are gone, and how many were passed by.
     fn purge(&self, what: PurgeWhat, older_than: Duration) -> (u64, u64) {
-        let how = Batch { limit: 2, dry_run: false };
+        let how = BatchTerms { limit: 2, dry_run: false };
         let (mut gone, mut passed_by, mut after) = (0, 0, None);
         loop {
             let batch = self.batch(what, older_than, after, how);
@@ -38,7 +38,7 @@ impl Host {
     }
 
     fn forget(&self, what: ForgetWhat<'_>, dry_run: bool) -> Vec<(Destination, bool)> {
-        let how = Batch { limit: 2, dry_run };
+        let how = BatchTerms { limit: 2, dry_run };
         let (mut copies, mut after) = (Vec::new(), 0);
         loop {
             let batch: ForgetBatch = self.0.forget(what, after, how, soon()).expect("forget");
@@ -152,7 +152,7 @@ pub fn a_purge_takes_messages_whole_and_moves_the_memory_on(rig: &dyn Rig) {
     let first_seen = recorded_at("one");
 
     let counted =
-        host.batch(PurgeWhat::Messages, DAYS_35, None, Batch { limit: 100, dry_run: true });
+        host.batch(PurgeWhat::Messages, DAYS_35, None, BatchTerms { limit: 100, dry_run: true });
     assert_eq!(counted, PurgeBatch { gone: 6, passed_by: 0, next: None }, "and `what time is it`");
     assert_eq!(host.trace("one@example.org").len(), 1, "nothing is gone");
     assert_eq!(host.purge(PurgeWhat::Messages, 37 * DAY), (0, 0), "not old enough");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deliver::How;
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::{Batch, ForgetWhat, PurgeWhat, Retention};
+use onedrop::ledger::{BatchTerms, ForgetWhat, PurgeWhat, Retention};
 use onedrop::message::Message;
 
 use crate::ports::{inbox, message, sent, soon};
@@ -109,7 +109,7 @@ fn a_delivery_whose_record_was_purged_says_so_and_loses_nothing() {
         let ledger = world.ledger.clone();
         let purge = move || {
             ledger.advance(40 * DAY);
-            let how = Batch { limit: 100, dry_run: false };
+            let how = BatchTerms { limit: 100, dry_run: false };
             let purged = ledger.purge(PurgeWhat::Messages, 35 * DAY, None, how, soon());
             assert_eq!(purged.expect("purged").gone, 1);
         };
@@ -130,7 +130,7 @@ fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
         let ledger = world.ledger.clone();
         let forget = move || {
             ledger.advance(Duration::from_secs(2 * 3600));
-            let how = Batch { limit: 100, dry_run: false };
+            let how = BatchTerms { limit: 100, dry_run: false };
             let what = ForgetWhat::Message("last-year@example.org");
             let forgotten = ledger.forget(what, 0, how, soon()).expect("forgotten");
             assert!(forgotten.copies.iter().all(|copy| !copy.passed_by));
@@ -152,7 +152,7 @@ fn mailboxes_that_were_restored_get_what_is_missing_and_nothing_twice() {
         world.store.meddle("doug", "INBOX", Vec::clear);
         let lost = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
         assert_eq!(lost.hows(), [How::AlreadyThere, How::AlreadyThere]);
-        let how = Batch { limit: 100, dry_run: false };
+        let how = BatchTerms { limit: 100, dry_run: false };
         let since = ForgetWhat::Since(UNIX_EPOCH);
         assert_eq!(world.ledger.forget(since, 0, how, soon()).expect("forgotten").copies.len(), 2);
         let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();

@@ -266,6 +266,14 @@ impl Site<Files> {
         Site { places: Files, root: TempRoot::new() }
     }
 
+    /// As [`Postgres::remember_for_ever`]: makes the ledger, which no delivery then looks behind.
+    pub fn remember_for_ever(&self) {
+        let migrated = run(&self.config("migrate", ""), &["migrate"]);
+        assert!(migrated.status.success(), "migrate: {migrated:?}");
+        let sql = "UPDATE onedrop_ledger SET remembers_since = -1e15";
+        self.sqlite().execute(sql, []).expect("the ledger's row");
+    }
+
     /// What comes belongs to this user, and [`Site::server`] runs as this user.
     pub fn give_to(&self, user: u32) {
         chown(&self.root, user);

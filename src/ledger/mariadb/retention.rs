@@ -11,7 +11,7 @@ use super::statement::{Batch, Value, list, values};
 use crate::ledger::retention::LATE;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Batch as HowMany, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
+    BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
     RawMessage, Remembered, Retention, wanted_hashes,
 };
 
@@ -21,7 +21,8 @@ const BEFORE: &str = "TIMESTAMPADD(SECOND, -?1, UTC_TIMESTAMP(6))";
 /// An hour ago.
 const LATELY: &str = "TIMESTAMPADD(SECOND, -?2, UTC_TIMESTAMP(6))";
 
-/// What is old enough, from behind a row: its time and its number. ?2, ?3: from behind; ?4: at most.
+/// What is old enough, from behind a row: its time and its number. ?2, ?3: from behind; ?4: at
+/// most.
 fn old(what: PurgeWhat) -> String {
     let behind = "(m.recorded_at > TIMESTAMPADD(SECOND, ?2, '1970-01-01')
                    OR m.recorded_at = TIMESTAMPADD(SECOND, ?2, '1970-01-01') AND m.id > ?3)";
@@ -109,7 +110,7 @@ impl Retention for MariadbLedger {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: HowMany,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<PurgeBatch, LedgerError> {
         self.call(until, |connection| purge(connection, what, older_than, after, how))
@@ -131,7 +132,7 @@ impl Retention for MariadbLedger {
         &self,
         what: ForgetWhat<'_>,
         after: i64,
-        how: HowMany,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError> {
         self.call(until, |connection| forget(connection, what, after, how))
@@ -153,7 +154,7 @@ fn purge(
     what: PurgeWhat,
     older_than: Duration,
     after: Option<PurgeCursor>,
-    HowMany { limit, dry_run }: HowMany,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<PurgeBatch, LedgerError> {
     let secs = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX / 1000);
     let late = i64::try_from(LATE.as_secs()).unwrap_or(i64::MAX / 1000);
@@ -230,7 +231,7 @@ fn forget(
     connection: &mut MariadbSession,
     what: ForgetWhat<'_>,
     after: i64,
-    HowMany { limit, dry_run }: HowMany,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<ForgetBatch, LedgerError> {
     let wanted = match what {
         ForgetWhat::Message(name) => {

@@ -6,8 +6,8 @@ use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
 use crate::ledger::retention::LATE;
 use crate::ledger::{
-    Batch, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
-    RandomValue, RawMessage, Remembered, Retention, rows, wanted_hashes,
+    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeCursor,
+    PurgeWhat, RandomValue, RawMessage, Remembered, Retention, rows, wanted_hashes,
 };
 use crate::message::Facts;
 
@@ -17,7 +17,7 @@ impl Retention for MemoryLedger {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: Batch,
+        how: BatchTerms,
         _until: Instant,
     ) -> Result<PurgeBatch, LedgerError> {
         self.call("purge", || Ok(self.rows().purge(what, older_than, after, how)))
@@ -46,7 +46,7 @@ impl Retention for MemoryLedger {
         &self,
         what: ForgetWhat<'_>,
         after: i64,
-        how: Batch,
+        how: BatchTerms,
         _until: Instant,
     ) -> Result<ForgetBatch, LedgerError> {
         self.call("forget", || Ok(self.rows().forget(what, after, how)))
@@ -84,7 +84,7 @@ impl Rows {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        Batch { limit, dry_run }: Batch,
+        BatchTerms { limit, dry_run }: BatchTerms,
     ) -> PurgeBatch {
         let (clock, now) = (self.time.wall_clock(), self.time.now());
         let before = clock.checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -191,7 +191,7 @@ impl Rows {
         &mut self,
         what: ForgetWhat<'_>,
         after: i64,
-        Batch { limit, dry_run }: Batch,
+        BatchTerms { limit, dry_run }: BatchTerms,
     ) -> ForgetBatch {
         let hashes = match what {
             ForgetWhat::Message(name) => wanted_hashes(name),

@@ -12,8 +12,8 @@ use super::connection::{Connection, Statement};
 use crate::ledger::retention::LATE;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Batch, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
-    Remembered, Retention, wanted_hashes,
+    BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
+    RawMessage, Remembered, Retention, wanted_hashes,
 };
 
 /// What is old enough, from behind a row: its time and its number. $1: how old, in seconds; $2, $3:
@@ -131,7 +131,7 @@ impl Retention for PostgresLedger {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<PurgeBatch, LedgerError> {
         self.call(until, |connection| purge(connection, what, older_than, after, how))
@@ -153,7 +153,7 @@ impl Retention for PostgresLedger {
         &self,
         what: ForgetWhat<'_>,
         after: i64,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError> {
         self.call(until, |connection| forget(connection, what, after, how))
@@ -185,7 +185,7 @@ fn purge(
     what: PurgeWhat,
     older_than: Duration,
     after: Option<PurgeCursor>,
-    Batch { limit, dry_run }: Batch,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<PurgeBatch, LedgerError> {
     let (secs, late) = (older_than.as_secs_f64(), LATE.as_secs_f64());
     let after = after.unwrap_or(PurgeCursor { secs: -1, row: 0 });
@@ -263,7 +263,7 @@ fn forget(
     connection: &mut Connection,
     what: ForgetWhat<'_>,
     after: i64,
-    Batch { limit, dry_run }: Batch,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<ForgetBatch, LedgerError> {
     let (wanted, lock) = match what {
         ForgetWhat::Message(_) => ("m.id_hash = ANY ($4::bytea[])", " FOR UPDATE OF c"),

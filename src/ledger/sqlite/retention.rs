@@ -10,8 +10,8 @@ use super::{BootTime, SqliteLedger, read};
 use crate::ledger::retention::LATE;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
-    Batch, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat, RawMessage,
-    Remembered, Retention, rows, wanted_hashes,
+    BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
+    RawMessage, Remembered, Retention, rows, wanted_hashes,
 };
 
 /// What is old enough: its time, its number, and whether it is to be passed by. ?1: before when;
@@ -100,7 +100,7 @@ impl Retention for SqliteLedger {
         what: PurgeWhat,
         older_than: Duration,
         after: Option<PurgeCursor>,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<PurgeBatch, LedgerError> {
         self.call(until, |session| {
@@ -133,7 +133,7 @@ impl Retention for SqliteLedger {
         &self,
         what: ForgetWhat<'_>,
         after: i64,
-        how: Batch,
+        how: BatchTerms,
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError> {
         self.call(until, |session| {
@@ -173,7 +173,7 @@ fn purge(
     what: PurgeWhat,
     before: f64,
     after: Option<PurgeCursor>,
-    Batch { limit, dry_run }: Batch,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<PurgeBatch, LedgerError> {
     let after = after.unwrap_or(PurgeCursor { secs: -1, row: 0 });
     let params = params![before, after.secs, after.row, limit, boot.secs, boot.id];
@@ -218,7 +218,7 @@ fn forget(
     boot: &BootTime,
     what: ForgetWhat<'_>,
     after: i64,
-    Batch { limit, dry_run }: Batch,
+    BatchTerms { limit, dry_run }: BatchTerms,
 ) -> Result<ForgetBatch, LedgerError> {
     let hashes = match what {
         ForgetWhat::Message(name) => wanted_hashes(name),
