@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 
 use crate::place::{Held, Place, children};
+use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 
@@ -79,4 +80,11 @@ fn with_postgres_no_more_run_than_there_are_slots() {
         let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
         tally(&place, workers, slots, kills);
     }
+}
+
+#[test]
+fn with_mariadb_no_more_run_than_there_are_slots() {
+    let mariadb = Mariadb::start();
+    let place = Place::with(&mariadb.toml());
+    tally(&place, 3, 2, true);
 }

@@ -98,6 +98,17 @@ impl Mariadb {
         PASSWORD
     }
 
+    /// `[ledger]` of a configuration whose program runs as our own user.
+    pub fn toml(&self) -> String {
+        let password = self.root.write("password", PASSWORD);
+        super::set_mode(&password, 0o600);
+        format!(
+            "[ledger]\nurl = \"{}\"\npassword_file = \"{}\"\n",
+            self.url_socket(),
+            password.display()
+        )
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }
