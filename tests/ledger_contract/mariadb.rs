@@ -1,6 +1,8 @@
 //! What MariaDB promises besides: servers that may keep no ledger, logins, connections that die, a
 //! server that hangs.
 
+use std::path::PathBuf;
+
 use super::handles::{Prepared, calls};
 use super::support::mariadb::Mariadb;
 use super::support::proxy::{Fault, Proxy, Stage};
@@ -90,6 +92,47 @@ fn a_login_is_by_password_by_key_or_by_the_systems_user() {
         let hides = |text: &str| !text.contains("another password") && !text.contains("key'");
         assert!(matches!(&refused, Err(LedgerError::Login(text)) if hides(text)), "{refused:?}");
     }
+}
+
+/// The name in the certificate is that of the server, and the password goes to no other.
+#[test]
+fn a_server_whose_certificate_nobody_vouches_for_gets_no_password() {
+    let keys = support::TempRoot::new();
+    support::dovecot::certificate(&keys);
+    support::chown_recursive(&keys, "mysql");
+    let (certificate, key) = (keys.join("cert.pem"), keys.join("key.pem"));
+    let mariadb = Mariadb::start_with(&[
+        &format!("--ssl-cert={}", certificate.display()),
+        &format!("--ssl-key={}", key.display()),
+        "--require-secure-transport=1",
+        "--bind-address=127.0.0.1,127.0.0.2",
+    ]);
+    let url = mariadb.url_tcp();
+    let verified = format!("{}?sslmode=verify-full", url.replace("127.0.0.1", "localhost"));
+    let of = |url: &str, ca_file: Option<PathBuf>| {
+        use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
+        let url = MysqlUrl::parse(url).expect("a URL");
+        let settings = MariadbSettings { url, password: Some(mariadb.password().into()), ca_file };
+        MariadbLedger::new(settings, limits(2)).map(|ledger| Host(Arc::new(ledger)))
+    };
+    let trusted = of(&verified, Some(certificate.clone())).expect("a ledger");
+    trusted.migrate().expect("migrate");
+    trusted.record(&mail("tls"), &[inbox()]);
+    let is_refused = |url: &str, ca_file: Option<PathBuf>| {
+        let refused = of(url, ca_file).and_then(|host| host.0.schema_version(soon()));
+        matches!(refused, Err(LedgerError::Unavailable(text)) if text.contains("certificate"))
+    };
+    assert!(is_refused(&verified, None), "a certificate that nobody vouches for");
+    let other_name = verified.replace("localhost", "127.0.0.2");
+    assert!(is_refused(&other_name, Some(certificate.clone())), "another server's certificate");
+    // In clear text the server itself takes nobody.
+    let clear = of(&url, None).expect("a ledger").0.schema_version(soon());
+    assert!(clear.is_err(), "{clear:?}");
+    // One that has no TLS, where TLS was asked for.
+    let bare = Mariadb::start();
+    let bare = verified.replace(&mariadb.port().to_string(), &bare.port().to_string());
+    let refused = of(&bare, Some(certificate)).expect("a ledger").0.schema_version(soon());
+    assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
 }
 
 /// After `migrate` the program's user needs no more than to read and write rows.
@@ -409,6 +452,8 @@ fn a_server_that_says_what_it_should_not_costs_no_more_than_an_error() {
         let result = record(&*host.0, Instant::now() + Duration::from_secs(2));
         assert!(result.is_err(), "{fault:?}: {result:?}");
         failing.proxy.heal();
-        assert!(record(&*failing.rig.through(&failing.proxy).0, soon()).is_ok(), "{fault:?}");
+        // The server frees the message's lock once it has seen the connection end.
+        let goes_on = || record(&*failing.rig.through(&failing.proxy).0, soon()).is_ok();
+        assert!(support::wait_until(Duration::from_secs(20), goes_on), "{fault:?}");
     }
 }

@@ -19,8 +19,8 @@ use crate::text;
 /// What a session is like. The time zone is for those who look at rows with functions of local
 /// time; READ COMMITTED lets every statement see what was committed before it.
 const SETTINGS: &str = "
-SET NAMES utf8mb4, autocommit = 1, time_zone = '+00:00',
-    tx_isolation = 'READ-COMMITTED', tx_read_only = 0, foreign_key_checks = 1, unique_checks = 1,
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+SET NAMES utf8mb4, autocommit = 1, time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1,
     group_concat_max_len = 1048576, completion_type = 'NO_CHAIN',
     sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'";
 
