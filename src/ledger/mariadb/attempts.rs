@@ -1,6 +1,6 @@
 //! Attempts: statements for a transaction.
 
-use super::statement::{Batch, Value};
+use super::statement::{SqlBatch, Value};
 use crate::ledger::{Attempt, AttemptEnd, rows};
 use crate::message::Identity;
 use crate::text;
@@ -11,7 +11,7 @@ pub(super) const INDEXED: usize = 1000;
 pub(super) const LONGEST: usize = 4000;
 
 /// Puts an attempt on record that has begun now; `message` is SQL.
-pub(super) fn insert(batch: &mut Batch, message: &str, identity: &Identity, by: &Attempt) {
+pub(super) fn insert(batch: &mut SqlBatch, message: &str, identity: &Identity, by: &Attempt) {
     let sql = format!(
         "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
              started_at)
@@ -24,7 +24,7 @@ pub(super) fn insert(batch: &mut Batch, message: &str, identity: &Identity, by: 
 
 /// Puts an attempt on record that has ended now.
 pub(super) fn insert_ended(
-    batch: &mut Batch,
+    batch: &mut SqlBatch,
     message: &str,
     identity: &Identity,
     by: &Attempt,
@@ -44,7 +44,7 @@ pub(super) fn insert_ended(
 }
 
 /// Puts an attempt's end on record. A row that is gone is no error.
-pub(super) fn end(batch: &mut Batch, attempt: i64, ended: &AttemptEnd) {
+pub(super) fn end(batch: &mut SqlBatch, attempt: i64, ended: &AttemptEnd) {
     let mut values = vec![Value::from(attempt)];
     values.extend(of_end(ended));
     batch.add(

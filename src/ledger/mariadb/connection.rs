@@ -12,7 +12,7 @@ use mysql_async::{Conn, Error, Params, Row, Value as Param};
 
 use super::errors::{meaning_of, no_answer};
 use super::link::MariadbLink;
-use super::statement::{Batch, Value, values};
+use super::statement::{SqlBatch, Value, values};
 use super::target::{MariadbTarget, PACKET_BYTES};
 use crate::ledger::LedgerError;
 use crate::ledger::rows::SqlRow;
@@ -66,7 +66,7 @@ impl MariadbSession {
     }
 
     /// Begins a transaction with `statements`; the next ones go on with it. An error ends it.
-    pub fn begin(&mut self, statements: Batch) -> Result<Answers, LedgerError> {
+    pub fn begin(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
         self.rollback()?;
         let mut all = self.beginning();
         let own = all.count();
@@ -76,13 +76,13 @@ impl MariadbSession {
     }
 
     /// Runs `statements` in the open transaction, which stays open. An error ends it.
-    pub fn go_on(&mut self, statements: Batch) -> Result<Answers, LedgerError> {
+    pub fn go_on(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
         self.send_or_roll_back(statements)
     }
 
     /// Runs `statements` in the open transaction and commits, in one round trip. An error rolls all
     /// of it back; if the session was lost, it may be committed.
-    pub fn commit(&mut self, mut statements: Batch) -> Result<Answers, LedgerError> {
+    pub fn commit(&mut self, mut statements: SqlBatch) -> Result<Answers, LedgerError> {
         statements.add("COMMIT", &[]);
         let answers = self.send_or_roll_back(statements)?;
         self.in_transaction = false;
@@ -90,7 +90,7 @@ impl MariadbSession {
     }
 
     /// As [`commit`](MariadbSession::commit), in a transaction of their own.
-    pub fn write(&mut self, mut statements: Batch) -> Result<Answers, LedgerError> {
+    pub fn write(&mut self, mut statements: SqlBatch) -> Result<Answers, LedgerError> {
         statements.add("COMMIT", &[]);
         let answers = self.begin(statements)?;
         self.in_transaction = false;
@@ -98,9 +98,9 @@ impl MariadbSession {
     }
 
     /// Runs `statements` in a read-only transaction in which all see the same state.
-    pub fn read(&mut self, statements: Batch) -> Result<Answers, LedgerError> {
+    pub fn read(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
         self.rollback()?;
-        let mut all = Batch::default();
+        let mut all = SqlBatch::default();
         self.limits(&mut all);
         all.add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", &[]);
         all.add("START TRANSACTION READ ONLY", &[]);
@@ -115,13 +115,13 @@ impl MariadbSession {
 
     /// Runs one query.
     pub fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, LedgerError> {
-        Ok(self.read(Batch::of(sql, values))?.into_iter().next().unwrap_or_default())
+        Ok(self.read(SqlBatch::of(sql, values))?.into_iter().next().unwrap_or_default())
     }
 
     /// Runs what the schema's file says, or another statement that ends transactions by itself.
     pub fn batch(&mut self, sql: &str) -> Result<Answers, LedgerError> {
         self.rollback()?;
-        let mut all = Batch::default();
+        let mut all = SqlBatch::default();
         self.limits(&mut all);
         let own = all.count();
         all.add(sql, &[]);
@@ -137,7 +137,7 @@ impl MariadbSession {
         sql: &str,
         params: Vec<Param>,
     ) -> Result<(usize, Vec<Row>), LedgerError> {
-        let mut begin = Batch::default();
+        let mut begin = SqlBatch::default();
         self.rollback()?;
         self.limits(&mut begin);
         begin.add("START TRANSACTION READ ONLY", &[]);
@@ -173,7 +173,7 @@ impl MariadbSession {
             return Ok(());
         }
         self.in_transaction = false;
-        self.send(Batch::of("ROLLBACK", &[])).map(drop)
+        self.send(SqlBatch::of("ROLLBACK", &[])).map(drop)
     }
 
     /// After another failure: rolls back, or closes the session.
@@ -193,8 +193,8 @@ impl MariadbSession {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    fn beginning(&self) -> Batch {
-        let mut batch = Batch::default();
+    fn beginning(&self) -> SqlBatch {
+        let mut batch = SqlBatch::default();
         self.limits(&mut batch);
         batch.add("START TRANSACTION READ WRITE", &[]);
         batch
@@ -202,7 +202,7 @@ impl MariadbSession {
 
     /// The server waits a little longer than this end does, so that it ends statements, and
     /// transactions of a host that has vanished.
-    fn limits(&self, batch: &mut Batch) {
+    fn limits(&self, batch: &mut SqlBatch) {
         let secs = i64::try_from(self.left().as_secs()).unwrap_or(i64::MAX / 4).min(86_400) + 1;
         batch.add(
             "SET innodb_lock_wait_timeout = ?1, lock_wait_timeout = ?1, max_statement_time = ?1,
@@ -211,7 +211,7 @@ impl MariadbSession {
         );
     }
 
-    fn send_or_roll_back(&mut self, statements: Batch) -> Result<Answers, LedgerError> {
+    fn send_or_roll_back(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
         let answers = self.send(statements);
         if answers.is_err() {
             self.rollback_or_lose();
@@ -220,7 +220,7 @@ impl MariadbSession {
     }
 
     /// Sends all in one packet; the rows of each statement.
-    fn send(&mut self, statements: Batch) -> Result<Answers, LedgerError> {
+    fn send(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
         let sql = statements.into_sql();
         self.run(async |conn| {
             let mut result = conn.query_iter(sql).await?;

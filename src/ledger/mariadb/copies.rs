@@ -10,7 +10,7 @@ use mysql_async::Row;
 use super::attempts::{self, INDEXED, LONGEST};
 use super::connection::{MariadbSession, first, rows_at};
 use super::errors::is_duplicate;
-use super::statement::{Batch, Value, list, values};
+use super::statement::{SqlBatch, Value, list, values};
 use crate::directory::Destination;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
@@ -74,7 +74,7 @@ impl LockedCopy {
 
 /// Reads and locks the copies of a message (`message` is SQL) at `destinations`, as far as they are
 /// on record.
-pub(super) fn lock(batch: &mut Batch, message: &str, destinations: &[Destination]) {
+pub(super) fn lock(batch: &mut SqlBatch, message: &str, destinations: &[Destination]) {
     // One by one, in one order, so that two sessions cannot lock rows crosswise; the unique key
     // finds each.
     let mut order: Vec<&Destination> = destinations.iter().collect();
@@ -84,7 +84,7 @@ pub(super) fn lock(batch: &mut Batch, message: &str, destinations: &[Destination
         .into_iter()
         .map(|one| {
             let place =
-                Batch::of("(?1, ?2)", values![one.account.as_bytes(), one.mailbox.as_bytes()]);
+                SqlBatch::of("(?1, ?2)", values![one.account.as_bytes(), one.mailbox.as_bytes()]);
             place.into_sql()
         })
         .collect();
@@ -100,7 +100,7 @@ pub(super) fn lock(batch: &mut Batch, message: &str, destinations: &[Destination
 
 /// What is written of claims, and what they come to.
 pub(super) struct Claims {
-    pub statements: Batch,
+    pub statements: SqlBatch,
     states: Vec<ClaimState>,
     /// New rows do.
     looks_back: bool,
@@ -124,7 +124,7 @@ pub(super) fn claim(
     let locked: Vec<LockedCopy> = locked.iter().map(LockedCopy::read).collect::<Result<_, _>>()?;
     let mut on_record: HashMap<_, _> =
         locked.into_iter().map(|copy| (copy.place.clone(), copy)).collect();
-    let mut claims = Claims { statements: Batch::default(), states: Vec::new(), looks_back };
+    let mut claims = Claims { statements: SqlBatch::default(), states: Vec::new(), looks_back };
     let mut new: Vec<(&Destination, RandomValue)> = Vec::new();
     for (at, destination) in destinations.iter().enumerate() {
         let place = (destination.account.clone().into(), destination.mailbox.clone().into());
@@ -197,7 +197,7 @@ impl Claims {
 }
 
 fn insert(
-    batch: &mut Batch,
+    batch: &mut SqlBatch,
     message: &str,
     destination: &Destination,
     owner: &Attempt,
@@ -230,7 +230,7 @@ const LEASE_END: &str = "TIMESTAMPADD(MICROSECOND, 1000 * ?6, UTC_TIMESTAMP(6))"
 /// Leases a copy to `owner` if it is free, joins a live lease if the terms allow it, or finds the
 /// attempt's own lease (of a call whose answer was lost); otherwise returns the copy's state.
 fn claim_known(
-    batch: &mut Batch,
+    batch: &mut SqlBatch,
     copy: &mut LockedCopy,
     destination: &Destination,
     again: bool,
@@ -299,7 +299,7 @@ pub(super) fn claim_again(
     terms: LeaseTerms,
 ) -> Result<Vec<CopyState>, LedgerError> {
     // Whoever takes the message out waits, or has done it.
-    let mut batch = Batch::of(
+    let mut batch = SqlBatch::of(
         "SELECT looks_back FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
         values![message],
     );
@@ -336,7 +336,7 @@ pub(super) fn turn(claim: &Claim, found: &[Row]) -> Result<SessionTurn, LedgerEr
 }
 
 /// The row that a claim names; `lock`: and locks it.
-pub(super) fn of_claim(batch: &mut Batch, claim: &Claim, lock: bool) {
+pub(super) fn of_claim(batch: &mut SqlBatch, claim: &Claim, lock: bool) {
     let lock = if lock { "FOR UPDATE" } else { "" };
     batch.add(
         &format!("SELECT {COPY} FROM onedrop_copy c WHERE c.id = ?1 AND c.value = ?2 {lock}"),
@@ -354,7 +354,7 @@ pub(super) fn confirm(
     let ToConfirm { claim, receipt, facts, end } = *one;
     let Some(row) = row else {
         // Forgotten since: what was written under the old value leaves a doubt.
-        connection.commit(Batch::of(
+        connection.commit(SqlBatch::of(
             "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
              WHERE id = ?1 AND value <> ?2",
             values![claim.copy, claim.value.bytes()],
@@ -362,7 +362,7 @@ pub(super) fn confirm(
         return Err(LedgerError::Forgotten);
     };
     let copy = LockedCopy::read(row)?;
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     match copy.receipt {
         None => store_receipt(&mut batch, &copy, &claim, receipt, facts),
         // Receipts without a name are equal only if no other claim can have been placed.
@@ -388,7 +388,7 @@ pub(super) fn confirm(
 }
 
 fn store_receipt(
-    batch: &mut Batch,
+    batch: &mut SqlBatch,
     copy: &LockedCopy,
     claim: &Claim,
     receipt: &Receipt,
@@ -416,7 +416,7 @@ fn store_receipt(
 }
 
 /// What is kept of a message goes once its last shared copy is placed. `message` is SQL.
-pub(super) fn forget_kept(batch: &mut Batch, message: &str) {
+pub(super) fn forget_kept(batch: &mut SqlBatch, message: &str) {
     batch.add(
         &format!(
             "DELETE FROM onedrop_kept WHERE message_id = {message}
@@ -434,7 +434,7 @@ pub(super) fn release(
 ) -> Result<(), LedgerError> {
     let mut order: Vec<&Claim> = claims.iter().collect();
     order.sort_by_key(|claim| claim.copy);
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     for claim in order {
         batch.add(
             "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
@@ -459,13 +459,13 @@ pub(super) fn keep(
     why: &str,
 ) -> Result<bool, LedgerError> {
     let why = text::within(why, LONGEST);
-    let mut batch = Batch::of(UNPLACED, values![message]);
+    let mut batch = SqlBatch::of(UNPLACED, values![message]);
     batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
     let answers = connection.begin(batch)?;
     let (unplaced, known) = (rows_at(&answers, 0), first::<String>(rows_at(&answers, 1))?);
     if known.is_some() {
         let sql = "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1";
-        connection.commit(Batch::of(sql, values![message, &*why]))?;
+        connection.commit(SqlBatch::of(sql, values![message, &*why]))?;
         return Ok(true);
     }
     if unplaced.is_empty() {
@@ -473,7 +473,7 @@ pub(super) fn keep(
         return Ok(false);
     }
     put_kept(connection, message, bytes, &why)?;
-    connection.commit(Batch::default()).map_err(contended_if_duplicate)?;
+    connection.commit(SqlBatch::default()).map_err(contended_if_duplicate)?;
     Ok(true)
 }
 
@@ -489,7 +489,7 @@ fn put_kept(
 ) -> Result<(), LedgerError> {
     let sql = "INSERT INTO onedrop_kept (message_id, why, kept_at)
                VALUES (?1, ?2, UTC_TIMESTAMP(6))";
-    connection.go_on(Batch::of(sql, values![message, why])).map_err(contended_if_duplicate)?;
+    connection.go_on(SqlBatch::of(sql, values![message, why])).map_err(contended_if_duplicate)?;
     put_pieces(connection, KEEP_PIECE, Some(message), bytes)
 }
 
@@ -503,7 +503,7 @@ pub(super) fn put_pieces(
 ) -> Result<(), LedgerError> {
     let pieces = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(PIECE_BYTES).collect() };
     for (position, piece) in (0i64..).zip(pieces) {
-        connection.go_on(Batch::of(sql, values![message, position, piece]))?;
+        connection.go_on(SqlBatch::of(sql, values![message, position, piece]))?;
     }
     Ok(())
 }
@@ -558,7 +558,7 @@ pub(super) fn keep_until_due(
         return Ok(due);
     }
     let after_ms = rows::millis(after).min(i64::MAX / 2000);
-    let mut batch = Batch::of(
+    let mut batch = SqlBatch::of(
         "SELECT id FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
         values![message],
     );
@@ -581,7 +581,7 @@ pub(super) fn keep_until_due(
     if !is_kept && !rows_at(&answers, 2).is_empty() {
         put_kept(connection, message, bytes, &why)?;
     }
-    let answers = connection.commit(Batch::of(DUE, values![message, place.0, place.1]))?;
+    let answers = connection.commit(SqlBatch::of(DUE, values![message, place.0, place.1]))?;
     let due = rows_at(&answers, 0).first().map(rows::due).transpose()?.flatten();
     due.ok_or(LedgerError::Forgotten)
 }

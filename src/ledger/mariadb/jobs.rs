@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::connection::{MariadbSession, first, rows_at};
 use super::errors::is_duplicate;
-use super::statement::{Batch, Value, values};
+use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, schema};
 use crate::ledger::LedgerError;
 use crate::ledger::jobs::{
@@ -76,7 +76,7 @@ impl Jobs for MariadbLedger {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError> {
         let sql = format!("SELECT {} FROM onedrop_job ORDER BY name", job_columns(column_millis));
         self.call(until, |connection| {
-            let mut batch = Batch::of(&sql, &[]);
+            let mut batch = SqlBatch::of(&sql, &[]);
             batch.add(NOW, &[]);
             let answers = schema::checked(connection, MariadbSession::read, batch)?;
             let now = first::<i64>(rows_at(&answers, 1))?.unwrap_or(0);
@@ -105,7 +105,7 @@ impl Jobs for MariadbLedger {
             "SELECT {columns} FROM onedrop_job_run WHERE job = ?1 ORDER BY id DESC LIMIT ?2"
         );
         self.call(until, |connection| {
-            let batch = Batch::of(&sql, values![job.as_bytes(), limit]);
+            let batch = SqlBatch::of(&sql, values![job.as_bytes(), limit]);
             let answers = schema::checked(connection, MariadbSession::read, batch)?;
             rows_at(&answers, 0).iter().map(job_run).collect()
         })
@@ -113,7 +113,7 @@ impl Jobs for MariadbLedger {
 
     fn last_try(&self, job: &str, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
         self.call(until, |connection| {
-            let batch = Batch::of(LAST_TRY, values![job.as_bytes(), due]);
+            let batch = SqlBatch::of(LAST_TRY, values![job.as_bytes(), due]);
             let answers = schema::checked(connection, MariadbSession::read, batch)?;
             rows_at(&answers, 0).first().map_or(Ok(0), |row| jobs::number(row, 0))
         })
@@ -122,10 +122,10 @@ impl Jobs for MariadbLedger {
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError> {
         self.call(until, |connection| {
             undeterred(connection, |connection| {
-                let lock = Batch::of(REVISION, values![job.as_bytes()]);
+                let lock = SqlBatch::of(REVISION, values![job.as_bytes()]);
                 let answers = schema::checked(connection, MariadbSession::begin, lock)?;
                 let known = first::<i64>(rows_at(&answers, 0))?;
-                let remove = Batch::of(REMOVE, values![job.as_bytes(), seen]);
+                let remove = SqlBatch::of(REMOVE, values![job.as_bytes(), seen]);
                 connection.commit(remove)?;
                 Ok(known.is_none_or(|known| known == seen))
             })
@@ -141,12 +141,12 @@ impl Jobs for MariadbLedger {
         let millis = millis(older_than).min(i64::MAX / 2000);
         self.call(until, |connection| {
             undeterred(connection, |connection| {
-                let batch = Batch::of(TO_PRUNE, values![millis, most]);
+                let batch = SqlBatch::of(TO_PRUNE, values![millis, most]);
                 let answers = schema::checked(connection, MariadbSession::begin, batch)?;
                 let old = rows_at(&answers, 0);
                 let ids =
                     old.iter().map(|row| row.cell::<i64>(0)).collect::<Result<Vec<_>, _>>()?;
-                let mut batch = Batch::default();
+                let mut batch = SqlBatch::default();
                 for id in &ids {
                     batch.add("DELETE FROM onedrop_job_run WHERE id = ?1", values![*id]);
                 }
@@ -183,7 +183,7 @@ fn change_job(
     let name = row.name.as_bytes();
     let of = |run: Option<&JobRun>| (run.map(|run| run.due), run.map(|run| run.try_no));
     let ((end_due, end_try), (add_due, add_try)) = (of(ended), of(added.first()));
-    let mut lock = Batch::of(REVISION, values![name]);
+    let mut lock = SqlBatch::of(REVISION, values![name]);
     lock.add(IS_MADE, values![name, value.bytes(), end_due, end_try, add_due, add_try]);
     lock.add(OPEN, values![name, end_due, end_try]);
     let answers = schema::checked(connection, MariadbSession::begin, lock)?;
@@ -194,7 +194,7 @@ fn change_job(
         connection.rollback()?;
         return Ok(is_made);
     }
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     if let (Some(run), Some(id)) = (ended, open) {
         end_run(&mut batch, id, run, value.bytes());
     }
@@ -206,7 +206,7 @@ fn change_job(
     Ok(true)
 }
 
-fn put_job(batch: &mut Batch, row: &JobRow, seen: Option<i64>, value: &[u8]) {
+fn put_job(batch: &mut SqlBatch, row: &JobRow, seen: Option<i64>, value: &[u8]) {
     let (name, revision) = (row.name.as_bytes(), seen.unwrap_or(0) + 1);
     batch.add(
         if seen.is_some() { UPDATE } else { INSERT },
@@ -239,7 +239,7 @@ fn put_job(batch: &mut Batch, row: &JobRow, seen: Option<i64>, value: &[u8]) {
     );
 }
 
-fn add_run(batch: &mut Batch, job: &[u8], run: &JobRun, value: &[u8]) {
+fn add_run(batch: &mut SqlBatch, job: &[u8], run: &JobRun, value: &[u8]) {
     batch.add(
         ADD,
         values![
@@ -264,7 +264,7 @@ fn add_run(batch: &mut Batch, job: &[u8], run: &JobRun, value: &[u8]) {
     );
 }
 
-fn end_run(batch: &mut Batch, id: i64, run: &JobRun, value: &[u8]) {
+fn end_run(batch: &mut SqlBatch, id: i64, run: &JobRun, value: &[u8]) {
     let values: &[Value<'_>] = values![
         id,
         run.ended_at,

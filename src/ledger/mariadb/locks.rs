@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::attempts::LONGEST;
 use super::connection::{MariadbSession, rows_at};
-use super::statement::{Batch, Value, values};
+use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, schema};
 use crate::ledger::LedgerError;
 use crate::ledger::locks::{
@@ -134,7 +134,7 @@ fn lock_rows(
     name: Option<&LockName>,
 ) -> Result<Vec<LockRow>, LedgerError> {
     let hash = name.map(|name| name.hash().to_vec());
-    let batch = Batch::of(ROWS, values![hash.as_deref()]);
+    let batch = SqlBatch::of(ROWS, values![hash.as_deref()]);
     let answers = schema::checked(connection, MariadbSession::read, batch)?;
     rows_at(&answers, 0).iter().map(lock_row).collect()
 }
@@ -147,14 +147,14 @@ fn claim(
 ) -> Result<Option<i64>, LedgerError> {
     let LockRequest { name, owner, lease, holder, .. } = request;
     let hash = name.hash().to_vec();
-    let mut lock = Batch::of(LOCK_SLOT, values![&*hash, slot]);
+    let mut lock = SqlBatch::of(LOCK_SLOT, values![&*hash, slot]);
     lock.add(LEASE, values![&*hash, slot]);
     let locked = match connection.begin(lock) {
         Ok(answers) if rows_at(&answers, 0).is_empty() || rows_at(&answers, 1).is_empty() => {
             // Nobody has claimed the slot yet.
             connection.rollback()?;
             make(connection, &hash, name, slot)?;
-            let mut lock = Batch::of(LOCK_SLOT, values![&*hash, slot]);
+            let mut lock = SqlBatch::of(LOCK_SLOT, values![&*hash, slot]);
             lock.add(LEASE, values![&*hash, slot]);
             connection.begin(lock)
         }
@@ -174,7 +174,7 @@ fn claim(
     }
     let epoch = row.cell::<i64>(0)? + 1;
     let lease_ms = millis(*lease);
-    let mut batch = Batch::of(TAKE_LEASE, values![&*hash, slot, epoch, owner.bytes(), lease_ms]);
+    let mut batch = SqlBatch::of(TAKE_LEASE, values![&*hash, slot, epoch, owner.bytes(), lease_ms]);
     batch.add(
         TAKE_SLOT,
         values![
@@ -200,7 +200,7 @@ fn make(
     name: &LockName,
     slot: u32,
 ) -> Result<(), LedgerError> {
-    let mut batch = Batch::of(NEW_SLOT, values![hash, slot, name.as_str().as_bytes()]);
+    let mut batch = SqlBatch::of(NEW_SLOT, values![hash, slot, name.as_str().as_bytes()]);
     batch.add(NEW_LEASE, values![hash, slot]);
     match connection.write(batch) {
         Err(error) if super::errors::is_duplicate(&error) => Ok(()),
@@ -227,7 +227,7 @@ fn steal(
 ) -> Result<Option<i64>, LedgerError> {
     let LockTheft { name, slot, force, value, note } = *theft;
     let hash = name.hash().to_vec();
-    let mut lock = Batch::of(LOCK_SLOT, values![&*hash, slot]);
+    let mut lock = SqlBatch::of(LOCK_SLOT, values![&*hash, slot]);
     lock.add(LEASE, values![&*hash, slot]);
     let answers = connection.begin(lock)?;
     let Some(row) = rows_at(&answers, 1).first() else {
@@ -242,13 +242,13 @@ fn steal(
         return Ok(is_done.then_some(last));
     }
     let epoch = last + 1;
-    let mut batch = Batch::of(STEAL_LEASE, values![&*hash, slot, epoch, value.bytes()]);
+    let mut batch = SqlBatch::of(STEAL_LEASE, values![&*hash, slot, epoch, value.bytes()]);
     batch.add(STEAL_SLOT, values![&*hash, slot, epoch, text::within(note, LONGEST)]);
     connection.commit(batch)?;
     Ok(Some(epoch))
 }
 
-fn of_claim(sql: &str, claim: &LockClaim, lease: Option<Duration>) -> Batch {
+fn of_claim(sql: &str, claim: &LockClaim, lease: Option<Duration>) -> SqlBatch {
     let LockClaim { name, slot, epoch, owner } = claim;
     let hash = name.hash().to_vec();
     let mut values = vec![
@@ -258,5 +258,5 @@ fn of_claim(sql: &str, claim: &LockClaim, lease: Option<Duration>) -> Batch {
         Value::from(owner.bytes()),
     ];
     values.extend(lease.map(|lease| Value::from(millis(lease))));
-    Batch::of(sql, &values)
+    SqlBatch::of(sql, &values)
 }

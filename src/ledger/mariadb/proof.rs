@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::MariadbLedger;
 use super::attempts::INDEXED;
-use super::statement::{Batch, values};
+use super::statement::{SqlBatch, values};
 use crate::directory::Destination;
 use crate::ledger::{LedgerError, Proofs, rows};
 use crate::login::Way;
@@ -40,7 +40,7 @@ impl Proofs for MariadbLedger {
             let sql = if holds { PUT } else { TAKE };
             let host = text::within(host, INDEXED);
             let values = values![server.as_bytes(), login_user.as_bytes(), form.as_bytes(), host];
-            connection.write(Batch::of(sql, values)).map(drop)
+            connection.write(SqlBatch::of(sql, values)).map(drop)
         })
     }
 

@@ -7,7 +7,7 @@ use super::attempts::{self, INDEXED, LONGEST};
 use super::connection::{MariadbSession, first, rows_at};
 use super::copies::{self, contended_if_duplicate};
 use super::schema;
-use super::statement::{Batch, values};
+use super::statement::{SqlBatch, values};
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, Recorded, ToRecord, recorded_secs};
 use crate::lock_key::Hash;
@@ -15,7 +15,7 @@ use crate::message::{Facts, Identity};
 use crate::text;
 
 /// Locks a slot without waiting (error 1205 where another session holds it).
-pub(super) fn lock_slot(batch: &mut Batch, hash: &Hash) {
+pub(super) fn lock_slot(batch: &mut SqlBatch, hash: &Hash) {
     let slot = i64::from(u16::from_be_bytes([hash[0], hash[1]]));
     batch.add("SELECT n FROM onedrop_slot WHERE n = ?1 FOR UPDATE NOWAIT", values![slot]);
 }
@@ -38,7 +38,7 @@ pub(super) fn record(
 ) -> Result<Recorded, LedgerError> {
     let ToRecord { entry, attempt, destinations, terms } = *one;
     let identity = entry.identity;
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     lock_slot(&mut batch, &identity.id_hash);
     batch.add(FIND, values![&identity.id_hash, &identity.digest]);
     batch.add(
@@ -53,7 +53,7 @@ pub(super) fn record(
              < remembers_since + INTERVAL 1 HOUR FROM onedrop_ledger",
         values![entry.oldest.map(rows::whole_secs)],
     );
-    let of_this = Batch::of(
+    let of_this = SqlBatch::of(
         "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
         values![&identity.id_hash, &identity.digest],
     );
@@ -71,7 +71,7 @@ pub(super) fn record(
     };
     let locked = rows_at(&answers, 5);
 
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     let recorded_at = match known {
         Some((message, recorded_at, _)) => {
             batch.add("SET @onedrop_message = ?1", values![message]);
@@ -116,7 +116,7 @@ pub(super) fn record(
 }
 
 fn insert_message(
-    batch: &mut Batch,
+    batch: &mut SqlBatch,
     one: &ToRecord<'_>,
     (collision, looks_back): (bool, bool),
     recorded_at: i64,
@@ -188,7 +188,7 @@ pub(super) fn finish(
     recorded: Option<(i64, &AttemptEnd)>,
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     if let Some((attempt, end)) = recorded {
         attempts::end(&mut batch, attempt, end);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::MariadbLedger;
 use super::connection::{MariadbSession, first, rows_at};
-use super::statement::{Batch, Value, list, values};
+use super::statement::{SqlBatch, Value, list, values};
 use crate::ledger::retention::LATE;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
@@ -118,7 +118,7 @@ impl Retention for MariadbLedger {
 
     fn note_purge(&self, until: Instant) -> Result<(), LedgerError> {
         let sql = "UPDATE onedrop_ledger SET purged_at = UTC_TIMESTAMP(6)";
-        self.call(until, |connection| connection.write(Batch::of(sql, &[])).map(drop))
+        self.call(until, |connection| connection.write(SqlBatch::of(sql, &[])).map(drop))
     }
 
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
@@ -165,7 +165,7 @@ fn purge(
         _ => " FOR UPDATE",
     };
     let batch =
-        Batch::of(&format!("{}{lock}", old(what)), values![secs, after.secs, after.row, limit]);
+        SqlBatch::of(&format!("{}{lock}", old(what)), values![secs, after.secs, after.row, limit]);
     let answers = connection.begin(batch)?;
     let cursor = |row: &mysql_async::Row| Ok(PurgeCursor { secs: row.cell(0)?, row: row.cell(1)? });
     let old: Vec<PurgeCursor> =
@@ -173,7 +173,7 @@ fn purge(
     let next = old.last().copied().filter(|_| old.len() == limit as usize);
     let numbers = list(old.iter().map(|one| Value::from(one.row)));
     let (table, condition) = going(what, &numbers);
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     let ages = values![secs, late];
     if dry_run {
         batch.add(&format!("SELECT COUNT(*) FROM {table} WHERE {condition}"), ages);
@@ -238,14 +238,14 @@ fn forget(
             let hashes = wanted_hashes(name);
             format!("m.id_hash IN {}", list(hashes.iter().map(Value::from)))
         }
-        ForgetWhat::Since(since) => Batch::of("c.placed_at >= ?1", values![since]).into_sql(),
+        ForgetWhat::Since(since) => SqlBatch::of("c.placed_at >= ?1", values![since]).into_sql(),
         ForgetWhat::Account(account) => {
-            Batch::of("c.account = ?1", values![account.as_bytes()]).into_sql()
+            SqlBatch::of("c.account = ?1", values![account.as_bytes()]).into_sql()
         }
     };
     let lock = if dry_run { "" } else { " FOR UPDATE" };
     let late = i64::try_from(LATE.as_secs()).unwrap_or(i64::MAX / 1000);
-    let batch = Batch::of(
+    let batch = SqlBatch::of(
         &format!(
             "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
                  c.placed_at IS NULL AND COALESCE(c.leased_until > {LATELY}, 0)
@@ -269,7 +269,7 @@ fn forget(
     }
     let next = last.filter(|_| found.len() == limit as usize);
     let (numbers, messages) = (list(numbers), list(messages));
-    let mut batch = Batch::default();
+    let mut batch = SqlBatch::default();
     match what {
         _ if dry_run => {}
         ForgetWhat::Account(_) => {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::connection::{Answers, MariadbSession, first, rows_at};
 use super::errors::{NO_TABLE, is_refused_with};
-use super::statement::{Batch, values};
+use super::statement::{SqlBatch, values};
 use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
 use crate::lock_key::{hex, name_hash};
 
@@ -36,7 +36,7 @@ ORDER BY table_name LIMIT 1";
 
 /// [`Session::schema_version`](crate::ledger::session::Session::schema_version).
 pub(super) fn version(connection: &mut MariadbSession) -> Result<i64, LedgerError> {
-    let mut batch = Batch::of(OTHER_ENGINE, &[]);
+    let mut batch = SqlBatch::of(OTHER_ENGINE, &[]);
     batch.add("SELECT @@read_only", &[]);
     batch.add(VERSION, &[]);
     let answers = match connection.read(batch) {
@@ -65,10 +65,10 @@ pub(super) fn found(answers: &Answers, at: usize) -> Result<i64, LedgerError> {
 /// do so there by itself.
 pub(super) fn checked(
     connection: &mut MariadbSession,
-    run: impl FnOnce(&mut MariadbSession, Batch) -> Result<Answers, LedgerError>,
-    statements: Batch,
+    run: impl FnOnce(&mut MariadbSession, SqlBatch) -> Result<Answers, LedgerError>,
+    statements: SqlBatch,
 ) -> Result<Answers, LedgerError> {
-    let mut all = Batch::of(VERSION, &[]);
+    let mut all = SqlBatch::of(VERSION, &[]);
     all.append(statements);
     let answers = match run(connection, all) {
         // Another schema has no such table.
@@ -98,13 +98,13 @@ pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, Le
     let lock = "CONCAT('onedrop ', LEFT(SHA2(CONCAT(DATABASE(), ?1), 256), 40))";
     let name = hex(&name_hash("onedrop migrate"));
     let secs = connection.left().as_secs_f64().floor() as i64;
-    let take = Batch::of(&format!("SELECT GET_LOCK({lock}, ?2)"), values![&*name, secs]);
+    let take = SqlBatch::of(&format!("SELECT GET_LOCK({lock}, ?2)"), values![&*name, secs]);
     let taken = connection.batch(&take.into_sql())?;
     if first::<Option<bool>>(rows_at(&taken, 0))?.flatten() != Some(true) {
         return Err(LedgerError::Contended);
     }
     let applied = apply_all(connection);
-    let give = Batch::of(&format!("SELECT RELEASE_LOCK({lock})"), values![&*name]);
+    let give = SqlBatch::of(&format!("SELECT RELEASE_LOCK({lock})"), values![&*name]);
     connection.batch(&give.into_sql())?;
     applied
 }
@@ -126,7 +126,7 @@ fn apply_all(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError
             None => {}
         }
         connection.batch(sql.trim_end().trim_end_matches(';'))?;
-        connection.write(Batch::of(
+        connection.write(SqlBatch::of(
             "INSERT INTO onedrop_schema (version, name, sha256, applied_at)
              VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))",
             values![number, name, &sha256],

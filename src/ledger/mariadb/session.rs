@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
-use super::statement::Batch;
+use super::statement::SqlBatch;
 use super::{copies, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
@@ -64,7 +64,7 @@ impl Session for MariadbSession {
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
-        let mut batch = Batch::default();
+        let mut batch = SqlBatch::default();
         record::lock_slot(&mut batch, copy_key);
         // Sees what was committed before the lock was taken; no row is locked while the store
         // works.
@@ -137,7 +137,7 @@ impl Session for MariadbSession {
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
-        let mut batch = Batch::default();
+        let mut batch = SqlBatch::default();
         record::lock_slot(&mut batch, &name_hash(name));
         self.begin(batch).map(drop)
     }
@@ -146,7 +146,7 @@ impl Session for MariadbSession {
 impl MariadbSession {
     /// Puts a receipt on record, in the open turn or in a transaction of its own.
     fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
-        let mut batch = Batch::default();
+        let mut batch = SqlBatch::default();
         copies::of_claim(&mut batch, &one.claim, true);
         let answers = match self.is_in_transaction() {
             true => self.go_on(batch)?,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::MariadbLedger;
 use super::connection::{first, rows_at};
 use super::copies;
-use super::statement::{Batch, values};
+use super::statement::{SqlBatch, values};
 use super::verify::COPY;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
@@ -93,13 +93,13 @@ impl Settling for MariadbLedger {
                 old.1,
                 old.2,
             ];
-            let found = connection.begin(Batch::of(IS_AS_IT_WAS, values))?;
+            let found = connection.begin(SqlBatch::of(IS_AS_IT_WAS, values))?;
             let Some(row) = rows_at(&found, 0).first() else {
                 connection.rollback()?;
                 return Ok(false);
             };
             let (message, is_shared): (i64, bool) = (row.cell(0)?, row.cell(1)?);
-            let mut batch = Batch::of(LEAVE, values![claim.copy, is.0, is.1, is.2]);
+            let mut batch = SqlBatch::of(LEAVE, values![claim.copy, is.0, is.1, is.2]);
             if is_shared {
                 copies::forget_kept(&mut batch, &message.to_string());
             }

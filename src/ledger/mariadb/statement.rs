@@ -120,12 +120,12 @@ impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
 
 /// Statements to be sent in one packet, one after the other.
 #[derive(Default)]
-pub struct Batch {
+pub struct SqlBatch {
     sql: String,
     count: usize,
 }
 
-impl Batch {
+impl SqlBatch {
     /// Adds a statement, in which `?1` stands for the first of `values`.
     pub fn add(&mut self, statement: &str, values: &[Value<'_>]) {
         if self.count > 0 {
@@ -148,7 +148,7 @@ impl Batch {
     }
 
     /// The statements of another one behind these.
-    pub fn append(&mut self, other: Batch) {
+    pub fn append(&mut self, other: SqlBatch) {
         if other.count == 0 {
             return;
         }
@@ -168,8 +168,8 @@ impl Batch {
     }
 
     /// A single statement.
-    pub fn of(statement: &str, values: &[Value<'_>]) -> Batch {
-        let mut batch = Batch::default();
+    pub fn of(statement: &str, values: &[Value<'_>]) -> SqlBatch {
+        let mut batch = SqlBatch::default();
         batch.add(statement, values);
         batch
     }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn sql(statement: &str, values: &[Value<'_>]) -> String {
-        Batch::of(statement, values).into_sql()
+        SqlBatch::of(statement, values).into_sql()
     }
 
     #[test]

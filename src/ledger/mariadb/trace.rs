@@ -8,7 +8,7 @@ use mysql_async::Row;
 use super::MariadbLedger;
 use super::attempts::INDEXED;
 use super::connection::{MariadbSession, rows_at};
-use super::statement::{Batch, Value, list, values};
+use super::statement::{SqlBatch, Value, list, values};
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
 };
@@ -154,7 +154,7 @@ fn trace(
             .replace("{found}", &of_found)
             .replace("{hashes}", &hashes)
     };
-    let mut batch = Batch::of(&about(ADDRESSES), &[]);
+    let mut batch = SqlBatch::of(&about(ADDRESSES), &[]);
     for sql in [PARTS, COPIES, ATTEMPTS] {
         batch.add(&about(sql), values);
     }

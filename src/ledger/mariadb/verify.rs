@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::rows_at;
 use super::copies;
-use super::statement::{Batch, Value, values};
+use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, connection};
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window, rows};
@@ -146,7 +146,7 @@ impl Audit for MariadbLedger {
                 was.2,
                 copy.value.bytes(),
             ];
-            let mut batch = Batch::of(SETTLE, values);
+            let mut batch = SqlBatch::of(SETTLE, values);
             batch.add(CHANGED, &[]);
             let answers = connection.write(batch)?;
             Ok(connection::first(rows_at(&answers, 1))? == Some(true))
