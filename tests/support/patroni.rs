@@ -154,13 +154,13 @@ impl Node {
         let folder = root.dir_for(&name, user, 0o700);
         let (at, programs) = (folder.display(), bin("postgres"));
         let programs = programs.parent().unwrap_or(Path::new("/usr/bin")).display();
-        // The shortest times that Patroni takes.
+        // The shortest times that Patroni takes. It must not ask etcd where else etcd is.
         root.write(
             &format!("{name}.yml"),
             format!(
                 "scope: onedrop\nname: {name}\n\
                  restapi:\n  listen: 127.0.0.1:{api}\n  connect_address: 127.0.0.1:{to_api}\n\
-                 etcd3:\n  host: 127.0.0.1:{to_etcd}\n\
+                 etcd3:\n  host: 127.0.0.1:{to_etcd}\n  use_proxies: true\n\
                  bootstrap:\n  dcs:\n    ttl: 20\n    loop_wait: 2\n    retry_timeout: 3\n    \
                  synchronous_mode: true\n    synchronous_mode_strict: true\n    postgresql:\n      \
                  use_pg_rewind: true\n      parameters:\n        wal_log_hints: 'on'\n        \
