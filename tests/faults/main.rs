@@ -13,6 +13,8 @@ mod patroni;
 mod races;
 mod retried;
 mod sample;
+#[path = "../../benches/verify/scale.rs"]
+mod scale;
 mod standby;
 mod start_line;
 mod strace;
@@ -21,5 +23,6 @@ mod support;
 mod tally;
 mod ticks;
 mod vanished;
+mod verify_scale;
 mod wall_clock;
 mod zombies;

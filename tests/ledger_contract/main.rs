@@ -11,6 +11,7 @@ mod jobs;
 mod locks;
 mod mariadb;
 mod memory;
+mod plans;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod postgres;

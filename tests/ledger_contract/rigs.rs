@@ -187,6 +187,12 @@ impl PostgresRig {
         PostgresRig { bouncer: None, postgres: Postgres::start(), prepare }.migrated()
     }
 
+    /// With further lines for postgresql.conf.
+    pub fn with(settings: &str) -> PostgresRig {
+        let postgres = Postgres::start_with(settings);
+        PostgresRig { bouncer: None, postgres, prepare: false }.migrated()
+    }
+
     pub fn pooled() -> PostgresRig {
         let postgres = Postgres::start();
         let bouncer = Some(PgBouncer::start(&postgres));

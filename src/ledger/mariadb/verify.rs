@@ -29,11 +29,12 @@ const OPEN: &str = "
      FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
-/// The server goes from one account to the next by the index (Using index for group-by).
+/// The server goes from one account to the next by the index (Using index for group-by). A subquery
+/// with a LIMIT is asked for each account; EXISTS may become a join of whole tables.
 const ACCOUNTS: &str = "
 (SELECT every.account FROM (SELECT DISTINCT account FROM onedrop_copy WHERE account > ?4) every
- WHERE EXISTS (SELECT 1 FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
-    WHERE c.account = every.account AND {recent})
+ WHERE (SELECT TRUE FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+    WHERE c.account = every.account AND {recent} LIMIT 1)
  ORDER BY every.account LIMIT ?5)
 UNION SELECT open.account FROM {open} open
 ORDER BY account LIMIT ?5";

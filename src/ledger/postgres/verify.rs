@@ -30,7 +30,8 @@ const OPEN: &str = "
      FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
-/// From one account to the next by the index, and not by all rows of each.
+/// From one account to the next by the index, and not by all rows of each. A subquery with a LIMIT
+/// is asked for each account; EXISTS may become a join of whole tables.
 const ACCOUNTS: &str = "
 WITH RECURSIVE every (account) AS (
     (SELECT account FROM onedrop_copy WHERE account > $3 ORDER BY account LIMIT 1)
@@ -39,9 +40,9 @@ WITH RECURSIVE every (account) AS (
             ORDER BY c.account LIMIT 1)
     FROM every WHERE every.account IS NOT NULL
 ), recent AS (
-    SELECT account FROM every WHERE EXISTS (
-        SELECT FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
-        WHERE c.account = every.account AND {recent})
+    SELECT account FROM every WHERE (
+        SELECT true FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+        WHERE c.account = every.account AND {recent} LIMIT 1)
     LIMIT $4
 )
 SELECT account FROM recent UNION SELECT account FROM {open} AS open
