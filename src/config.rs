@@ -81,6 +81,8 @@ pub struct LedgerSettings {
     pub ca_file: Option<PathBuf>,
     /// Keep statements prepared in the connections; not by way of a pooler that cannot.
     pub prepare: bool,
+    /// Announce each new message by NOTIFY.
+    pub notify: bool,
     /// Keep each message's bytes in the ledger, too.
     pub keep_raw: bool,
 }

@@ -12,6 +12,7 @@ use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
 
 mod durability;
+mod facts;
 mod jobs;
 mod locks;
 #[cfg(feature = "mariadb")]

@@ -27,8 +27,9 @@ fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerE
         LedgerUrl::Postgres { url } => {
             let password = loaded.ledger_password().cloned();
             let ledger = &loaded.config.ledger;
-            let (ca_file, prepare) = (ledger.ca_file.clone(), ledger.prepare);
-            let settings = PostgresSettings { url, password, ca_file, prepare };
+            let (prepare, notify) = (ledger.prepare, ledger.notify);
+            let ca_file = ledger.ca_file.clone();
+            let settings = PostgresSettings { url, password, ca_file, prepare, notify };
             Ok(Arc::new(PostgresLedger::new(settings, limits)?))
         }
         #[cfg(feature = "mariadb")]

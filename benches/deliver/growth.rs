@@ -115,19 +115,17 @@ fn fill_postgres(postgres: &Postgres, from: u32, to: u32) {
         return;
     }
     postgres.psql(&format!(
-        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
-                                      subject, size_bytes)
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, size_bytes)
          SELECT sha256(n::text::bytea), sha256(('d' || n)::bytea), ('fill.' || n)::bytea,
-                'fill.' || n, '{STRANGER}', n::text, 100
+                '{STRANGER}', n::text, 100
          FROM generate_series({from}, {to} - 1) n;
          INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
                                    prior_doubt, placed_at, uid_validity, uid)
          SELECT id, 'imap', 'INBOX', false, 1, 'fill:1', false, false, now(), 1, id
          FROM onedrop_message
          WHERE NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
-         INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host,
-                                      pid, outcome)
-         SELECT id, id_hash, 'imap@mail.axial.net', '{STRANGER}', 'fill', 'fill', 1, 'delivered'
+         INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome)
+         SELECT id, 'imap@mail.axial.net', 'fill', 'fill', 1, 'delivered'
          FROM onedrop_message
          WHERE NOT EXISTS (SELECT FROM onedrop_attempt a WHERE a.message_id = onedrop_message.id);
          ANALYZE"
@@ -144,19 +142,18 @@ fn fill_sqlite(ledger: &Path, from: u32, to: u32) {
                  WITH RECURSIVE n (n) AS
                      (SELECT {from} UNION ALL SELECT n + 1 FROM n WHERE n + 1 < {to})
                  SELECT n FROM n WHERE n < {to};
-             INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
-                                          subject, size_bytes, recorded_at)
-                 SELECT randomblob(32), randomblob(32), CAST('fill.' || n AS BLOB), 'fill.' || n,
-                        '{STRANGER}', n, 100, 0 FROM n;
+             INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject,
+                                          size_bytes, recorded_at)
+                 SELECT randomblob(32), randomblob(32), CAST('fill.' || n AS BLOB), '{STRANGER}',
+                        n, 100, 0 FROM n;
              INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
                                        prior_doubt, placed_at, file_name)
                  SELECT id, 'maildir', 'INBOX', 0, 1, 'fill:1', 0, 0, 1, 'fill' FROM onedrop_message
                  WHERE NOT EXISTS
                      (SELECT 1 FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
-             INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id,
-                                          host, pid, started_at, outcome)
-                 SELECT id, id_hash, 'maildir@mail.axial.net', '{STRANGER}', 'fill', 'fill', 1, 0,
-                        'delivered'
+             INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at,
+                                          outcome)
+                 SELECT id, 'maildir@mail.axial.net', 'fill', 'fill', 1, 0, 'delivered'
                  FROM onedrop_message WHERE NOT EXISTS
                      (SELECT 1 FROM onedrop_attempt a WHERE a.message_id = onedrop_message.id);
              DROP TABLE n;

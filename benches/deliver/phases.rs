@@ -114,7 +114,13 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::new(path, ONE)),
         LedgerUrl::Postgres { .. } => {
             let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
-            let settings = PostgresSettings { url, password: None, ca_file: None, prepare: false };
+            let settings = PostgresSettings {
+                url,
+                password: None,
+                ca_file: None,
+                prepare: false,
+                notify: false,
+            };
             Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
         }
         LedgerUrl::Mysql { .. } => unreachable!("no bench of phases has this ledger"),

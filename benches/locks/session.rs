@@ -15,7 +15,8 @@ pub fn run() {
     let place = Place::new();
     place.print_probes();
     let url = PostgresUrl::parse(&place.postgres.url_socket()).expect("a URL");
-    let settings = PostgresSettings { url, password: None, ca_file: None, prepare: false };
+    let settings =
+        PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
     let ledger = PostgresLedger::new(settings, ONE).expect("a ledger");
     let (name, holder) = ("n".parse().expect("a name"), LockHolder::default());
     let pair = || {

@@ -60,6 +60,7 @@ pub(super) const KEYS: &[Key] = &[
     key("ledger.password_file", "", OptionalText(anything)),
     key("ledger.ca_file", "", OptionalText(anything)),
     key("ledger.prepare", "false", Flag),
+    key("ledger.notify", "false", Flag),
     key("ledger.keep_raw", "false", Flag),
     key("retention.days", "35", Count(1..=MOST_DAYS)),
     key("retention.facts_days", "35", Count(1..=MOST_DAYS)),

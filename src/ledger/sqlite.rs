@@ -347,7 +347,9 @@ impl Session for SqliteSession {
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
         let clocks = Arc::clone(&self.clocks);
-        self.write(|tx, _| copies::claim(tx, &clocks.boot()?, message, destinations, owner, terms))
+        self.write(|tx, now| {
+            copies::claim(tx, now, &clocks.boot()?, message, destinations, owner, terms)
+        })
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
@@ -418,11 +420,15 @@ impl Session for SqliteSession {
 }
 
 fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
-    match first(connection, "SELECT max(version) FROM onedrop_schema", []) {
-        Ok(version) => Ok(version.flatten().unwrap_or(0)),
-        Err(error) if error.to_string().contains("no such table") => Ok(0),
-        Err(error) => Err(error),
+    // The other table: of a ledger from before the first release.
+    for sql in ["SELECT version FROM onedrop_ledger", "SELECT max(version) FROM onedrop_schema"] {
+        match first(connection, sql, []) {
+            Ok(version) => return Ok(version.flatten().unwrap_or(0)),
+            Err(error) if error.to_string().contains("no such table") => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(0)
 }
 
 /// # Errors

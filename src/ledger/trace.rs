@@ -4,9 +4,24 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use super::rows::{self, SqlRow};
-use super::{LedgerError, copy_state};
+use super::{LedgerError, copy_state, facts};
+use crate::directory::Destination;
 use crate::lock_key;
 use crate::message::{AddressFact, PartFact};
+use crate::receipt::Receipt;
+use crate::text;
+
+/// Bytes of a Message-ID that are shown.
+const ID_BYTES: usize = 1000;
+
+/// The status of an attempt that delivered.
+pub const PLAIN_STATUS: &str = "2.0.0";
+
+/// What an attempt says that stored a copy and has no more to say. Its row does not repeat it
+/// (`onedrop_confirm` of the schema compares).
+pub fn stored_text(destination: &Destination, receipt: &Receipt) -> String {
+    format!("stored {destination} {receipt}")
+}
 
 /// Which messages are asked for: all that is given must hold. Without a name and without a time,
 /// all of them.
@@ -123,6 +138,14 @@ impl From<&PartFact> for TracePart {
     }
 }
 
+fn address((role, name, address): facts::Address) -> TraceAddress {
+    TraceAddress { role, name, address }
+}
+
+fn part((path, content_type, name, size_bytes): facts::Part) -> TracePart {
+    TracePart { path, content_type, name, size_bytes }
+}
+
 /// Collects traces from the rows of an SQL engine: first the messages, then what belongs to them.
 #[derive(Default)]
 pub struct TraceBuilder {
@@ -145,13 +168,14 @@ impl TraceBuilder {
     }
 
     /// Adds a message: id, hash of the Message-ID, Message-ID, digest, time of recording, subject,
-    /// date, size, In-Reply-To, References, collision, whether its bytes are kept.
+    /// date, size, In-Reply-To, References, collision, whether its bytes are kept, addresses,
+    /// parts.
     pub fn message(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         self.of_message.insert(row.cell(0)?, self.traces.len());
         self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len());
         self.traces.push(Trace {
             message: row.cell(0)?,
-            message_id: row.cell(2)?,
+            message_id: row.cell::<Option<Vec<u8>>>(2)?.map(|id| text::of_bytes(&id, ID_BYTES)),
             digest: lock_key::hex(&row.cell::<Vec<u8>>(3)?),
             recorded_at: row.cell(4)?,
             subject: row.cell(5)?,
@@ -161,6 +185,8 @@ impl TraceBuilder {
             references: row.cell(9)?,
             collision: row.cell(10)?,
             raw_kept: row.cell(11)?,
+            addresses: facts::read_addresses(row.cell(12)?)?.into_iter().map(address).collect(),
+            parts: facts::read_parts(row.cell(13)?)?.into_iter().map(part).collect(),
             ..Trace::default()
         });
         Ok(())
@@ -173,21 +199,6 @@ impl TraceBuilder {
         found.ok_or_else(|| {
             LedgerError::Broken(format!("a row of message {id}, which was not asked for"))
         })
-    }
-
-    /// Message, role, name, address.
-    pub fn address(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
-        let (role, name) = (row.cell(1)?, row.cell(2)?);
-        self.of(row)?.addresses.push(TraceAddress { role, name, address: row.cell(3)? });
-        Ok(())
-    }
-
-    /// Message, path, content type, name, size.
-    pub fn part(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
-        let (path, content_type, name) = (row.cell(1)?, row.cell(2)?, row.cell(3)?);
-        let part = TracePart { path, content_type, name, size_bytes: row.cell(4)? };
-        self.of(row)?.parts.push(part);
-        Ok(())
     }
 
     /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (3), when it
@@ -218,11 +229,12 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Message (or NULL), hash of its Message-ID, begin, recipient, sender, queue id, host, process
-    /// id, duration, outcome, status, text. One without a message belongs to the newest with this
-    /// Message-ID, or is shown with the others that recorded none.
+    /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
+    /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
+    /// (3) of the copy that it stored, where that is all there is to be said. One without a message
+    /// belongs to the newest with this Message-ID, or is shown with the others that recorded none.
     pub fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
-        let attempt = TraceAttempt {
+        let mut attempt = TraceAttempt {
             started_at: row.cell(2)?,
             recipient: row.cell(3)?,
             sender: row.cell(4)?,
@@ -234,6 +246,11 @@ impl TraceBuilder {
             status: row.cell(10)?,
             text: row.cell(11)?,
         };
+        if let Some(account) = row.cell::<Option<String>>(12)? {
+            let destination = Destination { account, mailbox: row.cell(13)?, shared: false };
+            attempt.status = Some(PLAIN_STATUS.to_owned());
+            attempt.text = Some(stored_text(&destination, &rows::receipt(row, 14)?));
+        }
         if row.cell::<Option<i64>>(0)?.is_some() {
             self.of(row)?.attempts.push(attempt);
             return Ok(());

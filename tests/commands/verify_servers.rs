@@ -66,9 +66,7 @@ fn postgres_and_dovecot_agree_again() {
     }
     let psql = |sql: &str| site.postgres.psql(sql);
     let of = |name: &str| {
-        format!(
-            "message_id = (SELECT id FROM onedrop_message WHERE message_id_text = '<{name}@x>')"
-        )
+        format!("message_id = (SELECT id FROM onedrop_message WHERE message_id = '<{name}@x>')")
     };
     let (code, findings, said) = verify_site(&config, &[]);
     assert_eq!((code, findings.len()), (0, 0), "{said}");
@@ -77,7 +75,7 @@ fn postgres_and_dovecot_agree_again() {
     let date_of = |name: &str, later_secs: u32| {
         psql(&format!(
             "SELECT to_char((recorded_at + {later_secs} * interval '1 s') AT TIME ZONE 'UTC', \
-             'DD-Mon-YYYY HH24:MI:SS') || ' +0000' FROM onedrop_message WHERE message_id_text = \
+             'DD-Mon-YYYY HH24:MI:SS') || ' +0000' FROM onedrop_message WHERE message_id = \
              '<{name}@x>'"
         ))
     };
@@ -221,7 +219,7 @@ fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
     let (code, _, said) = verify_site(&config, &[]);
     assert_eq!(code, 75, "{said}");
     assert!(said.contains("failed   account=scuba: ") && said.contains("1 not compared"), "{said}");
-    site.postgres.psql("UPDATE onedrop_schema SET version = 1");
+    site.postgres.psql("UPDATE onedrop_ledger SET version = 1");
     let (code, _, said) = verify_site(&config, &[]);
     assert!(
         code == 75 && said.contains("schema version 1,") && said.contains("onedrop migrate"),
@@ -241,7 +239,7 @@ fn sqlite_and_maildir_agree_again() {
     let ledger = site.sqlite();
     let name_of = |name: &str| -> String {
         let sql = "SELECT file_name FROM onedrop_copy c JOIN onedrop_message m ON m.id = \
-                   c.message_id WHERE m.message_id_text = ?1";
+                   c.message_id WHERE CAST(m.message_id AS TEXT) = ?1";
         ledger.query_row(sql, [format!("<{name}@x>")], |row| row.get(0)).expect("a name")
     };
     let inbox = site.root.join("mail/scuba/Maildir");
@@ -259,11 +257,11 @@ fn sqlite_and_maildir_agree_again() {
     fs::remove_file(inbox.join("new").join(gone)).expect("removal");
     let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
                   leased_until = 1 WHERE message_id =
-                  (SELECT id FROM onedrop_message WHERE message_id_text = '<doubt@x>')";
+                  (SELECT id FROM onedrop_message WHERE CAST(message_id AS TEXT) = '<doubt@x>')";
     assert_eq!(ledger.execute(forget, []).expect("SQL"), 1);
     // Two deliveries may have written it.
     let joined = "UPDATE onedrop_copy SET prior_doubt = 1 WHERE message_id =
-                  (SELECT id FROM onedrop_message WHERE message_id_text = '<double@x>')";
+                  (SELECT id FROM onedrop_message WHERE CAST(message_id AS TEXT) = '<double@x>')";
     assert_eq!(ledger.execute(joined, []).expect("SQL"), 1);
 
     let (code, findings, _) = verify_site(&config, &[]);

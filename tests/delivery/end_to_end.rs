@@ -265,7 +265,7 @@ fn whose_sent_is_a_matter_of_trust() {
 fn a_postgres_ledger_of_another_version_defers_and_says_so() {
     let site = Site::with_servers();
     let config = site.config("etc", STORY);
-    site.postgres.psql("UPDATE onedrop_schema SET version = version + 90");
+    site.postgres.psql("UPDATE onedrop_ledger SET version = version + 90");
     let output = deliver(&config, &["-d", "scuba@mail.axial.net"], &from_lisa("version"));
     assert_eq!(output.status.code(), Some(75));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -302,7 +302,7 @@ fn check_finds_nothing_wrong_with_the_shipped_settings_and_names_what_is() {
     assert_eq!(status, Some(75));
     assert!(found.contains("directory.query: ") && found.contains("no_table"), "{found}");
     assert!(found.contains("error   store: ") && found.contains("AUTHENTICATIONFAILED"), "{found}");
-    site.postgres.psql("UPDATE onedrop_schema SET version = 99");
+    site.postgres.psql("UPDATE onedrop_ledger SET version = 99");
     let (_, found) = check(&config);
     assert!(found.contains("error   schema: ") && found.contains("schema version 99"), "{found}");
 }

@@ -319,7 +319,7 @@ fn a_setting_that_changes_leaves_what_is_due_and_a_ledger_of_before_says_so() {
     assert!(said(&verified).contains("and not settled: onedrop settle does that"), "{verified:?}");
     assert_eq!(run(&later, &["trace", "--failed"]).status.code(), Some(0));
     settles(&later, 1);
-    site.postgres.psql("UPDATE onedrop_schema SET version = 99");
+    site.postgres.psql("UPDATE onedrop_ledger SET version = 99");
     let refused = run(&later, &["settle"]);
     assert_eq!(refused.status.code(), Some(75), "{}", said(&refused));
     assert!(said(&refused).contains("schema version 99"), "{refused:?}");

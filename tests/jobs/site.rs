@@ -73,8 +73,13 @@ impl JobSite {
             None => Arc::new(SqliteLedger::new(self.place.path("ledger.db"), ONE)),
             Some(postgres) => {
                 let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
-                let settings =
-                    PostgresSettings { url, password: None, ca_file: None, prepare: true };
+                let settings = PostgresSettings {
+                    url,
+                    password: None,
+                    ca_file: None,
+                    prepare: true,
+                    notify: false,
+                };
                 Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
             }
         }

@@ -43,8 +43,7 @@ fn wrong_words_are_told_and_run_nothing() {
 #[test]
 fn a_ledger_of_another_schema_or_a_wrong_configuration_runs_nothing() {
     let site = JobSite::new(&job("j", "touch ran", ""));
-    let sql = "UPDATE onedrop_schema SET version = 99 WHERE version = \
-               (SELECT max(version) FROM onedrop_schema)";
+    let sql = "UPDATE onedrop_ledger SET version = 99";
     site.place.site.sqlite().execute(sql, []).expect("SQL");
     let end = site.run(&["j"]);
     assert_eq!(end.code, Some(125), "{end:?}");

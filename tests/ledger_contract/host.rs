@@ -62,8 +62,10 @@ pub trait Rig: Sync {
              DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
-             DROP TABLE onedrop_copy; DROP TABLE onedrop_part; DROP TABLE onedrop_address;
-             DROP TABLE onedrop_message; DROP TABLE onedrop_schema; DROP TABLE onedrop_ledger;",
+             DROP TABLE onedrop_unsettled; DROP TABLE onedrop_copy; DROP TABLE onedrop_raw;
+             DROP VIEW onedrop_part; DROP VIEW onedrop_address; DROP VIEW onedrop_message_text;
+             DROP TABLE onedrop_message; DROP TABLE onedrop_host; DROP TABLE onedrop_ledger;
+             DROP TABLE onedrop_schema;",
         )
     }
 

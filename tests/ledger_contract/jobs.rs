@@ -450,8 +450,7 @@ pub fn several_prune_at_once_and_each_run_counts_once(rig: &dyn Rig) {
 pub fn jobs_of_another_schema_are_refused(rig: &dyn Rig) {
     let host = Host::of(rig);
     let row = host.new_job("early");
-    let newest = "(SELECT max(version) FROM onedrop_schema)";
-    if !rig.sql(&format!("UPDATE onedrop_schema SET version = 99 WHERE version = {newest}")) {
+    if !rig.sql("UPDATE onedrop_ledger SET version = 99") {
         return;
     }
     let refused = |found: i64| {
@@ -472,15 +471,11 @@ pub fn jobs_of_another_schema_are_refused(rig: &dyn Rig) {
         is_refused(host.0.prune_job_runs(Duration::ZERO, 10, soon()).map(drop));
     };
     refused(99);
-    assert!(
-        rig.sql(&format!(
-            "UPDATE onedrop_schema SET version = {SCHEMA_VERSION} WHERE version = 99"
-        ))
-    );
+    assert!(rig.sql(&format!("UPDATE onedrop_ledger SET version = {SCHEMA_VERSION}")));
     assert_eq!((host.jobs().jobs, host.runs("early")), (vec![row.clone()], Vec::new()));
     assert!(rig.sql(
         "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
-         UPDATE onedrop_schema SET version = 6;"
+         UPDATE onedrop_ledger SET version = 6;"
     ));
     refused(6);
 }
@@ -545,7 +540,7 @@ fn a_role_that_may_read_and_write_the_tables_may_do_all() {
     rig.sql(
         "CREATE ROLE narrow LOGIN;
          GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop_job, onedrop_job_run TO narrow;
-         GRANT SELECT ON onedrop_schema TO narrow",
+         GRANT SELECT ON onedrop_ledger TO narrow",
     );
     let host = rig.of_role("narrow");
     let (row, begun) = host.begun("verify");

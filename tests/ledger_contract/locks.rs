@@ -281,8 +281,7 @@ pub fn names_are_taken_as_they_are(rig: &dyn Rig) {
 
 pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
     let (host, lock) = (Host::of(rig), name("early"));
-    let newest = "(SELECT max(version) FROM onedrop_schema)";
-    if !rig.sql(&format!("UPDATE onedrop_schema SET version = 99 WHERE version = {newest}")) {
+    if !rig.sql("UPDATE onedrop_ledger SET version = 99") {
         return;
     }
     let request = LockRequest {
@@ -306,7 +305,7 @@ pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
     assert!(rig.sql(
         "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
          DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
-         DROP TABLE onedrop_lock; UPDATE onedrop_schema SET version = 5;"
+         DROP TABLE onedrop_lock; UPDATE onedrop_ledger SET version = 5;"
     ));
     refused(5);
 }

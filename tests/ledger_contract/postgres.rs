@@ -23,7 +23,7 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
         matches!(&refused, Err(LedgerError::Refused(why)) if why.contains("onedrop_record")),
         "{refused:?}"
     );
-    rig.sql("UPDATE onedrop_schema SET version = 2");
+    rig.sql("UPDATE onedrop_ledger SET version = 2");
     let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
     assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
 }
@@ -33,8 +33,7 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
 fn messages_that_are_truncated_take_everything_along() {
     for truncate in [
         "TRUNCATE onedrop_message CASCADE",
-        "TRUNCATE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_address, onedrop_part,
-             onedrop_kept",
+        "TRUNCATE onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_attempt, onedrop_kept",
     ] {
         let rig = PostgresRig::direct(false);
         let host = Host::of(&rig);

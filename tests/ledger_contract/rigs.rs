@@ -207,8 +207,13 @@ impl PostgresRig {
 
     fn ledger_at(&self, url: String, limits: Limits) -> Arc<dyn AnyLedger> {
         let url = PostgresUrl::parse(&url).expect("a URL");
-        let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare: self.prepare };
+        let settings = PostgresSettings {
+            url,
+            password: None,
+            ca_file: None,
+            prepare: self.prepare,
+            notify: false,
+        };
         Arc::new(PostgresLedger::new(settings, limits).expect("a ledger"))
     }
 
@@ -372,8 +377,7 @@ impl Rig for MariadbRig {
         self.sql(
             "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
                  onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
-                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_schema,
-                 onedrop_ledger;
+                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_ledger, onedrop_schema;
              DROP VIEW onedrop_address, onedrop_part;
              DROP PROCEDURE onedrop_assert_lock",
         )

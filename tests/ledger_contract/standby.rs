@@ -44,6 +44,7 @@ impl Alone {
             password: Some(SecretString::from(self.postgres.password())),
             ca_file: Some(self.keys.join("cert.pem")),
             prepare: false,
+            notify: false,
         };
         Host(Arc::new(PostgresLedger::new(settings, limits(20)).expect("a ledger")))
     }

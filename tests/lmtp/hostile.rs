@@ -279,7 +279,7 @@ fn the_half_closed_get_their_answers_and_a_cut_message_is_not_delivered() {
         target
             .site
             .postgres
-            .psql("SELECT count(*) FROM onedrop_message WHERE message_id_text LIKE '%cut%'"),
+            .psql("SELECT count(*) FROM onedrop_message WHERE message_id LIKE '%cut%'"),
         "0"
     );
 }

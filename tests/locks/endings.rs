@@ -117,7 +117,7 @@ fn what_keeps_the_command_from_running_is_125_to_127() {
 fn a_ledger_that_is_not_there_or_of_another_schema_is_125() {
     let place = Place::with("");
     let sqlite = place.site.sqlite();
-    sqlite.execute("UPDATE onedrop_schema SET version = 99 WHERE version = 6", []).expect("SQL");
+    sqlite.execute("UPDATE onedrop_ledger SET version = 99", []).expect("SQL");
     ends(&place, &["n", "--", "touch", "ran"], 125, "ledger: has schema version 99");
     let nowhere = [("url", "postgres://onedrop@127.0.0.1:9/onedrop")];
     for (key, value) in nowhere {

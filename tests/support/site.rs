@@ -226,7 +226,7 @@ impl Servers {
     pub fn ledger_copies(&self, message_id: &str) -> String {
         self.postgres.psql(&format!(
             "SELECT count(c.placed_at) || ' of ' || count(*) FROM onedrop_message m JOIN \
-             onedrop_copy c ON c.message_id = m.id WHERE m.message_id_text LIKE '%{message_id}%'"
+             onedrop_copy c ON c.message_id = m.id WHERE m.message_id LIKE '%{message_id}%'"
         ))
     }
 

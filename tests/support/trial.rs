@@ -223,7 +223,7 @@ impl Letter {
             let receipts = site.postgres.psql(&format!(
                 "SELECT uid FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id \
                  WHERE account = '{account}' AND mailbox = '{mailbox}' AND placed_at IS NOT NULL \
-                 AND message_id_text LIKE '%{}@x%'",
+                 AND m.message_id LIKE '%{}@x%'",
                 self.name
             ));
             assert_eq!(

@@ -18,7 +18,13 @@ const TOO_LATE: u16 = 1969;
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Error::Server(said) = error else { return unavailable(error) };
     match said.code {
-        NO_TABLE if said.message.contains("onedrop_schema") => LedgerError::Version { found: 0 },
+        NO_TABLE
+            if ["onedrop_schema", "onedrop_ledger"]
+                .iter()
+                .any(|one| said.message.contains(one)) =>
+        {
+            LedgerError::Version { found: 0 }
+        }
         // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows.
         1205 | 1213 => LedgerError::Contended,
         // Access denied: login, database, table, column, routine; no such database; an account that

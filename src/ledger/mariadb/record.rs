@@ -8,10 +8,11 @@ use super::connection::{MariadbSession, first, rows_at};
 use super::copies::{self, contended_if_duplicate};
 use super::schema;
 use super::statement::{SqlBatch, values};
+use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, Recorded, ToRecord, recorded_secs};
 use crate::lock_key::Hash;
-use crate::message::{Facts, Identity};
+use crate::message::Identity;
 use crate::text;
 
 /// Locks a slot without waiting (error 1205 where another session holds it).
@@ -123,22 +124,20 @@ fn insert_message(
 ) {
     let ToRecord { entry, attempt, .. } = *one;
     let (identity, facts) = (entry.identity, entry.facts);
-    let message_id = identity.message_id.as_deref();
     let within = |text: &Option<String>, longest| {
         text.as_deref().map(|text| text::within(text, longest).into_owned())
     };
     let size_bytes = i64::try_from(entry.size_bytes).unwrap_or(i64::MAX);
     batch.add(
-        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender, subject,
-             date, in_reply_to, reference_ids, size_bytes, collision, nul_runs, addresses, parts,
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
+             in_reply_to, reference_ids, size_bytes, collision, nul_runs, addresses, parts,
              recorded_at, looks_back)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, TIMESTAMPADD(SECOND, ?7, '1970-01-01'), ?8, ?9, ?10, ?11,
-                 ?12, ?13, ?14, TIMESTAMPADD(SECOND, ?15, '1970-01-01'), ?16)",
+         VALUES (?1, ?2, ?3, ?4, ?5, TIMESTAMPADD(SECOND, ?6, '1970-01-01'), ?7, ?8, ?9, ?10,
+                 ?11, ?12, ?13, TIMESTAMPADD(SECOND, ?14, '1970-01-01'), ?15)",
         values![
             &identity.id_hash,
             &identity.digest,
-            message_id,
-            message_id.map(|id| text::of_bytes(id, INDEXED)),
+            identity.message_id.as_deref(),
             text::within(&attempt.sender, INDEXED),
             within(&facts.subject, LONGEST),
             facts.date.filter(|date| is_of_a_calendar(*date)),
@@ -147,8 +146,8 @@ fn insert_message(
             size_bytes,
             collision,
             entry.nul_runs,
-            addresses(facts),
-            parts(facts),
+            json::addresses(&facts.addresses),
+            json::parts(&facts.parts),
             recorded_at,
             looks_back,
         ],
@@ -158,27 +157,6 @@ fn insert_message(
 /// Whether the year is 1000 to 9999, as DATETIME has it.
 fn is_of_a_calendar(date: i64) -> bool {
     (-30_610_224_000..=253_402_300_799).contains(&date)
-}
-
-fn addresses(facts: &Facts) -> String {
-    let within = |text: &Option<String>, longest| {
-        text.as_deref().map(|text| text::within(text, longest).into_owned())
-    };
-    let all = facts.addresses.iter();
-    let all: Vec<_> = all
-        .map(|one| (one.role, within(&one.name, LONGEST), within(&one.address, INDEXED)))
-        .collect();
-    serde_json::json!(all).to_string()
-}
-
-fn parts(facts: &Facts) -> String {
-    let all = facts.parts.iter().map(|one| {
-        let name = one.name.as_deref().map(|name| text::within(name, LONGEST).into_owned());
-        let size_bytes = i64::try_from(one.size_bytes).unwrap_or(i64::MAX);
-        let path = text::within(&one.path, INDEXED).into_owned();
-        (path, text::within(&one.content_type, LONGEST).into_owned(), name, size_bytes)
-    });
-    serde_json::json!(all.collect::<Vec<_>>()).to_string()
 }
 
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).

@@ -88,7 +88,7 @@ fn going(what: PurgeWhat, rows: &str) -> (&'static str, String) {
 }
 
 const NO_FACTS: &str = "sender = '', subject = NULL, date = NULL, in_reply_to = NULL,
-    reference_ids = NULL, addresses = '[]', parts = '[]'";
+    reference_ids = NULL, addresses = NULL, parts = NULL";
 
 /// Free, in doubt, and of another value, so that no claim of before counts.
 const FORGET: &str = "
@@ -287,7 +287,7 @@ fn forget(
             batch.add(&format!("DELETE FROM onedrop_raw WHERE {of_them}"), &[]);
             batch.add(
                 &format!(
-                    "UPDATE onedrop_message SET message_id = NULL, message_id_text = NULL,
+                    "UPDATE onedrop_message SET message_id = NULL,
                          looks_back = TRUE, {NO_FACTS} WHERE id IN {messages}"
                 ),
                 &[],

@@ -16,8 +16,10 @@ use crate::lock_key::{hex, name_hash};
 const MIGRATIONS: [(i64, &str, &str); 1] =
     [(BASE_VERSION, "0010_base", include_str!("../migrations/mariadb/0010_base.sql"))];
 
-/// The highest version on record.
-pub(super) const VERSION: &str = "SELECT MAX(version) FROM onedrop_schema";
+pub(super) const VERSION: &str = "SELECT version FROM onedrop_ledger";
+
+/// Of a ledger from before [`BASE_VERSION`].
+const OLD_VERSION: &str = "SELECT MAX(version) FROM onedrop_schema";
 
 /// Not a migration: it records them.
 const CREATE_SCHEMA_TABLE: &str = "
@@ -26,7 +28,7 @@ CREATE TABLE IF NOT EXISTS onedrop_schema (
     name       VARCHAR(100) NOT NULL,
     sha256     BINARY(32) NOT NULL,
     applied_at DATETIME(6) NOT NULL
-) ENGINE = InnoDB COMMENT = 'migrations applied; the highest version is the one of the schema'";
+) ENGINE = InnoDB COMMENT = 'migrations applied'";
 
 /// Another engine keeps no transaction.
 const OTHER_ENGINE: &str = "
@@ -36,13 +38,20 @@ ORDER BY table_name LIMIT 1";
 
 /// [`Session::schema_version`](crate::ledger::session::Session::schema_version).
 pub(super) fn version(connection: &mut MariadbSession) -> Result<i64, LedgerError> {
+    match version_by(connection, VERSION) {
+        Err(LedgerError::Version { .. }) => match version_by(connection, OLD_VERSION) {
+            Err(LedgerError::Version { found }) => Ok(found),
+            version => version,
+        },
+        version => version,
+    }
+}
+
+fn version_by(connection: &mut MariadbSession, sql: &str) -> Result<i64, LedgerError> {
     let mut batch = SqlBatch::of(OTHER_ENGINE, &[]);
     batch.add("SELECT @@read_only", &[]);
-    batch.add(VERSION, &[]);
-    let answers = match connection.read(batch) {
-        Err(LedgerError::Version { found }) => return Ok(found),
-        answers => answers?,
-    };
+    batch.add(sql, &[]);
+    let answers = connection.read(batch)?;
     if let Some(table) = first::<String>(rows_at(&answers, 0))? {
         return Err(LedgerError::Refused(format!("the table {table} must be InnoDB")));
     }
@@ -71,6 +80,9 @@ pub(super) fn checked(
     let mut all = SqlBatch::of(VERSION, &[]);
     all.append(statements);
     let answers = match run(connection, all) {
+        Err(LedgerError::Version { .. }) => {
+            return Err(LedgerError::Version { found: version(connection)? });
+        }
         // Another schema has no such table.
         Err(error) if is_refused_with(&error, NO_TABLE) => {
             return Err(match version(connection)? {

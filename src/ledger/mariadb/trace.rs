@@ -34,11 +34,11 @@ WITH wanted AS (
 /// The newest ?4 of them, or of all, since ?5, that match sender (?6), subject (?7) and "not
 /// everything is delivered" (?8). Without a name the index on `recorded_at` bounds the scan.
 const MESSAGES: &str = "
-SELECT m.id, m.id_hash, m.message_id_text, m.digest, {recorded_at}, m.subject, {date}, m.size_bytes,
+SELECT m.id, m.id_hash, m.message_id, m.digest, {recorded_at}, m.subject, {date}, m.size_bytes,
        m.in_reply_to, m.reference_ids,
        m.message_id IS NOT NULL AND EXISTS (
            SELECT 1 FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
-       EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)
+       EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id), m.addresses, m.parts
 FROM {wanted}
 WHERE m.recorded_at >= ?5
   AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(m.sender)) > 0 OR EXISTS (
@@ -60,14 +60,6 @@ ORDER BY m.recorded_at DESC, m.id DESC LIMIT ?4";
 /// With further conditions, this many of the newest messages of a recipient or account are read.
 const LOOKED_AT: i64 = 10_000;
 
-const ADDRESSES: &str = "
-SELECT message_id, role, name, address FROM onedrop_address WHERE message_id IN {ids}
-ORDER BY message_id, position";
-
-const PARTS: &str = "
-SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part
-WHERE message_id IN {ids} ORDER BY message_id, position";
-
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        COALESCE(leased_until > UTC_TIMESTAMP(6), 0), in_doubt, uid_validity, uid, file_name,
@@ -82,10 +74,12 @@ FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 /// (attempts have no subject).
 const ATTEMPTS: &str = "
 (SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-        outcome, status, detail, id FROM onedrop_attempt WHERE message_id IN {ids})
+        outcome, status, detail, NULL AS account, NULL AS mailbox, NULL AS uid_validity,
+        NULL AS uid, NULL AS file_name, id
+ FROM onedrop_attempt WHERE message_id IN {ids})
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-        outcome, status, detail, id
+        outcome, status, detail, NULL, NULL, NULL, NULL, NULL, id
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash IN {found}
@@ -94,7 +88,7 @@ UNION ALL
           AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
           AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(sender)) > 0))
  ORDER BY id DESC LIMIT 1000)
-ORDER BY 3, 13";
+ORDER BY 3, 18";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 
@@ -154,14 +148,11 @@ fn trace(
             .replace("{found}", &of_found)
             .replace("{hashes}", &hashes)
     };
-    let mut batch = SqlBatch::of(&about(ADDRESSES), &[]);
-    for sql in [PARTS, COPIES, ATTEMPTS] {
-        batch.add(&about(sql), values);
-    }
+    let mut batch = SqlBatch::of(&about(COPIES), &[]);
+    batch.add(&about(ATTEMPTS), values);
     let answers = connection.read(batch)?;
     type Add = fn(&mut TraceBuilder, &Row) -> Result<(), LedgerError>;
-    let adds: [Add; 4] =
-        [TraceBuilder::address, TraceBuilder::part, TraceBuilder::copy, TraceBuilder::attempt];
+    let adds: [Add; 2] = [TraceBuilder::copy, TraceBuilder::attempt];
     for (at, add) in adds.into_iter().enumerate() {
         rows_at(&answers, at).iter().try_for_each(|row| add(&mut found, row))?;
     }

@@ -29,6 +29,8 @@ pub struct Rows {
     /// By their numbers, as all rows here: a number is never used again.
     pub messages: BTreeMap<i64, MessageRow>,
     pub copies: BTreeMap<i64, CopyRow>,
+    /// Copies to be looked at again, however old, by their numbers, each with the earliest time.
+    pub unsettled: BTreeMap<i64, Duration>,
     pub attempts: BTreeMap<i64, AttemptRow>,
     /// The highest number of a row that there was.
     last_number: i64,
@@ -268,7 +270,12 @@ impl Rows {
         row.owner = format!("{}:{}", owner.host, owner.pid);
         row.leased_until = row.leased_until.max(Some(until));
         let (value, in_doubt, looks_back) = (row.value, row.prior_doubt, row.looks_back);
-        CopyState::Claimed(Claim { copy, value, epoch: row.epoch, in_doubt, looks_back })
+        let claim = Claim { copy, value, epoch: row.epoch, in_doubt, looks_back };
+        if claim.epoch > 1 || claim.in_doubt {
+            let now = self.time.now();
+            self.look_again(copy, now + terms.lease);
+        }
+        CopyState::Claimed(claim)
     }
 
     /// The copy's row, which is made if it is not there, and its number.
@@ -324,6 +331,7 @@ impl Rows {
             if is_another {
                 row.epoch += 1;
                 row.settled = false;
+                self.look_again(one.claim.copy, now);
                 return Ok(Confirmed::Superseded { by });
             }
         } else {
@@ -342,6 +350,13 @@ impl Rows {
             self.end(attempt, end);
         }
         Ok(Confirmed::Recorded)
+    }
+
+    /// Notes that the copy has to be looked at again at that time, or before where that is on
+    /// record.
+    fn look_again(&mut self, copy: i64, at: Duration) {
+        let known = self.unsettled.entry(copy).or_insert(at);
+        *known = at.min(*known);
     }
 
     /// What is kept of a message goes once its last shared copy is placed.
@@ -394,12 +409,13 @@ impl Rows {
     ) -> Result<Due, LedgerError> {
         let now = self.time.now();
         self.message(message)?;
-        let (_, row) = self.copy_of(message, destination);
+        let (copy, row) = self.copy_of(message, destination);
         if let Some(receipt) = &row.receipt {
             return Ok(Due::Placed(receipt.clone()));
         }
         row.destination.shared = true;
         let at = *row.due_at.get_or_insert(now + after);
+        self.look_again(copy, at);
         let (bytes, why) = kept;
         let row = self.message(message)?;
         if row.kept.is_none() {

@@ -8,6 +8,7 @@ use postgres::types::Type;
 
 use super::connection::Statement;
 use crate::directory::Destination;
+use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, Recorded,
@@ -25,7 +26,7 @@ pub(super) const LONGEST: usize = 4000;
 /// `onedrop_confirm`.
 ///
 /// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
-pub(super) const RECORD: usize = 37;
+pub(super) const RECORD: usize = 31;
 pub(super) const CONFIRM: usize = 14;
 
 /// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
@@ -35,23 +36,21 @@ pub(super) const CONFIRM_AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, 
      NULL::boolean";
 
 /// All parameters of `onedrop_record` but the first; `with_raw`: also the bytes, if they are to be
-/// kept.
+/// kept; `notify`: a new message is announced.
 pub(super) fn record<'a>(
     statement: Statement<'a>,
     one: &ToRecord<'a>,
     with_raw: bool,
+    notify: bool,
 ) -> Statement<'a> {
     let ToRecord { entry, attempt, destinations, terms } = *one;
     let (identity, facts) = (entry.identity, entry.facts);
-    let message_id = identity.message_id.as_deref();
     let statement = statement
         .with(SCHEMA_VERSION as i32, Type::INT4)
         .with(advisory_key(&identity.id_hash), Type::INT8)
         .with(identity.id_hash.as_slice(), Type::BYTEA)
         .with(identity.digest.as_slice(), Type::BYTEA)
-        .with(message_id, Type::BYTEA)
-        .with(message_id.map(|id| text::of_bytes(id, INDEXED)), Type::TEXT)
-        .with(text::within(&attempt.sender, INDEXED), Type::TEXT)
+        .with(identity.message_id.as_deref(), Type::BYTEA)
         .with(within(&facts.subject, LONGEST), Type::TEXT)
         .with(facts.date.and_then(date_secs), Type::FLOAT8)
         .with(within(&facts.in_reply_to, INDEXED), Type::TEXT)
@@ -61,16 +60,10 @@ pub(super) fn record<'a>(
         .with(entry.oldest.map(rows::whole_secs), Type::INT8)
         .with(entry.raw.is_some(), Type::BOOL)
         .with(entry.raw.filter(|_| with_raw), Type::BYTEA)
-        .with(entry.nul_runs, Type::BYTEA);
-    let (addresses, parts) = (&facts.addresses, &facts.parts);
-    let statement = statement
-        .with(list(addresses, |one| one.role), Type::TEXT_ARRAY)
-        .with(list(addresses, |one| within(&one.name, LONGEST)), Type::TEXT_ARRAY)
-        .with(list(addresses, |one| within(&one.address, INDEXED)), Type::TEXT_ARRAY)
-        .with(list(parts, |one| text::within(&one.path, INDEXED)), Type::TEXT_ARRAY)
-        .with(list(parts, |one| text::within(&one.content_type, LONGEST)), Type::TEXT_ARRAY)
-        .with(list(parts, |one| within(&one.name, LONGEST)), Type::TEXT_ARRAY)
-        .with(list(parts, |one| clamped(one.size_bytes)), Type::INT8_ARRAY);
+        .with(entry.nul_runs, Type::BYTEA)
+        .with(json::addresses(&facts.addresses), Type::TEXT)
+        .with(json::parts(&facts.parts), Type::TEXT)
+        .with(notify, Type::BOOL);
     claims(by(statement, attempt), destinations, attempt, terms)
 }
 

@@ -157,6 +157,11 @@ impl Connection {
         self.until.saturating_duration_since(Instant::now())
     }
 
+    /// Whether new messages are announced.
+    pub fn notifies(&self) -> bool {
+        self.target.notify
+    }
+
     /// Prepares those of `statements` that are marked for it, if the target allows.
     fn prepare(&mut self, statements: &[Statement<'_>]) -> Result<(), LedgerError> {
         if !self.target.prepare {

@@ -34,7 +34,7 @@ fn column_millis(column: &str) -> String {
 macro_rules! if_seen {
     () => {
         "EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1 AND revision = $2)
-         AND (SELECT max(version)::bigint FROM onedrop_schema) = $3"
+         AND (SELECT version::bigint FROM onedrop_ledger) = $3"
     };
 }
 
@@ -55,7 +55,7 @@ macro_rules! if_ended {
 const NEW_JOB: &str = "
 INSERT INTO onedrop_job (name, revision, first_seen, seen_at)
 SELECT $1, 0, clock_timestamp(), clock_timestamp()
-WHERE (SELECT max(version)::bigint FROM onedrop_schema) = $3 AND $5::timestamptz IS NULL
+WHERE (SELECT version::bigint FROM onedrop_ledger) = $3 AND $5::timestamptz IS NULL
 ON CONFLICT DO NOTHING";
 
 /// The statements after it see what was committed before it got the row.
@@ -101,7 +101,7 @@ const LAST_TRY: &str =
 
 const REMOVE: &str = "
 DELETE FROM onedrop_job
-WHERE name = $1 AND revision = $2 AND (SELECT max(version)::bigint FROM onedrop_schema) = $3";
+WHERE name = $1 AND revision = $2 AND (SELECT version::bigint FROM onedrop_ledger) = $3";
 
 const IS_GONE: &str = "SELECT NOT EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1)";
 
@@ -111,7 +111,7 @@ DELETE FROM onedrop_job_run
 WHERE id IN (SELECT id FROM onedrop_job_run
              WHERE ended_at < clock_timestamp() - $1 * interval '1 millisecond'
              ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-  AND (SELECT max(version)::bigint FROM onedrop_schema) = $3
+  AND (SELECT version::bigint FROM onedrop_ledger) = $3
 RETURNING id";
 
 impl Jobs for PostgresLedger {

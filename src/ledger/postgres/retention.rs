@@ -42,7 +42,7 @@ fn old(what: PurgeWhat) -> &'static str {
         }
         PurgeWhat::Raw => {
             "SELECT 0::bigint, m.id FROM onedrop_message m
-             WHERE m.raw IS NOT NULL
+             WHERE m.id IN (SELECT r.message_id FROM onedrop_raw r)
                AND m.recorded_at < clock_timestamp() - $1 * interval '1 second'
                AND (0::float8, m.id) > ($2, $3)
              ORDER BY m.id LIMIT $4"
@@ -77,25 +77,26 @@ fn going(what: PurgeWhat) -> &'static str {
         PurgeWhat::Attempts => {
             "onedrop_attempt d WHERE d.id = ANY ($1) AND $2::float8 >= 0 AND $3::float8 >= 0"
         }
-        PurgeWhat::Raw | PurgeWhat::Facts => {
+        PurgeWhat::Raw => {
+            "onedrop_raw d WHERE d.message_id = ANY ($1) AND $2::float8 >= 0 AND $3::float8 >= 0"
+        }
+        PurgeWhat::Facts => {
             "onedrop_message d WHERE d.id = ANY ($1) AND $2::float8 >= 0 AND $3::float8 >= 0"
         }
     }
 }
 
 /// Nothing of the messages $1 but their hashes and their times.
-const ERASE: [&str; 6] = [
+const ERASE: [&str; 5] = [
     "DELETE FROM onedrop_copy WHERE message_id = ANY ($1) AND id = ANY ($2)",
     "DELETE FROM onedrop_kept k WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0
      AND NOT EXISTS (SELECT FROM onedrop_copy c
                      WHERE c.message_id = k.message_id AND c.shared AND c.placed_at IS NULL)",
     "DELETE FROM onedrop_attempt
      WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
-    "DELETE FROM onedrop_address
-     WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
-    "DELETE FROM onedrop_part WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
-    "UPDATE onedrop_message SET message_id = NULL, message_id_text = NULL, sender = '',
-         subject = NULL, date = NULL, in_reply_to = NULL, reference_ids = NULL, raw = NULL,
+    "DELETE FROM onedrop_raw WHERE message_id = ANY ($1) AND cardinality($2::bigint[]) > 0",
+    "UPDATE onedrop_message SET message_id = NULL, sender = '', subject = NULL, date = NULL,
+         in_reply_to = NULL, reference_ids = NULL, addresses = NULL, parts = NULL,
          looks_back = true
      WHERE id = ANY ($1) AND cardinality($2::bigint[]) > 0",
 ];
@@ -117,9 +118,10 @@ SELECT CASE WHEN remembers_since = '-infinity' THEN -1
 FROM onedrop_ledger";
 
 const RAW: &str = "
-SELECT id, message_id, id_hash, digest, extract(epoch FROM recorded_at)::bigint, raw
-FROM onedrop_message WHERE id > $1 AND recorded_at >= to_timestamp($2) AND raw IS NOT NULL
-ORDER BY id LIMIT 1";
+SELECT m.id, m.message_id, id_hash, digest, extract(epoch FROM recorded_at)::bigint, bytes
+FROM onedrop_raw r JOIN onedrop_message m ON m.id = r.message_id
+WHERE r.message_id > $1 AND recorded_at >= to_timestamp($2)
+ORDER BY r.message_id LIMIT 1";
 
 const COPIES: &str = "
 SELECT account, mailbox, shared, placed_at IS NOT NULL FROM onedrop_copy
@@ -215,16 +217,12 @@ fn purge(
     let counted = || of_them(format!("SELECT 1 FROM {going}"));
     let statements = match what {
         _ if dry_run => vec![counted()],
-        PurgeWhat::Messages | PurgeWhat::Attempts | PurgeWhat::Kept => {
+        PurgeWhat::Messages | PurgeWhat::Attempts | PurgeWhat::Kept | PurgeWhat::Raw => {
             vec![of_them(format!("DELETE FROM {going} RETURNING 1"))]
-        }
-        PurgeWhat::Raw => {
-            let set = going.replacen(" WHERE", " SET raw = NULL WHERE", 1);
-            vec![of_them(format!("UPDATE {set} RETURNING 1"))]
         }
         PurgeWhat::Facts => {
             let nothing = "sender = '', subject = NULL, date = NULL, in_reply_to = NULL, \
-                           reference_ids = NULL";
+                           reference_ids = NULL, addresses = NULL, parts = NULL";
             let set = going.replacen(" WHERE", &format!(" SET {nothing} WHERE"), 1);
             let delete = |table: &str, more: &str| {
                 of_them(format!(
@@ -232,12 +230,7 @@ fn purge(
                 ))
             };
             let begun = "d.started_at < clock_timestamp() - $2 * interval '1 second'";
-            vec![
-                of_them(format!("UPDATE {set} RETURNING 1")),
-                delete("onedrop_attempt", begun),
-                delete("onedrop_address", "$2 >= 0"),
-                delete("onedrop_part", "$2 >= 0"),
-            ]
+            vec![of_them(format!("UPDATE {set} RETURNING 1")), delete("onedrop_attempt", begun)]
         }
     };
     let moves_on = |column: &str| {

@@ -19,8 +19,10 @@ const MIGRATIONS: [(i64, &str, &str); 1] =
 /// SQLSTATE undefined_table.
 const NO_TABLE: &str = "42P01";
 
-/// The highest version on record.
-const VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
+const VERSION: &str = "SELECT version::bigint FROM onedrop_ledger";
+
+/// Of a ledger from before [`BASE_VERSION`].
+const OLD_VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
 
 /// Not a migration: it records them.
 const CREATE_SCHEMA_TABLE: &str = "
@@ -31,15 +33,22 @@ CREATE TABLE onedrop_schema (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE onedrop_schema
-IS 'migrations applied; the highest version is the one of the schema';";
+IS 'migrations applied';";
 
 /// [`Ledger::schema_version`](crate::ledger::Ledger::schema_version).
 pub(super) fn version(connection: &mut Connection) -> Result<i64, LedgerError> {
-    match connection.query(Statement::new(VERSION)) {
-        Ok(rows) => rows.first().map_or(Ok(0), |row| Ok(row.cell::<Option<i64>>(0)?.unwrap_or(0))),
-        Err(LedgerError::Version { found }) => Ok(found),
-        Err(other) => Err(other),
+    for sql in [VERSION, OLD_VERSION] {
+        match connection.query(Statement::new(sql)) {
+            Ok(rows) => {
+                let version = rows.first().map(|row| row.cell::<Option<i64>>(0)).transpose()?;
+                return Ok(version.flatten().unwrap_or(0));
+            }
+            // No such table.
+            Err(LedgerError::Version { .. }) => {}
+            Err(other) => return Err(other),
+        }
     }
+    Ok(0)
 }
 
 /// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of this
@@ -55,6 +64,9 @@ pub(super) fn checked<'a>(
 ) -> Result<Vec<Vec<Row>>, LedgerError> {
     let all: Vec<_> = [Statement::new(VERSION)].into_iter().chain(statements).collect();
     let mut answers = match run(connection, &all) {
+        Err(LedgerError::Version { .. }) => {
+            return Err(LedgerError::Version { found: version(connection)? });
+        }
         // An older schema has no such table.
         Err(LedgerError::Refused(why)) if why.starts_with(NO_TABLE) => {
             return Err(match version(connection)? {

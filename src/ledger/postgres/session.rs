@@ -43,6 +43,9 @@ WHERE c.id = ours.id"#;
 /// Tried first, so that the bytes are sent only once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
 
+/// Keeps a message from being taken out until the transaction ends.
+const STAY: &str = "SELECT FROM onedrop_message WHERE id = $1 FOR KEY SHARE";
+
 /// Locks the copy's row, so that a receipt recorded at the same moment deletes the kept bytes.
 const KEEP: &str = "
 WITH unplaced AS (
@@ -61,14 +64,20 @@ FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
 
 /// Locks the copy's row, also where it is placed.
 const MAKE_DUE: &str = "
-INSERT INTO onedrop_copy AS c
-    (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, looks_back, due_at)
-SELECT m.id, $2, $3, true, 0, '', m.looks_back, m.looks_back, m.looks_back,
-       clock_timestamp() + $4 * interval '1 millisecond'
-FROM onedrop_message m WHERE m.id = $1 FOR KEY SHARE
-ON CONFLICT (message_id, account, mailbox) DO UPDATE
-SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
-WHERE c.placed_at IS NULL";
+WITH due AS (
+    INSERT INTO onedrop_copy AS c
+        (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, looks_back,
+         due_at)
+    SELECT m.id, $2, $3, true, 0, '', m.looks_back, m.looks_back, m.looks_back,
+           clock_timestamp() + $4 * interval '1 millisecond'
+    FROM onedrop_message m WHERE m.id = $1
+    ON CONFLICT (message_id, account, mailbox) DO UPDATE
+    SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
+    WHERE c.placed_at IS NULL
+    RETURNING id, due_at
+)
+INSERT INTO onedrop_unsettled AS u (copy_id, look_at) SELECT id, due_at FROM due
+ON CONFLICT (copy_id) DO UPDATE SET look_at = excluded.look_at WHERE u.look_at > excluded.look_at";
 
 /// Locks what is kept already: a receipt recorded at the same moment must not delete it.
 const KEEP_DUE: &str = "
@@ -77,13 +86,19 @@ FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
 ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
 
 const FINISH: &str = "
-UPDATE onedrop_attempt SET duration_ms = $2, outcome = $3, status = $4, detail = $5 WHERE id = $1";
+UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
+       detail = $5, copy_id = NULL
+WHERE id = $1";
 
 const INSERT_ENDED_ATTEMPT: &str = "
+WITH known AS (
+    SELECT id, sender FROM onedrop_message WHERE id_hash = $1 AND digest = $2 FOR KEY SHARE
+)
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
                              started_at, duration_ms, outcome, status, detail)
-VALUES ((SELECT id FROM onedrop_message WHERE id_hash = $1 AND digest = $2), $1, $3, $4, $5, $6, $7,
-        clock_timestamp() - $8 * interval '1 millisecond', $8, $9, $10, $11)";
+SELECT k.id, CASE WHEN k.id IS NULL THEN $1 END, $3, nullif($4, k.sender), $5, $6, $7,
+       clock_timestamp() - $8 * interval '1 millisecond', least($8, 2147483647), $9, $10, $11
+FROM (SELECT) one LEFT JOIN known k ON true";
 
 impl Session for Connection {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -114,7 +129,11 @@ impl Session for Connection {
             Statement::kept(CLAIMS).with(self.patience_ms(), Type::INT8).with(message, Type::INT8);
         let statement = columns::claims(statement, destinations, owner, terms);
         let rows = self.call(&statement.with(terms.due, Type::BOOL))?;
-        columns::claimed(destinations, &rows, 0)
+        match rows.is_empty() && !destinations.is_empty() {
+            // The message is not on record any more.
+            true => Err(LedgerError::Forgotten),
+            false => columns::claimed(destinations, &rows, 0),
+        }
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
@@ -144,8 +163,9 @@ impl Session for Connection {
         if known.iter().flatten().next().is_some() {
             return Ok(true);
         }
-        let kept = self.write(&[statement(KEEP).with(bytes, Type::BYTEA)])?;
-        Ok(kept.iter().flatten().next().is_some())
+        let stay = Statement::new(STAY).with(message, Type::INT8);
+        let kept = self.write(&[stay, statement(KEEP).with(bytes, Type::BYTEA)])?;
+        Ok(kept.last().is_some_and(|rows| !rows.is_empty()))
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
@@ -177,7 +197,8 @@ impl Session for Connection {
             .with(text::within(why, LONGEST), Type::TEXT)
             .with(bytes, Type::BYTEA);
         let make = statement(MAKE_DUE).with(rows::millis(after) as f64, Type::FLOAT8);
-        let answers = self.write(&[make, keep, statement(DUE)])?;
+        let stay = Statement::new(STAY).with(message, Type::INT8);
+        let answers = self.write(&[stay, make, keep, statement(DUE)])?;
         let row = answers.last().and_then(|rows| rows.first());
         row.map(rows::due).transpose()?.flatten().ok_or(LedgerError::Forgotten)
     }

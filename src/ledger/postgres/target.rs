@@ -28,6 +28,9 @@ pub struct PostgresSettings {
     /// Keep statements prepared in the connection: not by way of a pooler that gives each
     /// transaction another one.
     pub prepare: bool,
+    /// Announce each new message to those who LISTEN to `onedrop_message`. Commits that do so wait
+    /// for each other.
+    pub notify: bool,
 }
 
 /// The hosts of one URL, in the order to try them.
@@ -35,6 +38,7 @@ pub(super) struct Target {
     pub hosts: Vec<HostTarget>,
     tls: Option<MakeRustlsConnect>,
     pub prepare: bool,
+    pub notify: bool,
     /// The `until` of the last call that was given up, and how long it waited for an answer.
     given_up: Mutex<Option<(Instant, Duration)>>,
 }
@@ -78,7 +82,8 @@ impl Target {
             )),
             false => None,
         };
-        Ok(Target { hosts, tls, prepare: settings.prepare, given_up: Mutex::default() })
+        let (prepare, notify) = (settings.prepare, settings.notify);
+        Ok(Target { hosts, tls, prepare, notify, given_up: Mutex::default() })
     }
 
     /// Whether a call that ends by `until` is worth its beginning.
@@ -197,8 +202,13 @@ mod tests {
     }
 
     fn hosts(url: &str) -> Vec<HostTarget> {
-        let settings =
-            PostgresSettings { url: read(url), password: None, ca_file: None, prepare: false };
+        let settings = PostgresSettings {
+            url: read(url),
+            password: None,
+            ca_file: None,
+            prepare: false,
+            notify: false,
+        };
         Target::new(settings).map(|target| target.hosts).unwrap_or_default()
     }
 

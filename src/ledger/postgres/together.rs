@@ -33,6 +33,9 @@ pub(super) fn commit(
     }
     // The bytes of a message that is already on record are not sent again.
     let rows = match call(connection, records, false, receipts) {
+        Err(LedgerError::Version { .. }) => {
+            return Err(LedgerError::Version { found: schema::version(connection)? });
+        }
         Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
             // An older schema has no functions.
             return Err(match schema::version(connection)? {
@@ -69,7 +72,12 @@ fn call(
     };
     let mut statement = Statement::kept(text(records.len(), receipts.len()));
     for one in records {
-        statement = columns::record(statement.with(patience, Type::INT8), one, with_raw);
+        statement = columns::record(
+            statement.with(patience, Type::INT8),
+            one,
+            with_raw,
+            connection.notifies(),
+        );
     }
     for one in receipts {
         statement = columns::confirm(statement.with(patience, Type::INT8), one);

@@ -34,17 +34,16 @@ WITH wanted AS (
 /// ($7) and "not everything is delivered" ($8). Without a name the index on `recorded_at` bounds
 /// the scan.
 const MESSAGES: &str = "
-SELECT m.id, id_hash, message_id_text, digest, {recorded_at}, subject, {date}, size_bytes,
+SELECT m.id, id_hash, message_id, digest, {recorded_at}, subject, {date}, size_bytes,
        in_reply_to, reference_ids,
        message_id IS NOT NULL AND EXISTS (
            SELECT FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
-       raw IS NOT NULL
+       EXISTS (SELECT FROM onedrop_raw r WHERE r.message_id = m.id), addresses::text, parts::text
 FROM {wanted}
 WHERE m.recorded_at >= to_timestamp($5)
   AND ($6::text IS NULL OR position(lower($6) IN lower(m.sender)) > 0 OR EXISTS (
-       SELECT FROM onedrop_address a
-       WHERE a.message_id = m.id AND a.role = 'from'
-         AND position(lower($6) IN lower(a.address)) > 0))
+       SELECT FROM json_array_elements(m.addresses) a
+       WHERE a->>0 = 'from' AND position(lower($6) IN lower(a->>2)) > 0))
   AND ($7::text IS NULL OR position(lower($7) IN lower(m.subject)) > 0)
   AND (NOT $8
        OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
@@ -61,18 +60,10 @@ ORDER BY m.recorded_at DESC, m.id DESC LIMIT $4";
 /// With further conditions, this many of the newest messages of a recipient or account are read.
 const LOOKED_AT: i64 = 10_000;
 
-const ADDRESSES: &str = "
-SELECT message_id, role, name, address FROM onedrop_address WHERE message_id = ANY ($1)
-ORDER BY message_id, position";
-
-const PARTS: &str = "
-SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part
-WHERE message_id = ANY ($1)";
-
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        coalesce(leased_until > clock_timestamp(), false), in_doubt, uid_validity, uid, file_name,
-       {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
+       {placed_at}, epoch::bigint, owner, {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
        {due_at}, by_sender
@@ -82,12 +73,15 @@ FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 /// ($2), or by Message-ID ($3), queue id or recipient ($4); without a name, all of them. Further
 /// conditions as above ($5 to $8; attempts have no subject).
 const ATTEMPTS: &str = "
-SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-       outcome, status, detail
-FROM onedrop_attempt WHERE message_id = ANY ($1)
+SELECT a.message_id, NULL::bytea, {started_at}, recipient, coalesce(a.sender, m.sender), queue_id,
+       host, pid, duration_ms::bigint, outcome, status, detail, c.account, c.mailbox,
+       c.uid_validity, c.uid, c.file_name
+FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id
+     LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
+WHERE a.message_id = ANY ($1)
 UNION ALL
-(SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-outcome, status, detail
+(SELECT message_id, id_hash, {started_at}, recipient, coalesce(sender, ''), queue_id, host,
+        pid, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash = ANY ($2)
@@ -148,10 +142,9 @@ fn trace(
         .with(&hashes, Type::BYTEA_ARRAY)
         .with(&name, Type::TEXT);
     let attempts = conditions(attempts, filter);
-    let answers = connection.read(&[about(ADDRESSES), about(PARTS), about(COPIES), attempts])?;
+    let answers = connection.read(&[about(COPIES), attempts])?;
     type Add = fn(&mut TraceBuilder, &Row) -> Result<(), LedgerError>;
-    let adds: [Add; 4] =
-        [TraceBuilder::address, TraceBuilder::part, TraceBuilder::copy, TraceBuilder::attempt];
+    let adds: [Add; 2] = [TraceBuilder::copy, TraceBuilder::attempt];
     for (rows, add) in answers.iter().zip(adds) {
         rows.iter().try_for_each(|row| add(&mut found, row))?;
     }

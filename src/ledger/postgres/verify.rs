@@ -65,11 +65,13 @@ const PAGE: &str = "c.message_id >= $4::bigint AND (c.message_id, c.id) > ($4, $
 /// Of the rows of `wanted`.
 pub(super) const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
-       extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch, c.owner,
+       extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch::bigint,
+       c.owner,
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
        coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
+       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value,
+       c.lease_ms::bigint,
        k.why, extract(epoch FROM c.due_at)::bigint, c.due_at <= clock_timestamp(), c.by_sender,
        c.found_by_look, c.looks_back
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id

@@ -18,6 +18,7 @@ use crate::receipt::Receipt;
 /// Claims the copies in order; a mailbox that is named twice is leased once.
 pub(super) fn claim(
     tx: &Connection,
+    now: f64,
     boot: &BootTime,
     message: i64,
     destinations: &[Destination],
@@ -28,7 +29,13 @@ pub(super) fn claim(
         let is_named_before =
             destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
         let value = (!is_named_before).then_some(owner.value);
-        claim_copy(tx, boot, message, destination, owner, value, terms)
+        let state = claim_copy(tx, boot, message, destination, owner, value, terms)?;
+        if let CopyState::Claimed(claim) = &state
+            && (claim.epoch > 1 || claim.in_doubt)
+        {
+            look_again(tx, claim.copy, now + terms.lease.as_secs_f64())?;
+        }
+        Ok(state)
     };
     destinations.iter().enumerate().map(claim).collect()
 }
@@ -49,9 +56,8 @@ fn claim_copy(
     let sql = format!(
         "INSERT INTO onedrop_copy AS c
              (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-              leased_until, lease_boot, in_doubt, prior_doubt, looks_back, value)
-         SELECT id, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?12, 1, looks_back, looks_back,
-                randomblob(16)
+              leased_until, lease_boot, in_doubt, prior_doubt, looks_back)
+         SELECT id, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?12, 1, looks_back, looks_back
          FROM onedrop_message WHERE id = ?1
          ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
              epoch = epoch + ({live} IS NOT TRUE),
@@ -102,6 +108,17 @@ pub(super) fn copys_lease_end(row: &str, now: &str, boot: &str) -> String {
     let [until, boot_id, length] =
         ["leased_until", "lease_boot", "lease_ms"].map(|column| format!("{row}{column}"));
     lease_end(&until, &boot_id, &length, now, boot)
+}
+
+/// Notes that the copy has to be looked at again at that time (seconds since 1970), or before where
+/// that is on record.
+fn look_again(tx: &Connection, copy: i64, at: f64) -> Result<(), LedgerError> {
+    tx.execute(
+        "INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (?1, ?2)
+         ON CONFLICT (copy_id) DO UPDATE SET look_at = min(look_at, excluded.look_at)",
+        params![copy, at],
+    )?;
+    Ok(())
 }
 
 struct RecordedCopy {
@@ -170,12 +187,13 @@ pub(super) fn confirm(
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
                 [claim.copy],
             )?;
+            look_again(tx, claim.copy, now)?;
             return Ok(Some(Confirmed::Superseded { by }));
         }
         Some(_) => {}
     }
     if let Some((attempt, end)) = end {
-        attempts::end(tx, attempt, end)?;
+        attempts::end(tx, attempt, end, Some((claim.copy, receipt)))?;
     }
     Ok(Some(Confirmed::Recorded))
 }
@@ -191,8 +209,8 @@ fn store_receipt(
     let CopyFacts { nul_replaced, found_by_look } = facts;
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
-             in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
-             found_by_look = ?7, placed_epoch = ?8
+             lease_value = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5,
+             nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
         params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
     )?;
@@ -273,16 +291,19 @@ pub(super) fn keep_until_due(
     (bytes, why): (&[u8], &str),
     after: Duration,
 ) -> Result<Due, LedgerError> {
-    tx.execute(
-        "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-             prior_doubt, looks_back, value, due_at)
-         SELECT id, ?2, ?3, 1, 0, '', looks_back, looks_back, looks_back, randomblob(16), ?4
-         FROM onedrop_message WHERE id = ?1
-         ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-             due_at = coalesce(due_at, excluded.due_at), shared = 1
-         WHERE placed_at IS NULL",
-        params![message, destination.account, destination.mailbox, now + after.as_secs_f64()],
-    )?;
+    let sql = "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
+            in_doubt, prior_doubt, looks_back, due_at)
+        SELECT id, ?2, ?3, 1, 0, '', looks_back, looks_back, looks_back, ?4
+        FROM onedrop_message WHERE id = ?1
+        ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
+            due_at = coalesce(due_at, excluded.due_at), shared = 1
+        WHERE placed_at IS NULL
+        RETURNING id, due_at";
+    let at = now + after.as_secs_f64();
+    let params = params![message, destination.account, destination.mailbox, at];
+    for (copy, at) in super::read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))? {
+        look_again(tx, copy, at)?;
+    }
     if kept(tx, message)?.is_none() {
         keep(tx, now, message, bytes, why)?;
     }

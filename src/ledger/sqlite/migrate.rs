@@ -32,6 +32,13 @@ pub(super) fn migrate(tx: &Connection, now: f64) -> Result<Vec<String>, LedgerEr
             continue;
         }
         tx.execute_batch(sql)?;
+        if number == BASE_VERSION {
+            tx.execute(
+                "INSERT INTO onedrop_ledger (version, oldest_program, remembers_since)
+                 VALUES (?1, ?1, ?2)",
+                params![number, now],
+            )?;
+        }
         tx.execute(
             "INSERT INTO onedrop_schema (version, name, sha256, applied_at)
              VALUES (?1, ?2, ?3, ?4)",

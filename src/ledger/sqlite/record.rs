@@ -5,13 +5,13 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::{BootTime, attempts, copies, first, read, schema_version};
+use crate::ledger::facts as json;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     Attempt, AttemptEnd, Entry, LedgerError, Recorded, SCHEMA_VERSION, ToRecord, recorded_secs,
     rows,
 };
-use crate::message::{Facts, Identity};
-use crate::text;
+use crate::message::Identity;
 
 /// [`Ledger::record`](crate::ledger::Ledger::record), under the message's lock.
 pub(super) fn record(
@@ -38,7 +38,7 @@ pub(super) fn record(
         is_new: known.is_none(),
         collision,
         attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
-        copies: copies::claim(tx, boot, message, destinations, attempt, terms)?,
+        copies: copies::claim(tx, now, boot, message, destinations, attempt, terms)?,
     })
 }
 
@@ -68,23 +68,19 @@ fn insert_message(
     collision: bool,
 ) -> Result<MessageRow, LedgerError> {
     let (identity, facts) = (entry.identity, entry.facts);
+    let now_secs = now;
     let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
     let recorded_at = recorded_secs(entry.at, now);
-    let message_id_text = identity
-        .message_id
-        .as_deref()
-        .map(|id| text::one_line(&String::from_utf8_lossy(id)).into_owned());
     tx.execute(
-        "INSERT INTO onedrop_message (id_hash, digest, message_id, message_id_text, sender,
-             subject, date, in_reply_to, reference_ids, size_bytes, collision, raw, nul_runs,
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
+             in_reply_to, reference_ids, size_bytes, collision, addresses, parts, nul_runs,
              recorded_at, looks_back)
          SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
-             coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger",
+                coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger",
         params![
             identity.id_hash,
             identity.digest,
             identity.message_id,
-            message_id_text,
             attempt.sender,
             facts.subject,
             facts.date,
@@ -92,28 +88,19 @@ fn insert_message(
             facts.references,
             entry.size_bytes as i64,
             collision,
-            entry.raw,
+            json::addresses(&facts.addresses),
+            json::parts(&facts.parts),
             entry.nul_runs,
             recorded_at,
             entry.oldest.map(rows::whole_secs),
         ],
     )?;
     let message = tx.last_insert_rowid();
-    insert_facts(tx, message, facts)?;
+    if let Some(raw) = entry.raw {
+        let sql = "INSERT INTO onedrop_raw (message_id, kept_at, bytes) VALUES (?1, ?2, ?3)";
+        tx.execute(sql, params![message, now_secs, raw])?;
+    }
     Ok((message, recorded_at))
-}
-
-fn insert_facts(tx: &Connection, message: i64, facts: &Facts) -> Result<(), LedgerError> {
-    let mut address = tx.prepare("INSERT INTO onedrop_address VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    for (position, fact) in (0i64..).zip(&facts.addresses) {
-        address.execute(params![message, position, fact.role, fact.name, fact.address])?;
-    }
-    let mut part = tx.prepare("INSERT INTO onedrop_part VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
-    for (position, fact) in (0i64..).zip(&facts.parts) {
-        let (path, size_bytes) = (&fact.path, fact.size_bytes as i64);
-        part.execute(params![message, position, path, fact.content_type, fact.name, size_bytes])?;
-    }
-    Ok(())
 }
 
 /// [`Ledger::finish`](crate::ledger::Ledger::finish).
@@ -125,12 +112,12 @@ pub(super) fn finish(
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     if let Some((attempt, end)) = recorded {
-        attempts::end(tx, attempt, end)?;
+        attempts::end(tx, attempt, end, None)?;
     }
     let message = find_message(tx, identity)?.map(|(message, _)| message);
     for (attempt, end) in others {
         let id = attempts::insert(tx, now, message, identity, attempt)?;
-        attempts::end(tx, id, end)?;
+        attempts::end(tx, id, end, None)?;
     }
     Ok(())
 }

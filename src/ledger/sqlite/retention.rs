@@ -40,7 +40,7 @@ fn old(what: PurgeWhat) -> &'static str {
         }
         PurgeWhat::Raw => {
             "SELECT 0, m.id, 0 AND ?5 AND ?6 FROM onedrop_message m
-             WHERE m.raw IS NOT NULL AND m.recorded_at < ?1 AND (0, m.id) > (?2, ?3)
+             WHERE m.id IN (SELECT message_id FROM onedrop_raw) AND m.recorded_at < ?1 AND (0, m.id) > (?2, ?3)
              ORDER BY m.id LIMIT ?4"
         }
         PurgeWhat::Kept => {
@@ -60,29 +60,27 @@ fn take_out(what: PurgeWhat) -> &'static [&'static str] {
     match what {
         PurgeWhat::Messages => &["DELETE FROM onedrop_message WHERE id = ?1 AND ?2 > 0"],
         PurgeWhat::Attempts => &["DELETE FROM onedrop_attempt WHERE id = ?1 AND ?2 > 0"],
-        PurgeWhat::Raw => &["UPDATE onedrop_message SET raw = NULL WHERE id = ?1 AND ?2 > 0"],
+        PurgeWhat::Raw => &["DELETE FROM onedrop_raw WHERE message_id = ?1 AND ?2 > 0"],
         PurgeWhat::Kept => &["DELETE FROM onedrop_kept WHERE message_id = ?1 AND ?2 > 0"],
         PurgeWhat::Facts => &[
             "DELETE FROM onedrop_attempt WHERE message_id = ?1 AND started_at < ?2",
-            "DELETE FROM onedrop_address WHERE message_id = ?1 AND ?2 > 0",
-            "DELETE FROM onedrop_part WHERE message_id = ?1 AND ?2 > 0",
             "UPDATE onedrop_message SET sender = '', subject = NULL, date = NULL,
-                 in_reply_to = NULL, reference_ids = NULL WHERE id = ?1 AND ?2 > 0",
+                 in_reply_to = NULL, reference_ids = NULL, addresses = NULL, parts = NULL
+             WHERE id = ?1 AND ?2 > 0",
         ],
     }
 }
 
 /// Nothing of a message but its hashes and its time.
-const ERASE: [&str; 6] = [
+const ERASE: [&str; 5] = [
     "DELETE FROM onedrop_copy WHERE id = ?2 AND message_id = ?1",
     "DELETE FROM onedrop_kept WHERE message_id = ?1 AND ?2 > 0 AND NOT EXISTS (
          SELECT 1 FROM onedrop_copy c
          WHERE c.message_id = ?1 AND c.shared AND c.placed_at IS NULL)",
     "DELETE FROM onedrop_attempt WHERE message_id = ?1 AND ?2 > 0",
-    "DELETE FROM onedrop_address WHERE message_id = ?1 AND ?2 > 0",
-    "DELETE FROM onedrop_part WHERE message_id = ?1 AND ?2 > 0",
-    "UPDATE onedrop_message SET message_id = NULL, message_id_text = NULL, sender = '',
-         subject = NULL, date = NULL, in_reply_to = NULL, reference_ids = NULL, raw = NULL,
+    "DELETE FROM onedrop_raw WHERE message_id = ?1 AND ?2 > 0",
+    "UPDATE onedrop_message SET message_id = NULL, sender = '', subject = NULL, date = NULL,
+         in_reply_to = NULL, reference_ids = NULL, addresses = NULL, parts = NULL,
          looks_back = 1 WHERE id = ?1 AND ?2 > 0",
 ];
 
@@ -150,9 +148,10 @@ impl Retention for SqliteLedger {
     ) -> Result<Option<RawMessage>, LedgerError> {
         let since = rows::whole_secs(since);
         self.call(until, |session| {
-            let sql = "SELECT id, message_id, id_hash, digest, recorded_at, raw
-                       FROM onedrop_message WHERE id > ?1 AND recorded_at >= ?2 AND raw IS NOT NULL
-                       ORDER BY id LIMIT 1";
+            let sql = "SELECT m.id, m.message_id, id_hash, digest, recorded_at, bytes
+                       FROM onedrop_raw r JOIN onedrop_message m ON m.id = r.message_id
+                       WHERE r.message_id > ?1 AND recorded_at >= ?2
+                       ORDER BY r.message_id LIMIT 1";
             let next = read(&session.connection, sql, params![after, since], |row| {
                 rows::raw_message(row)
             })?;

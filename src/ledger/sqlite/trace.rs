@@ -38,8 +38,8 @@ const NAMED: &str = "(id_hash IN (?1, ?2)
 
 /// Further conditions: ?6 sender, ?7 subject, ?8 not everything is delivered.
 const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR EXISTS (
-        SELECT 1 FROM onedrop_address a
-        WHERE a.message_id = m.id AND a.role = 'from' AND instr(lower(a.address), lower(?6)) > 0))
+        SELECT 1 FROM json_each(m.addresses) a
+        WHERE a.value->>0 = 'from' AND instr(lower(a.value->>2), lower(?6)) > 0))
     AND (?7 IS NULL OR instr(lower(subject), lower(?7)) > 0)
     AND (NOT ?8
          OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
@@ -50,14 +50,6 @@ const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR 
                                       WHERE later.message_id = m.id
                                         AND later.recipient = a.recipient
                                         AND later.id > a.id AND later.outcome = 'delivered')))";
-
-const ADDRESSES: &str = "
-SELECT message_id, role, name, address FROM onedrop_address
-WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY message_id, position";
-
-const PARTS: &str = "
-SELECT message_id, path, content_type, name, size_bytes FROM onedrop_part
-WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY message_id, position";
 
 /// ?2 is the time of the boot whose id is ?3.
 const COPIES: &str = "
@@ -73,21 +65,23 @@ FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER 
 /// Attempts for the messages in ?9, and attempts that recorded none: for messages with the hashes
 /// in ?10, and those that match the filter.
 const ATTEMPTS: &str = "
-SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-       outcome, status, detail
-FROM onedrop_attempt
-WHERE message_id IN (SELECT value FROM json_each(?9))
-   OR message_id IS NULL AND (
-      lower(hex(id_hash)) IN (SELECT value FROM json_each(?10))
+SELECT a.message_id, a.id_hash, {started_at}, recipient, coalesce(a.sender, m.sender, ''), queue_id,
+       host, pid, duration_ms, outcome, status, detail, c.account, c.mailbox, c.uid_validity, c.uid,
+       c.file_name
+FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
+     LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
+WHERE a.message_id IN (SELECT value FROM json_each(?9))
+   OR a.message_id IS NULL AND (
+      lower(hex(a.id_hash)) IN (SELECT value FROM json_each(?10))
       OR started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
-         AND (?6 IS NULL OR instr(lower(sender), lower(?6)) > 0)
+         AND (?6 IS NULL OR instr(lower(a.sender), lower(?6)) > 0)
          AND CASE WHEN ?3 IS NULL THEN {unrecorded}
-                  ELSE id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
+                  ELSE a.id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
                        OR recipient = ?4 END)
-ORDER BY message_id IS NULL, id";
+ORDER BY a.message_id IS NULL, a.id";
 
 const UNRECORDED: &str = "NOT EXISTS
-    (SELECT 1 FROM onedrop_message m WHERE m.id_hash = onedrop_attempt.id_hash)";
+    (SELECT 1 FROM onedrop_message o WHERE o.id_hash = a.id_hash)";
 
 /// Seconds by which the clock may have been set back between two messages with rising row numbers.
 const CLOCK_STEP_SECS: i64 = 3600;
@@ -109,8 +103,6 @@ fn trace(
     let of = serde_json::json!(found.messages()).to_string();
     let ids: Vec<String> = found.hashes().iter().map(|hash| hex(hash)).collect();
     let ids = serde_json::json!(ids).to_string();
-    read(connection, ADDRESSES, [&of], |row| found.address(row))?;
-    read(connection, PARTS, [&of], |row| found.part(row))?;
     let sql = COPIES.replace("{lease_end}", &copys_lease_end("", "?2", "?3"));
     let copies = params![of, boot.secs, boot.id];
     read(connection, &with_times(&sql), copies, |row| found.copy(row))?;
@@ -135,12 +127,13 @@ fn messages(
         false => format!("recorded_at < ?5 OR {CONDITIONS}"),
     };
     let sql = format!(
-        "SELECT id, id_hash, message_id_text, digest, {{recorded_at}}, subject, {{date}},
+        "SELECT id, id_hash, message_id, digest, {{recorded_at}}, subject, {{date}},
                 size_bytes, in_reply_to, reference_ids,
                 message_id IS NOT NULL AND EXISTS (
                     SELECT 1 FROM onedrop_message o
                     WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
-                raw IS NOT NULL, recorded_at
+                EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id), addresses,
+                parts, recorded_at
          FROM onedrop_message m WHERE {which} ORDER BY id DESC"
     );
     let mut statement = connection.prepare(&with_times(&sql))?;
@@ -148,7 +141,7 @@ fn messages(
     while left > 0
         && let Some(row) = rows.next()?
     {
-        let recorded: i64 = row.cell(12)?;
+        let recorded: i64 = row.cell(14)?;
         if recorded.saturating_add(CLOCK_STEP_SECS) < since {
             break;
         }

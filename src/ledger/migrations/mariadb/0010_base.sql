@@ -2,15 +2,17 @@
 -- Times are UTC. Texts compare byte by byte, without padding. MariaDB commits each of these
 -- statements by itself, so that a migration that was cut short is run again from its start.
 CREATE TABLE IF NOT EXISTS onedrop_ledger (
-    one             TINYINT NOT NULL PRIMARY KEY,
+    version         INT NOT NULL COMMENT 'of the schema; onedrop_schema has its history',
+    oldest_program  INT NOT NULL COMMENT 'lowest schema version of a program that may write',
     remembers_since DATETIME(6) NOT NULL
         COMMENT 'what was recorded since then is on record; its birth, moved on by each purge',
     facts_since     DATETIME(6) NOT NULL DEFAULT '1970-01-01'
         COMMENT 'facts of messages that were recorded before have been erased',
-    purged_at       DATETIME(6) COMMENT 'when a purge last came to its end'
-) ENGINE = InnoDB COMMENT = 'one row: about the ledger as a whole';
-
-INSERT IGNORE INTO onedrop_ledger (one, remembers_since) VALUES (1, UTC_TIMESTAMP(6));
+    purged_at       DATETIME(6) COMMENT 'when a purge last came to its end',
+    config          TEXT COMMENT 'JSON of what decides what a message and a copy are',
+    one_row         BOOLEAN NOT NULL DEFAULT TRUE PRIMARY KEY CHECK (one_row)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'what holds for the whole ledger: one row';
 
 CREATE TABLE IF NOT EXISTS onedrop_message (
     id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -18,7 +20,6 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
         COMMENT 'SHA-256 of the Message-ID, or the digest where there is none',
     digest        BINARY(32) NOT NULL COMMENT 'SHA-256 over what the author wrote',
     message_id    BLOB COMMENT 'raw bytes',
-    message_id_text TEXT,
     sender        TEXT NOT NULL
         COMMENT 'envelope sender of the first attempt, empty for the null sender',
     subject       TEXT,
@@ -29,8 +30,8 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
     collision     BOOLEAN NOT NULL DEFAULT FALSE
         COMMENT 'when it was recorded, another message had this Message-ID and other content',
     nul_runs      MEDIUMBLOB COMMENT 'where NUL bytes stand: runs of offset and length',
-    addresses     LONGTEXT NOT NULL COMMENT 'JSON: [[role, name, address], ...]',
-    parts         LONGTEXT NOT NULL COMMENT 'JSON: [[path, content type, name, bytes], ...]',
+    addresses     LONGTEXT COMMENT 'JSON: [[role, name, address], ...]',
+    parts         LONGTEXT COMMENT 'JSON: [[path, content type, name, bytes], ...]',
     looks_back    BOOLEAN NOT NULL DEFAULT FALSE
         COMMENT 'older than what the ledger remembers, or its copies were forgotten',
     recorded_at   DATETIME NOT NULL,
@@ -268,3 +269,7 @@ CREATE TABLE IF NOT EXISTS onedrop_job_run (
     FOREIGN KEY (job) REFERENCES onedrop_job (name) ON DELETE CASCADE
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'runs of jobs, and due times that were skipped';
+
+-- The last statement: where the row is, the schema is whole.
+INSERT IGNORE INTO onedrop_ledger (version, oldest_program, remembers_since)
+VALUES (10, 10, UTC_TIMESTAMP(6));

@@ -13,6 +13,7 @@ BEGIN
         WHERE pronamespace = current_schema()::regnamespace
           AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_claims', 'onedrop_claim',
                           'onedrop_turn', 'onedrop_confirm', 'onedrop_forget_kept',
+                          'onedrop_look_again',
                           'onedrop_message_gone', 'onedrop_assert_lock')
     LOOP
         EXECUTE 'DROP FUNCTION ' || f;
@@ -20,54 +21,57 @@ BEGIN
 END
 $$;
 
+-- One row, which every record of a message reads.
 CREATE TABLE onedrop_ledger (
-    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version         integer NOT NULL,
+    oldest_program  integer NOT NULL,
     remembers_since timestamptz NOT NULL DEFAULT clock_timestamp(),
     facts_since     timestamptz NOT NULL DEFAULT to_timestamp(0),
-    purged_at       timestamptz
+    purged_at       timestamptz,
+    config          text,
+    one_row         boolean PRIMARY KEY DEFAULT true CHECK (one_row)
 );
-INSERT INTO onedrop_ledger DEFAULT VALUES;
+INSERT INTO onedrop_ledger (version, oldest_program) VALUES (10, 10);
 
-COMMENT ON TABLE onedrop_ledger IS 'one row: about the ledger as a whole';
+COMMENT ON TABLE onedrop_ledger IS 'what holds for the whole ledger: one row';
+COMMENT ON COLUMN onedrop_ledger.version IS 'of the schema; onedrop_schema has its history';
+COMMENT ON COLUMN onedrop_ledger.oldest_program
+IS 'the lowest schema version of a program that may still write';
 COMMENT ON COLUMN onedrop_ledger.remembers_since
-IS 'what was recorded since then is on record; its birth, and moved on by each purge with its deletes';
+IS 'what was recorded since then is on record: its birth, and moved on by each purge';
 COMMENT ON COLUMN onedrop_ledger.facts_since
 IS 'facts of messages that were recorded before have been erased (retention.facts_days)';
 COMMENT ON COLUMN onedrop_ledger.purged_at IS 'when a purge last came to its end';
+COMMENT ON COLUMN onedrop_ledger.config
+IS 'JSON of the configuration keys that decide what one message and one copy are; null: not set';
 
 CREATE TABLE onedrop_message (
-    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id_hash         bytea NOT NULL,
-    digest          bytea NOT NULL,
-    message_id      bytea,
-    message_id_text text,
-    sender          text NOT NULL,
-    subject         text,
-    date            timestamptz,
-    in_reply_to     text,
-    reference_ids   text,
-    size_bytes      bigint NOT NULL,
-    collision       boolean NOT NULL DEFAULT false,
-    raw             bytea,
-    nul_runs        bytea,
-    looks_back      boolean NOT NULL DEFAULT false,
-    recorded_at     timestamptz NOT NULL DEFAULT date_trunc('second', clock_timestamp()),
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    recorded_at   timestamptz NOT NULL DEFAULT date_trunc('second', clock_timestamp()),
+    date          timestamptz,
+    size_bytes    bigint NOT NULL,
+    collision     boolean NOT NULL DEFAULT false,
+    looks_back    boolean NOT NULL DEFAULT false,
+    id_hash       bytea NOT NULL,
+    digest        bytea NOT NULL,
+    message_id    bytea,
+    sender        text NOT NULL,
+    subject       text,
+    in_reply_to   text,
+    reference_ids text,
+    addresses     json,
+    parts         json,
+    nul_runs      bytea,
     UNIQUE (id_hash, digest)
 );
-CREATE INDEX onedrop_message_message_id_text ON onedrop_message (message_id_text);
-CREATE INDEX onedrop_message_in_reply_to ON onedrop_message (in_reply_to)
-    WHERE in_reply_to IS NOT NULL;
 CREATE INDEX onedrop_message_recorded_at ON onedrop_message (recorded_at);
 
-COMMENT ON TABLE onedrop_message
-IS 'one row per message, however many recipients and tries; NOTIFY onedrop_message tells its id';
+COMMENT ON TABLE onedrop_message IS 'one row per message, however many recipients and tries';
 COMMENT ON COLUMN onedrop_message.id_hash
-IS 'SHA-256 that names the Message-ID, or the digest where there is none; its first 8 bytes are the lock';
+IS 'SHA-256 that names the Message-ID, or the digest where there is none; 8 bytes are the lock';
 COMMENT ON COLUMN onedrop_message.digest IS 'SHA-256 over what the author wrote';
 COMMENT ON COLUMN onedrop_message.message_id
 IS 'raw bytes of the first Message-ID field; null: none usable';
-COMMENT ON COLUMN onedrop_message.message_id_text
-IS 'the same for people: clean UTF-8, at most 1000 bytes';
 COMMENT ON COLUMN onedrop_message.sender
 IS 'envelope sender of the first attempt, empty for the null sender';
 COMMENT ON COLUMN onedrop_message.date IS 'the Date field';
@@ -77,52 +81,182 @@ COMMENT ON COLUMN onedrop_message.collision
 IS 'when it was recorded, another message with this Message-ID and other content was on record';
 COMMENT ON COLUMN onedrop_message.looks_back
 IS 'older than what the ledger remembers, or its copies were forgotten: new copies look back, too';
-COMMENT ON COLUMN onedrop_message.raw IS 'the bytes as received, where they are kept';
+COMMENT ON COLUMN onedrop_message.addresses
+IS 'addresses in the header: [["from","Lisa","lisa@x"],...]; see the view onedrop_address';
+COMMENT ON COLUMN onedrop_message.parts
+IS 'MIME parts (leaves): [["1.2","text/plain",null,123],...]; see the view onedrop_part';
 COMMENT ON COLUMN onedrop_message.nul_runs
-IS 'where NUL bytes stand (runs of offset and length, at most 64 KiB, or that there are more); null: none';
+IS 'where NUL bytes stand (runs of offset and length, or that there are more); null: none';
 
-CREATE TABLE onedrop_address (
-    message_id bigint NOT NULL,
-    position   integer NOT NULL,
-    role       text NOT NULL,
-    name       text,
-    address    text,
-    PRIMARY KEY (message_id, position)
-);
-CREATE INDEX onedrop_address_address ON onedrop_address (lower(address));
+CREATE VIEW onedrop_message_text AS
+SELECT id, encode(message_id, 'escape') AS message_id, sender, subject, date, in_reply_to,
+       reference_ids, size_bytes, collision, recorded_at
+FROM onedrop_message;
 
-COMMENT ON TABLE onedrop_address
-IS 'addresses in the header, which anyone can write; search by lower(address)';
+COMMENT ON VIEW onedrop_message_text
+IS 'messages with the Message-ID as text, in which bytes beyond ASCII are \ooo';
+
+CREATE VIEW onedrop_address AS
+SELECT m.id AS message_id, a.position::integer, a.fact->>0 AS role, a.fact->>1 AS name,
+       a.fact->>2 AS address
+FROM onedrop_message m
+     CROSS JOIN LATERAL json_array_elements(m.addresses) WITH ORDINALITY AS a (fact, position);
+
+COMMENT ON VIEW onedrop_address IS 'addresses in the header, which anyone can write';
 COMMENT ON COLUMN onedrop_address.role IS 'the field: from, sender, reply-to, to, cc or bcc';
 
-CREATE TABLE onedrop_part (
-    message_id   bigint NOT NULL,
-    path         text NOT NULL,
-    content_type text NOT NULL,
-    name         text,
-    size_bytes   bigint NOT NULL,
-    PRIMARY KEY (message_id, path)
-);
+CREATE VIEW onedrop_part AS
+SELECT m.id AS message_id, p.fact->>0 AS path, p.fact->>1 AS content_type, p.fact->>2 AS name,
+       (p.fact->>3)::bigint AS size_bytes
+FROM onedrop_message m CROSS JOIN LATERAL json_array_elements(m.parts) AS p (fact);
 
-COMMENT ON TABLE onedrop_part IS 'MIME parts (leaves)';
+COMMENT ON VIEW onedrop_part IS 'MIME parts (leaves)';
 COMMENT ON COLUMN onedrop_part.path IS 'place in the message as IMAP numbers it: 1, 2.1';
 COMMENT ON COLUMN onedrop_part.size_bytes IS 'size as transferred, not decoded';
 
--- Addresses and parts are only ever written with their message, in one transaction, so there is
--- always one when they come; as a foreign key would, this takes them along when it goes, whoever
--- may delete messages. It alone has its owner's rights, not the caller's, so nobody else may make a
--- trigger of it.
+CREATE TABLE onedrop_raw (
+    message_id bigint PRIMARY KEY,
+    kept_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    bytes      bytea NOT NULL
+);
+
+COMMENT ON TABLE onedrop_raw IS 'the bytes of messages as received (ledger.keep_raw)';
+
+-- Room in each page for the receipt: no index names a column that a delivery updates, so the update
+-- touches none (HOT).
+CREATE TABLE onedrop_copy (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id    bigint NOT NULL,
+    leased_until  timestamptz,
+    placed_at     timestamptz,
+    uid_validity  bigint,
+    uid           bigint,
+    due_at        timestamptz,
+    settled_at    timestamptz,
+    epoch         integer NOT NULL,
+    lease_ms      integer NOT NULL DEFAULT 0,
+    placed_epoch  integer,
+    shared        boolean NOT NULL,
+    in_doubt      boolean NOT NULL,
+    prior_doubt   boolean NOT NULL,
+    looks_back    boolean NOT NULL DEFAULT false,
+    nul_replaced  boolean NOT NULL DEFAULT false,
+    found_by_look boolean NOT NULL DEFAULT false,
+    by_sender     boolean NOT NULL DEFAULT false,
+    value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
+    account       text NOT NULL,
+    mailbox       text NOT NULL,
+    meant_mailbox text,
+    owner         text NOT NULL,
+    lease_value   bytea,
+    file_name     text,
+    UNIQUE (message_id, account, mailbox)
+) WITH (fillfactor = 85);
+CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
+
+COMMENT ON TABLE onedrop_copy
+IS 'one row per mailbox a message belongs in; placed_at says that it is there';
+COMMENT ON COLUMN onedrop_copy.value
+IS 'random: a claim names the row by it, so that no late process takes another row for its own';
+COMMENT ON COLUMN onedrop_copy.shared IS 'several recipients of the message share this copy (Sent)';
+COMMENT ON COLUMN onedrop_copy.epoch IS 'how often the right to write this copy was given out';
+COMMENT ON COLUMN onedrop_copy.owner IS 'host:pid of the last one that had it';
+COMMENT ON COLUMN onedrop_copy.lease_value
+IS 'random value of the attempt with the last lease: a repeated call knows its own lease by it';
+COMMENT ON COLUMN onedrop_copy.lease_ms
+IS 'how long the last lease is, in milliseconds; after it nobody writes under it any more';
+COMMENT ON COLUMN onedrop_copy.leased_until IS 'until when it has it; null: given back, or placed';
+COMMENT ON COLUMN onedrop_copy.in_doubt
+IS 'the copy may stand in the mailbox without a receipt: look before writing';
+COMMENT ON COLUMN onedrop_copy.prior_doubt IS 'in_doubt before the current lease';
+COMMENT ON COLUMN onedrop_copy.looks_back
+IS 'it may be older than its row: a look has no bound of date';
+COMMENT ON COLUMN onedrop_copy.placed_at
+IS 'when the receipt was recorded; null: not known to be in the mailbox';
+COMMENT ON COLUMN onedrop_copy.placed_epoch
+IS 'epoch of the claim that put the receipt on record';
+COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
+COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
+COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
+COMMENT ON COLUMN onedrop_copy.meant_mailbox
+IS 'the mailbox that this one stands for; null: itself';
+COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';
+COMMENT ON COLUMN onedrop_copy.found_by_look
+IS 'the copy was found in the mailbox, its writer did not live to record it';
+COMMENT ON COLUMN onedrop_copy.by_sender
+IS 'the receipt is that of the copy which the sender''s own mail program saved';
+COMMENT ON COLUMN onedrop_copy.due_at
+IS 'from then on onedrop settle has the copy, also once it is placed; null: a delivery writes it';
+COMMENT ON COLUMN onedrop_copy.settled_at
+IS 'when a look after the last lease found one copy at most; null: not looked, or too many';
+
+CREATE TABLE onedrop_unsettled (
+    copy_id bigint PRIMARY KEY REFERENCES onedrop_copy ON DELETE CASCADE,
+    look_at timestamptz NOT NULL
+);
+CREATE INDEX onedrop_unsettled_look_at ON onedrop_unsettled (look_at);
+
+COMMENT ON TABLE onedrop_unsettled
+IS 'copies to be looked at again, however old: leased twice, in doubt, due, or written twice';
+COMMENT ON COLUMN onedrop_unsettled.look_at IS 'not before then';
+
+CREATE TABLE onedrop_attempt (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id  bigint,
+    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    copy_id     bigint,
+    pid         bigint NOT NULL,
+    duration_ms integer,
+    id_hash     bytea,
+    recipient   text NOT NULL,
+    sender      text,
+    queue_id    text NOT NULL,
+    host        text NOT NULL,
+    outcome     text,
+    status      text,
+    detail      text,
+    reason      text
+) WITH (fillfactor = 85);
+CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
+CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
+CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient));
+CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
+
+COMMENT ON TABLE onedrop_attempt
+IS 'one row per run of the program for a message and its recipient';
+COMMENT ON COLUMN onedrop_attempt.message_id
+IS 'null: the attempt ended before the message was recorded';
+COMMENT ON COLUMN onedrop_attempt.id_hash IS 'as the message''s, where there is none';
+COMMENT ON COLUMN onedrop_attempt.sender IS 'envelope sender; null: the message''s';
+COMMENT ON COLUMN onedrop_attempt.outcome
+IS 'delivered, tempfail or permfail; null: still running, or killed';
+COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463; null: 2.0.0, with copy_id';
+COMMENT ON COLUMN onedrop_attempt.detail
+IS 'what Postfix was told; null: that it stored the copy of copy_id, and where';
+COMMENT ON COLUMN onedrop_attempt.copy_id
+IS 'the copy that it stored, where nothing else is to be said';
+COMMENT ON COLUMN onedrop_attempt.reason IS 'the reason in a word';
+
+-- What names a message goes with it, whoever may delete messages. A foreign key would do so, too,
+-- and lock the message's row for each insert. Raw bytes, and the first copies and attempts, are
+-- written with their message, in one transaction; later ones lock its row first (FOR KEY SHARE).
+-- This function alone has its owner's rights, not the caller's, so nobody else may make a trigger
+-- of it.
 CREATE FUNCTION onedrop_message_gone() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_table text;
+    v_which text := '';
 BEGIN
-    IF TG_OP = 'TRUNCATE' THEN
+    FOREACH v_table IN ARRAY ARRAY['onedrop_raw', 'onedrop_copy', 'onedrop_attempt'] LOOP
+        IF TG_OP <> 'TRUNCATE' THEN
+            v_which := ' t USING gone WHERE t.message_id = gone.id';
+        ELSIF v_table = 'onedrop_attempt' THEN
+            v_which := ' WHERE message_id IS NOT NULL';
+        END IF;
         -- Not by TRUNCATE, which fails where they are truncated in the same command.
-        EXECUTE format('DELETE FROM %I.onedrop_address', TG_TABLE_SCHEMA);
-        EXECUTE format('DELETE FROM %I.onedrop_part', TG_TABLE_SCHEMA);
-    ELSE
-        EXECUTE format('DELETE FROM %I.onedrop_address a USING gone WHERE a.message_id = gone.id', TG_TABLE_SCHEMA);
-        EXECUTE format('DELETE FROM %I.onedrop_part p USING gone WHERE p.message_id = gone.id', TG_TABLE_SCHEMA);
-    END IF;
+        EXECUTE format('DELETE FROM %I.%I', TG_TABLE_SCHEMA, v_table) || v_which;
+    END LOOP;
     RETURN NULL;
 END
 $$;
@@ -132,105 +266,6 @@ CREATE TRIGGER onedrop_message_deleted AFTER DELETE ON onedrop_message
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION onedrop_message_gone();
 CREATE TRIGGER onedrop_message_truncated AFTER TRUNCATE ON onedrop_message
     FOR EACH STATEMENT EXECUTE FUNCTION onedrop_message_gone();
-
-CREATE TABLE onedrop_copy (
-    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
-    message_id    bigint NOT NULL REFERENCES onedrop_message ON DELETE CASCADE,
-    account       text NOT NULL,
-    mailbox       text NOT NULL,
-    shared        boolean NOT NULL,
-    epoch         bigint NOT NULL,
-    owner         text NOT NULL,
-    lease_value   bytea,
-    lease_ms      bigint NOT NULL DEFAULT 0,
-    leased_until  timestamptz,
-    in_doubt      boolean NOT NULL,
-    prior_doubt   boolean NOT NULL,
-    looks_back    boolean NOT NULL DEFAULT false,
-    placed_at     timestamptz,
-    placed_epoch  bigint,
-    uid_validity  bigint,
-    uid           bigint,
-    file_name     text,
-    nul_replaced  boolean NOT NULL DEFAULT false,
-    found_by_look boolean NOT NULL DEFAULT false,
-    by_sender     boolean NOT NULL DEFAULT false,
-    due_at        timestamptz,
-    settled_at    timestamptz,
-    UNIQUE (message_id, account, mailbox)
-);
-CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
-CREATE INDEX onedrop_copy_unplaced ON onedrop_copy (leased_until) WHERE placed_at IS NULL;
-CREATE INDEX onedrop_copy_unsettled ON onedrop_copy (account, id)
-    WHERE placed_at IS NOT NULL AND (epoch > 1 OR prior_doubt) AND settled_at IS NULL;
-CREATE INDEX onedrop_copy_due ON onedrop_copy (due_at)
-    WHERE due_at IS NOT NULL AND placed_at IS NULL;
-CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at)
-    WHERE due_at IS NOT NULL AND placed_at IS NOT NULL;
-
-COMMENT ON TABLE onedrop_copy
-IS 'one row per mailbox a message belongs in; placed_at says that it is there';
-COMMENT ON COLUMN onedrop_copy.looks_back
-IS 'it may be older than its row: a look has no bound of date';
-COMMENT ON COLUMN onedrop_copy.value
-IS 'random: a claim names the row by it, so that no late process takes another row of this number for its own';
-COMMENT ON COLUMN onedrop_copy.shared IS 'several recipients of the message share this copy (Sent)';
-COMMENT ON COLUMN onedrop_copy.epoch IS 'how often the right to write this copy was given out';
-COMMENT ON COLUMN onedrop_copy.owner IS 'host:pid of the last one that had it';
-COMMENT ON COLUMN onedrop_copy.lease_value
-IS 'random value of the attempt that has the lease, or had the last one: a repeated call knows its own lease by it';
-COMMENT ON COLUMN onedrop_copy.lease_ms
-IS 'how long the last lease is, in milliseconds; after it nobody writes under it any more';
-COMMENT ON COLUMN onedrop_copy.leased_until IS 'until when it has it; null: given back, or placed';
-COMMENT ON COLUMN onedrop_copy.in_doubt
-IS 'the copy may stand in the mailbox without a receipt: look before writing';
-COMMENT ON COLUMN onedrop_copy.prior_doubt IS 'in_doubt before the current lease';
-COMMENT ON COLUMN onedrop_copy.placed_at
-IS 'when the receipt was recorded; null: not known to be in the mailbox';
-COMMENT ON COLUMN onedrop_copy.placed_epoch
-IS 'epoch of the claim that put the receipt on record';
-COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
-COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
-COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
-COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';
-COMMENT ON COLUMN onedrop_copy.found_by_look
-IS 'the copy was found in the mailbox, its writer did not live to record it';
-COMMENT ON COLUMN onedrop_copy.by_sender
-IS 'the receipt is that of the copy which the sender''s own mail program saved';
-COMMENT ON COLUMN onedrop_copy.due_at
-IS 'from then on onedrop settle has the copy; it stays when the copy is placed; null: a delivery writes it';
-COMMENT ON COLUMN onedrop_copy.settled_at
-IS 'when a look after the last lease found one copy at most; null: not looked, or too many';
-
-CREATE TABLE onedrop_attempt (
-    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    message_id  bigint REFERENCES onedrop_message ON DELETE CASCADE,
-    id_hash     bytea NOT NULL,
-    recipient   text NOT NULL,
-    sender      text NOT NULL,
-    queue_id    text NOT NULL,
-    host        text NOT NULL,
-    pid         bigint NOT NULL,
-    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    duration_ms bigint,
-    outcome     text,
-    status      text,
-    detail      text
-);
-CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
-CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id, message_id);
-CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient), message_id);
--- It is asked for where there is no message.
-CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
-
-COMMENT ON TABLE onedrop_attempt
-IS 'one row per run of the program for a message and its recipient';
-COMMENT ON COLUMN onedrop_attempt.message_id
-IS 'null: the attempt ended before the message was recorded';
-COMMENT ON COLUMN onedrop_attempt.outcome
-IS 'delivered, tempfail or permfail; null: still running, or killed';
-COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463';
 
 CREATE TABLE onedrop_kept (
     message_id bigint PRIMARY KEY REFERENCES onedrop_message ON DELETE CASCADE,
@@ -257,6 +292,18 @@ COMMENT ON TABLE onedrop_proof
 IS 'mail servers that were seen to heed for whom a login acts; nothing is written through others';
 COMMENT ON COLUMN onedrop_proof.way IS 'how the account is named at login (store.login)';
 COMMENT ON COLUMN onedrop_proof.host IS 'which host has seen it';
+
+CREATE TABLE onedrop_host (
+    host            text PRIMARY KEY,
+    program_version text NOT NULL,
+    schema_version  integer NOT NULL,
+    seen_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    clock_offset_ms bigint
+);
+
+COMMENT ON TABLE onedrop_host IS 'hosts that use the ledger, and the program of each';
+COMMENT ON COLUMN onedrop_host.schema_version IS 'the one that its program writes';
+COMMENT ON COLUMN onedrop_host.clock_offset_ms IS 'its clock less this server''s; null: not known';
 
 -- What a delivery asks of the ledger, in functions: one round trip each, and their statements stay
 -- planned in the server's process whoever is connected to it, also through a pooler that gives each
@@ -287,16 +334,17 @@ $$;
 -- of account and mailbox, so that two sessions cannot lock rows crosswise. One row for each copy;
 -- one without a copy where there are none, or where nothing was done: the schema has another
 -- version, another session holds the message's lock (`locked` false), or the message is not on
--- record and its bytes, which are to be kept, were not given (`wants_raw`).
+-- record and its bytes, which are to be kept, were not given (`wants_raw`). p_notify: a new
+-- message's id is told to those who LISTEN to onedrop_message.
 CREATE FUNCTION onedrop_record(
     p_lock_timeout_ms bigint, p_version integer, p_lock bigint,
-    p_id_hash bytea, p_digest bytea, p_message_id bytea, p_message_id_text text, p_sender text, p_subject text,
-    p_date double precision, p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint, p_oldest bigint,
-    p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea,
-    p_roles text[], p_names text[], p_addresses text[],
-    p_paths text[], p_content_types text[], p_part_names text[], p_part_sizes bigint[],
-    p_recipient text, p_attempt_sender text, p_queue_id text, p_host text, p_pid bigint,
-    p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text, p_lease_value bytea, p_join boolean, p_lease_ms bigint
+    p_id_hash bytea, p_digest bytea, p_message_id bytea, p_subject text, p_date double precision,
+    p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
+    p_oldest bigint, p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea, p_addresses text, p_parts text,
+    p_notify boolean,
+    p_recipient text, p_sender text, p_queue_id text, p_host text, p_pid bigint,
+    p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text, p_lease_value bytea,
+    p_join boolean, p_lease_ms bigint
 ) RETURNS TABLE (
     version integer, locked boolean, wants_raw boolean,
     message bigint, recorded_at bigint, is_new boolean, collision boolean, attempt bigint,
@@ -307,11 +355,12 @@ CREATE FUNCTION onedrop_record(
 #variable_conflict use_column
 DECLARE
     v_set text; -- what a call returns that matters to nobody
+    v_sender text;
     v_looks_back boolean;
     v_claim record;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
-    SELECT max(s.version) INTO version FROM onedrop_schema s;
+    version := (SELECT l.version FROM onedrop_ledger l);
     IF version IS DISTINCT FROM p_version THEN
         RETURN NEXT;
         RETURN;
@@ -332,46 +381,52 @@ BEGIN
 
     collision := p_message_id IS NOT NULL AND EXISTS (
         SELECT FROM onedrop_message o WHERE o.id_hash = p_id_hash AND o.digest <> p_digest);
-    INSERT INTO onedrop_message AS m (id_hash, digest, message_id, message_id_text, sender, subject, date, in_reply_to,
-                                      reference_ids, size_bytes, collision, raw, nul_runs, recorded_at)
-    VALUES (p_id_hash, p_digest, p_message_id, p_message_id_text, p_sender, p_subject, to_timestamp(p_date),
-            p_in_reply_to, p_reference_ids, p_size_bytes, collision, p_raw, p_nul_runs,
-            -- The caller's time where our clock says so too, give or take two seconds.
-            CASE WHEN abs(p_recorded_at - extract(epoch FROM clock_timestamp())) <= 2 THEN to_timestamp(p_recorded_at)
-                 ELSE date_trunc('second', clock_timestamp()) END)
+    INSERT INTO onedrop_message AS m (recorded_at, date, size_bytes, collision, id_hash, digest,
+                                      message_id, sender, subject, in_reply_to, reference_ids,
+                                      addresses, parts, nul_runs)
+    VALUES (-- The caller's time where our clock says so too, give or take two seconds.
+            CASE WHEN abs(p_recorded_at - extract(epoch FROM clock_timestamp())) <= 2
+                 THEN to_timestamp(p_recorded_at)
+                 ELSE date_trunc('second', clock_timestamp()) END,
+            to_timestamp(p_date), p_size_bytes, collision, p_id_hash, p_digest, p_message_id,
+            p_sender, p_subject, p_in_reply_to, p_reference_ids, p_addresses::json,
+            p_parts::json, p_nul_runs)
     ON CONFLICT (id_hash, digest) DO NOTHING
     RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at;
     is_new := FOUND;
     IF is_new THEN
+        v_sender := p_sender;
         -- After the insert: a purge that took this very message out has moved the time on with it.
-        UPDATE onedrop_message m SET looks_back = true FROM onedrop_ledger l
-        WHERE m.id = message AND coalesce(to_timestamp(p_oldest), '-infinity') < l.remembers_since + interval '1 hour';
-        v_looks_back := FOUND;
-        IF cardinality(p_roles) > 0 THEN
-            INSERT INTO onedrop_address (message_id, position, role, name, address)
-            SELECT message, generate_subscripts(p_roles, 1), unnest(p_roles), unnest(p_names), unnest(p_addresses);
+        v_looks_back := (
+            SELECT coalesce(to_timestamp(p_oldest), '-infinity')
+                   < l.remembers_since + interval '1 hour'
+            FROM onedrop_ledger l);
+        IF v_looks_back THEN
+            UPDATE onedrop_message m SET looks_back = true WHERE m.id = message;
         END IF;
-        IF cardinality(p_paths) > 0 THEN
-            INSERT INTO onedrop_part (message_id, path, content_type, name, size_bytes)
-            SELECT message, unnest(p_paths), unnest(p_content_types), unnest(p_part_names), unnest(p_part_sizes)
-            ON CONFLICT DO NOTHING;
+        IF p_raw IS NOT NULL THEN
+            INSERT INTO onedrop_raw (message_id, bytes) VALUES (message, p_raw);
         END IF;
-        v_set := pg_notify('onedrop_message', message::text);
-    END IF;
-    IF NOT is_new THEN
-        -- Nobody takes it out from here on.
-        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.looks_back INTO message, recorded_at, v_looks_back
-        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest FOR KEY SHARE;
+        IF p_notify THEN
+            v_set := pg_notify('onedrop_message', message::text);
+        END IF;
+    ELSE
+        -- Nobody takes the message out before what is inserted here can be seen.
+        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.sender, m.looks_back
+        INTO message, recorded_at, v_sender, v_looks_back
+        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest
+        FOR KEY SHARE;
         IF NOT FOUND THEN
-            -- Taken out in this very moment; as if another session held the lock.
+            -- Taken out by an administrator in this very moment; as if another session held the
+            -- lock.
             locked := false;
             RETURN NEXT;
             RETURN;
         END IF;
     END IF;
 
-    INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid)
-    VALUES (message, p_id_hash, p_recipient, p_attempt_sender, p_queue_id, p_host, p_pid)
+    INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid)
+    VALUES (message, p_recipient, nullif(p_sender, v_sender), p_queue_id, p_host, p_pid)
     RETURNING id INTO attempt;
 
     IF cardinality(p_accounts) = 0 THEN
@@ -379,9 +434,11 @@ BEGIN
     END IF;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
         v_claim := onedrop_claim(message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
-                                -- A mailbox that is named twice is leased once.
-                                CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
-                                     THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, v_looks_back);
+                                 -- A mailbox that is named twice is leased once.
+                                 CASE WHEN p_accounts[i] = p_accounts[i - 1]
+                                       AND p_mailboxes[i] = p_mailboxes[i - 1]
+                                      THEN NULL ELSE p_lease_value END, p_join, p_lease_ms,
+                                 v_looks_back);
         copy := v_claim.copy;
         claimed := v_claim.claimed;
         epoch := v_claim.epoch;
@@ -397,11 +454,12 @@ BEGIN
 END
 $$;
 
--- Claims again copies that were busy, in the same order; one row for each, none where the message
--- is not on record any more.
+-- Claims again copies that were busy, in the same order; one row for each. No row where the message
+-- was taken out.
 CREATE FUNCTION onedrop_claims(
-    p_lock_timeout_ms bigint, p_message bigint, p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text,
-    p_lease_value bytea, p_join boolean, p_lease_ms bigint, p_due boolean
+    p_lock_timeout_ms bigint, p_message bigint, p_accounts text[], p_mailboxes text[],
+    p_shared boolean[], p_owner text, p_lease_value bytea, p_join boolean, p_lease_ms bigint,
+    p_due boolean
 ) RETURNS TABLE (copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
                  is_placed boolean, uid_validity bigint, uid bigint, file_name text,
                  copy_value bytea, looks_back boolean)
@@ -412,68 +470,96 @@ DECLARE
     v_looks_back boolean;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
-    SELECT m.looks_back INTO v_looks_back FROM onedrop_message m WHERE m.id = p_message FOR KEY SHARE;
+    SELECT m.looks_back INTO v_looks_back FROM onedrop_message m
+    WHERE m.id = p_message FOR KEY SHARE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
         RETURN QUERY SELECT c.* FROM
             onedrop_claim(p_message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
-                          CASE WHEN p_accounts[i] = p_accounts[i - 1] AND p_mailboxes[i] = p_mailboxes[i - 1]
-                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms, v_looks_back, p_due) c;
+                          CASE WHEN p_accounts[i] = p_accounts[i - 1]
+                                AND p_mailboxes[i] = p_mailboxes[i - 1]
+                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms,
+                          v_looks_back, p_due) c;
     END LOOP;
 END
 $$;
 
--- Leases one copy, if it is free and not due (or due without its bytes, which settle cannot write);
--- else says where it stands. p_due leases one that is due as well. p_join joins a live lease, whose
--- epoch stays. So does an attempt's own lease (p_lease_value), which a call that is made again
--- finds: its first answer was lost. `prior_doubt` keeps what the lease found, for the look and for
--- giving it back. A new row looks back if p_looks_back says so.
+-- Leases one copy of a message whose row nobody takes out meanwhile, if it is free and not due (or
+-- due without its bytes, which settle cannot write); else says where it stands. p_due leases one
+-- that is due as well. p_join joins a live lease, whose epoch stays. So does an attempt's own lease
+-- (p_lease_value), which a call that is made again finds: its first answer was lost. `prior_doubt`
+-- keeps what the lease found, for the look and for giving it back. A new row looks back if
+-- p_looks_back says so.
 CREATE FUNCTION onedrop_claim(
-    p_message bigint, p_account text, p_mailbox text, p_shared boolean, p_owner text, p_lease_value bytea, p_join boolean,
-    p_lease_ms bigint, p_looks_back boolean, p_due boolean DEFAULT false,
+    p_message bigint, p_account text, p_mailbox text, p_shared boolean, p_owner text,
+    p_lease_value bytea, p_join boolean, p_lease_ms bigint, p_looks_back boolean,
+    p_due boolean DEFAULT false,
     OUT copy bigint, OUT claimed boolean, OUT epoch bigint, OUT prior_doubt boolean,
-    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text, OUT copy_value bytea,
-    OUT looks_back boolean
+    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text,
+    OUT copy_value bytea, OUT looks_back boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
-                                   leased_until, in_doubt, prior_doubt, looks_back)
-    VALUES (p_message, p_account, p_mailbox, p_shared, 1, p_owner, p_lease_value, p_lease_ms,
-            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, p_looks_back, p_looks_back)
+    INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value,
+                                   lease_ms, leased_until, in_doubt, prior_doubt, looks_back)
+    VALUES (p_message, p_account, p_mailbox, p_shared, 1, p_owner, p_lease_value,
+            least(p_lease_ms, 2147483647),
+            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, p_looks_back,
+            p_looks_back)
     ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-        epoch = c.epoch + CASE WHEN (p_join OR c.lease_value = p_lease_value) AND c.leased_until > clock_timestamp()
+        epoch = c.epoch + CASE WHEN (p_join OR c.lease_value = p_lease_value)
+                                    AND c.leased_until > clock_timestamp()
                                THEN 0 ELSE 1 END,
         prior_doubt = CASE WHEN c.lease_value = p_lease_value AND c.leased_until > clock_timestamp()
                            THEN c.prior_doubt ELSE c.in_doubt END,
         shared = c.shared OR excluded.shared,
         owner = excluded.owner,
         lease_value = coalesce(excluded.lease_value, c.lease_value),
-        lease_ms = CASE WHEN c.leased_until > clock_timestamp() THEN greatest(c.lease_ms, excluded.lease_ms)
+        lease_ms = CASE WHEN c.leased_until > clock_timestamp()
+                        THEN greatest(c.lease_ms, excluded.lease_ms)
                         ELSE excluded.lease_ms END,
         leased_until = greatest(c.leased_until, excluded.leased_until),
         in_doubt = true
     WHERE c.placed_at IS NULL
-      AND (c.due_at IS NULL OR p_due OR NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id))
-      AND (p_join OR c.lease_value = p_lease_value OR c.leased_until IS NULL OR c.leased_until <= clock_timestamp())
+      AND (c.due_at IS NULL OR p_due
+           OR NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id))
+      AND (p_join OR c.lease_value = p_lease_value OR c.leased_until IS NULL
+           OR c.leased_until <= clock_timestamp())
     RETURNING c.id, c.epoch, c.prior_doubt, c.value, c.looks_back
     INTO copy, epoch, prior_doubt, copy_value, looks_back;
     claimed := FOUND;
-    IF NOT claimed THEN
+    IF claimed THEN
+        IF epoch > 1 OR prior_doubt THEN
+            PERFORM onedrop_look_again(copy, p_lease_ms);
+        END IF;
+    ELSE
         SELECT c.id, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.value
         INTO copy, is_placed, uid_validity, uid, file_name, copy_value
-        FROM onedrop_copy c WHERE c.message_id = p_message AND c.account = p_account AND c.mailbox = p_mailbox;
+        FROM onedrop_copy c
+        WHERE c.message_id = p_message AND c.account = p_account AND c.mailbox = p_mailbox;
     END IF;
 END
 $$;
 
+-- Notes that the copy has to be looked at again after that time, or before where that is on record.
+-- Its row is locked.
+CREATE FUNCTION onedrop_look_again(p_copy bigint, p_after_ms bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO onedrop_unsettled AS u (copy_id, look_at)
+    VALUES (p_copy, clock_timestamp() + p_after_ms * interval '1 millisecond')
+    ON CONFLICT (copy_id) DO UPDATE SET look_at = excluded.look_at
+    WHERE u.look_at > excluded.look_at;
+END
+$$;
+
 -- Takes a copy's lock until the transaction ends, and then reads the row; no row without the lock.
-CREATE FUNCTION onedrop_turn(p_lock_timeout_ms bigint, p_idle_timeout_ms bigint, p_lock bigint, p_copy bigint,
-                             p_value bytea)
-RETURNS TABLE (locked boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint, file_name text,
-               prior_doubt boolean)
+CREATE FUNCTION onedrop_turn(p_lock_timeout_ms bigint, p_idle_timeout_ms bigint, p_lock bigint,
+                             p_copy bigint, p_value bytea)
+RETURNS TABLE (locked boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint,
+               file_name text, prior_doubt boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -499,7 +585,8 @@ BEGIN
     PERFORM FROM onedrop_kept k WHERE k.message_id = p_message FOR UPDATE;
     IF FOUND THEN
         DELETE FROM onedrop_kept k WHERE k.message_id = p_message
-            AND NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = p_message AND c.shared AND c.placed_at IS NULL);
+            AND NOT EXISTS (SELECT FROM onedrop_copy c
+                            WHERE c.message_id = p_message AND c.shared AND c.placed_at IS NULL);
     END IF;
 END
 $$;
@@ -510,37 +597,51 @@ $$;
 -- and says what the row says, as of a moment after what kept the receipt out.
 CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
-    p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean, p_found_by_look boolean,
+    p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean,
+    p_found_by_look boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text
-) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint,
-                 file_name text)
+) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean,
+                 uid_validity bigint, uid bigint, file_name text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_set text;
     v_message bigint;
     v_shared boolean;
+    v_stored text; -- what is to be said where there is nothing else to be said
+    v_is_plain boolean;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
     UPDATE onedrop_copy c SET
         placed_at = coalesce(c.placed_at, clock_timestamp()), leased_until = NULL, in_doubt = false,
+        lease_value = NULL,
         uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
         nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
-        found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look ELSE c.found_by_look END,
+        found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look
+                             ELSE c.found_by_look END,
         placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END
     WHERE c.id = p_copy AND c.value = p_value
       AND (c.placed_at IS NULL
            -- Copies without a name are one only where no other than this claim can have confirmed.
            OR (p_uid IS NOT NULL OR p_file_name IS NOT NULL OR c.placed_epoch = p_epoch)
-              AND (c.uid_validity, c.uid, c.file_name) IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
-    RETURNING c.message_id, c.shared INTO v_message, v_shared;
+              AND (c.uid_validity, c.uid, c.file_name)
+                  IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
+    RETURNING c.message_id, c.shared,
+              'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
+              || coalesce('uid=' || p_uid, 'name=' || p_file_name, 'uid=?')
+    INTO v_message, v_shared, v_stored;
     recorded := FOUND;
     IF recorded AND v_shared THEN
         PERFORM onedrop_forget_kept(v_message);
     END IF;
     ended := false;
     IF recorded AND p_attempt IS NOT NULL THEN
-        UPDATE onedrop_attempt a SET duration_ms = p_duration_ms, outcome = p_outcome, status = p_status, detail = p_detail
+        v_is_plain := p_outcome = 'delivered' AND p_status = '2.0.0' AND p_detail = v_stored;
+        UPDATE onedrop_attempt a SET
+            duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome,
+            status = CASE WHEN v_is_plain THEN NULL ELSE p_status END,
+            detail = CASE WHEN v_is_plain THEN NULL ELSE p_detail END,
+            copy_id = CASE WHEN v_is_plain THEN p_copy END
         WHERE a.id = p_attempt;
         ended := FOUND;
     ELSIF NOT recorded THEN
@@ -554,6 +655,9 @@ BEGIN
             -- Forgotten since: what was written under the old value leaves a doubt.
             UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL
             WHERE c.id = p_copy AND c.value <> p_value;
+        END IF;
+        IF FOUND THEN
+            PERFORM onedrop_look_again(p_copy, 0);
         END IF;
     END IF;
     RETURN NEXT;

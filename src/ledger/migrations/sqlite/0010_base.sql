@@ -8,72 +8,78 @@ CREATE TABLE onedrop_schema (
     applied_at REAL NOT NULL
 );
 
--- One row: about the ledger as a whole.
+-- What holds for the whole ledger: one row.
 CREATE TABLE onedrop_ledger (
-    one             INTEGER PRIMARY KEY CHECK (one = 1),
-    remembers_since REAL NOT NULL,           -- what was recorded since then is on record: its birth,
+    version         INTEGER NOT NULL,        -- of the schema; onedrop_schema has its history
+    oldest_program  INTEGER NOT NULL,        -- lowest schema version of a program that may write
+    remembers_since REAL NOT NULL,           -- what was recorded since is on record: its birth,
                                              -- and moved on by each purge with its deletes
-    facts_since     REAL NOT NULL DEFAULT 0, -- facts of messages recorded before have been erased
-    purged_at       REAL                     -- when a purge last came to its end
+    facts_since     REAL NOT NULL DEFAULT 0, -- facts of messages before have been erased
+    purged_at       REAL,                    -- when a purge last came to its end
+    config          TEXT,                    -- JSON of what decides what a message and a copy are
+    one_row         INTEGER PRIMARY KEY DEFAULT 1 CHECK (one_row = 1)
 );
-INSERT INTO onedrop_ledger (one, remembers_since)
-VALUES (1, (julianday('now') - 2440587.5) * 86400.0);
 
 CREATE TABLE onedrop_message (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    id_hash       BLOB NOT NULL,             -- of the Message-ID, or of the digest where there is none
+    id_hash       BLOB NOT NULL,             -- of the Message-ID, or of the digest if it has none
     digest        BLOB NOT NULL,             -- SHA-256 over what the author wrote
     message_id    BLOB,                      -- raw bytes
-    message_id_text TEXT,
-    sender        TEXT NOT NULL,             -- envelope sender of the first attempt, '' for the null sender
+    sender        TEXT NOT NULL,             -- envelope sender of the first attempt, or ''
     subject       TEXT,
     date          INTEGER,                   -- the Date field
     in_reply_to   TEXT,
     reference_ids TEXT,
     size_bytes    INTEGER NOT NULL,
-    collision     INTEGER NOT NULL DEFAULT 0, -- another message has this Message-ID and other content
-    raw           BLOB,
-    nul_runs      BLOB,                      -- where NUL bytes stand: runs of offset and length
-    looks_back    INTEGER NOT NULL DEFAULT 0, -- older than what the ledger remembers, or forgotten
+    collision     INTEGER NOT NULL DEFAULT 0, -- another has this Message-ID and other content
+    addresses     TEXT,                      -- [["from","Lisa","lisa@x"],...]
+    parts         TEXT,                      -- [["1.2","text/plain",null,123],...]
     recorded_at   INTEGER NOT NULL,
+    looks_back    INTEGER NOT NULL DEFAULT 0, -- older than what the ledger remembers, or forgotten
+    nul_runs      BLOB,                      -- where NUL bytes stand: runs of offset and length
     UNIQUE (id_hash, digest)
 );
+CREATE INDEX onedrop_message_recorded_at ON onedrop_message (recorded_at);
 
-CREATE TABLE onedrop_address (
-    message_id INTEGER NOT NULL REFERENCES onedrop_message (id) ON DELETE CASCADE,
-    position   INTEGER NOT NULL,
-    role       TEXT NOT NULL,                -- from, sender, reply-to, to, cc, bcc
-    name       TEXT,
-    address    TEXT,
-    PRIMARY KEY (message_id, position)
-) WITHOUT ROWID;
+CREATE VIEW onedrop_message_text AS
+SELECT id, CAST(message_id AS TEXT) AS message_id, sender, subject, date, in_reply_to,
+       reference_ids, size_bytes, collision, recorded_at
+FROM onedrop_message;
 
-CREATE TABLE onedrop_part (
-    message_id   INTEGER NOT NULL REFERENCES onedrop_message (id) ON DELETE CASCADE,
-    position     INTEGER NOT NULL,
-    path         TEXT NOT NULL,              -- as IMAP numbers body parts
-    content_type TEXT NOT NULL,
-    name         TEXT,
-    size_bytes   INTEGER NOT NULL,
-    PRIMARY KEY (message_id, position)
-) WITHOUT ROWID;
+CREATE VIEW onedrop_address AS
+SELECT m.id AS message_id, a.key + 1 AS position, a.value->>0 AS role, a.value->>1 AS name,
+       a.value->>2 AS address
+FROM onedrop_message m, json_each(m.addresses) a;
+
+CREATE VIEW onedrop_part AS
+SELECT m.id AS message_id, p.value->>0 AS path, p.value->>1 AS content_type, p.value->>2 AS name,
+       p.value->>3 AS size_bytes
+FROM onedrop_message m, json_each(m.parts) p;
+
+-- The bytes of messages as received (ledger.keep_raw).
+CREATE TABLE onedrop_raw (
+    message_id INTEGER PRIMARY KEY REFERENCES onedrop_message (id) ON DELETE CASCADE,
+    kept_at    REAL NOT NULL,
+    bytes      BLOB NOT NULL
+);
 
 CREATE TABLE onedrop_copy (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    value         BLOB,                      -- random: a claim names the row by it
+    value         BLOB NOT NULL DEFAULT (randomblob(16)), -- a claim names the row by it
     message_id    INTEGER NOT NULL REFERENCES onedrop_message (id) ON DELETE CASCADE,
     account       TEXT NOT NULL,
     mailbox       TEXT NOT NULL,
+    meant_mailbox TEXT,                      -- that this one stands for; null: itself
     shared        INTEGER NOT NULL,
     epoch         INTEGER NOT NULL,          -- how often it was leased
     owner         TEXT NOT NULL,             -- host:pid of the last lease
-    lease_value   BLOB,                      -- random value of the attempt that has or had the lease
+    lease_value   BLOB,                      -- random value of the attempt with the last lease
     lease_ms      INTEGER NOT NULL DEFAULT 0,
-    leased_until  REAL,                      -- seconds since the host's boot; null: given back or placed
+    leased_until  REAL,                      -- seconds since the host's boot; null: not leased
     lease_boot    TEXT,                      -- of which boot
-    in_doubt      INTEGER NOT NULL,          -- a lease began; nothing proved that nothing was written
+    in_doubt      INTEGER NOT NULL,          -- nothing proves that the last lease wrote nothing
     prior_doubt   INTEGER NOT NULL,          -- in_doubt before the last lease
-    looks_back    INTEGER NOT NULL DEFAULT 0, -- it may be older than its row: no bound for a look
+    looks_back    INTEGER NOT NULL DEFAULT 0, -- older than the ledger's memory: no bound of date
     placed_at     REAL,
     placed_epoch  INTEGER NOT NULL DEFAULT 0, -- epoch of the claim that confirmed
     uid_validity  INTEGER,
@@ -81,36 +87,41 @@ CREATE TABLE onedrop_copy (
     file_name     TEXT,
     nul_replaced  INTEGER NOT NULL DEFAULT 0,
     found_by_look INTEGER NOT NULL DEFAULT 0,
-    by_sender     INTEGER NOT NULL DEFAULT 0, -- the receipt is that of the sender's own mail program
+    by_sender     INTEGER NOT NULL DEFAULT 0, -- the receipt is that of the sender's mail program
     due_at        REAL,                      -- from then on settle has it; stays when it is placed
-    settled_at    REAL,                      -- when a look after the last lease found one copy at most
+    settled_at    REAL,                      -- when a look after the last lease found one at most
     UNIQUE (message_id, account, mailbox)
 );
-CREATE INDEX onedrop_copy_unsettled ON onedrop_copy (account, id)
-    WHERE placed_at IS NOT NULL AND (epoch > 1 OR prior_doubt) AND settled_at IS NULL;
-CREATE INDEX onedrop_copy_due ON onedrop_copy (due_at)
-    WHERE due_at IS NOT NULL AND placed_at IS NULL;
-CREATE INDEX onedrop_copy_watched ON onedrop_copy (placed_at)
-    WHERE due_at IS NOT NULL AND placed_at IS NOT NULL;
+CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
+
+-- Copies to be looked at again, however old: leased twice, in doubt, due, or written twice.
+CREATE TABLE onedrop_unsettled (
+    copy_id INTEGER PRIMARY KEY REFERENCES onedrop_copy (id) ON DELETE CASCADE,
+    look_at REAL NOT NULL                    -- not before then
+);
+CREATE INDEX onedrop_unsettled_look_at ON onedrop_unsettled (look_at);
 
 CREATE TABLE onedrop_attempt (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     message_id  INTEGER REFERENCES onedrop_message (id) ON DELETE CASCADE,
-    id_hash     BLOB NOT NULL,
+    id_hash     BLOB,                        -- as the message's, where there is none
     recipient   TEXT NOT NULL,
-    sender      TEXT NOT NULL,
+    sender      TEXT,                        -- null: the message's
     queue_id    TEXT NOT NULL,
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
     started_at  REAL NOT NULL,
     duration_ms INTEGER,                     -- without one: still running, or killed
     outcome     TEXT,                        -- delivered, tempfail, permfail
-    status      TEXT,
-    detail      TEXT
+    status      TEXT,                        -- null: 2.0.0, with copy_id
+    detail      TEXT,                        -- null: that it stored the copy of copy_id, and where
+    copy_id     INTEGER,
+    reason      TEXT                         -- the reason in a word
 );
 CREATE INDEX onedrop_attempt_message ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_id <> '';
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient);
+CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
 
 -- The bytes of shared copies (Sent) that could not be placed; gone once they are.
 CREATE TABLE onedrop_kept (
@@ -128,6 +139,15 @@ CREATE TABLE onedrop_proof (
     host       TEXT NOT NULL,                -- which host has seen it
     proven_at  REAL NOT NULL,
     PRIMARY KEY (server, login_user, way)
+) WITHOUT ROWID;
+
+-- Hosts that use the ledger, and the program of each.
+CREATE TABLE onedrop_host (
+    host            TEXT PRIMARY KEY NOT NULL,
+    program_version TEXT NOT NULL,
+    schema_version  INTEGER NOT NULL,        -- the one that its program writes
+    seen_at         REAL NOT NULL,
+    clock_offset_ms INTEGER                  -- its clock less the ledger's; null: not known
 ) WITHOUT ROWID;
 
 -- Named locks for every program on the host (`onedrop with-lock`). A lock of N slots is up to N
