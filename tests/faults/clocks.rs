@@ -82,6 +82,7 @@ impl World {
             let server = Mariadb::start_by(|command| self.clock.shown_to(command));
             let migrated = run(&self.site.config("mariadb", &toml(&server)), &["migrate"]);
             assert!(migrated.status.success(), "{migrated:?}");
+            server.remember_for_ever();
             server
         });
         toml(started)

@@ -477,6 +477,7 @@ fn commits_are_durable_whatever_the_server_has_for_a_default() {
         ));
         let site = Site::embedded();
         let config = with_postgres(&postgres, &site, HERE);
+        postgres.remember_for_ever();
         postgres.psql(
             "CREATE TABLE seen (what text, setting text); GRANT ALL ON seen TO onedrop; CREATE \
              FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen \

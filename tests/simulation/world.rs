@@ -287,7 +287,10 @@ impl World {
     }
 
     pub fn kept(&self) -> Option<Vec<u8>> {
-        self.ledger.kept_bytes(1, self.clock(None).now()).ok().flatten()
+        let (sent, soon) = (self.destination(self.plan.recipients), self.clock(None).now());
+        let all = Window { since: UNIX_EPOCH, all: true };
+        let rows = self.ledger.copies_to_verify(&all, &sent.account, None, 1, soon).ok()?;
+        self.ledger.kept_bytes(rows.first()?.message, soon).ok().flatten()
     }
 
     pub fn clock(&self, process: Option<usize>) -> Arc<dyn Clock> {

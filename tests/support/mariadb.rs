@@ -126,6 +126,11 @@ impl Mariadb {
         run(&mut command).trim_end_matches('\n').to_owned()
     }
 
+    /// As [`Postgres::remember_for_ever`](super::postgres::Postgres::remember_for_ever).
+    pub fn remember_for_ever(&self) {
+        self.sql("UPDATE onedrop_ledger SET remembers_since = '1000-01-01'");
+    }
+
     /// Runs `sql` as the superuser in a transaction that stays open.
     pub fn begin(&self, sql: &str) -> OpenTransaction {
         let mut command = Command::new("/usr/bin/mariadb");

@@ -167,7 +167,8 @@ impl Node {
                  max_connections: 60\n  initdb:\n  - encoding: UTF8\n  - locale: C\n  - no-sync\n  \
                  pg_hba:\n  - host all all 127.0.0.1/32 trust\n  \
                  - host replication all 127.0.0.1/32 trust\n  - local all all trust\n\
-                 postgresql:\n  listen: 127.0.0.1:{port}\n  connect_address: 127.0.0.1:{to_port}\n  \
+                 postgresql:\n  listen: 127.0.0.1:{port}\n  \
+                 connect_address: 127.0.0.1:{to_port}\n  \
                  data_dir: {at}/data\n  bin_dir: {programs}\n  pgpass: {at}/pgpass\n  \
                  authentication:\n    superuser: {{username: postgres, password: x}}\n    \
                  replication: {{username: follower, password: x}}\n  parameters:\n    \

@@ -40,7 +40,8 @@ fn old(what: PurgeWhat) -> &'static str {
         }
         PurgeWhat::Raw => {
             "SELECT 0, m.id, 0 AND ?5 AND ?6 FROM onedrop_message m
-             WHERE m.id IN (SELECT message_id FROM onedrop_raw) AND m.recorded_at < ?1 AND (0, m.id) > (?2, ?3)
+             WHERE m.id IN (SELECT message_id FROM onedrop_raw) AND m.recorded_at < ?1
+               AND (0, m.id) > (?2, ?3)
              ORDER BY m.id LIMIT ?4"
         }
         PurgeWhat::Kept => {
