@@ -159,6 +159,8 @@ impl Setting for Repair<'_> {
         strace.arg(onedrop_path()).args([
             "verify",
             "--repair",
+            // One thread, whose calls come in one order.
+            "--parallel=1",
             "--account",
             &Repair::account(id),
             "--config",
