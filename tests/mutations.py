@@ -73,7 +73,7 @@ CLAIMS = [
     ),
     (
         "a first claim leaves no doubt",
-        COPIES, "?7, ?8, ?12, 1, 0, randomblob", "?7, ?8, ?12, 0, 0, randomblob",
+        COPIES, "?8, ?12, 1, looks_back, looks_back", "?8, ?12, 0, looks_back, looks_back",
     ),
     ("a second claim has no owner", COPIES, "in_doubt = 1, owner = ?5,", "in_doubt = 1,"),
     ("a second claim has no value", COPIES, "coalesce(?6, lease_value)", "lease_value"),
@@ -113,9 +113,9 @@ CLAIMS = [
     ),
     (
         "a second receipt keeps the epoch",
-        COPIES, "SET epoch = epoch + 1, settled_at", "SET settled_at",
+        COPIES, "SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1\"", "SET settled_at = NULL WHERE id = ?1\"",
     ),
-    ("a second receipt leaves it settled", COPIES, "epoch + 1, settled_at = NULL", "epoch + 1"),
+    ("a second receipt leaves it settled", COPIES, "epoch + 1, settled_at = NULL WHERE id = ?1\"", "epoch + 1 WHERE id = ?1\""),
     ("a receipt has no epoch", COPIES, "placed_epoch = ?8", "placed_epoch = 0 * ?8"),
     (
         "kept bytes stay after the receipt",
@@ -177,7 +177,7 @@ LOCKS = [
     ),
     (
         "a lock's guardian only asks the command to end",
-        GUARDIAN, "signal_all(Signal::SIGKILL, None);", "signal_all(Signal::SIGTERM, None);",
+        GUARDIAN, "signal_all(Signal::SIGKILL);", "signal_all(Signal::SIGTERM);",
     ),
     (
         "a lock's end counts by the wall clock",
