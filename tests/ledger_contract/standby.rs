@@ -35,6 +35,10 @@ impl Alone {
         let alone = Alone { postgres, keys };
         let local = "&options=-csynchronous_commit%3Dlocal";
         alone.host(&format!("{}{local}", alone.postgres.url_socket())).migrate().expect("migrated");
+        alone.postgres.psql(
+            "SET synchronous_commit = local;
+             UPDATE onedrop_ledger SET remembers_since = '-infinity'",
+        );
         alone
     }
 

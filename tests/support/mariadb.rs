@@ -197,6 +197,8 @@ fn options(data: &Path, sockets: &Path) -> Vec<String> {
         format!("--datadir={}", data.display()),
         format!("--socket={}", sockets.join("s").display()),
         format!("--pid-file={}", sockets.join("pid").display()),
+        // A server that starts deletes the temporary tables that it finds there.
+        format!("--tmpdir={}", sockets.display()),
     ]);
     options.extend(
         [
