@@ -6,7 +6,7 @@ use super::CommandOutcome;
 use super::findings::Comparison;
 use crate::command_line::SettleArgs;
 use crate::config::Loaded;
-use crate::ledger::{AnyLedger, LedgerError, WATCH, Window};
+use crate::ledger::{AnyLedger, LedgerError, Window};
 use crate::service::Adapters;
 use crate::verify;
 
@@ -30,6 +30,9 @@ pub(super) fn run(
 }
 
 fn first(ledger: &dyn AnyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
-    let copies = ledger.copies_to_settle(WATCH, None, 1, until)?;
+    let copies = match ledger.copies_to_settle(false, None, 1, until)? {
+        due if due.is_empty() => ledger.copies_to_settle(true, None, 1, until)?,
+        due => due,
+    };
     Ok(copies.into_iter().next().map(|copy| copy.destination.account))
 }

@@ -113,6 +113,13 @@ impl MemoryLedger {
         self.rows().time.ahead += by;
     }
 
+    /// Lets the time for the next look at each copy come.
+    pub fn let_looks_come(&self) {
+        let mut rows = self.rows();
+        let now = rows.time.now();
+        rows.unsettled.values_mut().for_each(|at| *at = now.min(*at));
+    }
+
     /// Sets the ledger's clock back, not beyond its beginning.
     pub fn set_back(&self, by: Duration) {
         self.rows().time.set_back(by);

@@ -23,16 +23,27 @@ pub enum Due {
 /// See the module.
 pub trait Settling: Send + Sync {
     /// The next copies to settle, at most `limit`, ordered by account and then by row, from behind
-    /// `after`: not placed and due by now; not placed, with their bytes
-    /// [kept](super::Ledger::keep); and those that were due and were placed less than `watch` ago,
-    /// where a copy of ours stands, or may come to stand: an attempt ended in doubt.
+    /// `after`: not placed and due by now, or not placed, with their bytes
+    /// [kept](super::Ledger::keep). Or, `watched`: those that were due, and are placed, whose next
+    /// look has come; at first that is when they were due. One that the sender's own copy stands
+    /// for is among them only if one of ours may come to stand: an attempt ended in doubt.
     fn copies_to_settle(
         &self,
-        watch: Duration,
+        watched: bool,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
+
+    /// Puts on record, durably, that the next look at a watched copy comes `after` now; `None`: it is
+    /// watched no longer. Its second look ([`Audit::settle`](super::Audit::settle)) is still to come
+    /// then, if it was.
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        until: Instant,
+    ) -> Result<(), LedgerError>;
 
     /// Puts on record, durably, that the sender's own copy, `receipt`, stands for ours: the copy is
     /// placed, needs no second look, and what was kept goes as [`confirm`](super::Ledger::confirm)

@@ -1,7 +1,7 @@
 //! `onedrop settle`: shared copies (Sent) that were left for later. One that is due is written, by
 //! a delivery's code, unless the sender's own mail program has left a message with the same first
 //! Message-ID in the mailbox; then that one is put on record. For 48 hours after ours was written
-//! settle looks again, and takes ours out where the mail program's has come to stand beside it. One
+//! settle looks again, at growing gaps, and takes ours out where the mail program's has come to stand beside it. One
 //! that could not be placed when its message was delivered is placed as `verify --repair` does.
 //!
 //! Relies on the lease: of several runs one settles a copy, and no delivery does. It takes out only
@@ -9,7 +9,6 @@
 //! beside it. A crash leaves a lease that runs out (then the look finds what was written), or ours
 //! gone and still on record (then the next run puts the other on record).
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
@@ -39,9 +38,24 @@ pub fn settle(
     check_version(plan, ledger)?;
     let mut settling = Verification::new(plan, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
-    let due = settling.settle_all(Duration::ZERO, &BTreeSet::new())?;
-    settling.settle_all(WATCH, &due)?;
+    for watched in [false, true] {
+        settling.settle_all(watched)?;
+    }
     Ok(settling.tally)
+}
+
+/// No look at a watched copy comes sooner after the one before,
+const SHORTEST_GAP: Duration = Duration::from_secs(10 * 60);
+/// or later,
+const LONGEST_GAP: Duration = Duration::from_secs(4 * 3600);
+/// and the last one comes so long after it was placed.
+const LAST_LOOK: Duration = Duration::from_secs(47 * 3600);
+
+/// How long after a look at a copy that was placed `ago` the next one comes: as long again, within
+/// these bounds. `None`: that was the last.
+fn next_look(ago: Duration) -> Option<Duration> {
+    let left = LAST_LOOK.checked_sub(ago).filter(|left| !left.is_zero())?;
+    Some(ago.clamp(SHORTEST_GAP, LONGEST_GAP).min(left))
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -50,25 +64,19 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MEANWHILE: &str = "settled meanwhile";
 
 impl Verification<'_, '_> {
-    /// Settles all that is not `over`, and returns the rows.
-    fn settle_all(
-        &mut self,
-        watch: Duration,
-        over: &BTreeSet<i64>,
-    ) -> Result<BTreeSet<i64>, LedgerError> {
-        let (mut last, mut seen): (Option<CopyOnRecord>, _) = (None, BTreeSet::new());
+    fn settle_all(&mut self, watched: bool) -> Result<(), LedgerError> {
+        let mut last: Option<CopyOnRecord> = None;
         loop {
             let until = self.plan.ledger_until();
-            let page = self.ledger.copies_to_settle(watch, last.as_ref(), PAGE, until)?;
-            for copy in page.iter().filter(|copy| !over.contains(&copy.copy)) {
-                seen.insert(copy.copy);
+            let page = self.ledger.copies_to_settle(watched, last.as_ref(), PAGE, until)?;
+            for copy in &page {
                 let account = copy.destination.account.clone();
                 (self.tell)(News::Progress { account, tally: self.tally });
                 self.each(copy, Self::settle_one)?;
             }
             match page.into_iter().next_back() {
                 Some(copy) => last = Some(copy),
-                None => return Ok(seen),
+                None => return Ok(()),
             }
         }
     }
@@ -76,13 +84,28 @@ impl Verification<'_, '_> {
     fn settle_one(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
         match (&copy.standing, &copy.kept) {
             (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),
-            (Standing::Placed { receipt, .. }, _) if copy.by_sender => self.late(copy, receipt)?,
-            (Standing::Placed { receipt, .. }, _) => self.watch(copy, receipt)?,
+            (Standing::Placed { receipt, ago }, _) => {
+                if *ago >= WATCH {
+                    // Nobody looked for long: it is too late by now.
+                } else if copy.by_sender {
+                    self.late(copy, receipt)?;
+                } else {
+                    self.watch(copy, receipt)?;
+                }
+                self.look_again(copy, next_look(*ago))?;
+            }
             _ if copy.due.is_some() => self.settle_due(copy)?,
             (_, Some(why)) => self.kept(copy, why, Level::Info)?,
             (_, None) => self.busy(copy, MEANWHILE),
         }
         Ok(())
+    }
+
+    fn look_again(&self, copy: &CopyOnRecord, after: Option<Duration>) -> Result<(), LedgerError> {
+        match self.plan.repair {
+            true => self.ledger.look_again(copy, after, self.plan.ledger_until()),
+            false => Ok(()),
+        }
     }
 
     /// What a verification says of a copy that is left to settle: nothing is wrong before it is
@@ -130,7 +153,7 @@ impl Verification<'_, '_> {
             }
         };
         if is_settled {
-            return Ok(());
+            return Ok(self.look_again(copy, next_look(Duration::ZERO))?);
         }
         // From here on: the look may have taken its time.
         let (state, deadline) = (CopyState::Claimed(claim), self.deadline());
@@ -138,7 +161,7 @@ impl Verification<'_, '_> {
             Ok(placed) => {
                 let text = format!("{} as {}", placed.how.name(), placed.receipt);
                 self.found(copy, Level::Settled, Topic::Due, Some(&placed.receipt), text);
-                Ok(())
+                Ok(self.look_again(copy, next_look(Duration::ZERO))?)
             }
             Err(failure) => self.not_placed(copy, (Level::Info, Topic::Due), failure, &deadline),
         }
@@ -348,5 +371,23 @@ fn claim_of(copy: &CopyOnRecord) -> Claim {
         epoch: copy.epoch,
         in_doubt: false,
         looks_back: copy.looks_back,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_come_at_growing_gaps_and_end() {
+        let (mut ago, mut gaps) = (Duration::ZERO, Vec::new());
+        while let Some(gap) = next_look(ago) {
+            gaps.push(gap.as_secs() / 60);
+            ago += gap;
+        }
+        let expected = [10, 10, 20, 40, 80, 160, 240, 240, 240, 240, 240, 240, 240, 240, 240, 240];
+        assert_eq!(gaps[..16], expected);
+        assert_eq!((gaps.len(), ago), (17, LAST_LOOK));
+        assert_eq!(next_look(WATCH), None);
     }
 }

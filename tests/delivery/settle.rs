@@ -68,10 +68,12 @@ fn standing(sent: &[Vec<u8>], name: &str) -> (usize, usize) {
     (theirs.len(), ours.len())
 }
 
-/// All that is due is due now.
+/// All that is due is due now, and the time for the next look has come.
 fn make_due(site: &Site) {
-    site.postgres
-        .psql("UPDATE onedrop_copy SET due_at = clock_timestamp() WHERE due_at IS NOT NULL");
+    site.postgres.psql(
+        "UPDATE onedrop_copy SET due_at = clock_timestamp() WHERE due_at IS NOT NULL;
+         UPDATE onedrop_unsettled SET look_at = clock_timestamp()",
+    );
 }
 
 #[test]
@@ -114,6 +116,7 @@ fn by_a_real_submission_the_sender_has_one_copy_whoever_writes_it() {
     settles(&config, 0);
     save(&site.dovecot, "after");
     assert_eq!(has("after"), (1, 1), "for a while there are two");
+    make_due(&site);
     let told = settles(&config, 1);
     assert!(told.starts_with("settled  double: "), "{told}");
     assert_eq!((has("before"), has("after"), has("never")), ((1, 0), (1, 0), (0, 1)));
@@ -167,6 +170,8 @@ fn in_maildirs_the_sender_has_one_copy_whoever_writes_it() {
     let has = |name: &str| standing(&sent(), name);
     assert_eq!((has("before"), has("after"), has("never")), ((1, 0), (0, 1), (0, 1)));
     save("after");
+    let look = "UPDATE onedrop_unsettled SET look_at = 0";
+    assert_eq!(site.sqlite().execute(look, []).expect("an earlier look"), 2);
     let told = settles(&config, 1);
     assert!(told.starts_with("settled  double: "), "{told}");
     assert_eq!((has("before"), has("after"), has("never")), ((1, 0), (1, 0), (0, 1)));
@@ -259,8 +264,10 @@ fn two_that_settle_at_once_beside_deliveries_and_repairs_leave_one_copy() {
     for name in names.iter().skip(1).step_by(2) {
         save(&site.dovecot, name);
     }
+    make_due(&site);
     at_once(&[&one, &two, &deliver_all, &repair]);
     for config in &configs {
+        make_due(&site);
         settle(config);
     }
     for name in &names {
@@ -312,7 +319,7 @@ fn a_setting_that_changes_leaves_what_is_due_and_a_ledger_of_before_says_so() {
     delivered(&later, &sasl(TO[0]), &letter("forgotten"));
     site.postgres.psql(
         "UPDATE onedrop_copy SET due_at = clock_timestamp() - interval '2 hours'
-         WHERE placed_at IS NULL",
+         WHERE placed_at IS NULL; UPDATE onedrop_unsettled SET look_at = clock_timestamp()",
     );
     let verified = run(&later, &["verify", "--repair"]);
     assert_eq!(verified.status.code(), Some(1), "{}", said(&verified));

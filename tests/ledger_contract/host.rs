@@ -223,8 +223,21 @@ impl Host {
         self.claim_again(message, wanted, &attempt("settle"), terms).remove(0)
     }
 
-    pub fn to_settle(&self, watch: Duration) -> Vec<CopyOnRecord> {
-        self.0.copies_to_settle(watch, None, 100, soon()).expect("copies to settle")
+    /// What is due and kept, and then what is watched.
+    pub fn to_settle(&self) -> Vec<CopyOnRecord> {
+        [self.due(), self.watched()].concat()
+    }
+
+    pub fn due(&self) -> Vec<CopyOnRecord> {
+        self.0.copies_to_settle(false, None, 100, soon()).expect("copies to settle")
+    }
+
+    pub fn watched(&self) -> Vec<CopyOnRecord> {
+        self.0.copies_to_settle(true, None, 100, soon()).expect("watched copies")
+    }
+
+    pub fn look_again(&self, copy: &CopyOnRecord, after: Option<Duration>) {
+        self.0.look_again(copy, after, soon()).expect("a time");
     }
 
     pub fn leave_to_sender(&self, claim: &Claim, was: Option<&Receipt>, is: &Receipt) -> bool {

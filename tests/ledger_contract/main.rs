@@ -157,6 +157,7 @@ macro_rules! ledger_contract {
                     a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept,
                     a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt,
                     what_settle_has_to_do_comes_in_pages_by_account,
+                    a_watched_copy_is_looked_at_again_when_its_time_has_come,
                     a_copy_is_left_to_the_sender_where_it_is_as_it_was_read,
                     another_message_with_the_same_id_in_the_same_mailbox_is_known,
                     what_is_kept_goes_with_the_last_shared_copy_of_the_message,

@@ -4,7 +4,6 @@ use super::*;
 
 const LATER: Duration = Duration::from_secs(600);
 const NOW: Duration = Duration::ZERO;
-const WATCH: Duration = Duration::from_secs(48 * 3600);
 
 pub fn a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
@@ -28,7 +27,7 @@ pub fn a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept(rig: &
             assert_eq!(state, [CopyState::Busy], "nor one that asks again");
         }
     }
-    assert_eq!(a.to_settle(WATCH), [], "not yet due");
+    assert_eq!(a.to_settle(), [], "not yet due");
     let copy = &a.trace_one("due@example.org").copies[1];
     assert_eq!((copy.state.as_str(), copy.epoch, copy.owner.as_str()), ("due", 0, ""));
     assert_eq!(copy.kept.as_deref(), Some("later"));
@@ -78,7 +77,7 @@ pub fn a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt(rig: &dy
 
 pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     let host = Host::of(rig);
-    assert_eq!(host.to_settle(WATCH), []);
+    assert_eq!(host.to_settle(), []);
     let sent_of = |account: &str| Destination::sent(account, "Sent");
     for (n, account) in ["zoe", "doug", "é", "doug", "lisa"].iter().enumerate() {
         let message = host.record(&mail(&format!("page{n}")), &[]).message;
@@ -91,7 +90,7 @@ pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     assert!(host.keep(message, b"x", "no right"));
     host.release(&[refused]);
     host.claim(&mail("own"), &inbox());
-    let all = host.to_settle(WATCH);
+    let all = host.to_settle();
     assert_eq!(all.len(), 6, "those that are due, and the one that is kept: {all:#?}");
     for copy in &all {
         let is_kept = copy.destination.account == "amy";
@@ -103,7 +102,7 @@ pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     for limit in [1, 2, 5, 6, 7] {
         let (mut paged, mut last) = (Vec::new(), None);
         loop {
-            let page = host.0.copies_to_settle(WATCH, last.as_ref(), limit, soon()).expect("page");
+            let page = host.0.copies_to_settle(false, last.as_ref(), limit, soon()).expect("page");
             assert!(page.len() <= limit as usize);
             let Some(end) = page.last() else { break };
             last = Some(end.clone());
@@ -114,7 +113,7 @@ pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     // Placed by us: watched, for a time. Placed by the sender's program: over, unless a copy of
     // ours may stand.
     let of = |account: &str| {
-        let all = host.to_settle(WATCH);
+        let all = host.to_settle();
         all.into_iter().find(|copy| copy.destination.account == account).expect("to settle")
     };
     let ours = of("zoe");
@@ -131,11 +130,49 @@ pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     assert!(host.leave_to_sender(&claim, None, &uid(3)));
     let (zoe, e) = (of("zoe"), of("é"));
     assert!(!zoe.by_sender && e.by_sender && e.may_be_double && e.settled);
-    let accounts = |watch| -> Vec<String> {
-        host.to_settle(watch).into_iter().map(|copy| copy.destination.account).collect()
+    let accounts = |copies: Vec<CopyOnRecord>| -> Vec<String> {
+        copies.into_iter().map(|copy| copy.destination.account).collect()
     };
-    assert!(!accounts(WATCH).contains(&"lisa".to_owned()), "{:?}", accounts(WATCH));
-    assert_eq!(accounts(NOW), ["amy", "doug", "doug"], "nothing is watched for no time");
+    assert_eq!(accounts(host.due()), ["amy", "doug", "doug"]);
+    let mut watched = accounts(host.watched());
+    watched.sort();
+    assert_eq!(watched, ["zoe", "é"]);
+}
+
+pub fn a_watched_copy_is_looked_at_again_when_its_time_has_come(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let due = |name: &str| {
+        let message = host.record(&mail(name), &[]).message;
+        host.keep_until_due(message, &sent(), b"x", NOW);
+        message
+    };
+    let message = due("one");
+    host.confirm(&claimed(&host.claim_due(message, &sent())), &uid(1));
+    let watched = host.watched();
+    let [copy] = &watched[..] else { panic!("{watched:?}") };
+    host.look_again(copy, Some(LATER));
+    assert_eq!(host.watched(), [], "not before its time");
+    host.look_again(copy, Some(NOW));
+    assert_eq!(host.watched().len(), 1);
+    // Its owner has moved it: that is put on record, and it stays watched.
+    assert!(host.settle(copy, &uid(2)));
+    let moved = host.watched().remove(0);
+    assert!(matches!(&moved.standing, Standing::Placed { receipt, .. } if *receipt == uid(2)));
+    host.look_again(&moved, None);
+    host.look_again(&moved, Some(NOW));
+    assert_eq!(host.watched(), [], "once is for good");
+    // Its second look is still to come.
+    let message = due("two");
+    host.claim_due(message, &sent());
+    rig.expire_leases();
+    host.confirm(&claimed(&host.claim_due(message, &sent())), &uid(3));
+    let copy = host.watched().remove(0);
+    host.look_again(&copy, None);
+    let far = Window { since: SystemTime::now() + 1000 * LATER, all: false };
+    let needs_a_look = host.copies(&far);
+    assert_eq!(needs_a_look.len(), 1, "{needs_a_look:?}");
+    assert!(host.settle(&needs_a_look[0], &uid(3)));
+    assert_eq!(host.copies(&far), []);
 }
 
 pub fn a_copy_is_left_to_the_sender_where_it_is_as_it_was_read(rig: &dyn Rig) {
@@ -183,7 +220,7 @@ pub fn another_message_with_the_same_id_in_the_same_mailbox_is_known(rig: &dyn R
     due(&mail("two"), "lisa");
     due(&mail("three"), "lisa");
     due(&other("three"), "zoe");
-    for copy in host.to_settle(WATCH) {
+    for copy in host.to_settle() {
         let expected = [one, two].contains(&copy.message);
         assert_eq!(host.has_namesake(&copy), expected, "{copy:?}");
     }

@@ -562,3 +562,45 @@ fn a_due_copy_that_cannot_be_put_on_record_defers() {
         }
     }
 }
+
+#[test]
+fn looks_at_what_is_watched_come_at_growing_gaps() {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        assert_eq!(world.delivery().settle_by_schedule(true).told(), [WRITTEN]);
+        let mut looks = Vec::new();
+        for minute in (5..60 * 60).step_by(5) {
+            world.ledger.advance(minutes(5));
+            let dry = world.delivery().settle_by_schedule(false);
+            let run = world.delivery().settle_by_schedule(true);
+            assert_eq!((run.told(), &dry.store_calls), (vec![], &run.store_calls));
+            if !run.store_calls.is_empty() {
+                looks.push(minute);
+            }
+        }
+        let first = [10, 20, 40, 80, 160, 320, 560, 800, 1040, 1280, 1520, 1760];
+        assert_eq!(looks[..12], first);
+        assert_eq!(looks[12..], [2000, 2240, 2480, 2720, 47 * 60], "the last one");
+    }
+}
+
+#[test]
+fn a_look_that_failed_is_taken_at_the_next_run_and_a_sent_copy_found_ends_them() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        world.delivery().settle_by_schedule(true);
+        world.ledger.advance(AFTER);
+        let away = StoreError::NotStored("away".to_owned());
+        let failed = world.delivery().refusing("find", away).settle_by_schedule(true);
+        assert_eq!(failed.tally.map(|tally| tally.failed), Some(1));
+        world.save(&mail("m"));
+        let run = world.delivery().settle_by_schedule(true);
+        assert_eq!(run.told(), [TAKEN_OUT]);
+        world.ledger.advance(DAY);
+        let over = world.delivery().settle_by_schedule(true);
+        assert_eq!((over.told(), over.store_calls), (vec![], vec![]));
+    }
+}

@@ -311,7 +311,13 @@ impl Delivery {
         self.settle_as(true)
     }
 
+    /// Whenever the last look at what is watched was, the next one comes now.
     pub fn settle_as(self, repair: bool) -> Settled {
+        self.ledger.let_looks_come();
+        self.settle_by_schedule(repair)
+    }
+
+    pub fn settle_by_schedule(self, repair: bool) -> Settled {
         let by = attempt("settler");
         let clock = Arc::clone(self.deadline.clock());
         let plan = Plan {

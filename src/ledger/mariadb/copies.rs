@@ -576,6 +576,13 @@ pub(super) fn keep_until_due(
     batch.add(UNPLACED, values![message]);
     // A receipt recorded at the same moment must not delete it.
     batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
+    batch.add(
+        "INSERT INTO onedrop_unsettled (copy_id, look_at)
+         SELECT id, due_at FROM onedrop_copy
+         WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3 AND placed_at IS NULL
+         ON DUPLICATE KEY UPDATE look_at = LEAST(look_at, VALUES(look_at))",
+        values![message, place.0, place.1],
+    );
     let answers = connection.begin(batch)?;
     let is_kept = !rows_at(&answers, 3).is_empty();
     if !is_kept && !rows_at(&answers, 2).is_empty() {

@@ -11,25 +11,45 @@ use crate::ledger::rows::SqlRow;
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
 use crate::receipt::Receipt;
 
-/// A page for each of three reasons; the result is the first page of all.
+/// What is due, and what is kept.
 const COPIES: &str = "
 WITH wanted AS (
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NULL AND c.due_at <= UTC_TIMESTAMP(6) AND {page})
+    (SELECT c.account, c.id FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+     WHERE u.look_at <= UTC_TIMESTAMP(6)
+       AND c.placed_at IS NULL AND c.due_at <= UTC_TIMESTAMP(6) AND {page})
     UNION
     (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND c.due_at IS NULL AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.due_at IS NOT NULL
-       AND c.placed_at > TIMESTAMPADD(MICROSECOND, -1000 * ?1, UTC_TIMESTAMP(6))
-       AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
 )
 {copy}
-ORDER BY c.account, c.id LIMIT ?4";
+ORDER BY c.account, c.id LIMIT ?3";
 
-const PAGE: &str = "(?2 IS NULL OR c.account > ?2 OR c.account = ?2 AND c.id > ?3)
-     ORDER BY c.account, c.id LIMIT ?4";
+const WATCHED: &str = "
+WITH wanted AS (
+    SELECT c.account, c.id FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+    WHERE u.look_at <= UTC_TIMESTAMP(6) AND c.placed_at IS NOT NULL AND c.due_at IS NOT NULL
+      AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page}
+)
+{copy}
+ORDER BY c.account, c.id LIMIT ?3";
+
+const PAGE: &str = "(?1 IS NULL OR c.account > ?1 OR c.account = ?1 AND c.id > ?2)
+     ORDER BY c.account, c.id LIMIT ?3";
+
+const LOOK_AGAIN: &str = "
+UPDATE onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+SET u.look_at = TIMESTAMPADD(MICROSECOND, 1000 * ?3, UTC_TIMESTAMP(6))
+WHERE c.id = ?1 AND c.value = ?2";
+
+const LOOK_NO_MORE: &str = "
+DELETE u FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+WHERE c.id = ?1 AND c.value = ?2 AND c.placed_at IS NOT NULL
+  AND (c.settled_at IS NOT NULL OR c.epoch = 1 AND NOT c.prior_doubt)";
+
+/// A copy of ours may still come to stand where an attempt ended in doubt.
+const LEFT: &str = "
+DELETE u FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+WHERE c.id = ?1 AND c.by_sender AND c.settled_at IS NOT NULL AND NOT c.prior_doubt";
 
 /// Only if the row is as it was, or as a call before has made it.
 const IS_AS_IT_WAS: &str = "
@@ -55,20 +75,36 @@ SELECT EXISTS (SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_
 impl Settling for MariadbLedger {
     fn copies_to_settle(
         &self,
-        watch: Duration,
+        watched: bool,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
+        let sql = if watched { WATCHED } else { COPIES };
+        let sql = sql.replace("{page}", PAGE).replace("{copy}", COPY);
         self.call(until, |connection| {
             let values = values![
-                rows::millis(watch).min(i64::MAX / 2000),
                 after.map(|last| last.destination.account.as_bytes()),
                 after.map(|last| last.copy),
                 limit,
             ];
             connection.query(&sql, values)?.iter().map(rows::copy_on_record).collect()
+        })
+    }
+
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let (id, value) = (copy.copy, copy.value.bytes());
+        self.call(until, |connection| {
+            let batch = match after {
+                Some(after) => SqlBatch::of(LOOK_AGAIN, values![id, value, rows::millis(after)]),
+                None => SqlBatch::of(LOOK_NO_MORE, values![id, value]),
+            };
+            connection.write(batch).map(drop)
         })
     }
 
@@ -103,6 +139,7 @@ impl Settling for MariadbLedger {
             if is_shared {
                 copies::forget_kept(&mut batch, &message.to_string());
             }
+            batch.add(LEFT, values![claim.copy]);
             connection.commit(batch)?;
             Ok(true)
         })

@@ -7,7 +7,9 @@ use super::copies;
 use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, connection};
 use crate::ledger::rows::SqlRow;
-use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window, rows};
+use crate::ledger::{
+    Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window, rows,
+};
 use crate::receipt::Receipt;
 
 /// Of copies of the window (rows c, with m), but for the account; ?1 and ?2 are the window, and ?3
@@ -72,6 +74,12 @@ const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = UTC_TIMESTAMP(6), uid_validity = ?3, uid = ?4, file_name = ?5
 WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
   AND uid_validity <=> ?6 AND uid <=> ?7 AND file_name <=> ?8";
+
+/// Once a look has settled the copy; `onedrop settle` may still watch it.
+const GONE: &str = "
+DELETE u FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+WHERE c.id = ?1 AND c.settled_at IS NOT NULL
+  AND (c.due_at IS NULL OR c.placed_at <= TIMESTAMPADD(SECOND, -?2, UTC_TIMESTAMP(6)))";
 
 /// Whether the statement before changed a row.
 pub(super) const CHANGED: &str = "SELECT ROW_COUNT() > 0";
@@ -149,6 +157,7 @@ impl Audit for MariadbLedger {
             ];
             let mut batch = SqlBatch::of(SETTLE, values);
             batch.add(CHANGED, &[]);
+            batch.add(GONE, values![copy.copy, rows::millis(WATCH) / 1000]);
             let answers = connection.write(batch)?;
             Ok(connection::first(rows_at(&answers, 1))? == Some(true))
         })

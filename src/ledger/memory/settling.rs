@@ -10,7 +10,7 @@ use crate::receipt::Receipt;
 impl Settling for MemoryLedger {
     fn copies_to_settle(
         &self,
-        watch: Duration,
+        watched: bool,
         after: Option<&CopyOnRecord>,
         limit: u32,
         _until: Instant,
@@ -23,13 +23,36 @@ impl Settling for MemoryLedger {
             let mut copies: Vec<CopyOnRecord> = rows
                 .copies
                 .iter()
-                .filter(|(_, row)| rows.is_to_settle(row, watch))
+                .filter(|(id, row)| rows.is_to_settle(**id, row, watched))
                 .filter_map(|(id, row)| rows.row_on_record(*id, row))
                 .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
                 .collect();
             copies.sort_by(|a, b| place(a).cmp(&place(b)));
             copies.truncate(limit as usize);
             Ok(copies)
+        })
+    }
+
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        _until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.call("look_again", || {
+            let mut rows = self.rows();
+            let now = rows.time.now();
+            let row = rows.copy(copy.copy, copy.value)?;
+            let is_over =
+                row.receipt.is_some() && (row.settled || row.epoch == 1 && !row.prior_doubt);
+            match after {
+                Some(after) => {
+                    rows.unsettled.entry(copy.copy).and_modify(|at| *at = now + after);
+                }
+                None if is_over => drop(rows.unsettled.remove(&copy.copy)),
+                None => {}
+            }
+            Ok(())
         })
     }
 
@@ -61,7 +84,10 @@ impl Settling for MemoryLedger {
             // There is nothing of ours for a second look to find; `settle` looks for a late one.
             row.settled = true;
             row.facts.found_by_look = false;
-            let message = row.message;
+            let (message, may_come_late) = (row.message, row.prior_doubt);
+            if !may_come_late {
+                rows.unsettled.remove(&claim.copy);
+            }
             rows.forget_kept(message)?;
             Ok(true)
         })
@@ -84,15 +110,18 @@ impl Settling for MemoryLedger {
 }
 
 impl Rows {
-    fn is_to_settle(&self, row: &CopyRow, watch: Duration) -> bool {
+    fn is_to_settle(&self, copy: i64, row: &CopyRow, watched: bool) -> bool {
         let now = self.time.now();
+        let look_has_come = self.unsettled.get(&copy).is_some_and(|at| *at <= now);
         let message = self.messages.get(&row.message);
         match (&row.receipt, row.due_at) {
-            (None, Some(due_at)) => due_at <= now,
-            (None, None) => message.is_some_and(|message| message.kept_of(row).is_some()),
+            (None, Some(due_at)) => !watched && look_has_come && due_at <= now,
+            (None, None) => {
+                !watched && message.is_some_and(|message| message.kept_of(row).is_some())
+            }
             (Some(_), Some(_)) => {
                 let may_come_late = row.prior_doubt || !row.settled;
-                (!row.by_sender || may_come_late) && row.placed_at + watch > now
+                watched && look_has_come && (!row.by_sender || may_come_late)
             }
             (Some(_), None) => false,
         }

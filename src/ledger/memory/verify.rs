@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows, wall_clock};
-use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, Window, rows};
+use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, WATCH, Window, rows};
 use crate::receipt::Receipt;
 
 impl Audit for MemoryLedger {
@@ -66,6 +66,11 @@ impl Audit for MemoryLedger {
             if is_as_read {
                 row.receipt = Some(receipt.clone());
                 row.settled = true;
+                let (due_at, placed_at) = (row.due_at, row.placed_at);
+                // `onedrop settle` may still watch it.
+                if due_at.is_none() || placed_at + WATCH <= rows.time.now() {
+                    rows.unsettled.remove(&copy.copy);
+                }
             }
             Ok(is_as_read)
         })

@@ -11,25 +11,39 @@ use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
 use crate::receipt::Receipt;
 
-/// A page for each of three reasons, each with its own index; the result is the first page of all.
+/// What is due, and what is kept.
 const COPIES: &str = "
 WITH wanted AS (
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.placed_at IS NULL AND c.due_at <= clock_timestamp() AND {page})
+    (SELECT c.account, c.id FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+     WHERE u.look_at <= clock_timestamp()
+       AND c.placed_at IS NULL AND c.due_at <= clock_timestamp() AND {page})
     UNION
     (SELECT c.account, c.id FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND c.due_at IS NULL AND {page})
-    UNION
-    (SELECT c.account, c.id FROM onedrop_copy c
-     WHERE c.due_at IS NOT NULL
-       AND c.placed_at > clock_timestamp() - $1 * interval '1 second'
-       AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page})
 )
 {copy}
-ORDER BY c.account, c.id LIMIT $4";
+ORDER BY c.account, c.id LIMIT $3";
 
-const PAGE: &str = "($2::text IS NULL OR (c.account, c.id) > ($2, $3::bigint))
-     ORDER BY c.account, c.id LIMIT $4";
+const PAGE: &str = "($1::text IS NULL OR (c.account, c.id) > ($1, $2::bigint))
+     ORDER BY c.account, c.id LIMIT $3";
+
+const WATCHED: &str = "
+WITH wanted AS (
+    SELECT c.account, c.id FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+    WHERE u.look_at <= clock_timestamp() AND c.placed_at IS NOT NULL AND c.due_at IS NOT NULL
+      AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page}
+)
+{copy}
+ORDER BY c.account, c.id LIMIT $3";
+
+const LOOK_AGAIN: &str = "
+UPDATE onedrop_unsettled u SET look_at = clock_timestamp() + $3 * interval '1 second'
+FROM onedrop_copy c WHERE c.id = $1 AND c.value = $2 AND u.copy_id = c.id";
+
+const LOOK_NO_MORE: &str = "
+DELETE FROM onedrop_unsettled u USING onedrop_copy c
+WHERE c.id = $1 AND c.value = $2 AND u.copy_id = c.id AND c.placed_at IS NOT NULL
+  AND (c.settled_at IS NOT NULL OR c.epoch = 1 AND NOT c.prior_doubt)";
 
 /// Only if the row is as it was, or as this makes it.
 const LEAVE: &str = "
@@ -51,6 +65,12 @@ const FORGET: &str = "
 SELECT onedrop_forget_kept(message_id)
 FROM onedrop_copy WHERE id = $1 AND shared AND placed_at IS NOT NULL";
 
+/// As FORGET; a copy of ours may still come to stand where an attempt ended in doubt.
+const LEFT: &str = "
+DELETE FROM onedrop_unsettled u USING onedrop_copy c
+WHERE c.id = $1 AND u.copy_id = c.id
+  AND c.by_sender AND c.settled_at IS NOT NULL AND NOT c.prior_doubt";
+
 const NAMESAKE: &str = "
 SELECT EXISTS (SELECT FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
     WHERE m.id_hash = $1 AND m.id <> $2 AND c.account = $3 AND c.mailbox = $4)";
@@ -58,20 +78,38 @@ SELECT EXISTS (SELECT FROM onedrop_message m JOIN onedrop_copy c ON c.message_id
 impl Settling for PostgresLedger {
     fn copies_to_settle(
         &self,
-        watch: Duration,
+        watched: bool,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = COPIES.replace("{page}", PAGE).replace("{copy}", COPY);
+        let sql = if watched { WATCHED } else { COPIES };
+        let sql = sql.replace("{page}", PAGE).replace("{copy}", COPY);
         let account = after.map(|last| last.destination.account.as_str());
         self.call(until, |connection| {
             let statement = Statement::new(&sql)
-                .with(watch.as_secs_f64(), Type::FLOAT8)
                 .with(account, Type::TEXT)
                 .with(after.map(|last| last.copy), Type::INT8)
                 .with(i64::from(limit), Type::INT8);
             connection.query(statement)?.iter().map(rows::copy_on_record).collect()
+        })
+    }
+
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let sql = if after.is_some() { LOOK_AGAIN } else { LOOK_NO_MORE };
+        self.call(until, |connection| {
+            let mut statement = Statement::new(sql)
+                .with(copy.copy, Type::INT8)
+                .with(copy.value.bytes(), Type::BYTEA);
+            if let Some(after) = after {
+                statement = statement.with(after.as_secs_f64(), Type::FLOAT8);
+            }
+            connection.write(&[statement]).map(drop)
         })
     }
 
@@ -96,7 +134,8 @@ impl Settling for PostgresLedger {
                 .with(old.1, Type::INT8)
                 .with(old.2, Type::TEXT);
             let forget = Statement::new(FORGET).with(claim.copy, Type::INT8);
-            let answers = connection.write(&[statement, forget])?;
+            let over = Statement::new(LEFT).with(claim.copy, Type::INT8);
+            let answers = connection.write(&[statement, forget, over])?;
             Ok(answers.first().is_some_and(|rows| !rows.is_empty()))
         })
     }

@@ -7,7 +7,7 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::connection::Statement;
 use crate::ledger::rows::{self, SqlRow};
-use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window};
+use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window};
 use crate::receipt::Receipt;
 
 /// Of copies of the window (rows c, with m), but for the account; $1 and $2 are the window. The
@@ -20,14 +20,18 @@ const RECENT: &str = "
          OR c.placed_at IS NULL AND c.leased_until >= to_timestamp($1))
     AND ($2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
 
-/// What is to be compared however old it is, each by its own index.
+/// What is to be compared however old it is. OFFSET keeps the server from joining all copies where
+/// it does not know how few rows the small tables have.
 const OPEN: &str = "
-    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
-       AND c.settled_at IS NULL AND {of}
+    (SELECT c.id, c.account, c.message_id
+     FROM onedrop_unsettled u
+          CROSS JOIN LATERAL (SELECT * FROM onedrop_copy WHERE id = u.copy_id OFFSET 0) c
+     WHERE (c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL
+            OR c.placed_at IS NULL AND c.leased_until >= to_timestamp($1)) AND {of}
      UNION
      SELECT c.id, c.account, c.message_id
-     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     FROM onedrop_kept k
+          CROSS JOIN LATERAL (SELECT * FROM onedrop_copy WHERE message_id = k.message_id OFFSET 0) c
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
 /// From one account to the next by the index, and not by all rows of each. A subquery with a LIMIT
@@ -77,12 +81,15 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
 FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.message_id
      LEFT JOIN onedrop_kept k ON k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL";
 
-/// Only if the row is unchanged.
+/// Only if the row is unchanged. `onedrop settle` may still watch the copy.
 const SETTLE: &str = "
-UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
+WITH settled AS (UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
 WHERE id = $1 AND epoch = $2 AND value = $9 AND placed_at IS NOT NULL
   AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($6::bigint, $7::bigint, $8::text)
-RETURNING id";
+RETURNING id, due_at, placed_at
+), gone AS (DELETE FROM onedrop_unsettled u USING settled s WHERE u.copy_id = s.id
+    AND (s.due_at IS NULL OR s.placed_at <= clock_timestamp() - interval '{watch} seconds'))
+SELECT id FROM settled";
 
 fn recent() -> String {
     RECENT.replace("{claimed_within}", &CLAIMED_WITHIN.as_secs().to_string())
@@ -147,7 +154,7 @@ impl Audit for PostgresLedger {
         let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
         let (is, was) = (rows::columns(receipt), rows::columns(was));
         self.call(until, |connection| {
-            let statement = Statement::new(SETTLE)
+            let statement = Statement::new(SETTLE.replace("{watch}", &WATCH.as_secs().to_string()))
                 .with(copy.copy, Type::INT8)
                 .with(copy.epoch, Type::INT8)
                 .with(is.0, Type::INT8)

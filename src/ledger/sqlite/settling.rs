@@ -11,15 +11,35 @@ use crate::receipt::Receipt;
 
 const COPIES: &str = "
 WHERE c.id IN (
-    SELECT id FROM onedrop_copy WHERE due_at <= ?6 AND placed_at IS NULL
+    SELECT w.id FROM onedrop_unsettled u JOIN onedrop_copy w ON w.id = u.copy_id
+    WHERE u.look_at <= ?6 AND w.due_at <= ?6 AND w.placed_at IS NULL
     UNION
     SELECT w.id FROM onedrop_kept JOIN onedrop_copy w USING (message_id)
-    WHERE w.shared AND w.placed_at IS NULL AND w.due_at IS NULL
-    UNION
-    SELECT id FROM onedrop_copy WHERE due_at IS NOT NULL AND placed_at > ?6 - ?1
-       AND (NOT by_sender OR prior_doubt OR settled_at IS NULL))
+    WHERE w.shared AND w.placed_at IS NULL AND w.due_at IS NULL)
   AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
+
+const WATCHED: &str = "
+WHERE c.id IN (SELECT copy_id FROM onedrop_unsettled WHERE look_at <= ?6)
+  AND c.placed_at IS NOT NULL AND c.due_at IS NOT NULL
+  AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL)
+  AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
+ORDER BY c.account, c.id LIMIT ?5";
+
+const LOOK_AGAIN: &str = "
+UPDATE onedrop_unsettled SET look_at = ?3 WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy WHERE id = ?1 AND value = ?2)";
+
+const LOOK_NO_MORE: &str = "
+DELETE FROM onedrop_unsettled WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy WHERE id = ?1 AND value = ?2 AND placed_at IS NOT NULL
+      AND (settled_at IS NOT NULL OR epoch = 1 AND NOT prior_doubt))";
+
+/// A copy of ours may still come to stand where an attempt ended in doubt.
+const LEFT: &str = "
+DELETE FROM onedrop_unsettled WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy WHERE id = ?1 AND by_sender AND settled_at IS NOT NULL
+      AND NOT prior_doubt)";
 
 /// Only if the row is as it was, or as this makes it.
 const LEAVE: &str = "
@@ -39,19 +59,37 @@ SELECT EXISTS (SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_
 impl Settling for SqliteLedger {
     fn copies_to_settle(
         &self,
-        watch: Duration,
+        watched: bool,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let account = after.map(|last| &last.destination.account);
         let copy = after.map(|last| last.copy);
+        let sql = if watched { WATCHED } else { COPIES };
         self.call(until, |session| {
             let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
-            let watch = watch.as_secs_f64();
-            let params = params![watch, Null, account, copy, limit, now, boot.secs, boot.id];
-            read(&session.connection, &verify::copies(COPIES), params, |row| {
-                rows::copy_on_record(row)
+            let params = params![Null, Null, account, copy, limit, now, boot.secs, boot.id];
+            read(&session.connection, &verify::copies(sql), params, |row| rows::copy_on_record(row))
+        })
+    }
+
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let (id, value) = (copy.copy, copy.value.bytes());
+        self.call(until, |session| {
+            session.write(|tx, now| {
+                match after {
+                    Some(after) => {
+                        tx.execute(LOOK_AGAIN, params![id, value, now + after.as_secs_f64()])?
+                    }
+                    None => tx.execute(LOOK_NO_MORE, params![id, value])?,
+                };
+                Ok(())
             })
         })
     }
@@ -83,6 +121,7 @@ impl Settling for SqliteLedger {
                 let is_left = tx.execute(LEAVE, params)? > 0;
                 if is_left {
                     copies::forget_kept(tx, claim)?;
+                    tx.execute(LEFT, [id])?;
                 }
                 Ok(is_left)
             })

@@ -7,7 +7,9 @@ use rusqlite::params;
 use super::copies::copys_lease_end;
 use super::{SqliteLedger, first, read};
 use crate::ledger::rows::SqlRow;
-use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, Window, rows};
+use crate::ledger::{
+    Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window, rows,
+};
 use crate::receipt::Receipt;
 
 /// Of one row; ?6 is the time, ?7 that of the boot whose id is ?8.
@@ -31,11 +33,12 @@ const RECENT: &str = "
     AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1)
     AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
 
-/// What is to be compared however old it is, each by its own index.
+/// What is to be compared however old it is.
 const OPEN: &str = "
-    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
-       AND c.settled_at IS NULL AND {of}
+    (SELECT c.id, c.account, c.message_id
+     FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+     WHERE (c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL
+            OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1) AND {of}
      UNION
      SELECT c.id, c.account, c.message_id
      FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
@@ -76,6 +79,11 @@ const SETTLE: &str = "
 UPDATE onedrop_copy SET settled_at = ?10, uid_validity = ?3, uid = ?4, file_name = ?5
 WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
   AND uid_validity IS ?6 AND uid IS ?7 AND file_name IS ?8";
+
+/// `onedrop settle` may still watch the copy.
+const GONE: &str = "
+DELETE FROM onedrop_unsettled WHERE copy_id = (SELECT id FROM onedrop_copy
+    WHERE id = ?1 AND (due_at IS NULL OR placed_at <= ?2))";
 
 /// The query for copies that meet the condition.
 pub(super) fn copies(condition: &str) -> String {
@@ -144,7 +152,11 @@ impl Audit for SqliteLedger {
         self.call(until, |session| {
             session.write(|tx, now| {
                 let params = params![id, epoch, is.0, is.1, is.2, was.0, was.1, was.2, value, now];
-                Ok(tx.execute(SETTLE, params)? > 0)
+                let is_settled = tx.execute(SETTLE, params)? > 0;
+                if is_settled {
+                    tx.execute(GONE, params![id, now - WATCH.as_secs_f64()])?;
+                }
+                Ok(is_settled)
             })
         })
     }

@@ -246,6 +246,12 @@ impl Settle<'_> {
         self.0.stored(&letter)
     }
 
+    /// Lets the time for the next look at each copy come.
+    fn let_looks_come(&self, id: &str) {
+        let begin = "(SELECT min(recorded_at) FROM onedrop_message)";
+        self.0.execute(id, &format!("UPDATE onedrop_unsettled SET look_at = {begin}"));
+    }
+
     /// The mail program saves its copy.
     fn save(&self, name: &str, id: &str) {
         let (account, letter) = (Settle::account(id), self.saved(name, id));
@@ -283,6 +289,7 @@ impl Setting for Settle<'_> {
         self.save("own", id);
         self.deliver("own", id);
         self.deliver("none", id);
+        self.let_looks_come(id);
     }
 
     fn run(&self, id: &str, mut strace: Command) -> Output {
@@ -299,6 +306,7 @@ impl Setting for Settle<'_> {
         let done = wait_until(RETRY_LIMIT, || {
             tries += 1;
             // What the killed run has its lease of is told as busy.
+            self.let_looks_come(id);
             let output = run(&config, &["settle", "--json"]);
             let is_done = output.status.success() && output.stdout == b"[]\n";
             last = Some(output);

@@ -119,6 +119,13 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'attempts to deliver';
 
+CREATE TABLE IF NOT EXISTS onedrop_unsettled (
+    copy_id BIGINT NOT NULL PRIMARY KEY,
+    look_at DATETIME(6) NOT NULL COMMENT 'not before then',
+    KEY onedrop_unsettled_look_at (look_at),
+    FOREIGN KEY (copy_id) REFERENCES onedrop_copy (id) ON DELETE CASCADE
+) ENGINE = InnoDB COMMENT = 'copies that onedrop settle has to look at again';
+
 CREATE TABLE IF NOT EXISTS onedrop_kept (
     message_id BIGINT NOT NULL PRIMARY KEY,
     why        TEXT NOT NULL COMMENT 'what the mail store said at the last try',
