@@ -35,9 +35,9 @@ pub trait Settling: Send + Sync {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
-    /// Puts on record, durably, that the next look at a watched copy comes `after` now; `None`: it is
-    /// watched no longer. Its second look ([`Audit::settle`](super::Audit::settle)) is still to come
-    /// then, if it was.
+    /// Puts on record, durably, that the next look at a watched copy comes `after` now; `None`: it
+    /// is watched no longer. Its second look ([`Audit::settle`](super::Audit::settle)) is still to
+    /// come then, if it was.
     fn look_again(
         &self,
         copy: &CopyOnRecord,

@@ -1,8 +1,8 @@
 //! `onedrop settle`: shared copies (Sent) that were left for later. One that is due is written, by
 //! a delivery's code, unless the sender's own mail program has left a message with the same first
 //! Message-ID in the mailbox; then that one is put on record. For 48 hours after ours was written
-//! settle looks again, at growing gaps, and takes ours out where the mail program's has come to stand beside it. One
-//! that could not be placed when its message was delivered is placed as `verify --repair` does.
+//! settle looks again, at growing gaps, and takes ours out where the mail program's has come to
+//! stand beside it. One that a delivery could not place is placed as `verify --repair` does.
 //!
 //! Relies on the lease: of several runs one settles a copy, and no delivery does. It takes out only
 //! what the ledger's receipt names, has our content and our date, and only while the other stands

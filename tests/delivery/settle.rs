@@ -146,6 +146,7 @@ fn by_a_real_submission_the_sender_has_one_copy_whoever_writes_it() {
 #[test]
 fn in_maildirs_the_sender_has_one_copy_whoever_writes_it() {
     let site = Site::embedded();
+    site.remember_for_ever();
     let config = site.config("etc", &after("1ms"));
     let folder = site.root.join("mail/doug/Maildir/.Sent");
     let sent = || site.copies("doug", ".Sent");

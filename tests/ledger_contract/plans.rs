@@ -14,7 +14,7 @@ INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
     'account', 'user' || n % 50, 'uid', n))).*
 FROM onedrop_copy c, generate_series(1, 20000) n;
-VACUUM (ANALYZE) onedrop_message, onedrop_copy;";
+VACUUM (ANALYZE) onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_kept;";
 
 #[test]
 fn verify_reads_the_window_by_indexes() {

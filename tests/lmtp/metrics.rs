@@ -62,6 +62,7 @@ fn at_rest(lmtp: &Lmtp) -> Exposition {
 #[test]
 fn each_counter_is_exactly_what_happened() {
     let site = Site::embedded();
+    site.remember_for_ever();
     let lmtp = site.server("[limits]\nmessage_bytes = 10000\n");
     let nothing = scrape(&lmtp);
     assert_eq!(phases(&nothing), [0.0; 4]);
@@ -136,6 +137,7 @@ fn waits_for_a_lock(lmtp: &Lmtp) -> bool {
 #[test]
 fn contention_is_counted_and_pools_show_what_is_in_use() {
     let site = Site::embedded();
+    site.remember_for_ever();
     let mut lmtp = site.server("[lock]\nwait_secs = 20\n");
     let mut client = lmtp.client();
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("first", "body")), [250]);

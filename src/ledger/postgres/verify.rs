@@ -83,7 +83,8 @@ FROM wanted JOIN onedrop_copy c USING (id) JOIN onedrop_message m ON m.id = c.me
 
 /// Only if the row is unchanged. `onedrop settle` may still watch the copy.
 const SETTLE: &str = "
-WITH settled AS (UPDATE onedrop_copy SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
+WITH settled AS (UPDATE onedrop_copy
+SET settled_at = clock_timestamp(), uid_validity = $3, uid = $4, file_name = $5
 WHERE id = $1 AND epoch = $2 AND value = $9 AND placed_at IS NOT NULL
   AND (uid_validity, uid, file_name) IS NOT DISTINCT FROM ($6::bigint, $7::bigint, $8::text)
 RETURNING id, due_at, placed_at
