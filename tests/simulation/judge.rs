@@ -9,6 +9,8 @@ use onedrop::store::memory::Stored;
 use crate::plan::LEASE;
 use crate::world::{MAIL, World, head};
 
+/// The longest gap between two looks of settle at what it watches.
+const LONGEST_GAP: Duration = Duration::from_secs(4 * 3600);
 /// As long as a copy that no look sees is looked for.
 const OUT_OF_SIGHT: Duration = Duration::from_secs(8 * 24 * 3600);
 
@@ -31,7 +33,7 @@ pub fn judge(world: &World) -> Doubles {
     }
     world.expunge();
     // The second look comes after the last lease. What an owner took is looked for a week.
-    for wait in [LEASE * 4, LEASE * 4, OUT_OF_SIGHT] {
+    for wait in [LEASE * 4, LEASE * 4, LONGEST_GAP, OUT_OF_SIGHT] {
         world.scheduler.pause(wait);
         if !world.plan.sent_after.is_zero() {
             let settled = world.settle(None, &world.ledger, &world.store);
