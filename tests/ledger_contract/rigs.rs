@@ -377,7 +377,8 @@ impl Rig for MariadbRig {
         self.sql(
             "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
                  onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
-                 onedrop_copy, onedrop_raw, onedrop_message, onedrop_ledger, onedrop_schema;
+                 onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
+                 onedrop_ledger, onedrop_schema;
              DROP VIEW onedrop_address, onedrop_part;
              DROP PROCEDURE onedrop_assert_lock",
         )
