@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use crate::command_line::CheckArgs;
 use crate::config::{Config, DEFAULT_FILE, Loaded};
-use crate::service::Adapters;
+use crate::ledger::{AnyLedger, LedgerError};
+use crate::service::{Adapters, ONE};
 use crate::text;
 
+mod directory;
 mod dovecot;
 mod finding;
 mod ledger;
@@ -54,6 +56,15 @@ impl CheckContext {
     ) -> Result<T, String> {
         let (check, until) = (self.clone(), Instant::now() + self.time);
         bounded(self.time + SLACK, move || f(&check, until))
+    }
+
+    /// Asks a ledger of its own.
+    fn ask_ledger<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&dyn AnyLedger, Instant) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, LedgerError> {
+        self.ask(move |check, until| f(&*(check.adapters.ledger)(&check.loaded, ONE)?, until))
+            .map_err(LedgerError::Unavailable)?
     }
 }
 
@@ -94,6 +105,7 @@ pub fn run(
         findings.extend(warnings.map(|one| Finding::of_problem(Severity::Warning, one)));
         findings.extend(of_server(loaded));
         findings.extend(ledger::findings(&check));
+        findings.extend(directory::findings(&check));
         findings.extend(store::findings(&check, args.account.as_deref()));
         let (loaded, file) = (loaded.clone(), args.dovecot.clone());
         findings.extend(step("dovecot", time, move || {

@@ -55,8 +55,8 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
         }
-        CliCommand::Migrate => load_despite_jobs(config)
-            .and_then(|loaded| migrate::run(&loaded, adapters))
+        CliCommand::Migrate(args) => load_despite_jobs(config)
+            .and_then(|loaded| migrate::run(&args, &loaded, adapters))
             .map(CommandOutcome::done),
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
         CliCommand::Trace(args) => {

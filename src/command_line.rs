@@ -32,8 +32,8 @@ pub enum CliCommand {
     Deliver(DeliverArgs),
     /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
     Lmtp(LmtpArgs),
-    /// Bring the ledger's schema to this program's version
-    Migrate,
+    /// Bring the ledger's schema to this program's version, while mail goes on
+    Migrate(MigrateArgs),
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
     /// finding
     Check(CheckArgs),
@@ -90,6 +90,17 @@ pub struct LmtpArgs {
     /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Say what would be done, and about how long it takes
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take this host's dedup.by, directory.account, sent.mailbox and store.url for all hosts; let
+    /// Postfix's queues run empty first
+    #[arg(long, conflicts_with = "dry_run")]
+    pub accept_config: bool,
 }
 
 #[derive(Debug, Default, Args)]

@@ -20,20 +20,23 @@ mod password;
 mod problem;
 mod rules;
 mod schema;
+mod shared;
 mod suggest;
 mod unknown;
 mod url;
 mod variables;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::directory::Directory;
+use crate::directory::{AccountTemplate, Directory};
 use crate::duration;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
@@ -57,7 +60,7 @@ pub struct Config {
     pub ledger: LedgerSettings,
     pub retention: RetentionSettings,
     pub store: StoreSettings,
-    pub directory: Directory,
+    pub directory: DirectorySettings,
     pub sent: SentSettings,
     pub dedup: DedupSettings,
     pub lock: LockSettings,
@@ -120,6 +123,55 @@ pub struct StoreSettings {
     pub create_mailboxes: bool,
     /// What to do with mail for an account over its quota.
     pub over_quota: OverQuota,
+}
+
+/// `[directory]`: which address belongs to which account, and where that is asked.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(from = "DirectoryKeys")]
+pub struct DirectorySettings {
+    pub addresses: Directory,
+    /// Where the query is asked; `None`: in the ledger's database.
+    pub url: Option<LedgerUrl>,
+    /// File that holds the password, already read by [`Loaded::directory_password`].
+    pub password_file: Option<PathBuf>,
+    /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// As it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectoryKeys {
+    domains: Vec<String>,
+    account: AccountTemplate,
+    recipient_delimiter: String,
+    accounts: BTreeMap<String, String>,
+    query: Option<String>,
+    #[serde(default, deserialize_with = "parsed_if_set")]
+    url: Option<LedgerUrl>,
+    password_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
+}
+
+impl From<DirectoryKeys> for DirectorySettings {
+    fn from(keys: DirectoryKeys) -> DirectorySettings {
+        let DirectoryKeys { domains, account, recipient_delimiter, accounts, query, .. } = keys;
+        DirectorySettings {
+            addresses: Directory { domains, account, recipient_delimiter, accounts, query },
+            url: keys.url,
+            password_file: keys.password_file,
+            ca_file: keys.ca_file,
+        }
+    }
+}
+
+/// What it says of addresses.
+impl Deref for DirectorySettings {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.addresses
+    }
 }
 
 /// `[sent]`: the copy in a local sender's Sent mailbox.
@@ -281,6 +333,15 @@ where
     T: FromStr<Err: Display>,
 {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+/// The same, where there is one.
+fn parsed_if_set<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: Display>,
+{
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
 /// Reads a length of time.

@@ -5,8 +5,6 @@ mod template;
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
 pub use template::{AccountTemplate, FolderTemplate};
 
 /// A mailbox of an account, and the kind of copy that belongs into it.
@@ -68,9 +66,8 @@ impl Asked {
     }
 }
 
-/// `[directory]`: which address belongs to which account.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
+/// Which address belongs to which account.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Directory {
     /// Domains, in lower case, whose addresses are accounts.
     pub domains: Vec<String>,
@@ -80,8 +77,8 @@ pub struct Directory {
     pub recipient_delimiter: String,
     /// Address in lower case to account; asked before `domains`.
     pub accounts: BTreeMap<String, String>,
-    /// SQL that finds the account of the address `$1` (`$2`: with its detail) in the ledger's
-    /// database; with it, an address is not known by its domain alone.
+    /// SQL that finds the account of the address `$1` (`$2`: with its detail); with it, an address
+    /// is not known by its domain alone.
     pub query: Option<String>,
 }
 

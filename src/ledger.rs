@@ -10,20 +10,25 @@ use std::time::{Duration, SystemTime};
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
+use crate::shared_config::ConfigMismatch;
+pub use crate::shared_config::SharedConfig;
 
 mod durability;
 mod facts;
+mod given_up;
 mod jobs;
 mod locks;
 #[cfg(feature = "mariadb")]
 pub mod mariadb;
 pub mod memory;
+mod migration;
 mod on_record;
 mod pooled;
 mod port;
 pub mod postgres;
 mod retention;
 mod rows;
+mod schema_version;
 mod session;
 mod settling;
 pub mod sqlite;
@@ -35,26 +40,22 @@ pub use jobs::{
     kept_time,
 };
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
+pub use migration::{Migration, MigrationStep, PlannedStep, Program};
 pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
 pub use pooled::PooledLedger;
 pub use port::{
-    Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema, ToConfirm, Turn,
+    AccountServer, Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema,
+    ToConfirm, Turn,
 };
 pub use retention::{
     BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, PurgeBatch, PurgeCursor, PurgeWhat,
     RawMessage, Remembered, Retention,
 };
+pub use schema_version::{BASE_VERSION, SCHEMA_VERSION, SchemaVersion};
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
 pub use settling::{Due, Settling};
 use trace::TraceBuilder;
 pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
-
-/// The schema version this program reads and writes; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 10;
-
-/// The version that an empty ledger begins with. Lower ones are of trials before the first release
-/// and cannot be migrated.
-pub const BASE_VERSION: i64 = 10;
 
 /// What went wrong in the ledger, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +64,13 @@ pub enum LedgerError {
     /// still usable.
     #[error("contended")]
     Contended,
-    /// The ledger has another schema version (0: none).
-    #[error("{}", version_text(*.found))]
-    Version { found: i64 },
+    /// The ledger's schema and this program do not fit.
+    #[error("{0}")]
+    Version(SchemaVersion),
+    /// This host's configuration differs from what the ledger keeps for all hosts
+    /// ([`SharedConfig`]): which keys, with both values.
+    #[error("{0}: {SAME_ON_ALL_HOSTS}")]
+    OtherConfig(String),
     /// The ledger cannot be reached, or the session was lost: open it again.
     #[error("cannot be reached: {0}")]
     Unavailable(String),
@@ -94,31 +99,23 @@ pub enum LedgerError {
     Broken(String),
 }
 
-/// A copy that has been due for longer than that is one that nothing settles.
-pub const OVERDUE: Duration = Duration::from_secs(3600);
-
-fn version_text(found: i64) -> String {
-    if found == 0 {
-        format!(
-            "has no schema yet, this program needs version {SCHEMA_VERSION}: run `onedrop migrate`"
-        )
-    } else if found < BASE_VERSION {
-        format!(
-            "has schema version {found}, of a trial before the first release, which cannot be \
-             migrated to version {SCHEMA_VERSION}: drain Postfix's queue, name a new, empty \
-             database in ledger.url, and run `onedrop migrate`"
-        )
-    } else if found < SCHEMA_VERSION {
-        format!(
-            "has schema version {found}, this program needs {SCHEMA_VERSION}: run `onedrop migrate`"
-        )
-    } else {
-        format!(
-            "has schema version {found}, this program knows {SCHEMA_VERSION} only: install a newer \
-             onedrop"
-        )
+impl From<ConfigMismatch> for LedgerError {
+    fn from(mismatch: ConfigMismatch) -> LedgerError {
+        match mismatch {
+            ConfigMismatch::Keys(keys) => LedgerError::OtherConfig(keys),
+            ConfigMismatch::Unreadable(why) => {
+                LedgerError::Broken(format!("onedrop_ledger.config: {why}"))
+            }
+        }
     }
 }
+
+const SAME_ON_ALL_HOSTS: &str = "set it to the same value on every host; to change it for all of \
+     them, let Postfix's queues run empty, change it everywhere and run `onedrop migrate \
+     --accept-config`";
+
+/// A copy that has been due for longer than that is one that nothing settles.
+pub const OVERDUE: Duration = Duration::from_secs(3600);
 
 /// What is recorded of a message when it is first seen.
 #[derive(Debug, Clone, Copy)]

@@ -57,6 +57,7 @@ pub mod routing;
 pub mod schedule;
 pub mod sender;
 pub mod service;
+pub mod shared_config;
 pub mod store;
 pub mod telemetry;
 pub mod text;

@@ -8,8 +8,8 @@ use onedrop::exit;
 #[cfg(feature = "mariadb")]
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
-use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::ledger::{AnyLedger, LedgerError};
+use onedrop::ledger::sqlite::{SqliteAccounts, SqliteLedger};
+use onedrop::ledger::{AccountServer, AnyLedger, LedgerError, Program};
 use onedrop::pool::Limits;
 use onedrop::service::Adapters;
 use onedrop::store::imap::{ImapSettings, ImapStore};
@@ -17,33 +17,63 @@ use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
     exit::survive_file_size_limit();
-    let outcome = exit::guard(|| cli::run(std::env::args_os(), Adapters { ledger, store }));
+    let outcome =
+        exit::guard(|| cli::run(std::env::args_os(), Adapters { ledger, accounts, store }));
     exit::end(&outcome)
 }
 
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+    let program = Program { config: Some(loaded.config.shared()), ..Program::default() };
     match loaded.config.ledger.url.clone() {
-        LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::new(path, limits))),
+        LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::of(path, program, limits))),
         LedgerUrl::Postgres { url } => {
             let password = loaded.ledger_password().cloned();
             let ledger = &loaded.config.ledger;
             let (prepare, notify) = (ledger.prepare, ledger.notify);
             let ca_file = ledger.ca_file.clone();
             let settings = PostgresSettings { url, password, ca_file, prepare, notify };
-            Ok(Arc::new(PostgresLedger::new(settings, limits)?))
+            Ok(Arc::new(PostgresLedger::of(settings, program, limits)?))
         }
         #[cfg(feature = "mariadb")]
         LedgerUrl::Mysql { url } => {
             let password = loaded.ledger_password().cloned();
             let ca_file = loaded.config.ledger.ca_file.clone();
             let settings = MariadbSettings { url, password, ca_file };
-            Ok(Arc::new(MariadbLedger::new(settings, limits)?))
+            Ok(Arc::new(MariadbLedger::of(settings, program, limits)?))
         }
         #[cfg(not(feature = "mariadb"))]
-        LedgerUrl::Mysql { .. } => {
-            Err(LedgerError::Refused("mysql:// is not built into this program".to_owned()))
-        }
+        LedgerUrl::Mysql { .. } => Err(not_built_in()),
     }
+}
+
+/// The reader of the configuration has refused it.
+#[cfg(not(feature = "mariadb"))]
+fn not_built_in() -> LedgerError {
+    LedgerError::Refused("mysql:// is not built into this program (feature \"mariadb\")".to_owned())
+}
+
+fn accounts(
+    loaded: &Loaded,
+    limits: Limits,
+) -> Result<Option<Arc<dyn AccountServer>>, LedgerError> {
+    let directory = &loaded.config.directory;
+    let Some(url) = directory.url.clone() else { return Ok(None) };
+    let (password, ca_file) = (loaded.directory_password().cloned(), directory.ca_file.clone());
+    Ok(Some(match url {
+        LedgerUrl::Sqlite { path } => Arc::new(SqliteAccounts::new(path)),
+        LedgerUrl::Postgres { url } => {
+            let settings =
+                PostgresSettings { url, password, ca_file, prepare: false, notify: false };
+            Arc::new(PostgresLedger::new(settings, limits)?)
+        }
+        #[cfg(feature = "mariadb")]
+        LedgerUrl::Mysql { url } => {
+            let settings = MariadbSettings { url, password, ca_file };
+            Arc::new(MariadbLedger::for_accounts(settings, limits)?)
+        }
+        #[cfg(not(feature = "mariadb"))]
+        LedgerUrl::Mysql { .. } => return Err(not_built_in()),
+    }))
 }
 
 fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreError> {

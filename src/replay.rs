@@ -43,13 +43,15 @@ pub struct Replayed<'a> {
 /// Replays all there is, and tells each copy.
 ///
 /// # Errors
-/// The ledger cannot be read. What stands in the way of a copy is told.
+/// The ledger cannot be read, or takes nothing from this host. What stands in the way of a copy is
+/// told.
 pub fn from_ledger(
     plan: &ReplayPlan<'_>,
     ledger: &dyn AnyLedger,
     store: &dyn Store,
     tell: &mut dyn FnMut(&Replayed<'_>),
 ) -> Result<(), LedgerError> {
+    ledger.check_program(plan.clock.now() + LEDGER_TIME)?;
     let mut after = 0;
     while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
         after = raw.message;

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::ledger::{
-    BatchTerms, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeWhat, Retention,
-    SCHEMA_VERSION, Schema,
+    BatchTerms, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeWhat, Retention, Schema,
 };
 
 /// How long a batch may take; it takes some hundredths of a second.
 const BATCH_TIME: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Of a batch that meets deliveries of the very same messages.
+const TRIES: u32 = 5;
 /// Rows in a batch.
 const ROWS: u32 = 500;
 /// Of rows that hold whole messages.
@@ -40,7 +41,7 @@ pub struct Purged {
     pub raw: u64,
     /// Messages whose bytes are gone, kept for a Sent that did not take them.
     pub kept: u64,
-    /// Attempts that recorded no message.
+    /// Attempts that recorded no message, or one whose facts were erased before.
     pub attempts: u64,
 }
 
@@ -54,7 +55,7 @@ pub fn purge(
     ledger: &(impl Retention + Schema + ?Sized),
     clock: &dyn Clock,
 ) -> Result<Purged, LedgerError> {
-    has_our_schema(ledger, clock)?;
+    ledger.check_program(clock.now() + BATCH_TIME)?;
     let mut purged = Purged::default();
     for what in PurgeWhat::ALL {
         let older_than = match what {
@@ -104,7 +105,7 @@ pub fn forget(
     clock: &dyn Clock,
     tell: &mut dyn FnMut(&ForgottenCopy),
 ) -> Result<(), LedgerError> {
-    has_our_schema(ledger, clock)?;
+    ledger.check_program(clock.now() + BATCH_TIME)?;
     let how = BatchTerms { limit: ROWS, dry_run };
     let mut after = 0;
     loop {
@@ -117,20 +118,20 @@ pub fn forget(
     }
 }
 
-fn has_our_schema(ledger: &(impl Schema + ?Sized), clock: &dyn Clock) -> Result<(), LedgerError> {
-    match ledger.schema_version(clock.now() + BATCH_TIME)? {
-        SCHEMA_VERSION => Ok(()),
-        found => Err(LedgerError::Version { found }),
-    }
-}
-
-/// One batch, and a pause as long as it took.
+/// One batch, and a pause as long as it took; again if another session was in its way.
 fn paced<T>(
     clock: &dyn Clock,
-    batch: impl FnOnce(Instant) -> Result<T, LedgerError>,
+    batch: impl Fn(Instant) -> Result<T, LedgerError>,
 ) -> Result<T, LedgerError> {
-    let began = clock.now();
-    let done = batch(began + BATCH_TIME)?;
-    clock.sleep((clock.now() - began).min(LONGEST_PAUSE));
-    Ok(done)
+    let mut tries = 0;
+    loop {
+        let began = clock.now();
+        let done = batch(began + BATCH_TIME);
+        clock.sleep((clock.now() - began).min(LONGEST_PAUSE));
+        tries += 1;
+        // Nothing of that batch holds, and the delivery that was in its way has gone on.
+        if !matches!(done, Err(LedgerError::Contended)) || tries == TRIES {
+            return done;
+        }
+    }
 }

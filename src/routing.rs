@@ -1,26 +1,36 @@
 //! Where mail goes: an address to an account, a message to its destinations. The directory answers
-//! most; a site's own query (`directory.query`) is asked through the ledger.
+//! most; a site's own query (`directory.query`) is asked in the ledger's database, or where
+//! `directory.url` says.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::config::{Config, SentSettings};
 use crate::deliver::Failure;
 use crate::directory::{Destination, Directory, Known, is_account_name};
 use crate::envelope::Envelope;
-use crate::ledger::{Accounts, LedgerError};
+use crate::ledger::{AccountServer, Accounts, LedgerError};
 use crate::message::Message;
 use crate::sender;
 
 /// The configured addresses, and what to do with an author's copy.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Routing {
     directory: Directory,
+    /// Where the query is asked, if that is not the ledger.
+    server: Option<Arc<dyn AccountServer>>,
     sent: SentSettings,
 }
 
 impl Routing {
-    pub fn new(config: &Config) -> Routing {
-        Routing { directory: config.directory.clone(), sent: config.sent.clone() }
+    pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>) -> Routing {
+        let directory = config.directory.addresses.clone();
+        Routing { directory, server, sent: config.sent.clone() }
+    }
+
+    /// What is kept open to ask there.
+    pub fn server(&self) -> Option<&dyn AccountServer> {
+        self.server.as_deref()
     }
 
     /// Where `address` leads without asking anybody.
@@ -44,7 +54,13 @@ impl Routing {
             Known::Ask(asked) => asked,
         };
         let query = self.directory.query.as_deref().unwrap_or_default();
-        match ledger.account_by_query(query, &asked, until)? {
+        let account = match &self.server {
+            None => ledger.account_by_query(query, &asked, until)?,
+            Some(server) => {
+                server.account_by_query(query, &asked, until).map_err(Failure::Directory)?
+            }
+        };
+        match account {
             Some(account) if !is_account_name(&account) => {
                 let text = format!(
                     "directory.query: {account:?} for {} cannot be an account",
@@ -105,7 +121,10 @@ impl Routing {
         match self.account_of(address, ledger, until) {
             Err(
                 failure @ (Failure::Setup(_)
-                | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))),
+                | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))
+                | Failure::Directory(
+                    LedgerError::Refused(_) | LedgerError::TookTooLong(_),
+                )),
             ) => {
                 tracing::warn!(%failure, "no copy for the author");
                 Ok(None)

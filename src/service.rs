@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watch};
 use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
-use crate::ledger::{AnyLedger, LedgerError};
+use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::{DedupBy, Message, ReceivedClauses, trace_head};
 use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
@@ -24,6 +24,10 @@ use crate::way::{self, Unproven, WayProof};
 /// Makes a ledger, which connects to nothing yet.
 pub type MakeLedger = fn(&Loaded, Limits) -> Result<Arc<dyn AnyLedger>, LedgerError>;
 
+/// Makes what asks the server at `directory.url`, which connects to nothing yet; `None` where the
+/// ledger is asked.
+pub type MakeAccounts = fn(&Loaded, Limits) -> Result<Option<Arc<dyn AccountServer>>, LedgerError>;
+
 /// Makes a store, which connects to nothing yet.
 pub type MakeStore = fn(&Loaded, Limits) -> Result<Arc<dyn AnyStore>, StoreError>;
 
@@ -31,6 +35,7 @@ pub type MakeStore = fn(&Loaded, Limits) -> Result<Arc<dyn AnyStore>, StoreError
 #[derive(Clone, Copy)]
 pub struct Adapters {
     pub ledger: MakeLedger,
+    pub accounts: MakeAccounts,
     pub store: MakeStore,
 }
 
@@ -107,10 +112,11 @@ impl Service {
             let text = "the directory knows nobody: set directory.domains, accounts or query";
             return Err(Failure::Setup(text.to_owned()));
         }
+        let accounts = (adapters.accounts)(&loaded, ledger).map_err(Failure::Directory)?;
         Ok(Service {
             ledger: (adapters.ledger)(&loaded, ledger)?,
             store: (adapters.store)(&loaded, store)?,
-            routing: Routing::new(config),
+            routing: Routing::new(config, accounts),
             gate: Arc::default(),
             policy: Policy::of(config),
             by: config.dedup.by,
@@ -229,8 +235,10 @@ impl Service {
     }
 
     /// What is kept open for the next message.
-    pub fn connections(&self) -> [(&'static str, &dyn Connections); 2] {
-        [("ledger", &*self.ledger), ("store", &*self.store)]
+    pub fn connections(&self) -> Vec<(&'static str, &dyn Connections)> {
+        let directory: Option<&dyn Connections> = self.routing.server().map(|one| one as _);
+        let both: [(_, &dyn Connections); 2] = [("ledger", &*self.ledger), ("store", &*self.store)];
+        both.into_iter().chain(directory.map(|one| ("directory", one))).collect()
     }
 }
 

@@ -10,28 +10,27 @@
 //! marked as deleted, and only while the copy on record is in the mailbox and unmarked. If the UID
 //! on record is another message, it removes nothing. A crash leaves less to do for the next run.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 
 use crate::clock::Clock;
-use crate::ledger::{
-    AnyLedger, Attempt, CopyOnRecord, LedgerError, SCHEMA_VERSION, Standing, Window,
-};
+use crate::ledger::{AnyLedger, Attempt, CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
-use crate::store::{AnyStore, CopySearch, FoundCopy, Proof, Receipt, StoreError};
-
-use in_order::InOrder;
+use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError};
 
 mod difference;
 mod doubt;
 mod in_order;
 mod kept;
+mod placed;
+mod run;
 mod settle;
 
 pub use difference::{Difference, Level, News, Tally, Topic};
+pub use run::verify;
 pub use settle::settle;
 
 /// How long a call to the store may take.
@@ -42,13 +41,8 @@ pub const LEDGER_TIME: Duration = Duration::from_secs(300);
 const STORE_TIME_EACH: Duration = Duration::from_millis(50);
 /// Rows that a worker holds in memory, and copies that are looked for in a mailbox together.
 const PAGE: u32 = 2_000;
-/// Accounts that are read from the ledger at a time.
-const ACCOUNTS: u32 = 500;
 /// Copies of one message in one mailbox that a run deals with.
 const MOST_COPIES: usize = 100;
-/// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for
-/// any more.
-const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Copy)]
@@ -71,110 +65,6 @@ pub struct Plan<'a> {
     /// Who takes leases; a run comes to each copy once, so it never finds again what it left in
     /// doubt.
     pub by: &'a Attempt,
-}
-
-/// Verifies everything in the window, some accounts at a time; what is found is told in the order
-/// of the accounts, and of an account in that of its messages.
-///
-/// # Errors
-/// The ledger cannot be read or written. What the store refuses is told and counted.
-pub fn verify(
-    plan: &Plan<'_>,
-    ledger: &dyn AnyLedger,
-    store: &dyn AnyStore,
-    tell: &mut (dyn FnMut(News) + Send),
-) -> Result<Tally, LedgerError> {
-    check_version(plan, ledger)?;
-    let accounts = AccountQueue {
-        read: plan.account.map(str::to_owned).into_iter().collect(),
-        taken: 0,
-        last: plan.behind.map(str::to_owned),
-        is_over: plan.account.is_some(),
-        error: None,
-    };
-    let told = InOrder::new(tell);
-    let run = Run { plan, ledger, store, accounts: Mutex::new(accounts), told: &told };
-    plan.clock.side_by_side(plan.parallel, &|| run.work());
-    let ended = run.accounts().error.take();
-    ended.map_or(Ok(told.tally()), Err)
-}
-
-fn check_version(plan: &Plan<'_>, ledger: &dyn AnyLedger) -> Result<(), LedgerError> {
-    match ledger.schema_version(plan.ledger_until())? {
-        SCHEMA_VERSION => Ok(()),
-        found => Err(LedgerError::Version { found }),
-    }
-}
-
-/// What the workers of a verification share.
-struct Run<'a> {
-    plan: &'a Plan<'a>,
-    ledger: &'a dyn AnyLedger,
-    store: &'a dyn AnyStore,
-    accounts: Mutex<AccountQueue>,
-    told: &'a InOrder<'a>,
-}
-
-/// The accounts that are still to be verified.
-struct AccountQueue {
-    /// Read from the ledger, and nobody's yet.
-    read: VecDeque<String>,
-    /// How many were somebody's.
-    taken: usize,
-    /// The last that was read.
-    last: Option<String>,
-    /// There are no more to be read.
-    is_over: bool,
-    /// Why the run ends early.
-    error: Option<LedgerError>,
-}
-
-impl Run<'_> {
-    fn work(&self) {
-        while let Some((number, account)) = self.next() {
-            let mut tell = |news| self.told.tell(number, news);
-            let mut verification = Verification::new(self.plan, self.ledger, self.store, &mut tell);
-            let ended = verification.account(&account, |tally| self.told.count(&account, tally));
-            match ended {
-                Ok(()) => self.told.over(number, &account),
-                Err(error) => {
-                    let mut accounts = self.accounts();
-                    accounts.is_over = true;
-                    accounts.read.clear();
-                    accounts.error.get_or_insert(error);
-                    drop(accounts);
-                    self.told.end();
-                }
-            }
-        }
-    }
-
-    /// An account for a worker, with its number in their order.
-    fn next(&self) -> Option<(usize, String)> {
-        let mut accounts = self.accounts();
-        if accounts.read.is_empty() && !accounts.is_over {
-            let (window, until) = (&self.plan.window, self.plan.ledger_until());
-            let last = accounts.last.as_deref();
-            match self.ledger.accounts_to_verify(window, last, ACCOUNTS, until) {
-                Ok(more) => {
-                    accounts.is_over = more.is_empty();
-                    accounts.last = more.last().cloned().or(accounts.last.take());
-                    accounts.read = more.into();
-                }
-                Err(error) => {
-                    accounts.is_over = true;
-                    accounts.error.get_or_insert(error);
-                }
-            }
-        }
-        let account = accounts.read.pop_front()?;
-        accounts.taken += 1;
-        Some((accounts.taken - 1, account))
-    }
-
-    fn accounts(&self) -> MutexGuard<'_, AccountQueue> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Plan<'_> {
@@ -307,6 +197,15 @@ impl<'a, 'p> Verification<'a, 'p> {
         }
         match work(self, copy) {
             Ok(()) => self.tally.copies += 1,
+            // Of this copy alone: the others are still to be compared.
+            Err(Unverified::Ledger(LedgerError::Forgotten)) => {
+                self.tally.copies += 1;
+                self.busy(copy, "purged or forgotten meanwhile");
+            }
+            Err(Unverified::Ledger(LedgerError::Contended)) => {
+                self.tally.copies += 1;
+                self.busy(copy, "its row is held by another session");
+            }
             Err(Unverified::Ledger(error)) => return Err(error),
             Err(Unverified::Store(why)) => {
                 self.tally.failed += 1;
@@ -374,151 +273,6 @@ impl<'a, 'p> Verification<'a, 'p> {
         let search = search(copy, &key, on_record);
         let sought = CopySearch { by_id: true, since, needs_proof: false, ..search };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
-    }
-
-    /// A copy that has a receipt: is it there, is it alone?
-    fn placed(
-        &mut self,
-        copy: &CopyOnRecord,
-        on_record: &Receipt,
-        ago: Duration,
-        found: &[FoundCopy],
-    ) -> Result<(), Unverified> {
-        let is_foreign = |one: &FoundCopy| one.proof == Proof::Foreign;
-        // What its owner has marked as deleted may be gone at any time: nothing else is removed for
-        // it.
-        let standing: Vec<&FoundCopy> =
-            found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
-        let mut lasting = standing.iter().copied().filter(|one| one.receipt.is_lasting());
-        let named = lasting.clone().find(|one| one.receipt == *on_record);
-        let keeper = named.or_else(|| lasting.rfind(|one| one.has_our_date));
-        if named.is_none() && *on_record != Receipt::Unnamed {
-            self.moved(copy, on_record, found, keeper);
-        }
-        let mut is_alone = true;
-        let is_other =
-            |one: &&&FoundCopy| keeper.is_none_or(|keeper| one.receipt != keeper.receipt);
-        for one in standing.iter().filter(is_other) {
-            let receipt = &one.receipt;
-            // Where one delivery at most can have written, an equal copy is its owner's, even with
-            // our date: a mail program may save what it sent within the same second.
-            match keeper.filter(|_| one.has_our_date && copy.may_be_double) {
-                Some(_) if found.iter().any(is_foreign) => {
-                    is_alone = false;
-                    let text = format!(
-                        "{receipt} is one too many; it stays, as {on_record} is another message"
-                    );
-                    self.found(copy, Level::Error, Topic::Double, Some(receipt), text);
-                }
-                Some(keeper) => {
-                    is_alone = false;
-                    self.double(copy, one, keeper);
-                }
-                None => {
-                    let text = format!(
-                        "{receipt} is equal and not one of ours: its owner's own copy? It stays"
-                    );
-                    self.found(copy, Level::Info, Topic::Other, Some(receipt), text);
-                }
-            }
-        }
-        let receipt =
-            keeper.filter(|_| self.plan.repair).map_or(on_record, |keeper| &keeper.receipt);
-        let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
-        // That a double is gone the next look has to see: a server says OK to the removal of what
-        // somebody unmarked, too.
-        if is_alone
-            && is_over
-            && ago >= copy.lease.max(self.plan.lease)
-            && (needs_a_look(copy) || receipt != on_record)
-        {
-            let settled = self.ledger.settle(copy, receipt, self.plan.ledger_until())?;
-            self.tally.settled += u64::from(settled && needs_a_look(copy));
-        }
-        Ok(())
-    }
-
-    /// Whether there can be no copy of ours beside those found; reports why not.
-    fn is_all(&mut self, copy: &CopyOnRecord, found: &[FoundCopy]) -> bool {
-        let hidden = found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy));
-        let text = match hidden {
-            _ if found.len() >= MOST_COPIES && copy.may_be_double => {
-                format!("there may be more than these {} copies: verify it again", found.len())
-            }
-            Some(FoundCopy { receipt, .. }) => format!(
-                "the server's search does not show {receipt}, which is there: it may hide another \
-                 copy"
-            ),
-            None => return true,
-        };
-        self.found(copy, Level::Error, Topic::Double, None, text);
-        false
-    }
-
-    /// Whether the look saw a copy of ours and none that may come back. Where it saw none its owner
-    /// has most likely deleted it; but the mailbox may be out of sight today (not mounted, renamed,
-    /// being restored) and come back with two.
-    fn is_seen(
-        &mut self,
-        copy: &CopyOnRecord,
-        keeper: Option<&FoundCopy>,
-        found: &[FoundCopy],
-        ago: Duration,
-    ) -> bool {
-        let may_return =
-            |one: &&FoundCopy| one.marked_deleted && one.has_our_date && copy.may_be_double;
-        let is_seen = keeper.is_some() && !found.iter().any(|one| may_return(&one));
-        if keeper.is_some() {
-            for FoundCopy { receipt, .. } in found.iter().filter(may_return) {
-                let text = format!("{receipt} is marked as deleted beside the one that stays");
-                self.found(copy, Level::Info, Topic::Double, Some(receipt), text);
-            }
-        }
-        is_seen || ago >= OUT_OF_SIGHT
-    }
-
-    fn moved(
-        &mut self,
-        copy: &CopyOnRecord,
-        on_record: &Receipt,
-        found: &[FoundCopy],
-        keeper: Option<&FoundCopy>,
-    ) {
-        let text = match keeper {
-            _ if found.iter().any(|one| one.proof == Proof::Foreign) => {
-                format!("{on_record} is another message by now: was the mailbox restored?")
-            }
-            _ if found.iter().any(|one| one.receipt == *on_record && one.marked_deleted) => {
-                format!("{on_record} is marked as deleted by its owner")
-            }
-            Some(FoundCopy { receipt, .. }) => {
-                format!("{on_record} is not in the mailbox, the copy is there as {receipt}")
-            }
-            None => format!("{on_record} is not in the mailbox: moved or deleted by its owner"),
-        };
-        self.found(copy, Level::Info, Topic::Moved, Some(on_record), text);
-    }
-
-    /// A copy of ours that is too many.
-    fn double(&mut self, copy: &CopyOnRecord, one: &FoundCopy, keeper: &FoundCopy) {
-        let receipt = &one.receipt;
-        let until = self.plan.store_until();
-        let removed = self.plan.repair.then(|| match receipt {
-            // In a Maildir two copies share the name that lasts.
-            Receipt::Name(_) if receipt.is_lasting() => {
-                let why = "its name may be that of the copy that stays";
-                Err(StoreError::NotStored(why.to_owned()))
-            }
-            _ => self.store.remove_double(&copy.destination, receipt, &keeper.receipt, until),
-        });
-        let (level, text) = match removed {
-            None => (Level::Error, "is one too many".to_owned()),
-            Some(Ok(())) => (Level::Repaired, "was one too many and is taken out".to_owned()),
-            Some(Err(error)) => {
-                (Level::Error, format!("is one too many and cannot be taken out: {error}"))
-            }
-        };
-        self.found(copy, level, Topic::Double, Some(receipt), format!("{receipt} {text}"));
     }
 
     /// Another delivery has the copy.

@@ -19,9 +19,10 @@ mod speed;
 mod table;
 mod world;
 
-const CASES: [cases::Case; 6] = [
+const CASES: [cases::Case; 7] = [
     ("maildir", speed::maildir),
     ("imap", speed::imap),
+    ("mariadb", speed::mariadb),
     ("growth", growth::run),
     ("large", large::run),
     ("phases", phases::run),

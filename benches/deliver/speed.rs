@@ -80,6 +80,40 @@ pub fn imap() {
     compare(&mut contenders, ROUNDS, &lines);
 }
 
+/// A ledger in MariaDB beside one in Postgres, each by its Unix socket; a commit is on the disk of
+/// both when it returns.
+pub fn mariadb() {
+    let bench = Bench::new();
+    let dovecot = Dovecot::start_high_performance();
+    // All hosts of a ledger write to one store: a ledger for each of the two.
+    let postgres = [Postgres::start(), Postgres::start()];
+    let mariadb = [bench.mariadb(), bench.mariadb()];
+    let stores = [("Maildir", bench.maildir_store(&dovecot)), ("IMAP", bench.imap_store(&dovecot))];
+    let mut configs = Vec::new();
+    for (at, (name, store)) in stores.iter().enumerate() {
+        let in_postgres = format!("url = \"{}\"", postgres[at].url_socket());
+        let in_mariadb = bench.mariadb_ledger(&mariadb[at]);
+        for (engine, ledger) in [("MariaDB", in_mariadb), ("Postgres", in_postgres)] {
+            let config = bench.config(&format!("{engine}-{name}"), &ledger, store);
+            bench.migrate(&config);
+            let account = format!("{engine}-{name}").to_lowercase();
+            configs.push((format!("onedrop, {engine} (socket) + {name}"), config, account));
+        }
+        mariadb[at].remember_for_ever();
+    }
+    let mut contenders: Vec<Contender<'_>> = configs
+        .iter()
+        .map(|(name, config, account)| {
+            Contender::new(name.clone(), bench.onedrop(config, account, STRANGER))
+        })
+        .collect();
+    let lines = [
+        Line { ours: 0, peer: 1, target: Some(1.3) },
+        Line { ours: 2, peer: 3, target: Some(1.3) },
+    ];
+    compare(&mut contenders, ROUNDS, &lines);
+}
+
 /// Builds of this program beside each other, each with a ledger and accounts of its own; the last
 /// one is what the others are compared with.
 pub fn builds() {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::process::{deliver, program};
 use crate::support::dovecot::{Dovecot, MAIL_USER};
-use crate::support::postgres::Postgres;
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::{Postgres, bin};
 use crate::support::{TempRoot, onedrop_path, set_mode};
 
 /// What a message is made of, as pipe(8) hands it over.
@@ -95,9 +96,29 @@ impl Bench {
         path
     }
 
+    /// As durable as Postgres is by default, and with room in its log as Postgres has.
+    pub fn mariadb(&self) -> Mariadb {
+        Mariadb::start_with(&[
+            "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-flush-method=fsync",
+            "--innodb-log-file-size=256M",
+            "--skip-log-bin",
+        ])
+    }
+
+    /// `[ledger]` in it, by its Unix socket.
+    pub fn mariadb_ledger(&self, mariadb: &Mariadb) -> String {
+        let password = self.private("mariadb.password", mariadb.password());
+        let password = password.display();
+        format!("url = \"{}\"\npassword_file = \"{password}\"", mariadb.url_socket())
+    }
+
+    /// With its ledger.
     pub fn maildir_config(&self, dovecot: &Dovecot) -> PathBuf {
         let ledger = format!("url = \"sqlite://{}\"", self.home.join("ledger.db").display());
-        self.config("sqlite-maildir", &ledger, &self.maildir_store(dovecot))
+        let config = self.config("sqlite-maildir", &ledger, &self.maildir_store(dovecot));
+        self.migrate(&config);
+        config
     }
 
     /// The mailboxes that Dovecot serves, as files.
@@ -125,10 +146,25 @@ impl Bench {
         )
     }
 
+    /// Makes the ledger, which remembers for ever and serves any store: no delivery looks for a
+    /// message that is older than the ledger, as all are here.
     pub fn migrate(&self, config: &Path) {
-        let mut command =
-            program(&self.onedrop, &["migrate", "--config", &config.display().to_string()]);
+        let config_file = config.display().to_string();
+        let args = ["migrate", "--accept-config", "--config", &config_file];
+        let mut command = program(&self.onedrop, &args);
         crate::support::run(command.stdin(std::process::Stdio::null()));
+        let text = fs::read_to_string(config).expect("a configuration");
+        let url = text.split('"').nth(1).expect("ledger.url comes first");
+        let set = |since: &str| {
+            format!("UPDATE onedrop_ledger SET config = NULL, remembers_since = {since}")
+        };
+        if let Some(path) = url.strip_prefix("sqlite://") {
+            let ledger = rusqlite::Connection::open(path).expect("the ledger");
+            ledger.execute(&set("-1e15"), ()).expect("its row");
+        } else if url.starts_with("postgres://") {
+            let args = ["-XqAt", "-d", url, "-c", &set("'-infinity'")];
+            crate::support::run(Command::new(bin("psql")).args(args));
+        }
     }
 
     pub fn deliver_command(&self, config: &Path, account: &str) -> Command {

@@ -31,9 +31,11 @@ mod phases;
 mod speed;
 mod via;
 
-const CASES: [cases::Case; 7] = [
+const CASES: [cases::Case; 9] = [
     ("maildirs", speed::maildirs),
     ("imap", speed::imap),
+    ("mariadb", speed::mariadb),
+    ("mariadb-imap", speed::mariadb_imap),
     ("phases", phases::run),
     ("memory", memory::run),
     ("via", via::run),

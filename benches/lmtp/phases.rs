@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TUNED_LMTP, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TEN, TUNED_LMTP, Target};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postgres::Postgres;
@@ -27,8 +27,8 @@ pub fn run() {
     let direct = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
     let imap = bench.config("imap", &direct, &bench.imap_store(&dovecot));
     let maildir = bench.config("maildir", &direct, &bench.maildir_store(&dovecot));
-    bench.migrate(&imap);
     for (store, config) in [("IMAP", &imap), ("Maildir", &maildir)] {
+        bench.migrate(config);
         let lmtp = Launch::of(config).start();
         let peer = Peer { name: "onedrop lmtp", socket: lmtp.socket(), tag: store };
         phases(store, &peer, &lmtp, &postgres, &dovecot);
@@ -37,15 +37,15 @@ pub fn run() {
 }
 
 fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, dovecot: &Dovecot) {
-    let target = Target::Many(peer.tag.to_lowercase());
+    let many = Target::Many(peer.tag.to_lowercase());
     println!(
-        "\n| {store}, connections | messages/s | {} | commits a message | processor ms: ours | \
-         Postgres | Dovecot | idle |",
+        "\n| {store}, connections | mailboxes | messages/s | {} | commits a message | processor \
+         ms: ours | Postgres | Dovecot | idle |",
         PHASES.map(|name| format!("{name} ms")).join(" | ")
     );
-    println!("|---:|---:|{}---:|---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
+    println!("|---:|---:|---:|{}---:|---:|---:|---:|---:|", "---:|".repeat(PHASES.len()));
     let cpu = || [lmtp.cpu(), postgres.cpu(), dovecot.cpu(), idle()];
-    for sessions in [1, 4, 10] {
+    for (sessions, target) in loads(peer) {
         load::send(peer, dovecot, &target, kept(sessions), MAILBOXES);
         let (before, committed) = (PHASES.map(|phase| seconds(lmtp, phase)), commits(postgres));
         let used = cpu();
@@ -69,7 +69,8 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
         let commits = (commits(postgres) - committed) as f64 / MESSAGES as f64;
         let rate = MESSAGES as f64 / took.as_secs_f64();
         println!(
-            "| {sessions} | {rate:.0} | {} | {commits:.2} | {} |",
+            "| {sessions} | {} | {rate:.0} | {} | {commits:.2} | {} |",
+            mailboxes(&target),
             cells.join(" | "),
             used.join(" | ")
         );
@@ -77,8 +78,7 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
     println!(
         "\n| {store}, {TRACED} messages over 4 connections: system calls | a message |\n|---|---:|"
     );
-    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &target, kept(4), TRACED))
-    {
+    for (name, calls) in system_calls(lmtp, || load::send(peer, dovecot, &many, kept(4), TRACED)) {
         println!("| {name} | {:.1} |", calls as f64 / TRACED as f64);
     }
 }
@@ -86,17 +86,35 @@ fn phases(store: &str, peer: &Peer<'_>, lmtp: &Lmtp, postgres: &Postgres, doveco
 /// The same load on Dovecot's own server.
 fn dovecots_own(dovecot: &Dovecot) {
     println!(
-        "\n| Dovecot's lmtp, tuned: connections | messages/s | processor ms: Dovecot |\n\
-         |---:|---:|---:|"
+        "\n| Dovecot's lmtp, tuned: connections | mailboxes | messages/s | processor ms: Dovecot \
+         |\n|---:|---:|---:|---:|"
     );
     let peer = Peer { name: "Dovecot's lmtp", socket: dovecot.lmtp_socket(), tag: "peer" };
-    let target = Target::Many(peer.tag.to_owned());
-    for sessions in [1, 4, 10] {
+    for (sessions, target) in loads(&peer) {
         load::send(&peer, dovecot, &target, kept(sessions), MAILBOXES);
         let used = dovecot.cpu();
         let took = load::send(&peer, dovecot, &target, kept(sessions), MESSAGES);
         let spent = dovecot.cpu().saturating_sub(used).as_secs_f64() * 1000.0 / MESSAGES as f64;
-        println!("| {sessions} | {:.0} | {spent:.2} |", MESSAGES as f64 / took.as_secs_f64());
+        let rate = MESSAGES as f64 / took.as_secs_f64();
+        println!("| {sessions} | {} | {rate:.0} | {spent:.2} |", mailboxes(&target));
+    }
+}
+
+/// Connections, and where their messages go.
+fn loads(peer: &Peer<'_>) -> Vec<(usize, Target)> {
+    let name = peer.tag.to_lowercase();
+    let to = |sessions| {
+        [Target::One(format!("{name}-{sessions}")), Target::Many(name.clone())]
+            .map(|target| (sessions, target))
+    };
+    [1, 4, 10].into_iter().flat_map(to).collect()
+}
+
+fn mailboxes(target: &Target) -> usize {
+    match target {
+        Target::One(_) => 1,
+        Target::Ten(_) => TEN,
+        Target::Many(_) => MAILBOXES,
     }
 }
 

@@ -57,6 +57,40 @@ fn run(into: Into) {
     loads(&peers, &dovecot, into);
 }
 
+/// A ledger in MariaDB beside one in Postgres, both by Unix socket.
+pub fn mariadb() {
+    beside_postgres(Into::Maildirs);
+}
+
+pub fn mariadb_imap() {
+    beside_postgres(Into::Imap);
+}
+
+fn beside_postgres(into: Into) {
+    let bench = Bench::new();
+    let dovecot = Dovecot::start_high_performance_with(LOCAL_PARTS);
+    let (postgres, mariadb) = (Postgres::start(), bench.mariadb());
+    let store = match into {
+        Into::Maildirs => bench.maildir_store(&dovecot),
+        Into::Imap => bench.imap_store(&dovecot),
+    };
+    let in_postgres = format!("url = \"{}\"", postgres.url_socket());
+    let ledgers = [("mariadb", bench.mariadb_ledger(&mariadb)), ("postgres", in_postgres)];
+    let servers = ledgers.map(|(tag, ledger)| {
+        let config = bench.config(tag, &ledger, &store);
+        bench.migrate(&config);
+        mariadb.remember_for_ever();
+        Launch::of(&config).start()
+    });
+    let [one, other] = &servers;
+    let peers = [
+        Peer { name: "onedrop lmtp, MariaDB", socket: one.socket(), tag: "mariadb" },
+        Peer { name: "onedrop lmtp, Postgres", socket: other.socket(), tag: "postgres" },
+    ];
+    println!("MariaDB is to do at least 0.7 of what Postgres does.\n");
+    loads(&peers, &dovecot, into);
+}
+
 /// Every load to `peers`; the last one is what the others are compared with.
 pub fn loads(peers: &[Peer<'_>], dovecot: &Dovecot, into: Into) {
     let rounds = if short() { 3 } else { 5 };

@@ -8,17 +8,16 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::CheckContext;
 use super::finding::{Finding, Severity};
+use super::{CheckContext, directory};
 use crate::config::{LedgerUrl, StoreUrl};
-use crate::directory::Asked;
 use crate::duration;
-use crate::ledger::{AnyLedger, CLOCKS_DIFFER_BY, Lasting, LedgerError, SCHEMA_VERSION};
-use crate::service::{ONE, host_name};
+use crate::ledger::{CLOCKS_DIFFER_BY, Lasting, LedgerError, SchemaVersion};
+use crate::service::host_name;
 use crate::store::Receipt;
 
 /// The number of copies whose kind of receipt is checked.
@@ -33,17 +32,18 @@ pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
     if let Some((severity, why)) = cannot_be_opened(check) {
         return vec![Finding::new(severity, "ledger", format!("{place}: {why}"))];
     }
-    let version = ask(check, |ledger, until| ledger.schema_version(until));
+    let version = check.ask_ledger(|ledger, until| ledger.schema_version(until));
     let answers = !matches!(version, Err(LedgerError::Unavailable(_) | LedgerError::Login(_)));
-    let is_readable = matches!(version, Ok(SCHEMA_VERSION));
+    let is_readable = version.as_ref().is_ok_and(SchemaVersion::fits);
     let mut findings = vec![of_version(&place, version)];
     if answers {
         findings.push(exclusion(check, &place));
         findings.extend(clock(check));
         findings.extend(durability(check));
+        findings.extend(is_readable.then(|| other_config(check)).flatten());
         findings.extend(is_readable.then(|| written_otherwise(check)).flatten());
         findings.extend(is_readable.then(|| not_purged(check)).flatten());
-        findings.extend(check.loaded.config.directory.query.clone().map(|sql| query(check, sql)));
+        findings.extend(directory::in_the_ledger(check));
     }
     findings
 }
@@ -53,18 +53,8 @@ pub(super) fn account_on_record(check: &CheckContext) -> Option<String> {
     if cannot_be_opened(check).is_some() {
         return None;
     }
-    let copies = ask(check, |ledger, until| ledger.latest_copies(1, until)).ok()?;
+    let copies = check.ask_ledger(|ledger, until| ledger.latest_copies(1, until)).ok()?;
     copies.into_iter().next().map(|(destination, _)| destination.account)
-}
-
-/// Asks a ledger of its own.
-fn ask<T: Send + 'static>(
-    check: &CheckContext,
-    f: impl FnOnce(&dyn AnyLedger, Instant) -> Result<T, LedgerError> + Send + 'static,
-) -> Result<T, LedgerError> {
-    check
-        .ask(move |check, until| f(&*(check.adapters.ledger)(&check.loaded, ONE)?, until))
-        .map_err(LedgerError::Unavailable)?
 }
 
 /// Why a ledger in a file cannot be tested without a change.
@@ -77,7 +67,7 @@ fn cannot_be_opened(check: &CheckContext) -> Option<(Severity, String)> {
 }
 
 fn exclusion(check: &CheckContext, place: &str) -> Finding {
-    let proof = ask(check, |ledger, until| Ok(ledger.prove_exclusion(&lock_name(), until)));
+    let proof = check.ask_ledger(|ledger, until| Ok(ledger.prove_exclusion(&lock_name(), until)));
     let proof = proof.unwrap_or_else(|error| Err(error.to_string()));
     match proof {
         Ok(()) => Finding::new(Severity::Ok, "lock", "two sessions exclude each other"),
@@ -90,7 +80,7 @@ fn exclusion(check: &CheckContext, place: &str) -> Finding {
 
 /// Whether leases can be counted, and by a clock that says what this host's does.
 fn clock(check: &CheckContext) -> Option<Finding> {
-    let asked = ask(check, |ledger, until| {
+    let asked = check.ask_ledger(|ledger, until| {
         let before = SystemTime::now();
         let said = ledger.clock(until)?;
         Ok(said.map(|said| clocks_apart(before, said, SystemTime::now())))
@@ -124,7 +114,7 @@ fn clocks_apart(
 /// What a commit outlives.
 fn durability(check: &CheckContext) -> Vec<Finding> {
     let finding = |severity, text| Finding::new(severity, "durability", text);
-    match ask(check, |ledger, until| ledger.durability(until)) {
+    match check.ask_ledger(|ledger, until| ledger.durability(until)) {
         Ok(words) => words
             .into_iter()
             .map(|one| match one {
@@ -142,7 +132,7 @@ fn durability(check: &CheckContext) -> Vec<Finding> {
 
 /// Nothing purges the ledger, or the last purge was long ago.
 fn not_purged(check: &CheckContext) -> Option<Finding> {
-    let text = match ask(check, |ledger, until| ledger.remembered(until)) {
+    let text = match check.ask_ledger(|ledger, until| ledger.remembered(until)) {
         Ok(is) => {
             let life = is.since.map(|_| is.since_ago);
             let ago = is.purged_ago.or(life)?;
@@ -164,7 +154,7 @@ fn not_purged(check: &CheckContext) -> Option<Finding> {
 /// All hosts of a ledger must write by IMAP, or all into Maildirs: the two do not exclude each
 /// other.
 fn written_otherwise(check: &CheckContext) -> Option<Finding> {
-    let copies = match ask(check, |ledger, until| ledger.latest_copies(LATEST, until)) {
+    let copies = match check.ask_ledger(|ledger, until| ledger.latest_copies(LATEST, until)) {
         Ok(copies) => copies,
         Err(error) => {
             let text = format!("it cannot be read how the latest copies were written: {error}");
@@ -186,29 +176,24 @@ fn written_otherwise(check: &CheckContext) -> Option<Finding> {
     Some(Finding::new(Severity::Warning, "ledger", text))
 }
 
-/// Runs the administrator's query for an address without an account: a failing query would
-/// defer all mail.
-fn query(check: &CheckContext, sql: String) -> Finding {
-    let nobody = Asked::plain("nobody@onedrop-check.invalid");
-    let asked = ask(check, move |ledger, until| ledger.account_by_query(&sql, &nobody, until));
-    let (severity, text) = match asked {
-        Ok(None) => (Severity::Ok, " answers".to_owned()),
-        Ok(Some(account)) => (
-            Severity::Warning,
-            format!(" knows an address that nobody has, as account {account:?}"),
-        ),
-        Err(error) => (Severity::Error, format!(": {error}")),
-    };
-    Finding::new(severity, "ledger", format!("directory.query{text}"))
+/// This host's configuration is not what the ledger keeps for all hosts.
+fn other_config(check: &CheckContext) -> Option<Finding> {
+    match check.ask_ledger(|ledger, until| ledger.check_program(until)) {
+        Err(error @ LedgerError::OtherConfig(_)) => {
+            Some(Finding::new(Severity::Error, "config", error.to_string()))
+        }
+        _ => None,
+    }
 }
 
-fn of_version(place: &str, version: Result<i64, LedgerError>) -> Finding {
+fn of_version(place: &str, version: Result<SchemaVersion, LedgerError>) -> Finding {
     let (severity, topic, text) = match version {
-        Ok(SCHEMA_VERSION) => {
-            (Severity::Ok, "ledger", format!(", schema version {SCHEMA_VERSION}"))
+        Ok(seen) if seen.fits() && seen.found == seen.program => {
+            (Severity::Ok, "ledger", format!(", schema version {}", seen.found))
         }
-        Ok(found) | Err(LedgerError::Version { found }) => {
-            (Severity::Error, "schema", format!(" {}", LedgerError::Version { found }))
+        Ok(seen) if seen.fits() => (Severity::Warning, "schema", format!(" {seen}")),
+        Ok(seen) | Err(LedgerError::Version(seen)) => {
+            (Severity::Error, "schema", format!(" {seen}"))
         }
         Err(error) => (Severity::Error, "ledger", format!(": {error}")),
     };

@@ -13,7 +13,7 @@ use super::{CommandOutcome, counted};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
 use crate::exit::Verdict;
-use crate::ledger::{AnyLedger, Attempt, LedgerError, SCHEMA_VERSION, Window};
+use crate::ledger::{AnyLedger, Attempt, LedgerError, Window};
 use crate::pool::Limits;
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
@@ -93,10 +93,7 @@ impl Comparison<'_> {
     fn pass_the_gate(&self, ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), String> {
         let of_the_ledger = |error| format!("ledger: {error}");
         let until = Instant::now() + LEDGER_TIME;
-        let found = ledger.schema_version(until).map_err(of_the_ledger)?;
-        if found != SCHEMA_VERSION {
-            return Err(of_the_ledger(LedgerError::Version { found }));
-        }
+        ledger.check_program(until).map_err(of_the_ledger)?;
         let account = (self.account)(ledger, until).map_err(of_the_ledger)?;
         let Some(account) = account else { return Ok(()) };
         let gate = Arc::<WayProof>::default();

@@ -11,6 +11,8 @@ use crate::retention::{self, Ages, Purged};
 use crate::service::{Adapters, ONE};
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// A hundred years, as `retention.days` may be at most: a calendar has an end.
+const LONGEST: Duration = Duration::from_secs(36_500 * 86_400);
 
 pub(super) fn run(
     args: &PurgeArgs,
@@ -39,12 +41,15 @@ pub(super) fn run(
 }
 
 /// # Errors
-/// It is no time, or too short a one.
+/// It is no time, or too short or too long a one.
 fn older_than(text: &str) -> Result<Duration, String> {
     let time = duration::parse(text).map_err(|why| format!("--older-than {text}: {why}"))?;
     if time < DAY {
         // What Postfix tries again today must find its record.
         return Err(format!("--older-than {text}: at least 1d"));
+    }
+    if time > LONGEST {
+        return Err(format!("--older-than {text}: at most 36500d"));
     }
     Ok(time)
 }
@@ -70,4 +75,21 @@ fn text(purged: &Purged, dry_run: bool) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_day_to_a_hundred_years() {
+        for (text, expected) in [
+            ("1d", Ok(DAY)),
+            ("36500d", Ok(LONGEST)),
+            ("23h", Err("--older-than 23h: at least 1d")),
+            ("36501d", Err("--older-than 36501d: at most 36500d")),
+        ] {
+            assert_eq!(older_than(text), expected.map_err(str::to_owned));
+        }
+    }
 }

@@ -59,6 +59,7 @@ pub(super) fn run(
     if !args.dry_run {
         // As before any delivery: nothing is written by a way that is not proven.
         let until = Instant::now() + plan.time.0;
+        ledger.check_program(until).map_err(of_the_ledger)?;
         let first = ledger.next_raw(plan.since, 0, until).map_err(of_the_ledger)?;
         let account = first.and_then(|one| one.copies.into_iter().next());
         if let Some((destination, _)) = account {

@@ -28,24 +28,37 @@ pub(super) struct Resume {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stood {
     since: SystemTime,
-    all: bool,
+    #[serde(flatten)]
+    asked: ResumedPlan,
     /// `None`: at the beginning.
     account: Option<String>,
 }
 
+/// What a run was asked for, but for its window: a run that was asked for something else has not
+/// done it up to that account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ResumedPlan {
+    pub all: bool,
+    #[serde(default)]
+    pub repair: bool,
+    /// This account only.
+    #[serde(default)]
+    pub only: Option<String>,
+}
+
 impl Resume {
-    /// Goes on with the run that the file at `path` is of, if it is there and asked for the same
-    /// copies, or begins one.
+    /// Goes on with the run that the file at `path` is of, if it is there and was asked for the
+    /// same, or begins one.
     ///
     /// # Errors
     /// The file cannot be read or written, or is none of ours.
-    pub fn open(path: &Path, window: Window) -> Result<Resume, String> {
+    pub fn open(path: &Path, since: SystemTime, asked: ResumedPlan) -> Result<Resume, String> {
         let told = |error: &dyn std::fmt::Display| format!("--resume {}: {error}", path.display());
-        let anew = Stood { since: window.since, all: window.all, account: None };
+        let anew = Stood { since, asked, account: None };
         let stood = match fs::read(path) {
             Ok(bytes) => {
                 let stood: Stood = serde_json::from_slice(&bytes).map_err(|error| told(&error))?;
-                if stood.all == window.all { stood } else { anew }
+                if stood.asked == anew.asked { stood } else { anew }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => anew,
             Err(error) => return Err(told(&error)),
@@ -59,7 +72,7 @@ impl Resume {
 
     /// The window of the run that it goes on with.
     pub fn window(&self) -> Window {
-        Window { since: self.stood.since, all: self.stood.all }
+        Window { since: self.stood.since, all: self.stood.asked.all }
     }
 
     /// The account behind which the run begins.
@@ -102,8 +115,12 @@ mod tests {
 
     use super::*;
 
-    fn window(secs: u64, all: bool) -> Window {
-        Window { since: UNIX_EPOCH + Duration::from_secs(secs), all }
+    fn at(secs: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(secs)
+    }
+
+    fn asked(all: bool) -> ResumedPlan {
+        ResumedPlan { all, repair: false, only: None }
     }
 
     fn since(resume: &Resume) -> SystemTime {
@@ -114,21 +131,41 @@ mod tests {
     fn a_run_that_was_ended_goes_on_with_its_window_where_it_stood() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("verify");
-        let mut first = Resume::open(&path, window(1000, false)).expect("begun");
-        assert_eq!((since(&first), first.account()), (window(1000, false).since, None));
+        let mut first = Resume::open(&path, at(1000), asked(false)).expect("begun");
+        assert_eq!((since(&first), first.account()), (at(1000), None));
         first.written = Instant::now() - PAUSE;
         first.passed("doug\n\"".to_owned());
         first.passed("lisa".to_owned());
         // Killed: what was passed within the last second is done again.
         drop(first);
-        let second = Resume::open(&path, window(2000, false)).expect("goes on");
-        assert_eq!(since(&second), window(1000, false).since);
+        let second = Resume::open(&path, at(2000), asked(false)).expect("goes on");
+        assert_eq!(since(&second), at(1000));
         assert_eq!(second.account(), Some("doug\n\""));
         second.end(false).expect("written");
-        let third = Resume::open(&path, window(2000, true)).expect("others are asked for");
-        assert_eq!((since(&third), third.account()), (window(2000, true).since, None));
+        let third = Resume::open(&path, at(2000), asked(true)).expect("others are asked for");
+        assert_eq!((since(&third), third.account()), (at(2000), None));
         third.end(true).expect("removed");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn what_another_run_was_asked_for_is_not_taken_for_done() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("verify");
+        let others = [
+            asked(true),
+            ResumedPlan { repair: true, ..asked(false) },
+            ResumedPlan { only: Some("zoe".to_owned()), ..asked(false) },
+        ];
+        for other in others {
+            let mut first = Resume::open(&path, at(1000), other.clone()).expect("begun");
+            first.passed("zoe".to_owned());
+            first.end(false).expect("written");
+            let same = Resume::open(&path, at(2000), other.clone()).expect("goes on");
+            assert_eq!((since(&same), same.account()), (at(1000), Some("zoe")), "{other:?}");
+            let second = Resume::open(&path, at(2000), asked(false)).expect("begins anew");
+            assert_eq!((since(&second), second.account()), (at(2000), None), "{other:?}");
+        }
     }
 
     #[test]
@@ -138,7 +175,7 @@ mod tests {
         fs::write(&path, "x").expect("a file");
         let missing = folder.path().join("no/verify");
         for path in [&path, &missing, &folder.path().to_owned()] {
-            let error = Resume::open(path, window(1, true)).err().expect("an error");
+            let error = Resume::open(path, at(1), asked(true)).err().expect("an error");
             assert!(error.contains(&format!("--resume {}: ", path.display())), "{error}");
         }
         assert_eq!(fs::read(&path).expect("a file"), b"x", "what is another's stays");

@@ -12,8 +12,7 @@ use crate::command_line::TraceArgs;
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
-use crate::ledger::{LedgerError, Trace, TraceAttempt, TraceCopy, TraceFilter};
-use crate::routing::Routing;
+use crate::ledger::{LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter};
 use crate::service::{Adapters, ONE};
 use crate::text::one_line;
 
@@ -41,12 +40,22 @@ pub(super) fn run(
     let failed = |error: LedgerError| format!("ledger: {error}");
     let ledger = (adapters.ledger)(loaded, ONE).map_err(failed)?;
     let until = Instant::now() + TIME;
-    let find = |filter: &TraceFilter<'_>| ledger.trace(filter, args.limit, until).map_err(failed);
+    let find = |filter: &TraceFilter<'_>| {
+        let found = ledger.trace(filter, args.limit, until);
+        if matches!(found, Err(LedgerError::Unavailable(_))) {
+            return found.map_err(failed);
+        }
+        // What a schema that does not fit shows, or refuses, says nothing.
+        match ledger.schema_version(until).and_then(SchemaVersion::check) {
+            Err(error @ LedgerError::Version(_)) => Err(failed(error)),
+            _ => found.map_err(failed),
+        }
+    };
     let mut traces = find(&filter)?;
     // The recipient may be on record in another form; then its account has the copies.
     if traces.is_empty()
         && let Some(name) = filter.name
-        && let Known::Account(account) = Routing::new(&loaded.config).known(name)
+        && let Known::Account(account) = loaded.config.directory.known(name)
     {
         traces = find(&TraceFilter { name: Some(&account), ..filter })?;
     }
@@ -160,6 +169,9 @@ impl TraceText<'_> {
                 format!("due at {}: {why}", time(&copy.due_at))
             }
             (_, Some(why)) => format!("sent copy kept for later: {why}"),
+            ("in doubt", None) if owner.is_empty() => {
+                "in doubt: it may be there; the next try looks first".to_owned()
+            }
             ("in doubt", None) => {
                 format!("in doubt, {owner} may have written it; the next try looks first")
             }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::findings::Comparison;
-use super::resume::Resume;
+use super::resume::{Resume, ResumedPlan};
 use super::{CommandOutcome, since};
 use crate::command_line::VerifyArgs;
 use crate::config::Loaded;
@@ -20,7 +20,9 @@ pub(super) fn run(
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
     let window = Window { since: since(&args.since)?, all: args.all };
-    let resume = args.resume.as_deref().map(|path| Resume::open(path, window)).transpose()?;
+    let asked = ResumedPlan { all: args.all, repair: args.repair, only: args.account.clone() };
+    let open = |path| Resume::open(path, window.since, asked);
+    let resume = args.resume.as_deref().map(open).transpose()?;
     let sessions = loaded.config.pool.store.max(1);
     let comparison = Comparison {
         window: resume.as_ref().map_or(window, Resume::window),

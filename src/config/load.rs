@@ -46,6 +46,11 @@ impl Loaded {
         self.passwords.ledger.as_ref()
     }
 
+    /// The password in `directory.password_file`.
+    pub fn directory_password(&self) -> Option<&SecretString> {
+        self.passwords.directory.as_ref()
+    }
+
     /// The password in `store.password_file`; an IMAP store always has one.
     pub fn store_password(&self) -> Option<&SecretString> {
         self.passwords.store.as_ref()

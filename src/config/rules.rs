@@ -29,6 +29,7 @@ const LMTP_MARGIN_SECS: u64 = 60;
 #[derive(Debug, Default)]
 pub(super) struct Passwords {
     pub ledger: Option<SecretString>,
+    pub directory: Option<SecretString>,
     pub store: Option<SecretString>,
 }
 
@@ -54,8 +55,16 @@ pub(super) fn check(
         let text = "directory: no domains, no accounts and no query: nobody can get mail";
         reading.warning(reading.origin("directory.domains"), text.to_owned());
     }
-    let (ledger, store) = (&config.ledger, &config.store);
-    for (key, path) in [("ledger.ca_file", &ledger.ca_file), ("store.ca_file", &store.ca_file)] {
+    let (ledger, store, directory) = (&config.ledger, &config.store, &config.directory);
+    if directory.url.is_some() && directory.query.is_none() {
+        let text = "directory.url: nothing is asked there without directory.query".to_owned();
+        reading.doubtful(&["directory.url", "directory.query"], text);
+    }
+    for (key, path) in [
+        ("ledger.ca_file", &ledger.ca_file),
+        ("store.ca_file", &store.ca_file),
+        ("directory.ca_file", &directory.ca_file),
+    ] {
         if let Some(path) = path
             && let Err(why) = password::open_regular(path)
         {
@@ -69,6 +78,7 @@ pub(super) fn check(
     };
     Passwords {
         ledger: read("ledger.password_file", &ledger.password_file),
+        directory: read("directory.password_file", &directory.password_file),
         store: read("store.password_file", &store.password_file),
     }
 }
@@ -246,19 +256,23 @@ fn accounts_without_folder(config: &Config, reading: &mut Reading) {
 
 /// Postfix runs a pipe(8) command in its own queue folder, so relative paths are for trials.
 fn relative_paths(config: &Config, reading: &mut Reading) {
-    let (ledger, store) = (&config.ledger, &config.store);
-    let database = match &ledger.url {
-        LedgerUrl::Sqlite { path } => Some(path),
+    let (ledger, store, directory) = (&config.ledger, &config.store, &config.directory);
+    let file = |url: &LedgerUrl| match url {
+        LedgerUrl::Sqlite { path } => Some(path.clone()),
         LedgerUrl::Postgres { .. } | LedgerUrl::Mysql { .. } => None,
     };
+    let (database, users) = (file(&ledger.url), directory.url.as_ref().and_then(file));
     let root = match &store.url {
         StoreUrl::Maildir { root } => Some(root),
         StoreUrl::Imap { .. } => None,
     };
     for (key, path) in [
-        ("ledger.url", database),
+        ("ledger.url", database.as_ref()),
         ("ledger.password_file", ledger.password_file.as_ref()),
         ("ledger.ca_file", ledger.ca_file.as_ref()),
+        ("directory.url", users.as_ref()),
+        ("directory.password_file", directory.password_file.as_ref()),
+        ("directory.ca_file", directory.ca_file.as_ref()),
         ("store.url", root),
         ("store.password_file", store.password_file.as_ref()),
         ("store.ca_file", store.ca_file.as_ref()),

@@ -1,4 +1,4 @@
-//! The two URLs of a configuration, parsed once. What is here has been checked: nothing later has
+//! The URLs of a configuration, parsed once. What is here has been checked: nothing later has
 //! to parse a URL.
 //!
 //! No error shows a URL, because that is where passwords end up by mistake.
@@ -15,7 +15,7 @@ use crate::net::mysql_url::MysqlUrl;
 use crate::net::postgres_url::PostgresUrl;
 use crate::net::tls::Tls;
 
-/// The ledger's engine and where it is.
+/// The engine of an SQL database, and where it is: the ledger's, or that of the table of users.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LedgerUrl {
     /// `postgres://` or `postgresql://`; without a password.
@@ -39,7 +39,7 @@ pub enum StoreUrl {
 const LEDGER_SCHEMES: &[&str] = &["postgres", "postgresql", "mysql", "mariadb", "sqlite"];
 const LEDGER_FORMS: &str = "postgres://HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlite:///PATH";
 const HAS_PASSWORD: &str = "must not hold a password (put it into a file and name that in \
-                            ledger.password_file)";
+                            password_file)";
 const STORE_SCHEMES: &[&str] = &["maildir", "imap", "imaps"];
 const STORE_FORMS: &str = "maildir:///FOLDER, imap://HOST or imaps://HOST";
 const SLASHES: &str = "expected \"//\" after the scheme";
@@ -64,7 +64,8 @@ impl FromStr for LedgerUrl {
             }
             Some((scheme @ ("mysql" | "mariadb"), rest)) => {
                 let is_built_in = cfg!(feature = "mariadb");
-                ensure(is_built_in, &format!("{scheme}:// is not built into this program"))?;
+                let why = "is not built into this program (its feature \"mariadb\" was left out)";
+                ensure(is_built_in, &format!("{scheme}:// {why}"))?;
                 ensure(rest.starts_with("//"), SLASHES)?;
                 let url = MysqlUrl::parse(url).map_err(|why| format!("cannot be used: {why}"))?;
                 ensure(!url.has_password(), HAS_PASSWORD)?;

@@ -31,6 +31,9 @@ pub enum Failure {
     Store(#[from] StoreError),
     #[error("ledger: {0}")]
     Ledger(#[from] LedgerError),
+    /// Of the server that `directory.query` asks, where it is not the ledger's.
+    #[error("directory.url: {0}")]
+    Directory(LedgerError),
     /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
     /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
@@ -63,26 +66,17 @@ impl Failure {
             Failure::Store(StoreError::TooBig(_)) => {
                 Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
             }
-            Failure::Store(StoreError::Setup(_))
-            | Failure::Setup(_)
-            | Failure::NoRecipient
-            | Failure::Ledger(
-                LedgerError::Version { .. } | LedgerError::Login(_) | LedgerError::Clock(_),
-            ) => Outcome::TempFail(Status::OUR_SETUP, text),
+            Failure::Store(StoreError::Setup(_)) | Failure::Setup(_) | Failure::NoRecipient => {
+                Outcome::TempFail(Status::OUR_SETUP, text)
+            }
+            Failure::Ledger(error) | Failure::Directory(error) => {
+                Outcome::TempFail(status_of(error), text)
+            }
             Failure::Store(
                 StoreError::NotStored(_)
                 | StoreError::Refused(_)
                 | StoreError::NoAccount(_)
                 | StoreError::InDoubt(_),
-            )
-            | Failure::Ledger(
-                LedgerError::Contended
-                | LedgerError::Unavailable(_)
-                | LedgerError::Busy(_)
-                | LedgerError::TookTooLong(_)
-                | LedgerError::Refused(_)
-                | LedgerError::Forgotten
-                | LedgerError::Broken(_),
             )
             | Failure::Cut(_)
             | Failure::Input(_)
@@ -91,5 +85,21 @@ impl Failure {
             | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
         }
+    }
+}
+
+fn status_of(error: &LedgerError) -> Status {
+    match error {
+        LedgerError::Version(_)
+        | LedgerError::OtherConfig(_)
+        | LedgerError::Login(_)
+        | LedgerError::Clock(_) => Status::OUR_SETUP,
+        LedgerError::Contended
+        | LedgerError::Unavailable(_)
+        | LedgerError::Busy(_)
+        | LedgerError::TookTooLong(_)
+        | LedgerError::Refused(_)
+        | LedgerError::Forgotten
+        | LedgerError::Broken(_) => Status::TEMPORARY,
     }
 }

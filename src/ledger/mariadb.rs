@@ -13,19 +13,21 @@
 use std::sync::Arc;
 
 use super::pooled::Traits;
-use super::{LedgerError, PooledLedger};
+use super::{LedgerError, PooledLedger, Program};
 use crate::pool::Limits;
 
 mod account;
 mod attempts;
+mod claims;
 mod connection;
-mod copies;
 mod durability;
 mod errors;
 mod jobs;
+mod kept;
 mod link;
 mod locks;
 mod proof;
+mod receipts;
 mod record;
 mod retention;
 mod schema;
@@ -40,7 +42,7 @@ pub use target::MariadbSettings;
 
 pub use crate::net::mysql_url::MysqlUrl;
 use connection::MariadbSession;
-use target::MariadbTarget;
+use target::{MariadbTarget, Purpose};
 
 /// A ledger in MariaDB.
 pub type MariadbLedger = PooledLedger<MariadbSession>;
@@ -51,10 +53,35 @@ impl MariadbLedger {
     /// # Errors
     /// What the settings name cannot be read; never with the URL or the password in it.
     pub fn new(settings: MariadbSettings, limits: Limits) -> Result<MariadbLedger, LedgerError> {
-        let target = Arc::new(MariadbTarget::new(settings)?);
+        MariadbLedger::of(settings, Program::default(), limits)
+    }
+
+    /// The same, for this program.
+    pub fn of(
+        settings: MariadbSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<MariadbLedger, LedgerError> {
+        Ok(MariadbLedger::to(MariadbTarget::new(settings, program)?, limits))
+    }
+
+    /// A server that has accounts to ask for and keeps no ledger: nothing else may be asked of it.
+    ///
+    /// # Errors
+    /// As [`new`](MariadbLedger::new).
+    pub fn for_accounts(
+        settings: MariadbSettings,
+        limits: Limits,
+    ) -> Result<MariadbLedger, LedgerError> {
+        let target = MariadbTarget::new(settings, Program::default())?;
+        Ok(MariadbLedger::to(MariadbTarget { purpose: Purpose::Accounts, ..target }, limits))
+    }
+
+    fn to(target: MariadbTarget, limits: Limits) -> MariadbLedger {
+        let target = Arc::new(target);
         let open = Arc::new(move |until| MariadbSession::open(Arc::clone(&target), until));
         // The server itself brings commits at the same time together.
         let traits = Traits { commits_together: false, is_a_file: false };
-        Ok(PooledLedger::over(open, traits, limits))
+        PooledLedger::over(open, traits, limits)
     }
 }

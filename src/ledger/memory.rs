@@ -10,7 +10,7 @@ use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
-    Recorded, SCHEMA_VERSION,
+    PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion, SharedConfig,
 };
 use crate::clock::Clock;
 use crate::directory::{Asked, Destination};
@@ -38,6 +38,7 @@ pub struct MemoryLedger {
     hook: Arc<dyn Hook<LedgerError>>,
     /// What the clock said at the last call.
     time: Mutex<Option<SystemTime>>,
+    config: Option<SharedConfig>,
 }
 
 impl Default for MemoryLedger {
@@ -48,7 +49,8 @@ impl Default for MemoryLedger {
 
 impl Clone for MemoryLedger {
     fn clone(&self) -> Self {
-        MemoryLedger::of(Arc::clone(&self.rows), Arc::clone(&self.hook))
+        let config = self.config.clone();
+        MemoryLedger { config, ..MemoryLedger::of(Arc::clone(&self.rows), Arc::clone(&self.hook)) }
     }
 }
 
@@ -59,7 +61,7 @@ impl MemoryLedger {
             rows.sessions += 1;
             rows.sessions
         };
-        MemoryLedger { rows, session, hook, time: Mutex::default() }
+        MemoryLedger { rows, session, hook, time: Mutex::default(), config: None }
     }
 
     /// One whose time is that of `clock`.
@@ -95,7 +97,13 @@ impl MemoryLedger {
 
     /// Another handle, whose calls go through `hook`.
     pub fn with_hook(&self, hook: Arc<dyn Hook<LedgerError>>) -> MemoryLedger {
-        MemoryLedger::of(Arc::clone(&self.rows), hook)
+        let config = self.config.clone();
+        MemoryLedger { config, ..MemoryLedger::of(Arc::clone(&self.rows), hook) }
+    }
+
+    /// Another handle, of a host whose configuration says this.
+    pub fn of_host(&self, config: SharedConfig) -> MemoryLedger {
+        MemoryLedger { config: Some(config), ..self.clone() }
     }
 
     /// The bytes that are kept are lost, or an administrator has deleted them.
@@ -206,7 +214,9 @@ impl Ledger for MemoryLedger {
         self.call("record", || {
             let held = self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
             self.hook.within(&Call { name: "record", destination: None })?;
-            self.rows_under(&held)?.record(entry, attempt, destinations, terms)
+            let mut rows = self.rows_under(&held)?;
+            rows.share(self.config.as_ref(), false)?;
+            rows.record(entry, attempt, destinations, terms)
         })
     }
 
@@ -369,8 +379,15 @@ impl Proofs for MemoryLedger {
 }
 
 impl Schema for MemoryLedger {
-    fn schema_version(&self, _until: Instant) -> Result<i64, LedgerError> {
-        self.call("schema_version", || Ok(SCHEMA_VERSION))
+    fn schema_version(&self, _until: Instant) -> Result<SchemaVersion, LedgerError> {
+        self.call("schema_version", || Ok(Program::default().sees(SCHEMA_VERSION, SCHEMA_VERSION)))
+    }
+
+    fn check_program(&self, _until: Instant) -> Result<(), LedgerError> {
+        self.call("check_program", || match &self.config {
+            Some(config) => Ok(config.check(self.rows().config.as_deref())?),
+            None => Ok(()),
+        })
     }
 
     fn migrate(&self, _until: Instant) -> Result<Vec<String>, LedgerError> {
@@ -379,6 +396,14 @@ impl Schema for MemoryLedger {
 
     fn clock(&self, _until: Instant) -> Result<Option<SystemTime>, LedgerError> {
         self.call("clock", || Ok(Some(self.rows().time.wall_clock())))
+    }
+
+    fn planned_migration(&self, _until: Instant) -> Result<Vec<PlannedStep>, LedgerError> {
+        self.call("planned_migration", || Ok(Vec::new()))
+    }
+
+    fn share_config(&self, replace: bool, _until: Instant) -> Result<(), LedgerError> {
+        self.call("share_config", || self.rows().share(self.config.as_ref(), replace))
     }
 
     fn prove_exclusion(&self, name: &str, _until: Instant) -> Result<(), String> {

@@ -42,7 +42,7 @@ pub struct CopyOnRecord {
     pub destination: Destination,
     /// How often the copy was leased.
     pub epoch: i64,
-    /// `host:pid` of the last lease.
+    /// `host:pid` of the last lease; empty once it is placed.
     pub owner: String,
     pub standing: Standing,
     /// A second look was taken after the last lease, and found one copy at most.

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, Recorded, Schema, Session, SessionTurn, ToConfirm, ToRecord, Turn, rows,
+    LedgerError, OpenTurn, PlannedStep, Recorded, Schema, SchemaVersion, Session, SessionTurn,
+    ToConfirm, ToRecord, Turn, rows,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -240,6 +241,13 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 }
 
+/// [`Schema::check_program`].
+fn check_program<S: Session>(session: &mut S) -> Result<(), LedgerError> {
+    session.schema_version()?.check()?;
+    let Some(config) = session.program().config.clone() else { return Ok(()) };
+    Ok(config.check(session.shared_config()?.as_deref())?)
+}
+
 /// Nobody uses a session after an error; a file is opened anew before it is closed.
 fn give_up<S: Session>(session: &mut InUse<S>, is_a_file: bool, until: Instant) {
     if !is_a_file || session.reopen(until).is_err() {
@@ -277,8 +285,12 @@ impl<S: Session> Drop for PooledTurn<S> {
 }
 
 impl<S: Session + 'static> Schema for PooledLedger<S> {
-    fn schema_version(&self, until: Instant) -> Result<i64, LedgerError> {
+    fn schema_version(&self, until: Instant) -> Result<SchemaVersion, LedgerError> {
         self.call(until, Session::schema_version)
+    }
+
+    fn check_program(&self, until: Instant) -> Result<(), LedgerError> {
+        self.call(until, check_program)
     }
 
     fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError> {
@@ -287,6 +299,18 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
 
     fn clock(&self, until: Instant) -> Result<Option<SystemTime>, LedgerError> {
         self.call(until, Session::clock)
+    }
+
+    fn planned_migration(&self, until: Instant) -> Result<Vec<PlannedStep>, LedgerError> {
+        self.call(until, Session::planned_migration)
+    }
+
+    fn share_config(&self, replace: bool, until: Instant) -> Result<(), LedgerError> {
+        self.call(until, |session| {
+            let Some(config) = session.program().config.clone() else { return Ok(()) };
+            session.share_config(config.json(), replace)?;
+            check_program(session)
+        })
     }
 
     fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String> {

@@ -20,7 +20,7 @@ use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
-    LedgerError, Recorded, Trace, TraceFilter, Window,
+    LedgerError, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter, Window,
 };
 use crate::directory::{Asked, Destination};
 use crate::lock_key::Hash;
@@ -40,7 +40,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Contended`]: another delivery records this message right now.
-    /// [`LedgerError::Version`].
+    /// [`LedgerError::Version`], [`LedgerError::OtherConfig`].
     fn record(
         &self,
         entry: &Entry<'_>,
@@ -168,6 +168,11 @@ pub trait Accounts: Send + Sync {
     ) -> Result<Option<String>, LedgerError>;
 }
 
+/// A server of its own for that query (`directory.url`).
+pub trait AccountServer: Accounts + Connections {}
+
+impl<A: Accounts + Connections> AccountServer for A {}
+
 /// What is on record about the way into the store.
 pub trait Proofs: Send + Sync {
     /// Whether it is on record that a login through `way` acts for the account that it names.
@@ -207,8 +212,8 @@ pub trait Records: Send + Sync {
 /// What comparing the ledger with mailboxes needs.
 pub trait Audit: Send + Sync {
     /// The next accounts that have copies to compare with their mailboxes, at most `limit`, in the
-    /// ledger's order from behind `after`. What it costs goes with the window and the number of
-    /// accounts, not with what is on record.
+    /// ledger's order from behind `after`; some may have none to compare. What it costs goes with
+    /// the window and the number of accounts, not with what is on record.
     fn accounts_to_verify(
         &self,
         window: &Window,
@@ -244,11 +249,17 @@ pub trait Audit: Send + Sync {
 
 /// The ledger's own shape, and what else `onedrop check` asks of it.
 pub trait Schema: Send + Sync {
-    /// The schema version, 0 for none.
-    fn schema_version(&self, until: Instant) -> Result<i64, LedgerError>;
+    /// The schema version, and how this program's goes with it.
+    fn schema_version(&self, until: Instant) -> Result<SchemaVersion, LedgerError>;
 
-    /// Brings the schema to [`SCHEMA_VERSION`](super::SCHEMA_VERSION) under a lock; returns the
-    /// names of the migrations applied.
+    /// Whether this program, with this configuration, may write here.
+    ///
+    /// # Errors
+    /// [`LedgerError::Version`], [`LedgerError::OtherConfig`].
+    fn check_program(&self, until: Instant) -> Result<(), LedgerError>;
+
+    /// Brings the schema to this program's version under a lock, beside deliveries; returns the
+    /// names of the migrations applied. One that ended halfway goes on where it stopped.
     fn migrate(&self, until: Instant) -> Result<Vec<String>, LedgerError>;
 
     /// What the clock of a server says, by which leases count and times are put on record; `None`
@@ -257,6 +268,16 @@ pub trait Schema: Send + Sync {
     /// # Errors
     /// [`LedgerError::Clock`].
     fn clock(&self, until: Instant) -> Result<Option<SystemTime>, LedgerError>;
+
+    /// What [`migrate`](Schema::migrate) would do, in its order.
+    fn planned_migration(&self, until: Instant) -> Result<Vec<PlannedStep>, LedgerError>;
+
+    /// Puts on record what this program's configuration shares with all hosts, where nothing is, or
+    /// in any case with `replace`.
+    ///
+    /// # Errors
+    /// [`LedgerError::OtherConfig`]: another one is on record.
+    fn share_config(&self, replace: bool, until: Instant) -> Result<(), LedgerError>;
 
     /// Proves that two connections exclude each other by the lock called `name`, as two deliveries
     /// of one message must.

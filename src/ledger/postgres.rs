@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use super::pooled::Traits;
-use super::{LedgerError, PooledLedger};
+use super::{LedgerError, PooledLedger, Program};
 use crate::pool::Limits;
 
 mod account;
@@ -27,6 +27,7 @@ mod jobs;
 mod link;
 mod locks;
 mod metered;
+mod migrate;
 mod proof;
 mod retention;
 mod schema;
@@ -53,7 +54,16 @@ impl PostgresLedger {
     /// The URL makes no sense, or what it names cannot be read; never with the URL or the password
     /// in it.
     pub fn new(settings: PostgresSettings, limits: Limits) -> Result<PostgresLedger, LedgerError> {
-        let target = Arc::new(Target::new(settings)?);
+        PostgresLedger::of(settings, Program::default(), limits)
+    }
+
+    /// The same, for this program.
+    pub fn of(
+        settings: PostgresSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<PostgresLedger, LedgerError> {
+        let target = Arc::new(Target::new(settings, program)?);
         let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
         let traits = Traits { commits_together: true, is_a_file: false };
         Ok(PooledLedger::over(open, traits, limits))

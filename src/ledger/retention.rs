@@ -23,10 +23,10 @@ pub enum PurgeWhat {
     /// bytes are [kept](super::Ledger::keep) for a copy that is not placed, or that has a copy
     /// whose lease lives or ended less than [`LATE`] ago.
     Messages,
-    /// Attempts that recorded no message and were begun before.
+    /// Attempts that recorded no message, or one whose facts are erased, and were begun before.
     Attempts,
-    /// Who wrote to whom about what, of messages that were recorded before, and their attempts;
-    /// keys and copies stay.
+    /// Who wrote to whom about what, of messages that were recorded before, and their attempts that
+    /// were begun before; keys and copies stay.
     Facts,
     /// The bytes of whole messages (`ledger.keep_raw`) that were put there before.
     Raw,
@@ -146,9 +146,9 @@ pub trait Retention: Send + Sync {
 
     /// Forgets copies, from behind the row `after`, in one durable transaction. By Message-ID and
     /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another
-    /// random value, so that no claim of before counts. By account: their rows go, with the facts,
-    /// attempts and bytes of their messages; of these the hashes and the time stay, and what comes
-    /// of them again looks back.
+    /// random value, so that no claim of before counts; one that settle has not written yet stays
+    /// due. By account: their rows go, with the facts, attempts and bytes of their messages; of
+    /// these the hashes and the time stay, and what comes of them again looks back.
     fn forget(
         &self,
         what: ForgetWhat<'_>,

@@ -134,7 +134,7 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
         recorded_at: time(row.cell(6)?),
         destination: destination(row, 7)?,
         epoch: row.cell(10)?,
-        owner: row.cell(11)?,
+        owner: if placed_secs_ago.is_some() { String::new() } else { row.cell(11)? },
         settled: row.cell(12)?,
         standing,
         may_be_double: row.cell(20)?,

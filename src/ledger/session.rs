@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
-    Recorded, ToConfirm,
+    PlannedStep, Program, Recorded, SchemaVersion, ToConfirm,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -104,12 +104,23 @@ pub trait Session: Send {
         others: &[(Attempt, AttemptEnd)],
     ) -> Result<(), LedgerError>;
 
-    fn schema_version(&mut self) -> Result<i64, LedgerError>;
+    /// For which program it is.
+    fn program(&self) -> &Program;
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError>;
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError>;
 
     /// As [`Schema::clock`](super::Schema::clock).
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError>;
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError>;
+
+    /// What is on record of the configuration that all hosts share, if the schema fits.
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError>;
+
+    /// Puts `json` there, where nothing is, or in any case with `replace`.
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError>;
 
     /// Takes the lock called `name` until [`leave`](Session::leave).
     ///

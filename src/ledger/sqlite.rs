@@ -20,8 +20,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavio
 use super::pooled::Traits;
 use super::rows::{Cell, SqlRow};
 use super::{
-    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PooledLedger,
-    SCHEMA_VERSION, Session, SessionTurn, ToConfirm, ToRecord, rows,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
+    PooledLedger, Program, SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord, rows,
 };
 use crate::byte_lock;
 use crate::directory::Destination;
@@ -38,13 +38,17 @@ mod durability;
 mod jobs;
 mod locks;
 mod migrate;
+#[cfg(test)]
+mod plans;
 mod proof;
 mod record;
 mod retention;
+mod schema;
 mod settling;
 mod trace;
 mod verify;
 
+pub use account::SqliteAccounts;
 use clock::HostClocks;
 pub use clock::{BootTime, Clocks};
 
@@ -59,12 +63,29 @@ impl SqliteLedger {
     /// A ledger in the file `path`, which is opened, and made if it is not there or empty, by the
     /// first call.
     pub fn new(path: PathBuf, limits: Limits) -> SqliteLedger {
-        SqliteLedger::by(path, Arc::new(HostClocks::default()), limits)
+        SqliteLedger::of(path, Program::default(), limits)
+    }
+
+    /// The same, for this program.
+    pub fn of(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
+        SqliteLedger::over_file(path, Arc::new(HostClocks::default()), program, limits)
     }
 
     /// The same, by other clocks.
     pub fn by(path: PathBuf, clocks: Arc<dyn Clocks>, limits: Limits) -> SqliteLedger {
-        let open = move |until| SqliteSession::open_by(&path, until, Arc::clone(&clocks));
+        SqliteLedger::over_file(path, clocks, Program::default(), limits)
+    }
+
+    fn over_file(
+        path: PathBuf,
+        clocks: Arc<dyn Clocks>,
+        program: Program,
+        limits: Limits,
+    ) -> SqliteLedger {
+        let program = Arc::new(program);
+        let open = move |until| {
+            SqliteSession::open_by(&path, until, Arc::clone(&clocks), Arc::clone(&program))
+        };
         let traits = Traits { commits_together: false, is_a_file: true };
         PooledLedger::over(Arc::new(open), traits, limits)
     }
@@ -74,6 +95,7 @@ impl SqliteLedger {
 pub struct SqliteSession {
     path: PathBuf,
     clocks: Arc<dyn Clocks>,
+    program: Arc<Program>,
     connection: Connection,
     locks: File,
     holds: Option<i64>,
@@ -108,8 +130,9 @@ impl SqliteSession {
         path: &Path,
         until: Instant,
         clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
     ) -> Result<SqliteSession, LedgerError> {
-        let mut ledger = SqliteSession::open_as_is(path, until, clocks)?;
+        let mut ledger = SqliteSession::open_as_is(path, until, clocks, program)?;
         if ledger.is_empty()? {
             ledger.migrate()?;
         }
@@ -121,6 +144,7 @@ impl SqliteSession {
         path: &Path,
         until: Instant,
         clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
     ) -> Result<SqliteSession, LedgerError> {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
@@ -151,8 +175,15 @@ impl SqliteSession {
             "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
              PRAGMA foreign_keys = ON;"
         ))?;
-        let ledger =
-            SqliteSession { path: path.to_owned(), clocks, connection, locks, holds: None, until };
+        let ledger = SqliteSession {
+            path: path.to_owned(),
+            clocks,
+            program,
+            connection,
+            locks,
+            holds: None,
+            until,
+        };
         // Opens the WAL; while it is open, no process deletes it.
         ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
@@ -310,7 +341,8 @@ impl Session for SqliteSession {
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
-        *self = SqliteSession::open_as_is(&path, until, Arc::clone(&self.clocks))?;
+        let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
+        *self = SqliteSession::open_as_is(&path, until, clocks, program)?;
         Ok(())
     }
 
@@ -319,10 +351,11 @@ impl Session for SqliteSession {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
-        let clocks = Arc::clone(&self.clocks);
+        let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
         let record = |one: &ToRecord<'_>| {
             self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-            let recorded = self.write(|tx, now| record::record(tx, now, &clocks.boot()?, one));
+            let recorded =
+                self.write(|tx, now| record::record(tx, now, &clocks.boot()?, &program, one));
             // After the commit: the next holder of the lock must see these rows.
             self.unlock()?;
             recorded
@@ -402,12 +435,28 @@ impl Session for SqliteSession {
         self.write(|tx, now| record::finish(tx, now, identity, recorded, others))
     }
 
-    fn schema_version(&mut self) -> Result<i64, LedgerError> {
-        schema_version(&self.connection)
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
+        schema::version(&self.connection, &self.program)
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
-        self.write(migrate::migrate)
+        migrate::migrate(self)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        migrate::planned(self)
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        schema::shared_config(&self.connection)
+    }
+
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+        self.write(|tx, _| schema::share_config(tx, json, replace))
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
@@ -416,27 +465,6 @@ impl Session for SqliteSession {
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
         self.lock(lock_key::advisory_key(&lock_key::name_hash(name)))
-    }
-}
-
-fn schema_version(connection: &Connection) -> Result<i64, LedgerError> {
-    // The other table: of a ledger from before the first release.
-    for sql in ["SELECT version FROM onedrop_ledger", "SELECT max(version) FROM onedrop_schema"] {
-        match first(connection, sql, []) {
-            Ok(version) => return Ok(version.flatten().unwrap_or(0)),
-            Err(error) if error.to_string().contains("no such table") => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(0)
-}
-
-/// # Errors
-/// [`LedgerError::Version`].
-fn has_our_version(connection: &Connection) -> Result<(), LedgerError> {
-    match schema_version(connection)? {
-        SCHEMA_VERSION => Ok(()),
-        found => Err(LedgerError::Version { found }),
     }
 }
 
@@ -450,8 +478,10 @@ mod tests {
         let path = folder.path().join("ledger.db");
         let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
-        let open =
-            || SqliteSession::open_by(&path, until, Arc::new(HostClocks::default())).unwrap();
+        let open = || {
+            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), Arc::default())
+                .unwrap()
+        };
         drop(open());
         let first = identity_of(&beside(&path, "-wal"));
         assert!(first.is_none_or(|made| noted() == made));

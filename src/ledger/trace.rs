@@ -90,6 +90,7 @@ pub struct TraceCopy {
     pub receipt: Option<String>,
     pub placed_at: Option<String>,
     pub epoch: i64,
+    /// Of the last lease; nobody once it is placed.
     pub owner: String,
     pub leased_until: Option<String>,
     pub nul_replaced: bool,
@@ -138,11 +139,11 @@ impl From<&PartFact> for TracePart {
     }
 }
 
-fn address((role, name, address): facts::Address) -> TraceAddress {
+fn address(facts::Address(role, address, name): facts::Address) -> TraceAddress {
     TraceAddress { role, name, address }
 }
 
-fn part((path, content_type, name, size_bytes): facts::Part) -> TracePart {
+fn part(facts::Part(path, content_type, size_bytes, name): facts::Part) -> TracePart {
     TracePart { path, content_type, name, size_bytes }
 }
 
@@ -173,6 +174,7 @@ impl TraceBuilder {
     pub fn message(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         self.of_message.insert(row.cell(0)?, self.traces.len());
         self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len());
+        let references: Option<String> = row.cell(9)?;
         self.traces.push(Trace {
             message: row.cell(0)?,
             message_id: row.cell::<Option<Vec<u8>>>(2)?.map(|id| text::of_bytes(&id, ID_BYTES)),
@@ -181,8 +183,8 @@ impl TraceBuilder {
             subject: row.cell(5)?,
             date: row.cell(6)?,
             size_bytes: row.cell(7)?,
-            in_reply_to: row.cell(8)?,
-            references: row.cell(9)?,
+            in_reply_to: facts::read_in_reply_to(row.cell(8)?, references.as_deref()),
+            references,
             collision: row.cell(10)?,
             raw_kept: row.cell(11)?,
             addresses: facts::read_addresses(row.cell(12)?)?.into_iter().map(address).collect(),
@@ -217,7 +219,7 @@ impl TraceBuilder {
             receipt: placed.then_some(receipt),
             placed_at: row.cell(9)?,
             epoch: row.cell(10)?,
-            owner: row.cell(11)?,
+            owner: if placed { String::new() } else { row.cell(11)? },
             leased_until: row.cell(12)?,
             nul_replaced: row.cell(13)?,
             found_by_look: row.cell(14)?,

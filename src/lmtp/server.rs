@@ -164,7 +164,9 @@ pub fn run(
         let asked = Arc::clone(&state);
         let text = move || {
             let service = asked.service();
-            asked.metrics.text(service.connections().map(|(pool, one)| (pool, one.count())))
+            asked
+                .metrics
+                .text(service.connections().into_iter().map(|(pool, one)| (pool, one.count())))
         };
         web::serve(address, web::metrics(text))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;

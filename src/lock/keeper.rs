@@ -460,7 +460,8 @@ fn may_pass(error: &LedgerError) -> bool {
         | LedgerError::Unavailable(_)
         | LedgerError::Busy(_)
         | LedgerError::TookTooLong(_) => true,
-        LedgerError::Version { .. }
+        LedgerError::Version(_)
+        | LedgerError::OtherConfig(_)
         | LedgerError::Login(_)
         | LedgerError::Clock(_)
         | LedgerError::Refused(_)

@@ -154,7 +154,8 @@ impl Verification<'_, '_> {
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
                 | LedgerError::Clock(_)
-                | LedgerError::Version { .. }),
+                | LedgerError::Version(_)
+                | LedgerError::OtherConfig(_)),
             ) => Err(error.into()),
             failure => {
                 self.busy(copy, failure.to_string());

@@ -12,7 +12,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
-use super::{Plan, Unverified, Verification, check_version};
+use super::{Plan, Unverified, Verification};
 use crate::clock;
 use crate::ledger::{
     AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
@@ -35,7 +35,7 @@ pub fn settle(
     store: &dyn AnyStore,
     tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
-    check_version(plan, ledger)?;
+    ledger.check_program(plan.ledger_until())?;
     let mut settling = Verification::new(plan, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
     for watched in [false, true] {

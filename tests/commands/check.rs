@@ -19,6 +19,7 @@ use crate::support::{chown_recursive, fixture, fixture_text, onedrop, onedrop_pa
 mod dovecot;
 mod ends;
 mod postfix;
+mod retention;
 
 /// The fixtures' `user=`.
 const USER: &str = "nobody";

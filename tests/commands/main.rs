@@ -10,4 +10,5 @@ mod signals;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;
+mod verify;
 mod verify_servers;

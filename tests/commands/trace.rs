@@ -125,7 +125,8 @@ fn the_text_names_each_copys_state_and_local_times() {
          UPDATE onedrop_copy SET placed_at = {winter}, nul_replaced = 1, found_by_look = 1, \
          uid_validity = 7, uid = 42, file_name = NULL;
          UPDATE onedrop_attempt SET started_at = {summer}, host = 'mx1', pid = 42, duration_ms = \
-         5, sender = '', detail = 'stored account=scuba mailbox=INBOX; stored account=lisa';
+         5, sender = '', outcome = 'delivered', status = '2.0.0', \
+         detail = 'stored account=scuba mailbox=INBOX; stored account=lisa';
          INSERT INTO onedrop_kept (message_id, why, kept_at, bytes) SELECT id, 'over quota', 0, \
          x'' FROM onedrop_message;"
     );

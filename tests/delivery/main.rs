@@ -1,6 +1,9 @@
 //! Deliveries by the real binary with real servers, and what becomes of each kind of message.
 
+mod archive;
 mod corpus;
+mod directory;
+mod disasters;
 mod domains;
 mod end_to_end;
 mod identity;

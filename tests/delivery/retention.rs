@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
+use crate::disasters;
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Site, delivered, run};
 
@@ -56,9 +57,8 @@ fn a_ledger_that_is_older_than_the_mailboxes_costs_no_second_copy() {
         let _ = fs::remove_file(file);
     }
     fs::copy(&backup, site.root.join("ledger.db")).expect("restored");
-    site.sqlite()
-        .execute("UPDATE onedrop_ledger SET remembers_since = unixepoch()", [])
-        .expect("step 4 of the page");
+    let step_4 = disasters::step_4().replace("= now()", "= unixepoch()");
+    site.sqlite().execute_batch(&step_4).expect("step 4 of the page");
     let said = delivered(&config, &TO, from_ann("second").as_bytes());
     assert!(said.starts_with("found "), "{said}");
     let said = delivered(&config, &TO, from_ann("first").as_bytes());
@@ -124,6 +124,59 @@ fn a_purge_forgets_what_is_old_and_the_mailbox_remembers_it() {
     let said = delivered(&config, &TO, from_ann("old").as_bytes());
     assert!(said.starts_with("found "), "{said}");
     assert_eq!(site.inbox("scuba"), before);
+}
+
+#[test]
+fn bytes_facts_and_messages_go_each_at_its_age() {
+    let (site, config) = site("[ledger]\nkeep_raw = true\n[retention]\nfacts_days = 20\n");
+    for (name, days) in [("new", 0), ("week-old", 8), ("month-old", 25), ("old", 40)] {
+        delivered(&config, &TO, from_ann(name).as_bytes());
+        let ago = |set: &str, which: &str| {
+            let sql = format!("UPDATE {set} - {days} * 86400 WHERE {which}");
+            assert_eq!(site.sqlite().execute(&sql, []).expect("SQL"), 1, "{sql}");
+        };
+        let message = format!("SELECT id FROM onedrop_message WHERE subject = '{name}'");
+        ago("onedrop_attempt SET started_at = started_at", &format!("message_id = ({message})"));
+        ago("onedrop_raw SET kept_at = kept_at", &format!("message_id = ({message})"));
+        ago("onedrop_message SET recorded_at = recorded_at", &format!("subject = '{name}'"));
+    }
+    let counts = |args: &[&str]| -> [u64; 3] {
+        let output = run(&config, &[&["purge", "--json"], args].concat());
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(
+            (&json["passed_by"], &json["kept"], &json["attempts"]),
+            (&0.into(), &0.into(), &0.into())
+        );
+        ["messages", "facts", "raw"].map(|name| json[name].as_u64().expect("a number"))
+    };
+    let on_record = |sql: &str| site.ledger(sql);
+    let subjects = "SELECT coalesce(subject, '') FROM onedrop_message ORDER BY id";
+    let raw =
+        "SELECT subject FROM onedrop_message WHERE id IN (SELECT message_id FROM onedrop_raw)";
+    // What goes as a whole is counted among the others, too.
+    assert_eq!(counts(&["--dry-run"]), [1, 2, 3]);
+    assert_eq!(counts(&["--dry-run", "--older-than", "7d"]), [3, 0, 3]);
+    assert_eq!(on_record(subjects), ["new", "week-old", "month-old", "old"], "only told");
+
+    assert_eq!(counts(&[]), [1, 2, 3]);
+    assert_eq!(on_record(subjects), ["new", "week-old", ""]);
+    assert_eq!(on_record(raw), ["new"]);
+    let attempts = "SELECT m.subject FROM onedrop_attempt a JOIN onedrop_message m
+                    ON m.id = a.message_id ORDER BY m.id";
+    assert_eq!(on_record(attempts), ["new", "week-old"]);
+    assert_eq!(counts(&[]), [0, 0, 0]);
+
+    let early = run(&config, &["purge", "--older-than", "7d"]);
+    let said = out(&early);
+    assert!(said.starts_with("2 messages forgotten"), "{said}");
+    assert_eq!(on_record(subjects), ["new"]);
+    for name in ["week-old", "month-old", "old"] {
+        let said = delivered(&config, &TO, from_ann(name).as_bytes());
+        assert!(said.starts_with("found "), "{name}: {said}");
+    }
+    let said = delivered(&config, &TO, from_ann("new").as_bytes());
+    assert!(said.starts_with("already there "), "{said}");
+    assert_eq!(site.inbox("scuba").len(), 4);
 }
 
 #[test]

@@ -16,6 +16,9 @@ use crate::support::{TempRoot, run};
 /// Of all namespaces but the host's own network.
 const NAMESPACES: [&str; 3] = ["--uts", "--mount", "--time"];
 
+/// What all hosts call the mail server, each at the address on its own cable.
+const MAIL_SERVER: &str = "mail.axial.net";
+
 /// A process that holds a host's namespaces; with its end they go, and the cable with them, also
 /// when we are killed.
 pub struct Host {
@@ -32,9 +35,13 @@ pub struct Host {
 impl Host {
     pub fn start(root: &TempRoot, n: usize, net: u8) -> Host {
         let folder = root.dir_for(&format!("host{n}"), "root", 0o755);
+        // RFC 2544's range for benchmarks: in use nowhere else.
+        let (server, own) =
+            (format!("198.18.{net}.{}", 4 * n + 1), format!("198.18.{net}.{}", 4 * n + 2));
         let script = format!(
             "set -e; echo mx{n} >/proc/sys/kernel/hostname; mkdir {0}/tmp; mount -t tmpfs tmpfs \
-             {0}/tmp; : >{0}/ready; exec sleep 1000",
+             {0}/tmp; echo {server} {MAIL_SERVER} >{0}/hosts; mount --bind {0}/hosts /etc/hosts; : \
+             >{0}/ready; exec sleep 1000",
             folder.display()
         );
         let log = folder.join("log");
@@ -49,9 +56,6 @@ impl Host {
         let mut holder = Server::start("host", command, Signal::SIGKILL, &log);
         holder.wait_ready(|| folder.join("ready").exists());
         let (pid, cable) = (holder.pid().to_string(), format!("od{}h{n}", std::process::id()));
-        // RFC 2544's range for benchmarks: in use nowhere else.
-        let (server, own) =
-            (format!("198.18.{net}.{}", 4 * n + 1), format!("198.18.{net}.{}", 4 * n + 2));
         let ip = |args: &[&str]| run(Command::new("ip").args(args));
         let inside = |args: &[&str]| {
             run(Command::new("nsenter").args(["-t", &pid, "--net", "ip"]).args(args))
@@ -194,11 +198,8 @@ pub fn servers(hosts: &[Host], root: TempRoot, net: u8, more: &str) -> Site {
         );
         let config = site.config(&format!("config{n}"), &format!("{ledger}{more}"));
         let text = fs::read_to_string(config).expect("configuration");
-        fs::write(
-            host.folder.join("onedrop.toml"),
-            text.replace("imap://127.0.0.1:", &format!("imap://{}:", host.server)),
-        )
-        .expect("configuration");
+        let text = text.replace("imap://127.0.0.1:", &format!("imap://{MAIL_SERVER}:"));
+        fs::write(host.folder.join("onedrop.toml"), text).expect("configuration");
     }
     site
 }

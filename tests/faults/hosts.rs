@@ -271,7 +271,7 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
         "mx0 mx1 mx2 mx3"
     );
     let delivered = "SELECT count(*) FROM (SELECT DISTINCT message_id, recipient, host \
-                     FROM onedrop_attempt WHERE outcome = 'delivered') AS told";
+                     FROM onedrop_attempt_text WHERE outcome = 'delivered') AS told";
     assert_eq!(
         sql(delivered),
         deliveries.to_string(),

@@ -47,6 +47,11 @@ impl StartLine {
     /// Waits until all have read what they were fed, ends all their messages at once, and waits for
     /// all.
     pub fn go(self) -> Vec<Output> {
+        self.go_beside(Vec::new).0
+    }
+
+    /// The same with other processes, which start at that moment.
+    pub fn go_beside(self, start: impl FnOnce() -> Vec<Child>) -> (Vec<Output>, Vec<Output>) {
         for waiting in &self.0 {
             assert!(
                 wait_until(ALL_FED, || waiting.has_read_all()),
@@ -55,8 +60,12 @@ impl StartLine {
         }
         let (children, ends): (Vec<Child>, Vec<PipeWriter>) =
             self.0.into_iter().map(|waiting| (waiting.child, waiting.end)).unzip();
+        let beside = start();
         drop(ends);
-        children.into_iter().map(|child| child.wait_with_output().expect("end")).collect()
+        let ended = |children: Vec<Child>| {
+            children.into_iter().map(|child| child.wait_with_output().expect("end")).collect()
+        };
+        (ended(children), ended(beside))
     }
 }
 

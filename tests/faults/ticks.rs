@@ -2,9 +2,12 @@
 //! as fast as it should, while ticks, wrappers, guardians and commands are killed. In the end each
 //! time of each schedule has succeeded once, or the record says why not.
 //!
-//! The ledger is a file: its locks count by the boot clock, which is the real one, and the jobs'
-//! times by the wall clock. Hosts are names (uts_namespaces(7)). `ONEDROP_SEED` repeats a run's
-//! choices (not the scheduling); each run prints its seed.
+//! There the ledger is a file: its locks count by the boot clock, which is the real one, and the
+//! jobs' times by the wall clock. Hosts are names (uts_namespaces(7)). `ONEDROP_SEED` repeats a
+//! run's choices (not the scheduling); each run prints its seed.
+//!
+//! In a MariaDB locks and times both count by the server's clock, which is the real one: there jobs
+//! are due every other second, and no run begins beside another one or twice.
 
 mod judge;
 
@@ -23,6 +26,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::hosts::{Dice, seed};
+use crate::support::mariadb::Mariadb;
 use crate::support::site::{Files, Site};
 use crate::support::{onedrop, onedrop_path, wait_until};
 use crate::wall_clock::WallClock;
@@ -107,6 +111,8 @@ fn job(n: usize, journal: &Path) -> JobPlan {
 
 struct World {
     site: Site<Files>,
+    /// Where the ledger is, if not in the site's file.
+    mariadb: Option<Mariadb>,
     config: PathBuf,
     clock: WallClock,
     /// Each host's tick.
@@ -190,6 +196,15 @@ impl World {
     }
 
     fn rows(&self) -> Vec<RunRow> {
+        if let Some(mariadb) = &self.mariadb {
+            let rows = mariadb.sql(
+                "SELECT job, TIMESTAMPDIFF(SECOND, '1970-01-01', due_at), try,
+                     COALESCE(outcome, ''), TIMESTAMPDIFF(SECOND, '1970-01-01', last_due_at),
+                     occurrences
+                 FROM onedrop_job_run ORDER BY id",
+            );
+            return rows.lines().map(row_of_text).collect();
+        }
         let ledger = self.site.sqlite();
         let sql = "SELECT job, due_at, try, outcome, last_due_at, occurrences \
                    FROM onedrop_job_run ORDER BY id";
@@ -228,6 +243,79 @@ impl World {
     }
 }
 
+/// Job, due time, try, outcome, last due time, occurrences; as the client prints them.
+fn row_of_text(line: &str) -> RunRow {
+    let cells: Vec<&str> = line.split('\t').collect();
+    let number = |at: usize| cells[at].parse::<i64>().expect("a number");
+    RunRow {
+        job: cells[0].to_owned(),
+        due: number(1),
+        try_no: number(2),
+        outcome: Some(cells[3].to_owned()).filter(|outcome| !outcome.is_empty()),
+        last_due: number(4),
+        occurrences: number(5),
+    }
+}
+
+#[test]
+fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
+    const JOBS: usize = 10;
+    let seed = seed();
+    let is_full = std::env::var_os("ONEDROP_FULL").is_some();
+    let lasts = Duration::from_secs(if is_full { 300 } else { 5 });
+    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    let journal = site.root.write("journal", "");
+    let jobs: String = (0..JOBS)
+        .map(|n| {
+            let job = job(n, &journal).toml;
+            let schedule = job.lines().nth(1).expect("when");
+            let job = job.replace(schedule, "every = \"2s\"").replace("2m", "1s");
+            job.lines()
+                .filter(|line| !line.starts_with("depends_on"))
+                .fold(String::new(), |all, line| all + line + "\n")
+        })
+        .collect();
+    let config = site.config("etc", &format!("{}{jobs}", mariadb.toml()));
+    crate::support::run(onedrop().arg("--config").arg(&config).arg("migrate"));
+    let clock = WallClock::start(&site.root, "clock");
+    let world = World {
+        site,
+        mariadb: Some(mariadb),
+        config,
+        clock,
+        ticks: Mutex::default(),
+        killed: Mutex::default(),
+        is_over: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        for host in 0..HOSTS {
+            let dice = Dice(seed ^ Dice(host as u64).next());
+            let world = &world;
+            scope.spawn(move || world.tick(host, 200, dice));
+        }
+        let (mut dice, began) = (Dice(seed), Instant::now());
+        while began.elapsed() < lasts {
+            thread::sleep(Duration::from_millis(300 + dice.below(600)));
+            world.kill_one(&mut dice);
+        }
+        world.is_over.store(true, Ordering::SeqCst);
+        for pid in world.ticks.lock().expect("ticks").values() {
+            let _ = kill(*pid, Signal::SIGTERM);
+        }
+    });
+    let rows = world.rows();
+    let began = judged_journal(&fs::read_to_string(&journal).expect("the journal"), &rows);
+    let killed = world.killed.lock().expect("counts");
+    let ok = rows.iter().filter(|row| row.outcome.as_deref() == Some("ok")).count();
+    writeln!(std::io::stderr(), "seed {seed}; {began:?} began, {ok} succeeded; killed: {killed:?}")
+        .expect("stderr");
+    let mut once: Vec<_> = rows.iter().filter(|row| row.outcome.as_deref() == Some("ok")).collect();
+    once.sort_by_key(|row| (&row.job, row.due));
+    assert!(!once.windows(2).any(|two| (&two[0].job, two[0].due) == (&two[1].job, two[1].due)));
+    assert!(began.as_ref().is_ok_and(|began| *began >= JOBS) && ok >= JOBS / 2, "{began:?}, {ok}");
+    assert!(killed.len() > 1, "{killed:?}");
+}
+
 #[test]
 fn a_day_of_jobs_on_eight_hosts_succeeds_or_says_why_not() {
     let seed = seed();
@@ -245,6 +333,7 @@ fn a_day_of_jobs_on_eight_hosts_succeeds_or_says_why_not() {
     crate::support::run(&mut migrate);
     let world = World {
         site,
+        mariadb: None,
         config,
         clock,
         ticks: Mutex::default(),

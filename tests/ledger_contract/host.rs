@@ -7,6 +7,9 @@ pub trait Rig: Sync {
     /// Another handle, as of another process: it shares nothing with others but the ledger.
     fn ledger(&self) -> Arc<dyn AnyLedger>;
 
+    /// The same, of a host whose configuration says this.
+    fn ledger_of(&self, config: Option<SharedConfig>) -> Arc<dyn AnyLedger>;
+
     /// Another handle with such a pool of connections; `None` where there are none.
     fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>>;
 
@@ -61,7 +64,8 @@ pub trait Rig: Sync {
             "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
              DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
              DROP TABLE onedrop_lock;
-             DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP TABLE onedrop_attempt;
+             DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP VIEW onedrop_attempt_text;
+             DROP TABLE onedrop_attempt;
              DROP TABLE onedrop_unsettled; DROP TABLE onedrop_copy; DROP TABLE onedrop_raw;
              DROP VIEW onedrop_part; DROP VIEW onedrop_address; DROP VIEW onedrop_message_text;
              DROP TABLE onedrop_message; DROP TABLE onedrop_host; DROP TABLE onedrop_ledger;
@@ -323,7 +327,7 @@ impl Host {
     }
 
     pub fn schema_version(&self) -> i64 {
-        self.0.schema_version(soon()).expect("a version")
+        self.0.schema_version(soon()).expect("a version").found
     }
 
     pub fn migrate(&self) -> Result<Vec<String>, LedgerError> {

@@ -58,7 +58,7 @@ impl Host {
     }
 
     /// Puts a job on record.
-    fn new_job(&self, name: &str) -> JobRow {
+    pub fn new_job(&self, name: &str) -> JobRow {
         assert!(self.changes(&touch(&job(name))));
         self.job(name)
     }
@@ -456,7 +456,7 @@ pub fn jobs_of_another_schema_are_refused(rig: &dyn Rig) {
     let refused = |found: i64| {
         let is_refused = |answer: Result<(), LedgerError>| {
             let is_refused =
-                matches!(answer, Err(LedgerError::Version { found: seen }) if seen == found);
+                matches!(answer, Err(LedgerError::Version(seen)) if seen.found == found);
             assert!(is_refused, "{answer:?}");
         };
         let new = job("new");

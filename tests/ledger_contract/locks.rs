@@ -293,12 +293,10 @@ pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
     };
     let refused = |found: i64| {
         let answer = host.0.take_lock(&request, soon());
-        let is_refused =
-            matches!(answer, Err(LedgerError::Version { found: seen }) if seen == found);
+        let is_refused = matches!(answer, Err(LedgerError::Version(seen)) if seen.found == found);
         assert!(is_refused, "{answer:?}");
         let answer = host.0.lock_rows(None, soon());
-        let is_refused =
-            matches!(answer, Err(LedgerError::Version { found: seen }) if seen == found);
+        let is_refused = matches!(answer, Err(LedgerError::Version(seen)) if seen.found == found);
         assert!(is_refused, "{answer:?}");
     };
     refused(99);

@@ -5,12 +5,15 @@ mod attempts;
 mod claims;
 mod clocks;
 mod company;
+mod growth;
 mod handles;
 mod host;
 mod jobs;
 mod locks;
 mod mariadb;
 mod memory;
+#[path = "../support/next.rs"]
+mod next;
 mod plans;
 #[path = "../ports/mod.rs"]
 mod ports;
@@ -28,6 +31,8 @@ mod support;
 mod text;
 mod trace;
 mod turns;
+mod unsettled;
+mod upgrades;
 mod verify;
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -39,8 +44,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use onedrop::directory::{Asked, Destination};
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
-    CopyState, Due, Entry, LeaseTerms, LedgerError, OpenTurn, RandomValue, Recorded,
-    SCHEMA_VERSION, Standing, ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
+    CopyState, Due, Entry, LeaseTerms, LedgerError, Migration, MigrationStep, OpenTurn, Program,
+    RandomValue, Recorded, SCHEMA_VERSION, SharedConfig, Standing, ToConfirm, Trace, TraceCopy,
+    TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -142,7 +148,10 @@ macro_rules! ledger_contract {
                     a_ledger_without_a_schema_says_so,
                     two_that_migrate_at_once_do_it_once,
                     a_schema_from_the_future_is_refused,
+                    the_next_schema_is_used_as_long_as_it_lets_older_programs,
                     a_ledger_from_before_the_first_release_is_refused,
+                    the_first_delivery_says_what_all_hosts_have_alike,
+                    of_twenty_first_deliveries_that_differ_one_says_what_holds,
                 }
                 verify {
                     copies_to_verify_come_in_pages_by_account,
@@ -212,12 +221,21 @@ macro_rules! ledger_contract {
                     a_purge_passes_by_what_a_delivery_may_still_write,
                     bytes_of_a_sent_that_was_never_tried_are_not_purged,
                     attempts_raw_bytes_and_facts_go_each_in_its_time,
+                    attempts_at_a_message_whose_facts_are_erased_go_at_their_own_age,
                     a_claim_whose_row_was_purged_confirms_nothing,
                     a_forgotten_copy_is_free_in_doubt_and_nobodys,
+                    forget_passes_by_what_a_delivery_may_still_write,
+                    a_copy_that_is_forgotten_before_settle_writes_it_stays_due,
+                    what_an_attempt_said_stays_when_its_copy_is_forgotten,
                     what_was_placed_since_a_time_is_forgotten,
                     an_account_is_erased_but_for_hashes_and_times,
                     a_purge_beside_records_of_the_same_messages_loses_no_doubt,
                     the_end_of_a_purge_is_on_record,
+                }
+                unsettled {
+                    what_may_stand_twice_is_looked_at_again_however_old,
+                    what_is_left_to_settle_is_looked_at_until_that_is_over,
+                    a_purge_beside_claims_of_the_same_messages_leaves_nothing_half,
                 }
                 company {
                     messages_recorded_at_once_are_each_what_they_would_be_alone,

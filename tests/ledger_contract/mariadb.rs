@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use super::handles::{Prepared, calls};
+use super::support::directory;
 use super::support::mariadb::Mariadb;
 use super::support::proxy::{Fault, Proxy, Stage};
 use super::*;
@@ -52,7 +53,12 @@ fn a_server_that_may_lose_a_commit_or_takes_none_keeps_no_ledger() {
     let refused = host(&mariadb).0.schema_version(soon());
     let says = |text: &str| text.contains("onedrop_slot (MyISAM)");
     assert!(matches!(&refused, Err(LedgerError::Refused(text)) if says(text)), "{refused:?}");
-    mariadb.sql("ALTER TABLE onedrop_slot ENGINE = InnoDB");
+    mariadb.sql("ALTER TABLE onedrop_slot ENGINE = InnoDB; ALTER DATABASE CHARACTER SET latin1");
+    let refused = host(&mariadb).0.schema_version(soon());
+    let says = |text: &str| text.contains("latin1: ALTER DATABASE `onedrop` CHARACTER SET utf8mb4");
+    assert!(matches!(&refused, Err(LedgerError::Refused(text)) if says(text)), "{refused:?}");
+    mariadb.sql("ALTER DATABASE CHARACTER SET utf8mb4");
+    assert_eq!(host(&mariadb).schema_version(), SCHEMA_VERSION);
     // What was committed is there after a crash of the server.
     mariadb.restart();
     assert!(!host(&mariadb).record(&mail("first"), &[inbox()]).is_new);
@@ -159,52 +165,93 @@ fn rights_on_rows_are_enough_to_deliver() {
     }
 }
 
-/// The tables that guides to a mail server make.
+/// The tables that guides to a mail server make, as `docs/addresses.md` has them asked.
 #[test]
 fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
     let rig = MariadbRig::new();
-    rig.sql(
-        "CREATE DATABASE mailserver; CREATE DATABASE postfix; CREATE DATABASE mailcow;
-         CREATE TABLE mailserver.virtual_users (id INT AUTO_INCREMENT PRIMARY KEY,
-             domain_id INT NOT NULL, email VARCHAR(100) NOT NULL UNIQUE, password VARCHAR(150));
-         INSERT INTO mailserver.virtual_users (domain_id, email) VALUES (1, 'doug@a.example');
-         CREATE TABLE postfix.mailbox (username VARCHAR(255) NOT NULL PRIMARY KEY,
-             password VARCHAR(255), active TINYINT(1) NOT NULL DEFAULT 1);
-         INSERT INTO postfix.mailbox VALUES ('doug@a.example', '', 1), ('gone@a.example', '', 0);
-         CREATE TABLE mailcow.mailbox (username VARCHAR(255) NOT NULL PRIMARY KEY,
-             active TINYINT(1) NOT NULL DEFAULT 1);
-         INSERT INTO mailcow.mailbox
-             VALUES ('doug@a.example', 1), ('inner@a.example', 2), ('gone@a.example', 0);
-         GRANT SELECT ON mailserver.virtual_users TO onedrop@'%';
-         GRANT SELECT ON postfix.mailbox TO onedrop@'%';
-         GRANT SELECT ON mailcow.mailbox TO onedrop@'%'",
-    );
-    let page = include_str!("../../docs/mariadb.md");
+    rig.sql(directory::TABLES);
     let host = Host::of(&rig);
     let mut known = Vec::new();
-    for line in page.lines().filter(|line| line.contains("`SELECT ")) {
-        let query = line.split('`').nth(1).expect("a query");
+    for (program, database) in
+        [("ISPmail", "mailserver"), ("PostfixAdmin", "postfix"), ("mailcow", "mailcow")]
+    {
+        rig.sql(&format!("GRANT SELECT ON {database}.* TO onedrop@'%'"));
+        let query = directory::query(program, "MariaDB");
+        let query = query.replace("FROM ", &format!("FROM {database}."));
         for address in ["doug@a.example", "inner@a.example", "gone@a.example", "' OR '' = '"] {
-            let account = host.account(query, &Asked::plain(address)).expect(query);
-            assert!(account.as_deref().is_none_or(|account| account == address), "{line}");
-            known.extend(account.map(|account| (line[2..9].trim().to_owned(), account)));
+            let account = host.account(&query, &Asked::plain(address)).expect(&query);
+            assert!(account.as_deref().is_none_or(|account| account == address), "{query}");
+            known.extend(account.map(|account| format!("{program} {account}")));
         }
-        let upper = host.account(query, &Asked::plain("doug@b.example")).expect(query);
-        assert_eq!(upper, None, "{line}");
+        let other = host.account(&query, &Asked::plain("doug@b.example")).expect(&query);
+        assert_eq!(other, None, "{query}");
     }
-    let known: Vec<_> = known.iter().map(|(of, account)| (of.as_str(), account.as_str())).collect();
     assert_eq!(
         known,
         [
-            ("ISPmail", "doug@a.example"),
-            ("Postfix", "doug@a.example"),
-            ("mailcow", "doug@a.example"),
-            ("mailcow", "inner@a.example"),
+            "ISPmail doug@a.example",
+            "PostfixAdmin doug@a.example",
+            "mailcow doug@a.example",
+            "mailcow inner@a.example",
         ]
     );
     let refused = host.account("DELETE FROM postfix.mailbox", &Asked::plain("doug@a.example"));
     assert!(matches!(refused, Err(LedgerError::Refused(_) | LedgerError::Login(_))), "{refused:?}");
     assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM postfix.mailbox"), "2");
+}
+
+/// What is noted, and after how many half minutes it is to be looked at.
+#[test]
+fn copies_that_need_another_look_are_noted() {
+    let rig = MariadbRig::new();
+    let host = Host::of(&rig);
+    let noted = |copy: i64| {
+        rig.mariadb.sql(&format!(
+            "SELECT ROUND(TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), look_at) / 30)
+             FROM onedrop_unsettled WHERE copy_id = {copy}"
+        ))
+    };
+    let lease = (LEASE.lease.as_secs_f64() / 30.0).round().to_string();
+    let plain = host.claim(&mail("plain"), &inbox());
+    host.confirm(&plain, &uid(1));
+    assert_eq!(noted(plain.copy), "", "one clean lease wrote it");
+    let first = host.claim(&mail("twice"), &inbox());
+    assert_eq!(noted(first.copy), "");
+    rig.expire_leases();
+    let second = host.claim(&mail("twice"), &inbox());
+    assert_eq!((second.epoch, noted(first.copy)), (2, lease.clone()));
+    rig.remember_since(SystemTime::now() + Duration::from_secs(7200));
+    let old = host.claim(&mail("old"), &inbox());
+    assert_eq!((old.in_doubt, noted(old.copy)), (true, lease.clone()));
+    let again =
+        host.claim_again(host.record(&mail("old"), &[]).message, &[sent()], &attempt("mx1"), LEASE);
+    assert_eq!(noted(claimed(&again[0]).copy), lease, "a new copy of an old message");
+    let message = host.record(&mail("due"), &[]).message;
+    host.keep_until_due(message, &sent(), b"x", Duration::from_secs(600));
+    let due = rig.mariadb.sql(&format!("SELECT id FROM onedrop_copy WHERE message_id = {message}"));
+    assert_eq!(noted(due.parse().expect("a number")), "20");
+    // Another receipt than the one on record.
+    assert!(matches!(host.confirm(&plain, &uid(2)), Confirmed::Superseded { .. }));
+    assert_eq!(noted(plain.copy), "0");
+    // The receipt of a lease before the copy was forgotten.
+    rig.sql("UPDATE onedrop_ledger SET remembers_since = '0001-01-01'");
+    let late = host.claim(&mail("late"), &inbox());
+    rig.expire_leases();
+    let how = onedrop::ledger::BatchTerms { limit: 10, dry_run: false };
+    let what = onedrop::ledger::ForgetWhat::Message("late@example.org");
+    assert_eq!(host.0.forget(what, 0, how, soon()).expect("forget").copies.len(), 1);
+    assert_eq!(noted(late.copy), "");
+    let forgotten = host.0.confirm(
+        &onedrop::ledger::ToConfirm {
+            claim: late,
+            receipt: &uid(3),
+            facts: CopyFacts::default(),
+            end: None,
+        },
+        soon(),
+    );
+    assert!(matches!(forgotten, Err(LedgerError::Forgotten)), "{forgotten:?}");
+    assert_eq!(noted(late.copy), "0");
 }
 
 #[test]
@@ -309,10 +356,10 @@ fn a_kept_connection_that_dies_at_a_call_costs_no_error() {
 #[test]
 fn a_call_in_a_new_connection_is_made_once() {
     let failing = Failing::new();
-    // Two requests begin a session.
+    // One request begins a session.
     for (name, call) in calls(&failing.prepared) {
         let before = failing.proxy.reached();
-        failing.proxy.plan(Stage::Request(2), Fault::Cut);
+        failing.proxy.plan(Stage::Request(1), Fault::Cut);
         let host = failing.rig.through(&failing.proxy);
         let result = call(&*host.0, soon());
         // This one asks whether its session lives, and opens another.
@@ -366,7 +413,7 @@ fn each_call_returns_in_time_from_a_server_that_hangs() {
         assert!(began.elapsed() < TIME + SLACK, "{name}: {:?}", began.elapsed());
     };
     // When it is asked to let us in; at the first call; at a call in a connection that was kept.
-    let stages = [Stage::Greeting, Stage::Request(2), Stage::Request(failing.requests)];
+    let stages = [Stage::Greeting, Stage::Request(1), Stage::Request(failing.requests)];
     for (at, stage) in stages.into_iter().enumerate() {
         let hosts: Vec<Host> = calls
             .iter()
@@ -394,8 +441,8 @@ fn a_turn_is_over_in_time_when_the_server_hangs() {
     let failing = Failing::new();
     let (own, key) = (failing.prepared.own, copy_key(&failing.prepared.mail, &inbox()));
     for confirms in [true, false] {
-        // Two requests begin the session, one the turn.
-        failing.proxy.plan(Stage::Request(3), Fault::Freeze);
+        // One request begins the session, one the turn.
+        failing.proxy.plan(Stage::Request(2), Fault::Freeze);
         let host = failing.rig.through(&failing.proxy);
         let turn = host.0.take_turn(&own, &key, Instant::now() + TIME).expect("a turn");
         let (turn, began) = (Taken::from(turn), Instant::now());
@@ -411,6 +458,41 @@ fn a_turn_is_over_in_time_when_the_server_hangs() {
         failing.proxy.heal();
         let other = Host::of(&failing.rig);
         assert_eq!(other.turn_when_free(&own, &key), OURS, "its session ended with it");
+    }
+}
+
+/// Its place among the server's connections is free again, and what it did is found.
+#[test]
+fn a_commit_without_an_answer_is_cancelled() {
+    let rig = MariadbRig::with(&["--log-bin=log", "--sync-binlog=1"]);
+    let hosts: Vec<Host> = (0..4).map(|_| Host::of(&rig)).collect();
+    for (n, host) in hosts.iter().enumerate() {
+        host.record(&mail(&format!("before-{n}")), &[inbox()]);
+    }
+    // Every commit waits for a replica, and there is none.
+    rig.mariadb.sql(
+        "SET GLOBAL rpl_semi_sync_master_timeout = 600000;
+         SET GLOBAL rpl_semi_sync_master_enabled = 1",
+    );
+    at_once(hosts.len(), |n| {
+        let by = mail(&format!("waits-{n}"));
+        let (identity, facts) = (by.identity(), Facts::default());
+        let until = Instant::now() + Duration::from_secs(2);
+        let recorded =
+            hosts[n].0.record(&entry(identity, &facts), &attempt("mx1"), &[inbox()], LEASE, until);
+        assert!(matches!(&recorded, Err(LedgerError::Unavailable(_))), "{recorded:?}");
+        assert!(Instant::now() < until + Duration::from_secs(5));
+    });
+    let left = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'onedrop'";
+    let none = || rig.mariadb.sql(left) == "0";
+    assert!(
+        support::wait_until(Duration::from_secs(10), none),
+        "{}",
+        rig.mariadb.sql("SHOW PROCESSLIST")
+    );
+    rig.mariadb.sql("SET GLOBAL rpl_semi_sync_master_enabled = 0");
+    for (n, host) in hosts.iter().enumerate() {
+        assert!(!host.record(&mail(&format!("waits-{n}")), &[inbox()]).is_new);
     }
 }
 
@@ -447,7 +529,7 @@ fn a_server_that_says_what_it_should_not_costs_no_more_than_an_error() {
         Fault::Flood(b"\xff\xff\xff\x01\x01"),
         Fault::Edit(|said| said.iter().map(|byte| byte ^ 0x11).collect()),
     ] {
-        failing.proxy.plan(Stage::Reply(3), fault);
+        failing.proxy.plan(Stage::Reply(2), fault);
         let host = failing.rig.through(&failing.proxy);
         let result = record(&*host.0, Instant::now() + Duration::from_secs(2));
         assert!(result.is_err(), "{fault:?}: {result:?}");

@@ -1,5 +1,6 @@
-//! How Postgres goes about what `onedrop verify` asks, in a ledger of which the window is a small
-//! part: by indexes, as the server's own log of plans says (auto_explain).
+//! How Postgres and MariaDB go about what `onedrop verify` asks, in a ledger of which the window is
+//! a small part: by indexes, as the server's own log of plans says (auto_explain; the slow query
+//! log).
 
 use super::*;
 
@@ -50,4 +51,65 @@ fn verify_reads_the_window_by_indexes() {
     };
     let most = log.split("(actual time=").skip(1).filter_map(rows).max();
     assert!(most.is_some_and(|most| most < 1200), "{most:?} rows: {log}");
+}
+
+const MANY_ON_MARIADB: &str = "
+INSERT INTO onedrop_message (id, id_hash, digest, message_id, sender, size_bytes, recorded_at)
+SELECT m.id + seq, UNHEX(SHA2(seq, 256)), m.digest, m.message_id, m.sender, m.size_bytes,
+       UTC_TIMESTAMP() - INTERVAL (20000 - seq) * 90 SECOND
+FROM onedrop_message m, seq_1_to_20000 WHERE m.message_id LIKE '%model@%';
+INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch, owner, in_doubt,
+                          prior_doubt, placed_at, placed_epoch, uid_validity, uid)
+SELECT c.id + seq, RANDOM_BYTES(16), c.message_id + seq, CONCAT('user', seq % 50), c.mailbox,
+       c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 1, seq
+FROM onedrop_copy c, seq_1_to_20000 WHERE c.mailbox = 'INBOX';
+ANALYZE TABLE onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_kept";
+
+#[test]
+fn verify_reads_the_window_by_indexes_on_mariadb() {
+    let rig = MariadbRig::with(&[
+        "--slow-query-log=1",
+        "--slow-query-log-file=slow.log",
+        "--long-query-time=0",
+        "--log-slow-verbosity=query_plan,explain",
+    ]);
+    let host = Host::of(&rig);
+    // One that is old and in doubt.
+    let old = host.claim(&mail("old"), &sent());
+    rig.expire_leases();
+    let again = host.claim(&mail("old"), &sent());
+    assert_eq!((old.epoch, again.epoch), (1, 2));
+    host.confirm(&again, &uid(2));
+    rig.sql("UPDATE onedrop_message SET recorded_at = recorded_at - INTERVAL 30 DAY");
+    let claim = host.claim(&mail("model"), &inbox());
+    host.confirm(&claim, &uid(1));
+    rig.sql(MANY_ON_MARIADB);
+    let begun = rig.mariadb.data_file("slow.log").len();
+    let hour = Duration::from_secs(3600);
+    let window = Window { since: SystemTime::now() - hour, all: true };
+    let copies = host.copies_by(&window, 500);
+    assert!((30..60).contains(&copies.len()), "{}", copies.len());
+    let doubtful = host.copies_by(&Window { all: false, ..window }, 500);
+    let old: Vec<_> = doubtful.iter().map(|one| (one.copy, one.epoch)).collect();
+    assert_eq!(old, [(again.copy, 2)], "however old it is");
+    let log = rig.mariadb.data_file("slow.log").split_off(begun);
+    assert!(log.contains("WITH wanted AS"), "{log}");
+    // id, select_type, table, type, possible_keys, key, ...
+    let plans: Vec<Vec<&str>> = log
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# explain: ")?.split('\t').collect()))
+        .collect();
+    assert!(plans.len() > 20, "{log}");
+    for key in ["onedrop_message_recorded_at", "onedrop_copy_account"] {
+        assert!(plans.iter().any(|plan| plan.get(5) == Some(&key)), "{key}: {log}");
+    }
+    for plan in plans.iter().filter(|plan| plan.len() > 5) {
+        let is_large = ["c", "m", "onedrop_message", "onedrop_copy"].contains(&plan[2]);
+        // By the whole of an index, or of the table.
+        assert!(!is_large || !["ALL", "index"].contains(&plan[3]), "{plan:?}: {log}");
+    }
+    // No statement has read more rows than the day before the window has, of each of two tables.
+    let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
+    let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();
+    assert!(most.is_some_and(|most| most < 2400), "{most:?} rows: {log}");
 }

@@ -25,7 +25,48 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
     );
     rig.sql("UPDATE onedrop_ledger SET version = 2");
     let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
-    assert!(matches!(refused, Err(LedgerError::Version { found: 2 })), "{refused:?}");
+    assert!(matches!(refused, Err(LedgerError::Version(seen)) if seen.found == 2), "{refused:?}");
+}
+
+/// An answer of the server is bounded, by TCP; a message is as long as the site lets it be.
+#[test]
+fn bytes_longer_than_an_answer_are_read() {
+    let rig = PostgresRig::direct(false);
+    let (host, mail) = (Host::of(&rig), mail("long"));
+    let bytes: Vec<u8> = (0..17_u32 << 20).map(|at| (at ^ at >> 11) as u8).collect();
+    let facts = mail.facts();
+    let entry = Entry { raw: Some(&bytes), ..entry(mail.identity(), &facts) };
+    let recorded = host.record_entry(&entry, &attempt("mx1"), &[inbox(), sent()], LEASE);
+    assert!(host.keep(recorded.message, &bytes, "no right"));
+    assert!(host.kept_bytes(recorded.message).is_some_and(|kept| kept == bytes));
+    let raw = host.0.next_raw(SystemTime::UNIX_EPOCH, 0, soon()).expect("an answer");
+    assert!(raw.is_some_and(|raw| raw.bytes == bytes && raw.copies.len() == 2));
+}
+
+/// A purge locks a message, then deletes its attempts: a delivery whose attempts end must not hold
+/// one of them while it waits for the message.
+#[test]
+fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other() {
+    let rig = PostgresRig::direct(false);
+    let (host, mail) = (Host::of(&rig), mail("both"));
+    let recorded = host.record(&mail, &[inbox()]);
+    let mut purger = another_client(&rig);
+    let mut purge = purger.transaction().expect("a transaction");
+    purge.execute("SELECT FROM onedrop_message FOR UPDATE", &[]).expect("its row");
+    thread::scope(|scope| {
+        let ending = scope.spawn(|| {
+            let (end, others) = (delivered(), [(attempt("mx2"), delivered())]);
+            let own = Some((recorded.attempt, &end));
+            host.0.finish(mail.identity(), own, &others, soon())
+        });
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits = || rig.postgres.psql(waits) == "1";
+        assert!(wait_until(Duration::from_secs(10), waits), "it waits for the purge");
+        purge.execute("DELETE FROM onedrop_message", &[]).expect("with its attempts");
+        purge.commit().expect("the end of the purge");
+        ending.join().expect("no panic").expect("the end of the attempts");
+    });
+    assert_eq!(rig.postgres.psql("SELECT count(*) FROM onedrop_attempt"), "1", "the other's");
 }
 
 /// Alone it takes the rest along only with CASCADE, because of foreign keys.

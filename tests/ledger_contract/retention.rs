@@ -11,7 +11,7 @@ const HOUR: i64 = 3600;
 const DAYS_35: Duration = Duration::from_secs(35 * 86_400);
 
 impl Host {
-    fn batch(
+    pub fn batch(
         &self,
         what: PurgeWhat,
         older_than: Duration,
@@ -22,7 +22,7 @@ impl Host {
     }
 
     /// As many batches of two as it takes: how many are gone, and how many were passed by.
-    fn purge(&self, what: PurgeWhat, older_than: Duration) -> (u64, u64) {
+    pub fn purge(&self, what: PurgeWhat, older_than: Duration) -> (u64, u64) {
         let how = BatchTerms { limit: 2, dry_run: false };
         let (mut gone, mut passed_by, mut after) = (0, 0, None);
         loop {
@@ -51,7 +51,7 @@ impl Host {
     }
 
     /// What record says of a message whose oldest time is this.
-    fn record_aged(
+    pub fn record_aged(
         &self,
         mail: &Message,
         oldest: Option<SystemTime>,
@@ -62,7 +62,7 @@ impl Host {
         self.record_entry(&entry, &attempt("mx1"), destinations, LEASE)
     }
 
-    fn place(&self, mail: &Message, destination: &Destination, number: u32) -> Claim {
+    pub fn place(&self, mail: &Message, destination: &Destination, number: u32) -> Claim {
         let claim = self.claim(mail, destination);
         assert_eq!(self.confirm(&claim, &uid(number)), Confirmed::Recorded);
         claim
@@ -250,6 +250,24 @@ pub fn attempts_raw_bytes_and_facts_go_each_in_its_time(rig: &dyn Rig) {
     assert_eq!(host.trace_one("new@example.org").subject.as_deref(), Some("new"));
 }
 
+pub fn attempts_at_a_message_whose_facts_are_erased_go_at_their_own_age(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    host.place(&mail("tried"), &inbox(), 1);
+    rig.pass(5 * 24 * HOUR);
+    host.record(&mail("tried"), &[inbox()]);
+    rig.pass(3 * 24 * HOUR);
+    host.place(&mail("new"), &inbox(), 2);
+    let attempts = |name: &str| host.trace_one(&format!("{name}@example.org")).attempts.len();
+    assert_eq!(attempts("tried"), 2);
+    // The first is eight days old, and the second three.
+    assert_eq!(host.purge(PurgeWhat::Facts, 7 * DAY), (1, 0));
+    assert_eq!(host.purge(PurgeWhat::Attempts, 7 * DAY), (0, 0));
+    assert_eq!(attempts("tried"), 1);
+    rig.pass(5 * 24 * HOUR);
+    assert_eq!(host.purge(PurgeWhat::Attempts, 7 * DAY), (1, 0));
+    assert_eq!((attempts("tried"), attempts("new")), (0, 1));
+}
+
 pub fn a_claim_whose_row_was_purged_confirms_nothing(rig: &dyn Rig) {
     let host = Host::of(rig);
     let key = copy_key(&mail("late"), &inbox());
@@ -303,7 +321,73 @@ pub fn a_forgotten_copy_is_free_in_doubt_and_nobodys(rig: &dyn Rig) {
     assert!(matches!(host.0.confirm(&late, soon()), Err(LedgerError::Forgotten)));
     let is = copy(&host);
     assert!(!is.settled && is.may_be_double && is.epoch > was.epoch, "{is:?}");
+    assert_eq!(host.however_old(), [before.copy], "its row is not of the window");
     assert_eq!(host.record(&mail("back"), &[inbox()]).copies, [CopyState::Placed(uid(5))]);
+}
+
+pub fn forget_passes_by_what_a_delivery_may_still_write(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let claim = host.claim(&mail("leased"), &inbox());
+    let key = copy_key(&mail("leased"), &inbox());
+    let all = [ForgetWhat::Message("leased@example.org"), ForgetWhat::Account("doug")];
+    // While the lease lives, and half an hour after its end.
+    for _ in 0..2 {
+        for what in all {
+            assert_eq!(host.forget(what, false), [(inbox(), true)], "{what:?}");
+        }
+        rig.pass(HOUR / 2 + 2 * LEASE.lease.as_secs() as i64);
+    }
+    assert_eq!(host.turn(&claim, &key), OURS, "its row is as it was");
+    rig.pass(HOUR);
+    assert_eq!(host.forget(all[0], true), [(inbox(), false)], "an hour later it is held for gone");
+    assert_eq!(host.forget(all[1], false), [(inbox(), false)]);
+    assert!(matches!(host.try_turn(&claim, &key), Err(LedgerError::Forgotten)));
+}
+
+pub fn a_copy_that_is_forgotten_before_settle_writes_it_stays_due(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let message = host.record(&mail("due"), &[]).message;
+    let at = host.keep_until_due(message, &sent(), b"due", Duration::ZERO);
+    let id = ForgetWhat::Message("due@example.org");
+    assert_eq!(host.forget(id, false), [(sent(), false)]);
+    // A delivery that finds it leaves it to settle, which looks for the mail program's own first.
+    assert_eq!(host.keep_until_due(message, &sent(), b"due", DAY), at);
+    let claim = claimed(&host.claim_due(message, &sent()));
+    assert!(claim.in_doubt && claim.looks_back);
+    assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);
+    // Once it is placed, what is forgotten is a copy like any other.
+    assert_eq!(host.forget(id, false), [(sent(), false)]);
+    let again = host.record(&mail("due"), &[sent()]);
+    assert_eq!(looks_back(&again.copies[0]), (true, true));
+}
+
+pub fn what_an_attempt_said_stays_when_its_copy_is_forgotten(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let place = |number: u32| {
+        let recorded = host.record(&mail("said"), &[inbox()]);
+        let claim = claimed(&recorded.copies[0]);
+        let text = format!("stored account=doug mailbox=INBOX uid={number}");
+        let end = (recorded.attempt, &AttemptEnd { text, ..delivered() });
+        let facts = CopyFacts::default();
+        let confirmed = host.confirm_with(&claim, &uid(number), facts, Some(end));
+        assert_eq!(confirmed, Confirmed::Recorded);
+    };
+    let said = |number: u32| {
+        let text = format!("stored account=doug mailbox=INBOX uid={number}");
+        (Some("delivered".to_owned()), Some("2.0.0".to_owned()), Some(text), Some(7))
+    };
+    let ends = || -> Vec<_> {
+        let attempts = host.trace_one("said@example.org").attempts.into_iter();
+        attempts.map(|one| (one.outcome, one.status, one.text, one.duration_ms)).collect()
+    };
+    place(1);
+    assert_eq!(ends(), [said(1)]);
+    let failed = TraceFilter { failed: true, ..TraceFilter::of("said@example.org") };
+    assert!(host.traces(&failed, 10).is_empty());
+    host.forget(ForgetWhat::Message("said@example.org"), false);
+    assert_eq!(ends(), [said(1)]);
+    place(2);
+    assert_eq!(ends(), [said(1), said(2)]);
 }
 
 pub fn what_was_placed_since_a_time_is_forgotten(rig: &dyn Rig) {

@@ -27,6 +27,10 @@ impl Rig for MemoryRig {
         handle
     }
 
+    fn ledger_of(&self, config: Option<SharedConfig>) -> Arc<dyn AnyLedger> {
+        Arc::new(config.map_or_else(|| self.ledger.clone(), |one| self.ledger.of_host(one)))
+    }
+
     fn ledger_with(&self, _limits: Limits) -> Option<Arc<dyn AnyLedger>> {
         None
     }
@@ -123,6 +127,10 @@ impl SqliteRig {
         self.folder.path().join("ledger.db")
     }
 
+    pub fn of_program(&self, program: Program) -> Arc<dyn AnyLedger> {
+        Arc::new(SqliteLedger::of(self.path(), program, limits(20)))
+    }
+
     pub fn connection(&self) -> rusqlite::Connection {
         let connection = rusqlite::Connection::open(self.path()).expect("the database");
         connection.busy_timeout(Duration::from_secs(60)).expect("a time-out");
@@ -133,6 +141,10 @@ impl SqliteRig {
 impl Rig for SqliteRig {
     fn ledger(&self) -> Arc<dyn AnyLedger> {
         self.ledger_with(limits(20)).expect("a ledger")
+    }
+
+    fn ledger_of(&self, config: Option<SharedConfig>) -> Arc<dyn AnyLedger> {
+        self.of_program(Program { config, ..Program::default() })
     }
 
     fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
@@ -205,7 +217,15 @@ impl PostgresRig {
         self
     }
 
+    pub fn url(&self) -> String {
+        self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url)
+    }
+
     fn ledger_at(&self, url: String, limits: Limits) -> Arc<dyn AnyLedger> {
+        self.ledger_for(url, Program::default(), limits)
+    }
+
+    pub fn ledger_for(&self, url: String, program: Program, limits: Limits) -> Arc<dyn AnyLedger> {
         let url = PostgresUrl::parse(&url).expect("a URL");
         let settings = PostgresSettings {
             url,
@@ -214,7 +234,7 @@ impl PostgresRig {
             prepare: self.prepare,
             notify: false,
         };
-        Arc::new(PostgresLedger::new(settings, limits).expect("a ledger"))
+        Arc::new(PostgresLedger::of(settings, program, limits).expect("a ledger"))
     }
 
     /// A proxy between the server and those that come [`through`](PostgresRig::through) it.
@@ -242,8 +262,12 @@ impl Rig for PostgresRig {
     }
 
     fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
-        let url = self.bouncer.as_ref().map_or_else(|| self.postgres.url_socket(), PgBouncer::url);
-        Some(self.ledger_at(url, limits))
+        Some(self.ledger_at(self.url(), limits))
+    }
+
+    fn ledger_of(&self, config: Option<SharedConfig>) -> Arc<dyn AnyLedger> {
+        let program = Program { config, ..Program::default() };
+        self.ledger_for(self.url(), program, limits(20))
     }
 
     fn expire_leases(&self) {
@@ -299,7 +323,12 @@ pub struct MariadbRig {
 
 impl MariadbRig {
     pub fn new() -> MariadbRig {
-        let rig = MariadbRig { mariadb: Mariadb::start() };
+        MariadbRig::with(&[])
+    }
+
+    /// `settings`: further options of mariadbd.
+    pub fn with(settings: &[&str]) -> MariadbRig {
+        let rig = MariadbRig { mariadb: Mariadb::start_with(settings) };
         Host::of(&rig).migrate().expect("migrate");
         rig.sql("UPDATE onedrop_ledger SET remembers_since = '0001-01-01'");
         rig
@@ -321,10 +350,18 @@ impl MariadbRig {
     }
 
     pub fn ledger_at(&self, url: &str, limits: Limits) -> Arc<dyn AnyLedger> {
+        self.ledger_for(url, Program::default(), limits)
+    }
+
+    pub fn of_program(&self, program: Program) -> Arc<dyn AnyLedger> {
+        self.ledger_for(&self.mariadb.url_socket(), program, limits(20))
+    }
+
+    fn ledger_for(&self, url: &str, program: Program, limits: Limits) -> Arc<dyn AnyLedger> {
         let url = MysqlUrl::parse(url).expect("a URL");
         let password = Some(self.mariadb.password().into());
         let settings = MariadbSettings { url, password, ca_file: None };
-        Arc::new(MariadbLedger::new(settings, limits).expect("a ledger"))
+        Arc::new(MariadbLedger::of(settings, program, limits).expect("a ledger"))
     }
 }
 
@@ -335,6 +372,10 @@ impl Rig for MariadbRig {
 
     fn ledger_with(&self, limits: Limits) -> Option<Arc<dyn AnyLedger>> {
         Some(self.ledger_at(&self.mariadb.url_socket(), limits))
+    }
+
+    fn ledger_of(&self, config: Option<SharedConfig>) -> Arc<dyn AnyLedger> {
+        self.of_program(Program { config, ..Program::default() })
     }
 
     fn expire_leases(&self) {
@@ -379,7 +420,8 @@ impl Rig for MariadbRig {
                  onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
                  onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
                  onedrop_ledger, onedrop_schema;
-             DROP VIEW onedrop_address, onedrop_part;
+             DROP TABLE onedrop_host;
+             DROP VIEW onedrop_message_text, onedrop_address, onedrop_part;
              DROP PROCEDURE onedrop_assert_lock",
         )
     }

@@ -24,7 +24,7 @@ pub fn a_ledger_without_a_schema_says_so(rig: &dyn Rig) {
     }
     assert_eq!(a.schema_version(), 0);
     let refused = a.try_record(&mail("early"), &[inbox()], LEASE);
-    assert!(matches!(refused, Err(LedgerError::Version { found: 0 })), "{refused:?}");
+    assert!(matches!(refused, Err(LedgerError::Version(seen)) if seen.found == 0), "{refused:?}");
     assert_eq!(b.migrate().expect("migrate"), ["0010_base"]);
     assert_eq!(b.schema_version(), SCHEMA_VERSION);
     assert!(a.record(&mail("early"), &[inbox()]).is_new);
@@ -55,20 +55,48 @@ pub fn two_that_migrate_at_once_do_it_once(rig: &dyn Rig) {
 
 pub fn a_schema_from_the_future_is_refused(rig: &dyn Rig) {
     let host = Host::of(rig);
-    if !rig.sql("UPDATE onedrop_ledger SET version = 99") {
+    let is = |version: i64, oldest_program: i64| {
+        rig.sql(&format!(
+            "UPDATE onedrop_ledger SET version = {version}, oldest_program = {oldest_program}"
+        ))
+    };
+    let next = SCHEMA_VERSION + 1;
+    for (version, oldest) in [(99, 98), (next + 1, SCHEMA_VERSION), (next, next)] {
+        if !is(version, oldest) {
+            return;
+        }
+        assert_eq!(host.schema_version(), version);
+        let of_it = |answer: Result<(), LedgerError>| match answer {
+            Err(LedgerError::Version(seen)) => seen.found == version,
+            other => panic!("{other:?}"),
+        };
+        assert!(of_it(host.try_record(&mail("early"), &[inbox()], LEASE).map(drop)));
+        assert!(of_it(host.0.check_program(soon())));
+        assert!(of_it(host.migrate().map(drop)));
+        assert!(of_it(host.0.planned_migration(soon()).map(drop)));
+    }
+    assert!(is(SCHEMA_VERSION, SCHEMA_VERSION));
+    assert!(host.record(&mail("early"), &[inbox()]).is_new, "the refusal left nothing locked");
+}
+
+pub fn the_next_schema_is_used_as_long_as_it_lets_older_programs(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let next = SCHEMA_VERSION + 1;
+    let sql = format!("UPDATE onedrop_ledger SET version = {next}, oldest_program = {}", next - 1);
+    if !rig.sql(&sql) {
         return;
     }
-    assert_eq!(host.schema_version(), 99);
-    let refused = host.try_record(&mail("early"), &[inbox()], LEASE);
-    assert!(matches!(refused, Err(LedgerError::Version { found: 99 })), "{refused:?}");
-    assert!(matches!(host.migrate(), Err(LedgerError::Version { found: 99 })));
-    assert!(rig.sql(&format!("UPDATE onedrop_ledger SET version = {SCHEMA_VERSION}")));
-    assert!(host.record(&mail("early"), &[inbox()]).is_new, "the refusal left nothing locked");
+    assert!(host.record(&mail("beside"), &[inbox()]).is_new);
+    assert!(host.0.check_program(soon()).is_ok() && host.0.lock_rows(None, soon()).is_ok());
+    let row = host.new_job("beside");
+    assert!(host.0.remove_job("beside", row.revision, soon()).is_ok_and(|is_gone| is_gone));
+    assert!(matches!(host.migrate(), Err(LedgerError::Version(seen)) if seen.found == next));
 }
 
 pub fn a_ledger_from_before_the_first_release_is_refused(rig: &dyn Rig) {
     let host = Host::of(rig);
     let before = host.record(&mail("before"), &[inbox()]);
+    // None of them had the table.
     if !rig.sql("ALTER TABLE onedrop_ledger RENAME TO not_there_yet") {
         return;
     }
@@ -76,7 +104,7 @@ pub fn a_ledger_from_before_the_first_release_is_refused(rig: &dyn Rig) {
         rig.sql(&format!("UPDATE onedrop_schema SET version = {old}"));
         assert_eq!(host.schema_version(), old);
         let refused = host.try_record(&mail("refused"), &[inbox()], LEASE);
-        assert!(matches!(refused, Err(LedgerError::Version { found }) if found == old));
+        assert!(matches!(refused, Err(LedgerError::Version(seen)) if seen.found == old));
         let refused = host.migrate().expect_err("another version");
         assert_eq!(
             refused.to_string(),
@@ -93,4 +121,43 @@ pub fn a_ledger_from_before_the_first_release_is_refused(rig: &dyn Rig) {
     ));
     let again = host.record(&mail("before"), &[inbox()]);
     assert_eq!((again.message, again.copies), (before.message, vec![CopyState::Busy]));
+}
+
+fn shared(by: &str, sent: &str) -> SharedConfig {
+    SharedConfig::new([("dedup.by", by.to_owned()), ("sent.mailbox", sent.to_owned())])
+}
+
+pub fn the_first_delivery_says_what_all_hosts_have_alike(rig: &dyn Rig) {
+    let of = |by, sent| Host(rig.ledger_of(Some(shared(by, sent))));
+    let (a, b) = (of("content", "Sent"), of("message-id", "Sent"));
+    assert!(b.0.check_program(soon()).is_ok(), "nothing is on record yet");
+    a.record(&mail("first"), &[inbox()]);
+    of("content", "Sent").record(&mail("alike"), &[inbox()]);
+    Host::of(rig).record(&mail("not asked"), &[inbox()]);
+    let differs = |answer: Result<(), LedgerError>| match answer {
+        Err(LedgerError::OtherConfig(keys)) => keys,
+        other => panic!("{other:?}"),
+    };
+    let keys = differs(b.try_record(&mail("first"), &[inbox()], LEASE).map(drop));
+    assert_eq!(keys, r#"dedup.by is "content" in the ledger and "message-id" on this host"#);
+    assert_eq!(differs(b.0.check_program(soon())), keys);
+    assert_eq!(differs(b.0.share_config(false, soon())), keys);
+    a.record(&mail("second"), &[inbox()]);
+    b.0.share_config(true, soon()).expect("it is for all now");
+    assert!(b.record(&mail("third"), &[inbox()]).is_new);
+    differs(a.try_record(&mail("third"), &[inbox()], LEASE).map(drop));
+}
+
+pub fn of_twenty_first_deliveries_that_differ_one_says_what_holds(rig: &dyn Rig) {
+    let hosts: Vec<Host> = (0..20)
+        .map(|n| Host(rig.ledger_of(Some(shared("content", &format!("Sent{}", n % 2))))))
+        .collect();
+    let recorded =
+        at_once(20, |n| match hosts[n].try_record(&mail(&format!("host{n}")), &[inbox()], LEASE) {
+            Ok(_) => true,
+            Err(LedgerError::OtherConfig(_)) => false,
+            other => panic!("{other:?}"),
+        });
+    let first = recorded[0];
+    assert!((0..20).all(|n| recorded[n] == (first == (n % 2 == 0))), "{recorded:?}");
 }

@@ -102,8 +102,10 @@ fn a_schema_that_cannot_be_read_is_not_taken_for_none() {
     let other = rusqlite::Connection::open(&path).expect("a file");
     let version = || SqliteLedger::new(path.clone(), limits(1)).schema_version(soon());
     other.execute_batch("CREATE TABLE another (x)").expect("a table");
-    assert_eq!(version().expect("none"), 0);
+    assert_eq!(version().expect("none").found, 0);
     other.execute_batch("CREATE TABLE onedrop_schema (x)").expect("a table");
+    assert!(matches!(version(), Err(LedgerError::Refused(_))), "{:?}", version());
+    other.execute_batch("CREATE TABLE onedrop_ledger (x)").expect("a table");
     assert!(matches!(version(), Err(LedgerError::Refused(_))), "{:?}", version());
 }
 

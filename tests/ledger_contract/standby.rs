@@ -150,7 +150,7 @@ fn a_commit_that_was_told_not_to_wait_counts_as_unknown() {
 /// must not meet the other's statement.
 #[test]
 fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 10;
     let alone = Alone::new();
     alone.without_standby();
     let bouncer = PgBouncer::start(&alone.postgres);
@@ -164,7 +164,7 @@ fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
     thread::scope(|scope| {
         let given_up = scope.spawn(|| {
             for _ in 0..ROUNDS {
-                let time = Duration::from_millis(100);
+                let time = Duration::from_millis(300);
                 let late = record(&host, &stuck, &attempt("mx2"), time);
                 assert!(late.is_err(), "{late:?}");
             }
@@ -177,4 +177,31 @@ fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
         }
         assert!(others > ROUNDS);
     });
+}
+
+/// Neither a turn that is left when its time is over nor a call that has hardly any time left sends
+/// a request to cancel whose answer nobody could wait for: PgBouncer 1.18 would end.
+#[test]
+fn what_is_over_time_is_closed_and_the_pooler_outlives_it() {
+    const ROUNDS: u64 = 3;
+    let alone = Alone::new();
+    alone.without_standby();
+    let mut bouncer = PgBouncer::start(&alone.postgres);
+    let host = alone.host(&bouncer.url());
+    for round in 0..ROUNDS {
+        let mail = mail(&format!("round-{round}"));
+        let claim = record(&host, &mail, &attempt("mx1"), SLACK).expect("recorded");
+        let until = Instant::now() + TIME / 3;
+        let turn = host.0.take_turn(&claim, &copy_key(&mail, &inbox()), until).expect("a turn");
+        assert!(matches!(turn, Turn::Ours { .. }), "the copy is free");
+        thread::sleep(until.saturating_duration_since(Instant::now()));
+        drop(turn);
+        for millis in 0..60 {
+            let late = record(&host, &mail, &attempt("mx2"), Duration::from_millis(millis));
+            assert!(matches!(late, Err(LedgerError::Unavailable(_))), "{millis}: {late:?}");
+        }
+    }
+    let held = || alone.postgres.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'");
+    assert!(wait_until(SLACK, || held() == "0"), "a turn's lock is held");
+    assert!(!bouncer.has_ended(), "{}", bouncer.log());
 }

@@ -15,6 +15,7 @@ mod imap_script;
 mod imap_sessions;
 mod imap_together;
 mod ipv6;
+mod mariadb;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,16 +1,20 @@
 //! What the ledger does not remember, the mailbox does: mail that is older than the ledger's memory
 //! or was forgotten, at every step at which a delivery of it may fail.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deliver::How;
+use onedrop::hook::{Call, Hook};
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::{BatchTerms, ForgetWhat, PurgeWhat, Retention};
+use onedrop::ledger::{BatchTerms, ForgetWhat, LedgerError, PurgeWhat, Retention};
 use onedrop::message::Message;
+use onedrop::retention::{self, Ages};
 
 use crate::ports::{inbox, message, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
-use crate::world::World;
+use crate::world::{Impatient, World};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -142,6 +146,38 @@ fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
         assert_eq!(again.hows(), [How::Found]);
         assert_eq!(world.count(&inbox()), 1);
     }
+}
+
+/// Its batches meet deliveries, so many times.
+struct Meets(AtomicU32);
+
+impl Hook<LedgerError> for Meets {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        let left = |left: u32| left.checked_sub(1);
+        let is_batch = matches!(call.name, "purge" | "forget");
+        match is_batch && self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            true => Err(LedgerError::Contended),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_meets_deliveries_comes_again() {
+    let world = World::like_imap();
+    world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+    world.ledger.advance(40 * DAY);
+    let meeting = |times| world.ledger.with_hook(Arc::new(Meets(AtomicU32::new(times))));
+    let ages = Ages { messages: 35 * DAY, facts: 35 * DAY, raw: 7 * DAY };
+    let (clock, mut told) = (Impatient::default(), 0);
+    let since = ForgetWhat::Since(UNIX_EPOCH);
+    let forgotten = retention::forget(since, false, &meeting(3), &clock, &mut |_| told += 1);
+    assert_eq!((forgotten.is_ok(), told), (true, 2));
+    let purged = retention::purge(ages, false, &meeting(3), &clock).expect("purged");
+    assert_eq!(purged.messages, 1);
+    // But not for ever.
+    let for_ever = retention::purge(ages, false, &meeting(u32::MAX), &clock);
+    assert!(matches!(for_ever, Err(LedgerError::Contended)), "{for_ever:?}");
 }
 
 #[test]

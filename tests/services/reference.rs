@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use onedrop::config::{Config, job_keys};
 use onedrop::deliver::Failure;
 use onedrop::exit;
-use onedrop::ledger::LedgerError;
+use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
 use onedrop::lmtp::wire::reply;
 use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::StoreError;
@@ -162,7 +162,8 @@ fn failures() -> Vec<(Failure, OverQuota)> {
     let text = || "...".to_owned();
     let ledgers = [
         LedgerError::Contended,
-        LedgerError::Version { found: 0 },
+        LedgerError::Version(SchemaVersion::bare(0, SCHEMA_VERSION)),
+        LedgerError::OtherConfig(text()),
         LedgerError::Unavailable(text()),
         LedgerError::Login(text()),
         LedgerError::Clock(text()),
@@ -187,6 +188,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::NoRecipient,
         Failure::Cut(text()),
         Failure::Input(text()),
+        Failure::Directory(LedgerError::Unavailable(text())),
         Failure::Contended(text()),
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
@@ -207,7 +209,8 @@ fn is_known(failure: &Failure) {
     match failure {
         Failure::Ledger(
             LedgerError::Contended
-            | LedgerError::Version { .. }
+            | LedgerError::Version(_)
+            | LedgerError::OtherConfig(_)
             | LedgerError::Unavailable(_)
             | LedgerError::Login(_)
             | LedgerError::Clock(_)
@@ -226,6 +229,7 @@ fn is_known(failure: &Failure) {
             | StoreError::NoAccount(_)
             | StoreError::InDoubt(_),
         )
+        | Failure::Directory(_)
         | Failure::UnknownRecipient(_)
         | Failure::TooLarge { .. }
         | Failure::NoRecipient
@@ -337,7 +341,7 @@ fn the_schema_page_has_every_table_and_column() {
     }
     let page = Page::read("docs/schema.md");
     assert_eq!(columns_shown(&page), tables);
-    for name in ["docs/schema.md", "docs/backup.md"] {
+    for name in ["docs/queries.md", "docs/backup.md"] {
         let page = Page::read(name);
         let blocks: Vec<_> =
             page.blocks().into_iter().filter(|block| block.language == "sql").collect();

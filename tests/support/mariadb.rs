@@ -53,6 +53,7 @@ impl Mariadb {
     fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let root = TempRoot::new();
         root.dir_for("s", USER, 0o755);
+        super::set_mode(&root.write("password", PASSWORD), 0o600);
         let port = free_port();
         run(Command::new("cp")
             .args(["-a", "--reflink=auto"])
@@ -100,13 +101,13 @@ impl Mariadb {
 
     /// `[ledger]` of a configuration whose program runs as our own user.
     pub fn toml(&self) -> String {
-        let password = self.root.write("password", PASSWORD);
-        super::set_mode(&password, 0o600);
-        format!(
-            "[ledger]\nurl = \"{}\"\npassword_file = \"{}\"\n",
-            self.url_socket(),
-            password.display()
-        )
+        self.toml_at(&self.url_socket())
+    }
+
+    /// The same, by another way.
+    pub fn toml_at(&self, url: &str) -> String {
+        let password = self.root.join("password");
+        format!("[ledger]\nurl = \"{url}\"\npassword_file = \"{}\"\n", password.display())
     }
 
     pub fn port(&self) -> u16 {
@@ -120,10 +121,29 @@ impl Mariadb {
     /// Runs SQL as the superuser in the database `onedrop`; returns rows with tabs, without
     /// headings.
     pub fn sql(&self, sql: &str) -> String {
+        self.sql_in("onedrop", sql)
+    }
+
+    /// As [`Mariadb::sql`], in another database.
+    pub fn sql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new("/usr/bin/mariadb");
         command.args(["--no-defaults", "-uroot", "-NBr", "--default-character-set=utf8mb4"]);
-        command.arg("-S").arg(self.socket()).args(["onedrop", "-e", sql]);
+        command.arg("-S").arg(self.socket()).args([database, "-e", sql]);
         run(&mut command).trim_end_matches('\n').to_owned()
+    }
+
+    /// What [`Mariadb::load`] makes the same database of.
+    pub fn dump(&self, database: &str) -> String {
+        let mut command = Command::new("/usr/bin/mariadb-dump");
+        command.args(["--no-defaults", "-uroot", "--hex-blob", "--routines"]);
+        run(command.arg("-S").arg(self.socket()).arg(database))
+    }
+
+    pub fn load(&self, database: &str, dump: &Path) {
+        let mut command = Command::new("/usr/bin/mariadb");
+        command.args(["--no-defaults", "-uroot", "--default-character-set=utf8mb4"]);
+        command.arg("-S").arg(self.socket()).arg(database);
+        run(command.stdin(File::open(dump).expect("a dump")));
     }
 
     /// As [`Postgres::remember_for_ever`](super::postgres::Postgres::remember_for_ever).
@@ -152,6 +172,12 @@ impl Mariadb {
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
         self.server.cpu()
+    }
+
+    /// All of a file that the server writes in its data folder.
+    pub fn data_file(&self, name: &str) -> String {
+        let bytes = fs::read(self.root.join("data").join(name)).expect("the server's file");
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub fn log(&self) -> String {

@@ -11,6 +11,7 @@
 // choose them.
 #![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
 
+pub mod directory;
 pub mod disk;
 pub mod dovecot;
 pub mod imap;

@@ -90,6 +90,10 @@ impl PgBouncer {
         tail(&self.root.join("pgbouncer.log"))
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.server.ended()
+    }
+
     pub fn stop(&mut self) {
         self.server.stop(Signal::SIGTERM);
     }

@@ -180,6 +180,8 @@ impl Site {
         let migrated = run(&site.config("migrate", ""), &["migrate"]);
         assert!(migrated.status.success(), "migrate: {migrated:?}");
         site.places.postgres.remember_for_ever();
+        // The configuration that a test delivers with is the first one on record.
+        site.places.postgres.psql("UPDATE onedrop_ledger SET config = NULL");
         site
     }
 
@@ -270,7 +272,7 @@ impl Site<Files> {
     pub fn remember_for_ever(&self) {
         let migrated = run(&self.config("migrate", ""), &["migrate"]);
         assert!(migrated.status.success(), "migrate: {migrated:?}");
-        let sql = "UPDATE onedrop_ledger SET remembers_since = -1e15";
+        let sql = "UPDATE onedrop_ledger SET remembers_since = -1e15, config = NULL";
         self.sqlite().execute(sql, []).expect("the ledger's row");
     }
 

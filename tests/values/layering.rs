@@ -39,6 +39,7 @@ const LAYERS: [Layer; 8] = [
             "receipt",
             "schedule",
             "sender",
+            "shared_config",
             "text",
         ],
         may_use: &["values"],

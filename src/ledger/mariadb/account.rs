@@ -38,6 +38,9 @@ fn by_query(
             _ => return refused("knows $1 and $2 alone"),
         }));
     }
+    if params.is_empty() {
+        return refused("does not use $1: in quotes it is a text like any other");
+    }
     let (columns, rows) = connection.foreign_query(sql, params).map_err(explained)?;
     if columns != 1 {
         return refused("must return one column, the account");

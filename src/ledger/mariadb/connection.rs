@@ -1,6 +1,7 @@
 //! A session in which every wait is bounded: connecting (name, socket, TLS, login) and each round
 //! trip end at `until`. mysql_async runs on a private single-threaded runtime that turns only
-//! during a call. A session without an answer in time is closed, and its transaction and locks end.
+//! during a call. A session without an answer in time is cancelled and closed: its transaction and
+//! locks end, and its COMMIT may stand.
 //! The statements of a round trip go in one packet: the server stops at the first that fails, and
 //! then the transaction is rolled back, because MariaDB undoes that statement alone.
 
@@ -14,8 +15,9 @@ use super::errors::{meaning_of, no_answer};
 use super::link::MariadbLink;
 use super::statement::{SqlBatch, Value, values};
 use super::target::{MariadbTarget, PACKET_BYTES};
-use crate::ledger::LedgerError;
+use crate::ledger::given_up::for_cancelling;
 use crate::ledger::rows::SqlRow;
+use crate::ledger::{LedgerError, Program};
 
 /// The rows of each statement.
 pub type Answers = Vec<Vec<Row>>;
@@ -33,6 +35,7 @@ impl MariadbSession {
         target: Arc<MariadbTarget>,
         until: Instant,
     ) -> Result<MariadbSession, LedgerError> {
+        target.given_up.may_begin(until).map_err(no_answer)?;
         let link = Some(MariadbLink::to(&target, until)?);
         Ok(MariadbSession { target, until, link, in_transaction: false })
     }
@@ -40,6 +43,7 @@ impl MariadbSession {
     /// [`Session::reopen`](crate::ledger::session::Session::reopen).
     pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.lose();
+        self.target.given_up.may_begin(until).map_err(no_answer)?;
         self.until = until;
         self.link = Some(MariadbLink::to(&self.target, until)?);
         Ok(())
@@ -48,6 +52,7 @@ impl MariadbSession {
     /// [`Session::renew`](crate::ledger::session::Session::renew). Only a call shows that a kept
     /// session has died; the pool makes it once more then.
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.target.given_up.may_begin(until).map_err(no_answer)?;
         self.until = until;
         match self.link {
             Some(_) => Ok(()),
@@ -188,6 +193,11 @@ impl MariadbSession {
         self.in_transaction
     }
 
+    /// For which program it is.
+    pub fn program(&self) -> &Program {
+        &self.target.program
+    }
+
     /// Time that is left.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
@@ -241,10 +251,17 @@ impl MariadbSession {
             return Err(LedgerError::Unavailable("the session was lost".to_owned()));
         };
         let began = Instant::now();
-        let error = match link.run(self.until, work) {
+        let left = self.until.saturating_duration_since(began);
+        let answered_by = self.until.checked_sub(for_cancelling(left)).unwrap_or(self.until);
+        let error = match link.run(answered_by, work) {
             Ok(Some(Ok(value))) => return Ok(value),
             Ok(Some(Err(error))) => meaning_of(&error),
-            Ok(None) => no_answer(began.elapsed()),
+            Ok(None) => {
+                let waited = began.elapsed();
+                link.cancel(&self.target, self.until);
+                self.target.given_up.note(self.until, waited);
+                no_answer(waited)
+            }
             Err(error) => error,
         };
         if matches!(error, LedgerError::Unavailable(_)) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mysql_async::{Error, ServerError};
+use mysql_async::{DriverError, Error, IoError, ServerError};
 
 use crate::ledger::LedgerError;
 use crate::text;
@@ -18,13 +18,6 @@ const TOO_LATE: u16 = 1969;
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Error::Server(said) = error else { return unavailable(error) };
     match said.code {
-        NO_TABLE
-            if ["onedrop_schema", "onedrop_ledger"]
-                .iter()
-                .any(|one| said.message.contains(one)) =>
-        {
-            LedgerError::Version { found: 0 }
-        }
         // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows.
         1205 | 1213 => LedgerError::Contended,
         // Access denied: login, database, table, column, routine; no such database; an account that
@@ -94,12 +87,21 @@ pub(super) fn is_refused_with(error: &LedgerError, code: u16) -> bool {
     matches!(error, LedgerError::Refused(text) if is_it(text))
 }
 
+fn is_tls(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
 /// Number and message, or the chain of causes; one line, bounded.
 pub(super) fn text_of(error: &Error) -> String {
     let said = match error {
         Error::Server(ServerError { code, message, .. }) => format!("{code} {message}"),
         // These would be quoted twice.
-        Error::Io(error) => error.to_string(),
+        Error::Io(IoError::Io(error)) if is_tls(error) => format!("TLS: {error}"),
+        Error::Io(IoError::Io(error)) => error.to_string(),
+        Error::Io(IoError::Tls(error)) => format!("TLS: {error}"),
+        Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            "the server offers no TLS, and the URL asks for it (sslmode)".to_owned()
+        }
         Error::Driver(error) => error.to_string(),
         other => other.to_string(),
     };

@@ -10,23 +10,22 @@ use mysql_async::{Conn, Error, Row};
 use tokio::time::timeout_at;
 
 use super::errors::{meaning_of, no_answer_text, text_of};
-use super::target::MariadbTarget;
+use super::target::{MariadbTarget, Purpose};
 use crate::ledger::LedgerError;
 use crate::ledger::rows::SqlRow;
 use crate::net::runtime::PrivateRuntime;
 use crate::text;
 
-/// What a session is like. The time zone is for those who look at rows with functions of local
-/// time; READ COMMITTED lets every statement see what was committed before it.
-const SETTINGS: &str = "
+/// What a session is like, and what the server is like, in one round trip. The time zone is for
+/// those who look at rows with functions of local time; READ COMMITTED lets every statement see
+/// what was committed before it. See [`unfit`]; MySQL does not know the last ones.
+const BEGIN: &str = "
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET NAMES utf8mb4, autocommit = 1, time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1,
     group_concat_max_len = 1048576, completion_type = 'NO_CHAIN',
-    sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'";
-
-/// Read as one row, see [`unfit`].
-const SERVER: &str = "
-SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format,
+    sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';
+SELECT VERSION();
+SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format,
        @@wsrep_on, @@innodb_read_only";
 
 /// Seconds to say goodbye.
@@ -48,8 +47,7 @@ impl MariadbLink {
         let opts = target.opts.clone();
         let connecting = async {
             let mut conn = Conn::new(opts).await?;
-            conn.query_drop(SETTINGS).await?;
-            let server: Option<Row> = conn.query_first(SERVER).await?;
+            let server = begin(&mut conn).await?;
             Ok::<_, Error>((conn, server))
         };
         let connected = guarded(|| {
@@ -64,9 +62,18 @@ impl MariadbLink {
             }
         };
         link.conn = Some(conn);
-        let server =
-            server.ok_or_else(|| LedgerError::Broken("a server without settings".to_owned()))?;
-        match unfit(&server)? {
+        let [version, settings] = &server[..] else {
+            let version = server.first().map(|row| row.cell::<String>(0)).transpose()?;
+            return Err(LedgerError::Refused(match version {
+                Some(version) => format!("this is {}, not MariaDB", text::within(&version, 60)),
+                None => "the server does not say what it is".to_owned(),
+            }));
+        };
+        let why = match target.purpose {
+            Purpose::Ledger => unfit(&version.cell::<String>(0)?, settings)?,
+            Purpose::Accounts => None,
+        };
+        match why {
             Some(why) => Err(LedgerError::Refused(why)),
             None => Ok(link),
         }
@@ -87,6 +94,25 @@ impl MariadbLink {
         Ok(done.ok())
     }
 
+    /// Asks the server, in another session, to end what it still does in this one, and waits at
+    /// most until then. A COMMIT that waits for a semi-synchronous replica, or for a lock that a
+    /// backup has, ends by nothing else: not by `max_statement_time`, nor by the end of its
+    /// connection, and it keeps its place among `max_connections`. InnoDB ends no commit half way:
+    /// one that waits for a replica is told of as a success that nobody hears of, and one that
+    /// waits for a lock is rolled back. A disk that hangs is waited for whoever asks. This session
+    /// must not be used again; its number belongs to it until it is closed.
+    pub fn cancel(&self, target: &MariadbTarget, until: Instant) {
+        let Some(id) = self.conn.as_ref().map(Conn::id) else { return };
+        let opts = target.opts.clone();
+        let asking = async {
+            let mut other = Conn::new(opts).await?;
+            other.query_drop(format!("KILL QUERY {id}")).await?;
+            other.disconnect().await
+        };
+        // A server that cannot be reached has nothing to cancel, or we cannot help it.
+        let _ = guarded(|| self.runtime.block_on(async { timeout_at(until.into(), asking).await }));
+    }
+
     pub fn say_goodbye(mut self) {
         if let Some(conn) = self.conn.take() {
             let until = Instant::now() + GOODBYE;
@@ -95,6 +121,24 @@ impl MariadbLink {
             });
         }
     }
+}
+
+/// Begins the session: a row with the server's version, and unless it is of another make one with
+/// its settings.
+async fn begin(conn: &mut Conn) -> Result<Vec<Row>, Error> {
+    let mut result = conn.query_iter(BEGIN).await?;
+    let mut rows: Vec<Row> = Vec::new();
+    while !result.is_empty() {
+        match result.next().await {
+            // No server says more, and one that does is not listened to.
+            Ok(Some(_)) if rows.len() == 2 => return Ok(Vec::new()),
+            Ok(Some(row)) => rows.push(row),
+            Ok(None) => {}
+            Err(Error::Server(_)) if rows.len() == 1 => return Ok(rows),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rows)
 }
 
 /// What a hostile or broken server can make the driver panic with is a failure as any other.
@@ -115,15 +159,12 @@ fn named(target: &MariadbTarget, meaning: LedgerError, text: &str) -> LedgerErro
 }
 
 /// Why this server must keep no ledger; `None` if it may.
-fn unfit(row: &Row) -> Result<Option<String>, LedgerError> {
-    let version: String = row.cell(0)?;
-    let (flush, has_log, sync): (i64, bool, i64) = (row.cell(1)?, row.cell(2)?, row.cell(3)?);
-    let format: String = row.cell(4)?;
-    let (is_galera, is_read_only): (bool, bool) = (row.cell(5)?, row.cell(6)?);
-    let why = if !version.contains("MariaDB") {
-        format!("this is {}, not MariaDB", text::within(&version, 60))
-    } else if is_too_old(&version) {
-        format!("MariaDB {} is older than 10.6", text::within(&version, 60))
+fn unfit(version: &str, row: &Row) -> Result<Option<String>, LedgerError> {
+    let (flush, has_log, sync): (i64, bool, i64) = (row.cell(0)?, row.cell(1)?, row.cell(2)?);
+    let format: String = row.cell(3)?;
+    let (is_galera, is_read_only): (bool, bool) = (row.cell(4)?, row.cell(5)?);
+    let why = if is_too_old(version) {
+        format!("MariaDB {} is older than 10.6", text::within(version, 60))
     } else if is_galera {
         "it is a node of a Galera cluster (wsrep_on), whose nodes grant locks each for itself"
             .to_owned()

@@ -4,13 +4,16 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::attempts::{self, INDEXED, LONGEST};
+use super::claims::{self, contended_if_duplicate};
 use super::connection::{MariadbSession, first, rows_at};
-use super::copies::{self, contended_if_duplicate};
+use super::kept::put_pieces;
 use super::schema;
 use super::statement::{SqlBatch, values};
 use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
-use crate::ledger::{Attempt, AttemptEnd, LedgerError, Recorded, ToRecord, recorded_secs};
+use crate::ledger::{
+    Attempt, AttemptEnd, LedgerError, Recorded, SharedConfig, ToRecord, recorded_secs,
+};
 use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::text;
@@ -54,11 +57,12 @@ pub(super) fn record(
              < remembers_since + INTERVAL 1 HOUR FROM onedrop_ledger",
         values![entry.oldest.map(rows::whole_secs)],
     );
+    batch.add(schema::CONFIG, &[]);
     let of_this = SqlBatch::of(
         "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
         values![&identity.id_hash, &identity.digest],
     );
-    copies::lock(&mut batch, &of_this.into_sql(), destinations);
+    claims::lock(&mut batch, &of_this.into_sql(), destinations);
     let answers = schema::checked(connection, MariadbSession::begin, batch)?;
     let known = match rows_at(&answers, 1).first() {
         Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?, row.cell::<bool>(2)?)),
@@ -70,7 +74,11 @@ pub(super) fn record(
         Some((.., looks_back)) => looks_back,
         None => first(rows_at(&answers, 4))?.unwrap_or(true),
     };
-    let locked = rows_at(&answers, 5);
+    if let Some(config) = connection.program().config.clone() {
+        let on_record = first::<Option<String>>(rows_at(&answers, 5))?.flatten();
+        check_config(connection, &config, on_record)?;
+    }
+    let locked = rows_at(&answers, 6);
 
     let mut batch = SqlBatch::default();
     let recorded_at = match known {
@@ -93,13 +101,13 @@ pub(super) fn record(
         connection.go_on(statements).map_err(contended_if_duplicate)?;
         let sql = "INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
                    VALUES (COALESCE(?1, @onedrop_message), ?2, ?3, UTC_TIMESTAMP())";
-        copies::put_pieces(connection, sql, None, bytes)?;
+        put_pieces(connection, sql, None, bytes)?;
     }
     attempts::insert(&mut batch, MESSAGE, identity, attempt);
     batch.add("SELECT @onedrop_message, LAST_INSERT_ID()", &[]);
     let at = batch.count() - 1;
     let terms = (terms, looks_back);
-    let mut claims = copies::claim(locked, MESSAGE, destinations, attempt, terms)?;
+    let mut claims = claims::claim(locked, MESSAGE, destinations, attempt, terms)?;
     let asks = claims.ask_for_numbers();
     batch.append(std::mem::take(&mut claims.statements));
     let numbers = batch.count() - 1;
@@ -114,6 +122,22 @@ pub(super) fn record(
         attempt: row.cell(1)?,
         copies: claims.states(if asks { rows_at(&answers, numbers) } else { &[] })?,
     })
+}
+
+/// The first delivery puts on record what its configuration shares with all hosts.
+fn check_config(
+    connection: &mut MariadbSession,
+    config: &SharedConfig,
+    mut on_record: Option<String>,
+) -> Result<(), LedgerError> {
+    if on_record.is_none() {
+        let mut batch = SqlBatch::default();
+        schema::share(&mut batch, config.json(), false);
+        batch.add(&format!("{} LOCK IN SHARE MODE", schema::CONFIG), &[]);
+        let answers = connection.go_on(batch)?;
+        on_record = first::<Option<String>>(rows_at(&answers, 1))?.flatten();
+    }
+    Ok(config.check(on_record.as_deref())?)
 }
 
 fn insert_message(
@@ -141,7 +165,7 @@ fn insert_message(
             text::within(&attempt.sender, INDEXED),
             within(&facts.subject, LONGEST),
             facts.date.filter(|date| is_of_a_calendar(*date)),
-            within(&facts.in_reply_to, INDEXED),
+            json::in_reply_to(facts).map(|text| text::within(text, INDEXED)),
             within(&facts.references, LONGEST),
             size_bytes,
             collision,
@@ -167,9 +191,6 @@ pub(super) fn finish(
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let mut batch = SqlBatch::default();
-    if let Some((attempt, end)) = recorded {
-        attempts::end(&mut batch, attempt, end);
-    }
     if !others.is_empty() {
         // Its message is not taken out before the attempt is there.
         batch.add("SET @onedrop_message = NULL", &[]);
@@ -181,6 +202,10 @@ pub(super) fn finish(
     }
     for (attempt, end) in others {
         attempts::insert_ended(&mut batch, MESSAGE, identity, attempt, end);
+    }
+    // After the message's row, which a purge locks first, too.
+    if let Some((attempt, end)) = recorded {
+        attempts::end(&mut batch, attempt, end, None);
     }
     connection.write(batch).map(drop)
 }

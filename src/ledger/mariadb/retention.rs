@@ -12,7 +12,7 @@ use crate::ledger::retention::LATE;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
     BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
-    RawMessage, Remembered, Retention, wanted_hashes,
+    RandomValue, RawMessage, Remembered, Retention, wanted_hashes,
 };
 
 /// Before when; ?1: how many seconds ago.
@@ -38,9 +38,17 @@ fn old(what: PurgeWhat) -> String {
     match what {
         PurgeWhat::Messages => message("TRUE"),
         PurgeWhat::Facts => message(since),
+        // Of messages whose facts are erased few have any left; their ids come first.
         PurgeWhat::Attempts => format!(
             "SELECT 0, a.id FROM onedrop_attempt a
-             WHERE a.message_id IS NULL AND a.started_at < {BEFORE} AND ?2 < 1 AND a.id > ?3
+             JOIN (SELECT n.id FROM onedrop_attempt n WHERE n.message_id IS NULL
+                   UNION ALL
+                   SELECT e.id FROM onedrop_attempt e JOIN onedrop_message o ON o.id = e.message_id
+                   WHERE o.recorded_at < (SELECT l.facts_since FROM onedrop_ledger l)
+                     AND e.message_id < (
+                       SELECT m.id FROM onedrop_message m
+                       WHERE {since} ORDER BY m.recorded_at, m.id LIMIT 1)) w ON w.id = a.id
+             WHERE a.started_at < {BEFORE} AND ?2 < 1 AND a.id > ?3
              ORDER BY a.id LIMIT ?4"
         ),
         PurgeWhat::Raw => format!(
@@ -90,11 +98,22 @@ fn going(what: PurgeWhat, rows: &str) -> (&'static str, String) {
 const NO_FACTS: &str = "sender = '', subject = NULL, date = NULL, in_reply_to = NULL,
     reference_ids = NULL, addresses = NULL, parts = NULL";
 
-/// Free, in doubt, and of another value, so that no claim of before counts.
+/// What copies say of attempts' ends, for the attempts' own rows.
+const ENDS: &str = "
+UPDATE onedrop_attempt a JOIN onedrop_copy c ON c.id = a.copy_id
+SET a.status = '2.0.0', a.copy_id = NULL,
+    a.detail = CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
+                      CONVERT(c.mailbox USING utf8mb4), ' ',
+                      COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name), 'uid=?'))
+WHERE a.detail IS NULL AND c.id IN ";
+
+/// Free, in doubt, and of another value, so that no claim of before counts: each row's comes of ?1,
+/// which is random. What settle has not written yet stays due: MariaDB assigns from left to right.
 const FORGET: &str = "
-UPDATE onedrop_copy SET value = RANDOM_BYTES(16), placed_at = NULL, placed_epoch = 0,
+UPDATE onedrop_copy SET value = UNHEX(LEFT(SHA2(CONCAT(?1, id), 256), 32)),
+    due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = 0,
     uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = FALSE, found_by_look = FALSE,
-    by_sender = FALSE, due_at = NULL, settled_at = NULL, leased_until = NULL, in_doubt = TRUE,
+    by_sender = FALSE, settled_at = NULL, leased_until = NULL, in_doubt = TRUE,
     prior_doubt = TRUE, looks_back = TRUE
 WHERE id IN ";
 
@@ -294,7 +313,9 @@ fn forget(
             );
         }
         ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
-            batch.add(&format!("{FORGET}{numbers}"), &[]);
+            batch.add(&format!("{ENDS}{numbers}"), &[]);
+            let random = RandomValue::default();
+            batch.add(&format!("{FORGET}{numbers}"), values![random.bytes()]);
         }
     }
     connection.commit(batch)?;
@@ -321,6 +342,10 @@ fn next_raw(
             Some(piece) => message.bytes.extend(piece),
             None => break,
         }
+    }
+    // A purge takes out all pieces at once: then what was read is not the whole.
+    if connection.query(sql, values![message.message, 0i64])?.is_empty() {
+        return next_raw(connection, since, message.message);
     }
     let sql = "SELECT account, mailbox, shared, placed_at IS NOT NULL
                FROM onedrop_copy WHERE message_id = ?1 ORDER BY id";

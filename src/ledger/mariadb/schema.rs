@@ -4,22 +4,30 @@
 //! is one server's alone, and so are our ledgers. If an applied migration differs from this
 //! program's, that is an error.
 
-use sha2::{Digest, Sha256};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::connection::{Answers, MariadbSession, first, rows_at};
 use super::errors::{NO_TABLE, is_refused_with};
 use super::statement::{SqlBatch, values};
-use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
+use crate::ledger::migration::row_count;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{
+    BASE_VERSION, LedgerError, Migration, MigrationStep, PlannedStep, SchemaVersion,
+};
 use crate::lock_key::{hex, name_hash};
 
-/// Version, name and SQL.
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(BASE_VERSION, "0010_base", include_str!("../migrations/mariadb/0010_base.sql"))];
+/// Those of this program, in order of their versions. The first one makes the schema. Steps that
+/// are transactions elsewhere are statements here that can be repeated (IF NOT EXISTS).
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: BASE_VERSION,
+    oldest_program: BASE_VERSION,
+    name: "0010_base",
+    steps: &[MigrationStep::Transaction(include_str!("../migrations/mariadb/0010_base.sql"))],
+}];
 
-pub(super) const VERSION: &str = "SELECT version FROM onedrop_ledger";
-
-/// Of a ledger from before [`BASE_VERSION`].
-const OLD_VERSION: &str = "SELECT MAX(version) FROM onedrop_schema";
+/// Which program may use the ledger.
+const VERSION: &str = "SELECT version, oldest_program FROM onedrop_ledger";
 
 /// Not a migration: it records them.
 const CREATE_SCHEMA_TABLE: &str = "
@@ -27,8 +35,15 @@ CREATE TABLE IF NOT EXISTS onedrop_schema (
     version    INT NOT NULL PRIMARY KEY,
     name       VARCHAR(100) NOT NULL,
     sha256     BINARY(32) NOT NULL,
-    applied_at DATETIME(6) NOT NULL
-) ENGINE = InnoDB COMMENT = 'migrations applied'";
+    steps      INT NOT NULL COMMENT 'how many of its steps are done',
+    applied_at DATETIME(6) COMMENT 'null: not all of them'
+) ENGINE = InnoDB COMMENT = 'migrations, applied or begun'";
+
+/// Seconds for which a statement waits for a table or a row; deliveries queue behind it meanwhile.
+const LOCK_SECS: u32 = 1;
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(700);
 
 /// Another engine keeps no transaction.
 const OTHER_ENGINE: &str = "
@@ -37,20 +52,11 @@ WHERE table_schema = DATABASE() AND table_name LIKE 'onedrop\\\\_%' AND engine <
 ORDER BY table_name LIMIT 1";
 
 /// [`Session::schema_version`](crate::ledger::session::Session::schema_version).
-pub(super) fn version(connection: &mut MariadbSession) -> Result<i64, LedgerError> {
-    match version_by(connection, VERSION) {
-        Err(LedgerError::Version { .. }) => match version_by(connection, OLD_VERSION) {
-            Err(LedgerError::Version { found }) => Ok(found),
-            version => version,
-        },
-        version => version,
-    }
-}
-
-fn version_by(connection: &mut MariadbSession, sql: &str) -> Result<i64, LedgerError> {
+pub(super) fn version(connection: &mut MariadbSession) -> Result<SchemaVersion, LedgerError> {
     let mut batch = SqlBatch::of(OTHER_ENGINE, &[]);
     batch.add("SELECT @@read_only", &[]);
-    batch.add(sql, &[]);
+    // Views read JSON in it, whatever the tables have.
+    batch.add("SELECT NULLIF(@@character_set_database, 'utf8mb4'), DATABASE()", &[]);
     let answers = connection.read(batch)?;
     if let Some(table) = first::<String>(rows_at(&answers, 0))? {
         return Err(LedgerError::Refused(format!("the table {table} must be InnoDB")));
@@ -58,20 +64,43 @@ fn version_by(connection: &mut MariadbSession, sql: &str) -> Result<i64, LedgerE
     if first::<bool>(rows_at(&answers, 1))? == Some(true) {
         return Err(LedgerError::Unavailable("the server is read only".to_owned()));
     }
-    found(&answers, 2)
+    if let Some(row) = rows_at(&answers, 2).first()
+        && let Some(set) = row.cell::<Option<String>>(0)?
+    {
+        let name: String = row.cell(1)?;
+        return Err(LedgerError::Refused(format!(
+            "the database's character set is {set}: ALTER DATABASE `{name}` CHARACTER SET utf8mb4"
+        )));
+    }
+    match connection.read(SqlBatch::of(VERSION, &[])) {
+        Err(error) if is_refused_with(&error, NO_TABLE) => {
+            // A ledger of before the base version, or none.
+            let sql = "SELECT MAX(version) FROM onedrop_schema";
+            let found = match connection.read(SqlBatch::of(sql, &[])) {
+                Err(error) if is_refused_with(&error, NO_TABLE) => None,
+                answers => first::<Option<i64>>(rows_at(&answers?, 0))?.flatten(),
+            };
+            Ok(connection.program().sees_bare(found.unwrap_or(0)))
+        }
+        answers => seen(connection, &answers?),
+    }
 }
 
-/// The answer to [`VERSION`].
-pub(super) fn found(answers: &Answers, at: usize) -> Result<i64, LedgerError> {
-    Ok(first::<Option<i64>>(rows_at(answers, at))?.flatten().unwrap_or(0))
+/// The first answer is that to [`VERSION`].
+fn seen(connection: &MariadbSession, answers: &Answers) -> Result<SchemaVersion, LedgerError> {
+    match rows_at(answers, 0).first() {
+        Some(row) => Ok(connection.program().sees(row.cell(0)?, row.cell(1)?)),
+        // Its migration was cut short.
+        None => Ok(connection.program().sees_bare(0)),
+    }
 }
 
-/// Runs statements by `run` (`MariadbSession::read` or `begin`) on tables of this program's schema
-/// version.
+/// Runs statements by `run` (`MariadbSession::read` or `begin`) on tables of a schema that goes
+/// with this program.
 ///
 /// # Errors
-/// [`LedgerError::Version`] where the ledger has another version. A statement that writes must not
-/// do so there by itself.
+/// [`LedgerError::Version`] where it does not. A statement that writes must not do so there by
+/// itself.
 pub(super) fn checked(
     connection: &mut MariadbSession,
     run: impl FnOnce(&mut MariadbSession, SqlBatch) -> Result<Answers, LedgerError>,
@@ -80,33 +109,44 @@ pub(super) fn checked(
     let mut all = SqlBatch::of(VERSION, &[]);
     all.append(statements);
     let answers = match run(connection, all) {
-        Err(LedgerError::Version { .. }) => {
-            return Err(LedgerError::Version { found: version(connection)? });
-        }
         // Another schema has no such table.
         Err(error) if is_refused_with(&error, NO_TABLE) => {
-            return Err(match version(connection)? {
-                SCHEMA_VERSION => error,
-                found => LedgerError::Version { found },
-            });
+            version(connection)?.check()?;
+            return Err(error);
         }
         answers => answers?,
     };
-    match found(&answers, 0)? {
-        SCHEMA_VERSION => Ok(answers.into_iter().skip(1).collect()),
-        found => {
+    match seen(connection, &answers)?.check() {
+        Ok(()) => Ok(answers.into_iter().skip(1).collect()),
+        Err(error) => {
             connection.rollback()?;
-            Err(LedgerError::Version { found })
+            Err(error)
         }
     }
 }
 
+/// [`Session::shared_config`](crate::ledger::session::Session::shared_config).
+pub(super) fn shared_config(
+    connection: &mut MariadbSession,
+) -> Result<Option<String>, LedgerError> {
+    let answers = connection.read(SqlBatch::of(CONFIG, &[]))?;
+    Ok(first::<Option<String>>(rows_at(&answers, 0))?.flatten())
+}
+
+/// What all hosts' configurations have alike.
+pub(super) const CONFIG: &str = "SELECT config FROM onedrop_ledger";
+
+/// Where nothing is on record, or in any case with `replace`.
+pub(super) fn share(batch: &mut SqlBatch, json: &str, replace: bool) {
+    batch.add(
+        "UPDATE onedrop_ledger SET config = ?1 WHERE config IS NULL OR ?2",
+        values![json, replace],
+    );
+}
+
 /// [`Session::migrate`](crate::ledger::session::Session::migrate).
 pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError> {
-    let before = version(connection)?;
-    if before > SCHEMA_VERSION || (1..BASE_VERSION).contains(&before) {
-        return Err(LedgerError::Version { found: before });
-    }
+    version(connection)?.check_migration()?;
     let lock = "CONCAT('onedrop ', LEFT(SHA2(CONCAT(DATABASE(), ?1), 256), 40))";
     let name = hex(&name_hash("onedrop migrate"));
     let secs = connection.left().as_secs_f64().floor() as i64;
@@ -122,31 +162,110 @@ pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, Le
 }
 
 fn apply_all(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError> {
+    let found = version(connection)?;
+    found.check_migration()?;
     connection.batch(CREATE_SCHEMA_TABLE)?;
     let mut applied = Vec::new();
-    for (number, name, sql) in MIGRATIONS {
-        let sha256: [u8; 32] = Sha256::digest(sql.as_bytes()).into();
-        let on_record = connection
-            .query("SELECT sha256 FROM onedrop_schema WHERE version = ?1", values![number])?;
-        match first::<Vec<u8>>(&on_record)? {
-            Some(stored) if stored == sha256 => continue,
-            Some(_) => {
-                return Err(LedgerError::Broken(format!(
-                    "migration {name} on record is not the one in this program"
-                )));
-            }
-            None => {}
+    let migrations: Vec<_> = connection.program().migrations(MIGRATIONS).collect();
+    for migration in migrations {
+        let (all, version) = (migration.steps.len(), migration.version);
+        let left = migration.steps_left(on_record(connection, version)?)?;
+        if version <= found.found {
+            continue;
         }
-        connection.batch(sql.trim_end().trim_end_matches(';'))?;
         connection.write(SqlBatch::of(
-            "INSERT INTO onedrop_schema (version, name, sha256, applied_at)
-             VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))",
-            values![number, name, &sha256],
+            "INSERT INTO onedrop_schema (version, name, sha256, steps) VALUES (?1, ?2, ?3, 0)
+             ON DUPLICATE KEY UPDATE steps = steps",
+            values![version, migration.name, &*migration.sha256()],
         ))?;
-        applied.push(name.to_owned());
+        for done in all - left..all {
+            step(connection, &migration.steps[done])?;
+            connection.write(SqlBatch::of(
+                "UPDATE onedrop_schema SET steps = ?2 WHERE version = ?1",
+                values![version, done as i64 + 1],
+            ))?;
+        }
+        let mut end = SqlBatch::of(
+            "UPDATE onedrop_ledger SET version = ?1, oldest_program = ?2",
+            values![version, migration.oldest_program],
+        );
+        end.add(
+            "UPDATE onedrop_schema SET applied_at = UTC_TIMESTAMP(6) WHERE version = ?1",
+            values![version],
+        );
+        connection.write(end)?;
+        applied.push(migration.name.to_owned());
     }
-    match version(connection)? {
-        SCHEMA_VERSION => Ok(applied),
-        found => Err(LedgerError::Version { found }),
+    version(connection)?.check()?;
+    Ok(applied)
+}
+
+/// What `onedrop_schema` says of a version: the hash of its text, and how many steps are done.
+fn on_record(
+    connection: &mut MariadbSession,
+    version: i64,
+) -> Result<Option<(Vec<u8>, i64)>, LedgerError> {
+    let sql = "SELECT sha256, steps FROM onedrop_schema WHERE version = ?1";
+    let rows = connection.query(sql, values![version])?;
+    rows.first().map(|row| Ok((row.cell(0)?, row.cell(1)?))).transpose()
+}
+
+fn step(connection: &mut MariadbSession, step: &MigrationStep) -> Result<(), LedgerError> {
+    match step {
+        MigrationStep::Transaction(sql) => patiently(connection, sql).map(drop),
+        MigrationStep::Index { name, table, on } => patiently(
+            connection,
+            &format!(
+                "CREATE INDEX IF NOT EXISTS {name} ON {table} {on} ALGORITHM = INPLACE LOCK = NONE"
+            ),
+        )
+        .map(drop),
+        MigrationStep::Batches { sql, .. } => loop {
+            let began = Instant::now();
+            let limit = format!("SET innodb_lock_wait_timeout = {LOCK_SECS}");
+            let answers = patiently(connection, &format!("{limit}; {sql}; SELECT ROW_COUNT()"))?;
+            let changed = answers.last().map_or(Ok(None), |rows| first::<i64>(rows))?;
+            if changed.unwrap_or(0) == 0 {
+                return Ok(());
+            }
+            // Half of the time is for deliveries.
+            thread::sleep(began.elapsed().min(PAUSE));
+        },
     }
+}
+
+/// Tries again, with pauses, as long as others hold locks.
+fn patiently(connection: &mut MariadbSession, sql: &str) -> Result<Answers, LedgerError> {
+    let sql = sql.trim_end().trim_end_matches(';');
+    loop {
+        match connection.batch(&format!("SET lock_wait_timeout = {LOCK_SECS}; {sql}")) {
+            Err(LedgerError::Contended) if connection.left() > PAUSE => thread::sleep(PAUSE),
+            answers => return answers,
+        }
+    }
+}
+
+/// [`Session::planned_migration`](crate::ledger::session::Session::planned_migration).
+pub(super) fn planned(connection: &mut MariadbSession) -> Result<Vec<PlannedStep>, LedgerError> {
+    let found = version(connection)?;
+    found.check_migration()?;
+    let mut planned = Vec::new();
+    let migrations: Vec<_> = connection.program().migrations(MIGRATIONS).collect();
+    for migration in migrations.into_iter().filter(|one| one.version > found.found) {
+        let known = match found.found {
+            0 => None,
+            _ => on_record(connection, migration.version)?,
+        };
+        let left = migration.steps_left(known)?;
+        for step in &migration.steps[migration.steps.len() - left..] {
+            let sql = "SELECT CAST(table_rows AS SIGNED) FROM information_schema.tables
+                       WHERE table_schema = DATABASE() AND table_name = ?1";
+            let rows = match step.table() {
+                Some(table) => first::<Option<i64>>(&connection.query(sql, values![table])?)?,
+                None => None,
+            };
+            planned.push(step.planned(migration, rows.flatten().and_then(row_count)));
+        }
+    }
+    Ok(planned)
 }

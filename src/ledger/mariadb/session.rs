@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
 use super::statement::SqlBatch;
-use super::{copies, record, schema};
+use super::{claims, kept, receipts, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, LeaseTerms, LedgerError,
-    Session, SessionTurn, ToConfirm, ToRecord,
+    PlannedStep, Program, SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::{Hash, name_hash};
 use crate::message::Identity;
@@ -56,7 +56,7 @@ impl Session for MariadbSession {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        let claimed = copies::claim_again(self, message, destinations, owner, terms);
+        let claimed = claims::claim_again(self, message, destinations, owner, terms);
         if claimed.is_err() {
             self.rollback_or_lose();
         }
@@ -68,9 +68,9 @@ impl Session for MariadbSession {
         record::lock_slot(&mut batch, copy_key);
         // Sees what was committed before the lock was taken; no row is locked while the store
         // works.
-        copies::of_claim(&mut batch, claim, false);
+        claims::of_claim(&mut batch, claim, false);
         let answers = self.begin(batch)?;
-        let turn = copies::turn(claim, rows_at(&answers, 1));
+        let turn = claims::turn(claim, rows_at(&answers, 1));
         if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
             self.rollback_or_lose();
         }
@@ -82,15 +82,15 @@ impl Session for MariadbSession {
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        let kept = copies::keep(self, message, bytes, why);
-        if kept.is_err() {
+        let result = kept::keep(self, message, bytes, why);
+        if result.is_err() {
             self.rollback_or_lose();
         }
-        kept
+        result
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
-        copies::kept(self, message)
+        kept::kept(self, message)
     }
 
     fn keep_until_due(
@@ -100,7 +100,7 @@ impl Session for MariadbSession {
         kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        let due = copies::keep_until_due(self, message, destination, kept, after);
+        let due = kept::keep_until_due(self, message, destination, kept, after);
         if due.is_err() {
             self.rollback_or_lose();
         }
@@ -110,7 +110,7 @@ impl Session for MariadbSession {
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         match claims.is_empty() {
             true => Ok(()),
-            false => copies::release(self, claims),
+            false => receipts::release(self, claims),
         }
     }
 
@@ -123,8 +123,26 @@ impl Session for MariadbSession {
         record::finish(self, identity, recorded, others)
     }
 
-    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+    fn program(&self) -> &Program {
+        MariadbSession::program(self)
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
         schema::version(self)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        schema::planned(self)
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        schema::shared_config(self)
+    }
+
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+        let mut batch = SqlBatch::default();
+        schema::share(&mut batch, json, replace);
+        self.write(batch).map(drop)
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
@@ -147,11 +165,11 @@ impl MariadbSession {
     /// Puts a receipt on record, in the open turn or in a transaction of its own.
     fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
         let mut batch = SqlBatch::default();
-        copies::of_claim(&mut batch, &one.claim, true);
+        claims::of_claim(&mut batch, &one.claim, true);
         let answers = match self.is_in_transaction() {
             true => self.go_on(batch)?,
             false => self.begin(batch)?,
         };
-        copies::confirm(self, rows_at(&answers, 0).first(), one)
+        receipts::confirm(self, rows_at(&answers, 0).first(), one)
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::MariadbLedger;
 use super::connection::{first, rows_at};
-use super::copies;
+use super::kept::forget_kept;
 use super::statement::{SqlBatch, values};
 use super::verify::COPY;
 use crate::ledger::rows::SqlRow;
@@ -137,7 +137,7 @@ impl Settling for MariadbLedger {
             let (message, is_shared): (i64, bool) = (row.cell(0)?, row.cell(1)?);
             let mut batch = SqlBatch::of(LEAVE, values![claim.copy, is.0, is.1, is.2]);
             if is_shared {
-                copies::forget_kept(&mut batch, &message.to_string());
+                forget_kept(&mut batch, &message.to_string());
             }
             batch.add(LEFT, values![claim.copy]);
             connection.commit(batch)?;

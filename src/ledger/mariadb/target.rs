@@ -7,7 +7,8 @@ use std::time::Duration;
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::ledger::LedgerError;
+use crate::ledger::given_up::GivenUp;
+use crate::ledger::{LedgerError, Program};
 use crate::net::mysql_url::MysqlUrl;
 use crate::net::{is_loopback, tls};
 
@@ -21,7 +22,7 @@ pub struct MariadbSettings {
 }
 
 /// Bytes of a packet, either way. What this program sends and asks for is shorter.
-pub(super) const PACKET_BYTES: usize = 16 * 1024 * 1024;
+pub(super) const PACKET_BYTES: usize = 8 * 1024 * 1024;
 /// When the kernel asks whether an idle peer is still there.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The driver closes nothing for its age; the pool does.
@@ -32,11 +33,23 @@ pub(super) struct MariadbTarget {
     /// For messages.
     pub name: String,
     pub opts: Opts,
+    pub program: Program,
+    pub given_up: GivenUp,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+/// What a server is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Purpose {
+    Ledger,
+    /// Accounts alone: it may be a replica, a node of a cluster, or lose commits.
+    Accounts,
 }
 
 impl MariadbTarget {
     /// Reads `settings`; with TLS also the authorities' certificates.
-    pub fn new(settings: MariadbSettings) -> Result<MariadbTarget, LedgerError> {
+    pub fn new(settings: MariadbSettings, program: Program) -> Result<MariadbTarget, LedgerError> {
         let MariadbSettings { url, password, ca_file } = settings;
         let needs_tls = url.socket.is_none() && url.tls.unwrap_or(!is_loopback(&url.host));
         let tls = match needs_tls {
@@ -65,7 +78,8 @@ impl MariadbTarget {
             .tcp_keepalive(Some(KEEPALIVE))
             .ssl_opts(tls)
             .into();
-        Ok(MariadbTarget { name, opts })
+        let given_up = GivenUp::default();
+        Ok(MariadbTarget { name, opts, program, given_up, purpose: Purpose::Ledger })
     }
 }
 
@@ -75,8 +89,8 @@ mod tests {
 
     fn target(url: &str) -> MariadbTarget {
         let url = MysqlUrl::parse(url).expect("a URL");
-        MariadbTarget::new(MariadbSettings { url, password: None, ca_file: None })
-            .expect("a target")
+        let settings = MariadbSettings { url, password: None, ca_file: None };
+        MariadbTarget::new(settings, Program::default()).expect("a target")
     }
 
     #[test]
@@ -97,6 +111,7 @@ mod tests {
                 let opts = target(url).opts;
                 let tls = opts.ssl_opts().expect("TLS");
                 assert!(!tls.accept_invalid_certs() && !tls.skip_domain_validation(), "{url}");
+                assert_eq!(tls.tls_hostname_override(), None, "{url}");
                 assert!(tls.disable_built_in_roots() && !tls.root_certs().is_empty(), "{url}");
             }
         }

@@ -73,13 +73,15 @@ FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 /// Message-ID, queue id or recipient; without a name, all of them. Further conditions as above
 /// (attempts have no subject).
 const ATTEMPTS: &str = "
-(SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-        outcome, status, detail, NULL AS account, NULL AS mailbox, NULL AS uid_validity,
-        NULL AS uid, NULL AS file_name, id
- FROM onedrop_attempt WHERE message_id IN {ids})
+(SELECT a.message_id, a.id_hash, {started_at}, a.recipient, COALESCE(a.sender, m.sender),
+        a.queue_id, a.host, a.pid, a.duration_ms, a.outcome, a.status, a.detail, c.account,
+        c.mailbox, c.uid_validity, c.uid, c.file_name, a.id
+ FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id
+      LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
+ WHERE a.message_id IN {ids})
 UNION ALL
-(SELECT message_id, id_hash, {started_at}, recipient, sender, queue_id, host, pid, duration_ms,
-        outcome, status, detail, NULL, NULL, NULL, NULL, NULL, id
+(SELECT message_id, id_hash, {started_at}, recipient, COALESCE(sender, ''), queue_id, host, pid,
+        duration_ms, outcome, status, detail, NULL, NULL, NULL, NULL, NULL, id
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash IN {found}

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::rows_at;
-use super::copies;
+use super::kept;
 use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, connection};
 use crate::ledger::rows::SqlRow;
@@ -21,23 +21,26 @@ const RECENT: &str = "
     AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND c.leased_until >= ?1)
     AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
 
-/// What is to be compared however old it is.
+/// What is to be compared however old it is: the small tables come first, whatever the server knows
+/// of their sizes.
 const OPEN: &str = "
-    (SELECT c.id, c.account, c.message_id FROM onedrop_copy c
-     WHERE c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt)
-       AND c.settled_at IS NULL AND {of}
+    (SELECT c.id, c.account, c.message_id
+     FROM onedrop_unsettled u STRAIGHT_JOIN onedrop_copy c ON c.id = u.copy_id
+     WHERE (c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL
+            OR c.placed_at IS NULL AND c.leased_until >= ?1) AND {of}
      UNION
      SELECT c.id, c.account, c.message_id
-     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     FROM onedrop_kept k STRAIGHT_JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
-/// The server goes from one account to the next by the index (Using index for group-by). A subquery
-/// with a LIMIT is asked for each account; EXISTS may become a join of whole tables.
+/// Those that have a copy of a message of the window, whether it is to be compared or not: the
+/// server goes from one account to the next by the index, and to the last copy of each (Using index
+/// for group-by). Nothing brings it to begin each account's part of the index in the middle.
 const ACCOUNTS: &str = "
-(SELECT every.account FROM (SELECT DISTINCT account FROM onedrop_copy WHERE account > ?4) every
- WHERE (SELECT TRUE FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
-    WHERE c.account = every.account AND {recent} LIMIT 1)
- ORDER BY every.account LIMIT ?5)
+(SELECT account FROM onedrop_copy WHERE account > ?4
+ GROUP BY account HAVING MAX(message_id) >= (SELECT id FROM onedrop_message WHERE recorded_at >= ?3
+     ORDER BY recorded_at, id LIMIT 1)
+ ORDER BY account LIMIT ?5)
 UNION SELECT open.account FROM {open} open
 ORDER BY account LIMIT ?5";
 
@@ -97,9 +100,7 @@ impl Audit for MariadbLedger {
         limit: u32,
         until: Instant,
     ) -> Result<Vec<String>, LedgerError> {
-        let sql = ACCOUNTS
-            .replace("{open}", &OPEN.replace("{of}", "c.account > ?4"))
-            .replace("{recent}", RECENT);
+        let sql = ACCOUNTS.replace("{open}", &OPEN.replace("{of}", "c.account > ?4"));
         let after = after.unwrap_or_default().as_bytes();
         self.call(until, |connection| {
             let values = values![window.since, window.all, claimed_since(window), after, limit];
@@ -164,6 +165,6 @@ impl Audit for MariadbLedger {
     }
 
     fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.call(until, |connection| copies::kept_bytes(connection, message))
+        self.call(until, |connection| kept::kept_bytes(connection, message))
     }
 }

@@ -89,6 +89,10 @@ impl Rows {
         let (clock, now) = (self.time.wall_clock(), self.time.now());
         let before = clock.checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
         let is_before = |at: Duration| at + older_than < now;
+        let has_facts = |message: Option<i64>| {
+            let message = message.and_then(|message| self.messages.get(&message));
+            message.is_some_and(|message| message.has_facts)
+        };
         let secs = |at: SystemTime| rows::whole_secs(at);
         let mut old: Vec<PurgeCursor> = match what {
             PurgeWhat::Messages | PurgeWhat::Facts => self
@@ -110,7 +114,7 @@ impl Rows {
             PurgeWhat::Attempts => self
                 .attempts
                 .iter()
-                .filter(|(_, row)| row.message.is_none() && is_before(row.at))
+                .filter(|(_, row)| is_before(row.at) && !has_facts(row.message))
                 .map(|(row, _)| PurgeCursor { secs: 0, row: *row })
                 .collect(),
         };
@@ -126,7 +130,7 @@ impl Rows {
             }
             batch.gone += 1;
             if !dry_run {
-                self.take_out(row, what);
+                self.take_out(row, what, older_than);
             }
         }
         if what == PurgeWhat::Messages && !dry_run {
@@ -161,7 +165,7 @@ impl Rows {
             && copy.leased_until.is_some_and(|until| until + LATE > self.time.of_leases())
     }
 
-    fn take_out(&mut self, row: i64, what: PurgeWhat) {
+    fn take_out(&mut self, row: i64, what: PurgeWhat, older_than: Duration) {
         match what {
             PurgeWhat::Messages => {
                 self.messages.remove(&row);
@@ -170,7 +174,10 @@ impl Rows {
             }
             PurgeWhat::Attempts => drop(self.attempts.remove(&row)),
             PurgeWhat::Facts => {
-                self.attempts.retain(|_, attempt| attempt.message != Some(row));
+                let now = self.time.now();
+                self.attempts.retain(|_, attempt| {
+                    attempt.message != Some(row) || attempt.at + older_than >= now
+                });
                 if let Some(message) = self.messages.get_mut(&row) {
                     message.facts = Facts::default();
                     message.has_facts = false;
@@ -259,11 +266,12 @@ impl CopyRow {
     /// Free, in doubt, and nobody's who claimed it before.
     fn forget(&mut self) {
         self.value = RandomValue::default();
+        // What settle has not written yet stays due.
+        self.due_at = self.due_at.filter(|_| self.receipt.is_none());
         self.receipt = None;
         self.placed_epoch = 0;
         self.settled = false;
         self.by_sender = false;
-        self.due_at = None;
         self.leased_until = None;
         self.in_doubt = true;
         self.prior_doubt = true;

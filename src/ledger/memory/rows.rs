@@ -9,7 +9,7 @@ use crate::directory::Destination;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
-    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, is_older_than_memory,
+    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, SharedConfig, is_older_than_memory,
     recorded_secs, rows,
 };
 use crate::lock_key::Hash;
@@ -45,6 +45,8 @@ pub struct Rows {
     /// Jobs by name, each with the random value of its last change.
     pub jobs: BTreeMap<String, (JobRow, RandomValue)>,
     pub job_runs: Vec<RunRow>,
+    /// What all hosts' configurations have alike.
+    pub config: Option<String>,
 }
 
 /// The ledger's clock: it stands still until a test moves it, or goes by another one; either way a
@@ -157,6 +159,19 @@ pub struct AttemptRow {
 }
 
 impl Rows {
+    /// Puts it on record where nothing is, or in any case with `replace`; then compares.
+    pub fn share(
+        &mut self,
+        config: Option<&SharedConfig>,
+        replace: bool,
+    ) -> Result<(), LedgerError> {
+        let Some(config) = config else { return Ok(()) };
+        if replace || self.config.is_none() {
+            self.config = Some(config.json().to_owned());
+        }
+        Ok(config.check(self.config.as_deref())?)
+    }
+
     pub fn record(
         &mut self,
         entry: &Entry<'_>,
@@ -322,6 +337,7 @@ impl Rows {
             row.epoch += 1;
             row.settled = false;
             row.in_doubt |= row.receipt.is_none();
+            self.look_again(one.claim.copy, now);
         }
         let row = self.copy(one.claim.copy, one.claim.value)?;
         if let Some(by) = row.receipt.clone() {
@@ -339,6 +355,7 @@ impl Rows {
             row.placed_epoch = one.claim.epoch;
             row.receipt = Some(one.receipt.clone());
             row.leased_until = None;
+            row.owner.clear();
             row.in_doubt = false;
             row.facts = one.facts;
             let (message, is_shared) = (row.message, row.destination.shared);

@@ -87,7 +87,10 @@ impl Rows {
     fn on_record(&self, copy: i64, row: &CopyRow, window: &Window) -> Option<CopyOnRecord> {
         let message = self.messages.get(&row.message)?;
         let may_be_double = row.epoch > 1 || row.prior_doubt;
-        let needs_a_look = row.receipt.is_some() && may_be_double && !row.settled;
+        let needs_a_look = row.receipt.is_some()
+            && may_be_double
+            && !row.settled
+            && self.unsettled.contains_key(&copy);
         let lease_ended_since = row.receipt.is_none()
             && row.leased_until.is_some_and(|until| self.time.wall_clock_at(until) >= window.since);
         let is_recent = message.recorded_at >= window.since || lease_ended_since;

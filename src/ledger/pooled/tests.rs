@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::ledger::{CopyFacts, RandomValue};
+use crate::ledger::{CopyFacts, Program, RandomValue};
 use crate::receipt::Receipt;
 
 /// The locks of one server, and what its sessions do wrong.
@@ -107,8 +107,24 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn schema_version(&mut self) -> Result<i64, LedgerError> {
-        self.end(1)
+    fn program(&self) -> &Program {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
+        self.end(ONE)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn share_config(&mut self, _: &str, _: bool) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
@@ -130,6 +146,8 @@ impl Session for FakeSession {
         Ok(())
     }
 }
+
+const ONE: SchemaVersion = SchemaVersion { found: 1, oldest_program: 1, program: 1 };
 
 fn until() -> Instant {
     Instant::now() + Duration::from_secs(60)
@@ -177,7 +195,7 @@ fn a_session_is_kept_after_a_contention_and_after_no_other_error() {
         (LedgerError::Contended, 1),
         (LedgerError::Refused("wrong".to_owned()), 0),
         (LedgerError::Broken("bad".to_owned()), 0),
-        (LedgerError::Version { found: 0 }, 0),
+        (LedgerError::Version(SchemaVersion::bare(0, 1)), 0),
         (gone(), 0),
     ];
     for (error, kept) in cases {
@@ -197,7 +215,7 @@ fn a_call_in_a_kept_session_that_is_lost_is_made_once_more() {
     assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
     assert_eq!(server.ends.lock().unwrap().len(), 1, "one call in a new session");
     assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
-    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    assert_eq!(ledger.schema_version(until()).unwrap(), ONE);
     *server.ends.lock().unwrap() = vec![LedgerError::Contended, gone()];
     assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Contended)));
     *server.ends.lock().unwrap() = vec![gone(), gone(), gone()];
@@ -211,11 +229,11 @@ fn a_call_that_must_not_be_repeated_is_made_once_in_a_kept_session_too() {
     let server = Arc::new(Server::default());
     let other = Arc::clone(&server);
     let ledger = over(move || Arc::clone(&other), ALONE);
-    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    assert_eq!(ledger.schema_version(until()).unwrap(), ONE);
     *server.ends.lock().unwrap() = vec![gone()];
     let answer = ledger.call_once(until(), Session::schema_version);
     assert!(matches!(answer, Err(LedgerError::Unavailable(_))), "{answer:?}");
-    assert_eq!(ledger.call_once(until(), Session::schema_version).unwrap(), 1);
+    assert_eq!(ledger.call_once(until(), Session::schema_version).unwrap(), ONE);
 }
 
 /// A commit whose sync failed must not be taken for durable by whoever opens the file next.
@@ -225,7 +243,7 @@ fn a_file_goes_on_after_an_error_and_no_call_in_it_is_made_twice() {
     let server = Arc::new(Server::default());
     let other = Arc::clone(&server);
     let ledger = over(move || Arc::clone(&other), Traits { is_a_file: true, ..ALONE });
-    assert_eq!(ledger.schema_version(until()).unwrap(), 1);
+    assert_eq!(ledger.schema_version(until()).unwrap(), ONE);
     *server.ends.lock().unwrap() = vec![gone()];
     assert!(matches!(ledger.schema_version(until()), Err(LedgerError::Unavailable(_))));
     assert_eq!(ledger.count(), (0, 1), "it is still open");

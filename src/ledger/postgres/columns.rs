@@ -11,8 +11,8 @@ use crate::directory::Destination;
 use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, Recorded,
-    SCHEMA_VERSION, SessionTurn, ToConfirm, ToRecord,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, Program, Recorded,
+    SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::advisory_key;
 use crate::text;
@@ -26,17 +26,21 @@ pub(super) const LONGEST: usize = 4000;
 /// `onedrop_confirm`.
 ///
 /// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
-pub(super) const RECORD: usize = 31;
+pub(super) const RECORD: usize = 32;
 pub(super) const CONFIRM: usize = 14;
+
+/// Columns of the result of `onedrop_record`, behind the number of its call.
+const OLDEST_PROGRAM: usize = 19;
+const CONFIG: usize = 20;
 
 /// The result of `onedrop_confirm`, in the columns of `onedrop_record`.
 pub(super) const CONFIRM_AS_RECORD: &str = "NULL::integer, f.recorded, f.ended, NULL::bigint, \
      NULL::bigint, NULL::boolean, NULL::boolean, NULL::bigint, NULL::bigint, NULL::boolean, \
      f.epoch, NULL::boolean, f.is_placed, f.uid_validity, f.uid, f.file_name, NULL::bytea, \
-     NULL::boolean";
+     NULL::boolean, NULL::integer, NULL::text";
 
-/// All parameters of `onedrop_record` but the first; `with_raw`: also the bytes, if they are to be
-/// kept; `notify`: a new message is announced.
+/// All parameters of `onedrop_record` but the first three; `with_raw`: also the bytes, if they are
+/// to be kept; `notify`: a new message is announced.
 pub(super) fn record<'a>(
     statement: Statement<'a>,
     one: &ToRecord<'a>,
@@ -46,14 +50,13 @@ pub(super) fn record<'a>(
     let ToRecord { entry, attempt, destinations, terms } = *one;
     let (identity, facts) = (entry.identity, entry.facts);
     let statement = statement
-        .with(SCHEMA_VERSION as i32, Type::INT4)
         .with(advisory_key(&identity.id_hash), Type::INT8)
         .with(identity.id_hash.as_slice(), Type::BYTEA)
         .with(identity.digest.as_slice(), Type::BYTEA)
         .with(identity.message_id.as_deref(), Type::BYTEA)
         .with(within(&facts.subject, LONGEST), Type::TEXT)
         .with(facts.date.and_then(date_secs), Type::FLOAT8)
-        .with(within(&facts.in_reply_to, INDEXED), Type::TEXT)
+        .with(json::in_reply_to(facts).map(|text| text::within(text, INDEXED)), Type::TEXT)
         .with(within(&facts.references, LONGEST), Type::TEXT)
         .with(clamped(entry.size_bytes), Type::INT8)
         .with(entry.at.map(rows::whole_secs), Type::INT8)
@@ -91,7 +94,7 @@ pub(super) fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statemen
         .fold(statement, |statement, value| {
             statement.with(text::within(value, INDEXED), Type::TEXT)
         })
-        .with(i64::from(attempt.pid), Type::INT8)
+        .with(i32::try_from(attempt.pid).unwrap_or(i32::MAX), Type::INT4)
 }
 
 /// How an attempt ended, if it did: four parameters.
@@ -164,12 +167,18 @@ pub(super) fn claimed(
 }
 
 /// The result of `onedrop_record`; `None`: it wants the bytes.
-pub(super) fn recorded(one: &ToRecord<'_>, rows: &[Row]) -> Result<Option<Recorded>, LedgerError> {
+pub(super) fn recorded(
+    one: &ToRecord<'_>,
+    program: &Program,
+    rows: &[Row],
+) -> Result<Option<Recorded>, LedgerError> {
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
     let row = rows.first().ok_or_else(missing)?;
-    let found = row.cell::<Option<i32>>(1)?.map_or(0, i64::from);
-    if found != SCHEMA_VERSION {
-        return Err(LedgerError::Version { found });
+    let number = |at| Ok::<_, LedgerError>(row.cell::<Option<i32>>(at)?.map_or(0, i64::from));
+    program.sees(number(1)?, number(OLDEST_PROGRAM)?).check()?;
+    if let (Some(config), Some(on_record)) = (&program.config, row.cell::<Option<String>>(CONFIG)?)
+    {
+        config.check(Some(&on_record))?;
     }
     if row.cell::<Option<bool>>(2)? != Some(true) {
         return Err(LedgerError::Contended);

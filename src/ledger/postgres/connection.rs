@@ -21,7 +21,8 @@ use tokio::time::timeout_at;
 use super::errors::{meaning_of, no_answer, unavailable};
 use super::link::Link;
 use super::target::Target;
-use crate::ledger::LedgerError;
+use crate::ledger::given_up::for_cancelling;
+use crate::ledger::{LedgerError, Program};
 
 /// A statement and its parameters, `$1` first.
 pub struct Statement<'a> {
@@ -139,6 +140,20 @@ impl Connection {
             }
         }
         only(self.commit(std::slice::from_ref(statement))?)
+    }
+
+    /// For which program it is.
+    pub fn program(&self) -> &Program {
+        &self.target.program
+    }
+
+    /// Another session of the same kind.
+    pub fn another(&self) -> Result<Connection, LedgerError> {
+        Connection::open(Arc::clone(&self.target), self.until)
+    }
+
+    pub fn until(&self) -> Instant {
+        self.until
     }
 
     /// Milliseconds that the server may wait for a lock: slightly more than the client waits, so
@@ -293,6 +308,11 @@ impl Connection {
         let until = self.until;
         let began = Instant::now();
         let left = until.saturating_duration_since(began);
+        if left < LEAST {
+            // An open transaction ends with its session.
+            self.lose();
+            return Err(no_answer(Duration::ZERO));
+        }
         let answered_by = until.checked_sub(for_cancelling(left)).unwrap_or(until);
         link.budget.renew();
         let answer =
@@ -308,7 +328,7 @@ impl Connection {
                 let waited = began.elapsed();
                 link.cancel(&self.target, until);
                 self.lose();
-                self.target.has_given_up(until, waited);
+                self.target.given_up.note(until, waited);
                 Err(no_answer(waited))
             }
         }
@@ -415,10 +435,9 @@ async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<V
     answers.into_iter().flatten().collect()
 }
 
-/// The part of a call's time that is kept to cancel it.
-fn for_cancelling(left: Duration) -> Duration {
-    (left / 2).min(Duration::from_secs(1))
-}
+/// With less time than this nothing is asked: half of it is what a request to cancel needs on a
+/// busy host, and PgBouncer 1.18 ends with a fatal error if its sender goes before it is heard.
+const LEAST: Duration = Duration::from_millis(250);
 
 /// In the range of the server's limits.
 fn millis(duration: Duration) -> i32 {

@@ -12,11 +12,6 @@ use crate::text;
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Some(db) = error.as_db_error() else { return unavailable(error) };
     let code = db.code();
-    if *code == SqlState::UNDEFINED_TABLE
-        && ["onedrop_schema", "onedrop_ledger"].iter().any(|table| db.message().contains(table))
-    {
-        return LedgerError::Version { found: 0 };
-    }
     // Deadlock, serialization failure, lock not available: another session holds the rows.
     if matches!(code.code(), "40P01" | "40001" | "55P03") {
         return LedgerError::Contended;

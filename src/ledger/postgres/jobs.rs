@@ -9,12 +9,12 @@ use postgres::types::Type;
 
 use super::connection::{Connection, Statement};
 use super::{PostgresLedger, schema};
+use crate::ledger::LedgerError;
 use crate::ledger::jobs::{
     self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_columns, job_row, job_run, kept_time,
     of_millis, run_columns, signed,
 };
 use crate::ledger::rows::{Cell, SqlRow, millis};
-use crate::ledger::{LedgerError, SCHEMA_VERSION};
 
 /// SQLSTATE unique_violation: a run of the same due time and try is there.
 const IS_THERE: &str = "23505";
@@ -33,8 +33,11 @@ fn column_millis(column: &str) -> String {
 /// program's schema version, the change's value; due time and try of the run that ends, if any.
 macro_rules! if_seen {
     () => {
-        "EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1 AND revision = $2)
-         AND (SELECT version::bigint FROM onedrop_ledger) = $3"
+        concat!(
+            "EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1 AND revision = $2)
+         AND ",
+            schema::fits!("$3")
+        )
     };
 }
 
@@ -52,11 +55,13 @@ macro_rules! if_ended {
 
 /// A job that is not on record yet: a row with the revision 0, which no other session ever sees.
 /// Without a row there is no run that may end.
-const NEW_JOB: &str = "
-INSERT INTO onedrop_job (name, revision, first_seen, seen_at)
-SELECT $1, 0, clock_timestamp(), clock_timestamp()
-WHERE (SELECT version::bigint FROM onedrop_ledger) = $3 AND $5::timestamptz IS NULL
-ON CONFLICT DO NOTHING";
+const NEW_JOB: &str = concat!(
+    "INSERT INTO onedrop_job (name, revision, first_seen, seen_at)
+     SELECT $1, 0, clock_timestamp(), clock_timestamp()
+     WHERE $5::timestamptz IS NULL AND ",
+    schema::fits!("$3"),
+    " ON CONFLICT DO NOTHING"
+);
 
 /// The statements after it see what was committed before it got the row.
 const LOCK_JOB: &str = "SELECT revision FROM onedrop_job WHERE name = $1 FOR UPDATE";
@@ -99,20 +104,21 @@ SELECT EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1 AND value = $4)
 const LAST_TRY: &str =
     "SELECT coalesce(max(try), 0) FROM onedrop_job_run WHERE job = $1 AND due_at = $2";
 
-const REMOVE: &str = "
-DELETE FROM onedrop_job
-WHERE name = $1 AND revision = $2 AND (SELECT version::bigint FROM onedrop_ledger) = $3";
+const REMOVE: &str =
+    concat!("DELETE FROM onedrop_job WHERE name = $1 AND revision = $2 AND ", schema::fits!("$3"));
 
 const IS_GONE: &str = "SELECT NOT EXISTS (SELECT 1 FROM onedrop_job WHERE name = $1)";
 
 /// Two that prune at once take different rows.
-const PRUNE: &str = "
-DELETE FROM onedrop_job_run
-WHERE id IN (SELECT id FROM onedrop_job_run
-             WHERE ended_at < clock_timestamp() - $1 * interval '1 millisecond'
-             ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-  AND (SELECT version::bigint FROM onedrop_ledger) = $3
-RETURNING id";
+const PRUNE: &str = concat!(
+    "DELETE FROM onedrop_job_run
+     WHERE id IN (SELECT id FROM onedrop_job_run
+                  WHERE ended_at < clock_timestamp() - $1 * interval '1 millisecond'
+                  ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+       AND ",
+    schema::fits!("$3"),
+    " RETURNING id"
+);
 
 impl Jobs for PostgresLedger {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError> {
@@ -160,10 +166,11 @@ impl Jobs for PostgresLedger {
 
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError> {
         self.call(until, |connection| {
+            let program = connection.program().version();
             let remove = Statement::new(REMOVE)
                 .with(job, Type::TEXT)
                 .with(seen, Type::INT8)
-                .with(SCHEMA_VERSION, Type::INT8);
+                .with(program, Type::INT8);
             let is_gone = Statement::new(IS_GONE).with(job, Type::TEXT);
             let answers = schema::checked(connection, Connection::write, [remove, is_gone])?;
             only(last_rows(&answers))
@@ -177,10 +184,11 @@ impl Jobs for PostgresLedger {
         until: Instant,
     ) -> Result<u64, LedgerError> {
         self.call(until, |connection| {
+            let program = connection.program().version();
             let prune = Statement::new(PRUNE)
                 .with(millis(older_than.min(LONGEST_AGE)), Type::INT8)
                 .with(i64::from(most), Type::INT8)
-                .with(SCHEMA_VERSION, Type::INT8);
+                .with(program, Type::INT8);
             let answers = schema::checked(connection, Connection::write, [prune])?;
             Ok(last_rows(&answers).len() as u64)
         })
@@ -189,12 +197,13 @@ impl Jobs for PostgresLedger {
 
 fn change_job(connection: &mut Connection, change: &JobChange<'_>) -> Result<bool, LedgerError> {
     let JobChange { row, added, ended, .. } = *change;
-    let new_job = change.seen.is_none().then(|| of_change(NEW_JOB, change));
+    let program = connection.program().version();
+    let new_job = change.seen.is_none().then(|| of_change(NEW_JOB, program, change));
     let lock = Statement::new(LOCK_JOB).with(row.name.as_str(), Type::TEXT);
-    let end = ended.map(|run| of_end(END, change, run));
-    let add = added.iter().map(|run| of_run(ADD, change, run));
+    let end = ended.map(|run| of_end(END, program, change, run));
+    let add = added.iter().map(|run| of_run(ADD, program, change, run));
     let first = added.first();
-    let is_made = of_change(IS_MADE, change)
+    let is_made = of_change(IS_MADE, program, change)
         .with(first.map(|run| run.due), Type::TIMESTAMPTZ)
         .with(first.map(|run| i64::from(run.try_no)), Type::INT8);
     let statements = new_job
@@ -202,7 +211,7 @@ fn change_job(connection: &mut Connection, change: &JobChange<'_>) -> Result<boo
         .chain([lock])
         .chain(end)
         .chain(add)
-        .chain([of_job(CHANGE, change), is_made]);
+        .chain([of_job(CHANGE, program, change), is_made]);
     match schema::checked(connection, Connection::write, statements) {
         Ok(answers) => only(last_rows(&answers)),
         Err(LedgerError::Refused(why)) if why.starts_with(IS_THERE) => Ok(false),
@@ -211,19 +220,24 @@ fn change_job(connection: &mut Connection, change: &JobChange<'_>) -> Result<boo
 }
 
 /// A statement with the parameters 1 to 6.
-fn of_change<'a>(sql: &'a str, change: &JobChange<'a>) -> Statement<'a> {
+fn of_change<'a>(sql: &'a str, program: i64, change: &JobChange<'a>) -> Statement<'a> {
     Statement::new(sql)
         .with(change.row.name.as_str(), Type::TEXT)
         .with(change.seen.unwrap_or(0), Type::INT8)
-        .with(SCHEMA_VERSION, Type::INT8)
+        .with(program, Type::INT8)
         .with(change.value.bytes().to_vec(), Type::BYTEA)
         .with(change.ended.map(|run| run.due), Type::TIMESTAMPTZ)
         .with(change.ended.map(|run| i64::from(run.try_no)), Type::INT8)
 }
 
 /// The same, and 6 of how a run has ended.
-fn of_end<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statement<'a> {
-    of_change(sql, change)
+fn of_end<'a>(
+    sql: &'a str,
+    program: i64,
+    change: &JobChange<'a>,
+    run: &'a JobRun,
+) -> Statement<'a> {
+    of_change(sql, program, change)
         .with(run.ended_at, Type::TIMESTAMPTZ)
         .with(run.outcome.map(|outcome| outcome.as_str()), Type::TEXT)
         .with(run.exit.map(i64::from), Type::INT8)
@@ -233,8 +247,13 @@ fn of_end<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statemen
 }
 
 /// The same, and 9 more of a run.
-fn of_run<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statement<'a> {
-    of_end(sql, change, run)
+fn of_run<'a>(
+    sql: &'a str,
+    program: i64,
+    change: &JobChange<'a>,
+    run: &'a JobRun,
+) -> Statement<'a> {
+    of_end(sql, program, change, run)
         .with(run.trigger.as_str(), Type::TEXT)
         .with(run.epoch, Type::INT8)
         .with(run.host.as_str(), Type::TEXT)
@@ -247,10 +266,10 @@ fn of_run<'a>(sql: &'a str, change: &JobChange<'a>, run: &'a JobRun) -> Statemen
 }
 
 /// As [`of_change`], and 21 of the job's row.
-fn of_job<'a>(sql: &'a str, change: &JobChange<'a>) -> Statement<'a> {
+fn of_job<'a>(sql: &'a str, program: i64, change: &JobChange<'a>) -> Statement<'a> {
     let row: &JobRow = change.row;
     let pause = row.paused.as_ref();
-    of_change(sql, change)
+    of_change(sql, program, change)
         .with(row.schedule.as_str(), Type::TEXT)
         .with(pause.map(|pause| pause.at), Type::TIMESTAMPTZ)
         .with(pause.map_or("", |pause| pause.note.as_str()), Type::TEXT)

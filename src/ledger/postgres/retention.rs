@@ -33,9 +33,18 @@ fn old(what: PurgeWhat) -> &'static str {
                AND (m.recorded_at, m.id) > (to_timestamp($2), $3)
              ORDER BY m.recorded_at, m.id LIMIT $4"
         }
+        // Of messages whose facts are erased few have any left; their ids come first.
         PurgeWhat::Attempts => {
             "SELECT 0::bigint, a.id FROM onedrop_attempt a
-             WHERE a.message_id IS NULL
+             WHERE a.id IN (
+                 SELECT n.id FROM onedrop_attempt n WHERE n.message_id IS NULL
+                 UNION ALL
+                 SELECT e.id FROM onedrop_attempt e JOIN onedrop_message o ON o.id = e.message_id
+                 WHERE o.recorded_at < (SELECT facts_since FROM onedrop_ledger)
+                   AND e.message_id < (
+                     SELECT m.id FROM onedrop_message m
+                     WHERE m.recorded_at >= (SELECT facts_since FROM onedrop_ledger)
+                     ORDER BY m.recorded_at, m.id LIMIT 1))
                AND a.started_at < clock_timestamp() - $1 * interval '1 second'
                AND (0::float8, a.id) > ($2, $3)
              ORDER BY a.id LIMIT $4"
@@ -101,12 +110,22 @@ const ERASE: [&str; 5] = [
      WHERE id = ANY ($1) AND cardinality($2::bigint[]) > 0",
 ];
 
-/// Free, in doubt, and of another value, so that no claim of before counts.
+/// What copies say of attempts' ends, for the attempts' own rows.
+const ENDS: &str = "
+UPDATE onedrop_attempt a
+SET outcome = t.outcome, status = t.status, detail = t.detail, duration_ms = t.duration_ms
+FROM onedrop_copy c JOIN onedrop_attempt_text t ON t.id = c.attempt_id
+WHERE c.id = ANY ($1) AND a.id = t.id";
+
+/// Free, in doubt, and of another value, so that no claim of before counts. What settle has not
+/// written yet stays due.
 const FORGET: &str = "
-UPDATE onedrop_copy SET value = uuid_send(gen_random_uuid()), placed_at = NULL,
-    placed_epoch = NULL, uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = false,
-    found_by_look = false, by_sender = false, due_at = NULL, settled_at = NULL,
-    leased_until = NULL, in_doubt = true, prior_doubt = true, looks_back = true
+UPDATE onedrop_copy SET value = uuid_send(gen_random_uuid()),
+    due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = NULL,
+    uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = false,
+    found_by_look = false, by_sender = false, settled_at = NULL, leased_until = NULL,
+    in_doubt = true, prior_doubt = true, looks_back = true,
+    attempt_id = NULL, attempt_ms = NULL
 WHERE id = ANY ($1)";
 
 const REMEMBERED: &str = "
@@ -118,7 +137,7 @@ SELECT CASE WHEN remembers_since = '-infinity' THEN -1
 FROM onedrop_ledger";
 
 const RAW: &str = "
-SELECT m.id, m.message_id, id_hash, digest, extract(epoch FROM recorded_at)::bigint, bytes
+SELECT m.id, m.message_id, id_hash, digest, extract(epoch FROM recorded_at)::bigint, ''::bytea
 FROM onedrop_raw r JOIN onedrop_message m ON m.id = r.message_id
 WHERE r.message_id > $1 AND recorded_at >= to_timestamp($2)
 ORDER BY r.message_id LIMIT 1";
@@ -169,16 +188,60 @@ impl Retention for PostgresLedger {
     ) -> Result<Option<RawMessage>, LedgerError> {
         let since = rows::secs(since);
         self.call(until, |connection| {
-            let next = Statement::new(RAW).with(after, Type::INT8).with(since, Type::FLOAT8);
-            let rows = connection.query(next)?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let message = rows::raw_message(row)?;
+            let Some((message, bytes)) = next_whole(connection, since, after)? else {
+                return Ok(None);
+            };
             let copies = Statement::new(COPIES).with(message.message, Type::INT8);
             let rows = connection.query(copies)?;
             let copy = |row: &postgres::Row| Ok((rows::destination(row, 0)?, row.cell(3)?));
             let copies = rows.iter().map(copy).collect::<Result<_, LedgerError>>()?;
-            Ok(Some(RawMessage { copies, ..message }))
+            Ok(Some(RawMessage { bytes, copies, ..message }))
         })
+    }
+}
+
+/// The next message, and its bytes; one that a purge takes out meanwhile is passed by.
+fn next_whole(
+    connection: &mut Connection,
+    since: f64,
+    mut after: i64,
+) -> Result<Option<(RawMessage, Vec<u8>)>, LedgerError> {
+    loop {
+        let next = Statement::new(RAW).with(after, Type::INT8).with(since, Type::FLOAT8);
+        let rows = connection.query(next)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let message = rows::raw_message(row)?;
+        after = message.message;
+        if let Some(bytes) = bytes_in(connection, "onedrop_raw", after)? {
+            return Ok(Some((message, bytes)));
+        }
+    }
+}
+
+/// Bytes of a message that are asked for at a time: an answer is bounded, a message is not.
+const PIECE_BYTES: usize = 4 * 1024 * 1024;
+
+/// What a table keeps of a message, piece by piece. `None`: nothing, or no longer.
+pub(super) fn bytes_in(
+    connection: &mut Connection,
+    table: &str,
+    message: i64,
+) -> Result<Option<Vec<u8>>, LedgerError> {
+    let sql = format!(
+        "SELECT substring(bytes FROM $2 FOR {PIECE_BYTES}) FROM {table} WHERE message_id = $1"
+    );
+    let mut bytes: Vec<u8> = Vec::new();
+    loop {
+        let from = i32::try_from(bytes.len() + 1).unwrap_or(i32::MAX);
+        let piece = Statement::new(&*sql).with(message, Type::INT8).with(from, Type::INT4);
+        let rows = connection.query(piece)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let piece: Vec<u8> = row.cell(0)?;
+        let is_last = piece.len() < PIECE_BYTES;
+        bytes.extend(piece);
+        if is_last {
+            return Ok(Some(bytes));
+        }
     }
 }
 
@@ -309,7 +372,8 @@ fn forget(
             })
             .collect(),
         ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
-            vec![Statement::new(FORGET).with(numbers, Type::INT8_ARRAY)]
+            let with = |sql| Statement::new(sql).with(numbers.clone(), Type::INT8_ARRAY);
+            vec![with(ENDS), with(FORGET)]
         }
     };
     connection.commit(&statements)?;

@@ -1,62 +1,74 @@
-//! The schema and its migrations. Each migration and its row in `onedrop_schema` are one
-//! transaction under a lock, so two programs that migrate at once apply it once, and a crash leaves
-//! the version before or after it. If an applied migration differs from this program's, that is an
-//! error. By hand, because refinery takes no lock.
+//! The schema's version, and what the ledger keeps for all hosts: one row, which every record of a
+//! message reads.
 
 use postgres::Row;
 use postgres::types::Type;
-use sha2::{Digest, Sha256};
 
 use super::connection::{Connection, Statement};
-use crate::ledger::rows::SqlRow;
-use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
-use crate::lock_key::{advisory_key, name_hash};
+use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::{LedgerError, SchemaVersion};
 
-/// Version, name and SQL, in order of their versions.
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(BASE_VERSION, "0010_base", include_str!("../migrations/postgres/0010_base.sql"))];
+/// Whether a program of the version in this parameter may use the ledger, within a statement, as
+/// [`SchemaVersion::fits`] says.
+macro_rules! fits {
+    ($program:literal) => {
+        concat!(
+            "EXISTS (SELECT FROM onedrop_ledger WHERE version BETWEEN ",
+            $program,
+            " - 1 AND ",
+            $program,
+            " + 1 AND oldest_program <= ",
+            $program,
+            ")"
+        )
+    };
+}
+pub(super) use fits;
 
-/// SQLSTATE undefined_table.
-const NO_TABLE: &str = "42P01";
+/// SQLSTATE undefined_table and undefined_function.
+const NOT_THERE: [&str; 2] = ["42P01", "42883"];
 
-const VERSION: &str = "SELECT version::bigint FROM onedrop_ledger";
+const VERSION: &str = "SELECT version::bigint, oldest_program::bigint FROM onedrop_ledger";
 
-/// Of a ledger from before [`BASE_VERSION`].
+/// Of ledgers before the base version, which have no `onedrop_ledger`.
 const OLD_VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
 
-/// Not a migration: it records them.
-const CREATE_SCHEMA_TABLE: &str = "
-CREATE TABLE onedrop_schema (
-    version    integer PRIMARY KEY,
-    name       text NOT NULL,
-    sha256     bytea NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-COMMENT ON TABLE onedrop_schema
-IS 'migrations applied';";
-
-/// [`Ledger::schema_version`](crate::ledger::Ledger::schema_version).
-pub(super) fn version(connection: &mut Connection) -> Result<i64, LedgerError> {
-    for sql in [VERSION, OLD_VERSION] {
-        match connection.query(Statement::new(sql)) {
-            Ok(rows) => {
-                let version = rows.first().map(|row| row.cell::<Option<i64>>(0)).transpose()?;
-                return Ok(version.flatten().unwrap_or(0));
-            }
-            // No such table.
-            Err(LedgerError::Version { .. }) => {}
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(0)
+/// Whether this is how Postgres refuses a statement that another schema does not know.
+pub(super) fn is_of_another(refusal: &str) -> bool {
+    NOT_THERE.iter().any(|code| refusal.starts_with(code))
 }
 
-/// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of this
-/// program's schema version; each one's rows.
+/// [`Schema::schema_version`](crate::ledger::Schema::schema_version).
+pub(super) fn version(connection: &mut Connection) -> Result<SchemaVersion, LedgerError> {
+    match connection.query(Statement::new(VERSION)) {
+        Ok(rows) => seen(connection, rows.first()),
+        Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+            match connection.query(Statement::new(OLD_VERSION)) {
+                Ok(rows) => {
+                    let found = rows.first().map_or(Ok(None), |row| row.cell::<Option<i64>>(0))?;
+                    Ok(connection.program().sees_bare(found.unwrap_or(0)))
+                }
+                Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+                    Ok(connection.program().sees_bare(0))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn seen(connection: &Connection, row: Option<&Row>) -> Result<SchemaVersion, LedgerError> {
+    let row = row.ok_or_else(rows::no_ledger)?;
+    Ok(connection.program().sees(row.cell(0)?, row.cell(1)?))
+}
+
+/// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of a schema
+/// that goes with this program; each one's rows.
 ///
 /// # Errors
-/// [`LedgerError::Version`] where the ledger has another version. A statement that writes must not
-/// do so there by itself.
+/// [`LedgerError::Version`] where it does not. A statement that writes must not do so there by
+/// itself ([`fits!`]).
 pub(super) fn checked<'a>(
     connection: &mut Connection,
     run: impl FnOnce(&mut Connection, &[Statement<'a>]) -> Result<Vec<Vec<Row>>, LedgerError>,
@@ -64,90 +76,32 @@ pub(super) fn checked<'a>(
 ) -> Result<Vec<Vec<Row>>, LedgerError> {
     let all: Vec<_> = [Statement::new(VERSION)].into_iter().chain(statements).collect();
     let mut answers = match run(connection, &all) {
-        Err(LedgerError::Version { .. }) => {
-            return Err(LedgerError::Version { found: version(connection)? });
-        }
         // An older schema has no such table.
-        Err(LedgerError::Refused(why)) if why.starts_with(NO_TABLE) => {
-            return Err(match version(connection)? {
-                SCHEMA_VERSION => LedgerError::Refused(why),
-                found => LedgerError::Version { found },
-            });
+        Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+            version(connection)?.check()?;
+            return Err(LedgerError::Refused(why));
         }
         answers => answers?.into_iter(),
     };
     let missing = || LedgerError::Broken("a statement without an answer".to_owned());
     let versions = answers.next().ok_or_else(missing)?;
-    match versions.first().map_or(Ok(None), |row| row.cell::<Option<i64>>(0))?.unwrap_or(0) {
-        SCHEMA_VERSION => Ok(answers.collect()),
-        found => Err(LedgerError::Version { found }),
-    }
+    seen(connection, versions.first())?.check()?;
+    Ok(answers.collect())
 }
 
-/// [`Ledger::migrate`](crate::ledger::Ledger::migrate).
-pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, LedgerError> {
-    let mut applied = Vec::new();
-    let before = version(connection)?;
-    if before > SCHEMA_VERSION || (1..BASE_VERSION).contains(&before) {
-        return Err(LedgerError::Version { found: before });
-    }
-    for (number, name, sql) in MIGRATIONS {
-        match apply(connection, number, name, sql) {
-            Ok(true) => applied.push(name.to_owned()),
-            Ok(false) => {}
-            Err(error) => {
-                connection.rollback_or_lose();
-                return Err(error);
-            }
-        }
-    }
-    match version(connection)? {
-        SCHEMA_VERSION => Ok(applied),
-        found => Err(LedgerError::Version { found }),
-    }
+/// [`Session::shared_config`](crate::ledger::session::Session::shared_config).
+pub(super) fn shared_config(connection: &mut Connection) -> Result<Option<String>, LedgerError> {
+    let rows = connection.query(Statement::new("SELECT config FROM onedrop_ledger"))?;
+    rows.first().map_or(Ok(None), |row| row.cell(0))
 }
 
-/// Applies a migration unless it is on record; returns whether it did.
-fn apply(
+/// [`Session::share_config`](crate::ledger::session::Session::share_config).
+pub(super) fn share_config(
     connection: &mut Connection,
-    number: i64,
-    name: &str,
-    migration: &str,
-) -> Result<bool, LedgerError> {
-    let lock = advisory_key(&name_hash("onedrop migrate"));
-    connection.begin(&Statement::new("SELECT pg_advisory_xact_lock($1)").with(lock, Type::INT8))?;
-    // Statements after the lock: they must see what its last holder committed. This one scans the
-    // catalogue, because to_regclass() may answer from this session's cache.
-    let sql = "SELECT current_setting('server_encoding'), EXISTS (SELECT FROM pg_class
-               WHERE relname = 'onedrop_schema' AND pg_table_is_visible(oid))";
-    let rows = connection.go_on(&Statement::new(sql))?;
-    let row = rows.first().ok_or_else(|| LedgerError::Broken("no catalogue".to_owned()))?;
-    let (encoding, has_table): (String, bool) = (row.cell(0)?, row.cell(1)?);
-    if encoding != "UTF8" {
-        return Err(LedgerError::Refused(format!(
-            "the database's encoding is {encoding}; create it with UTF8"
-        )));
-    }
-    let sha256 = Sha256::digest(migration.as_bytes()).to_vec();
-    if has_table {
-        let sql = "SELECT sha256 FROM onedrop_schema WHERE version = $1";
-        let stored = connection.go_on(&Statement::new(sql).with(number, Type::INT8))?;
-        if let Some(row) = stored.first() {
-            connection.rollback()?;
-            return match row.cell::<Vec<u8>>(0)? == sha256 {
-                true => Ok(false),
-                false => Err(LedgerError::Broken(format!(
-                    "migration {name} on record is not the one in this program"
-                ))),
-            };
-        }
-    }
-    let table = if has_table { "" } else { CREATE_SCHEMA_TABLE };
-    connection.batch(&format!("{table} {migration}"))?;
-    let insert = "INSERT INTO onedrop_schema (version, name, sha256) VALUES ($1, $2, $3)";
-    connection.commit(&[Statement::new(insert)
-        .with(number, Type::INT8)
-        .with(name, Type::TEXT)
-        .with(sha256, Type::BYTEA)])?;
-    Ok(true)
+    json: &str,
+    replace: bool,
+) -> Result<(), LedgerError> {
+    let sql = "UPDATE onedrop_ledger SET config = $1 WHERE config IS NULL OR $2";
+    let share = Statement::new(sql).with(json, Type::TEXT).with(replace, Type::BOOL);
+    connection.write(&[share]).map(drop)
 }

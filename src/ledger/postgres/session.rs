@@ -11,12 +11,12 @@ use postgres::types::Type;
 
 use super::columns::{self, LONGEST};
 use super::connection::{Connection, Statement};
-use super::{schema, together};
+use super::{migrate, schema, together};
 use crate::directory::Destination;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, Session,
-    SessionTurn, ToConfirm, ToRecord,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
+    Program, SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::{Hash, advisory_key, name_hash};
 use crate::message::Identity;
@@ -87,7 +87,7 @@ ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
-       detail = $5, copy_id = NULL
+       detail = $5
 WHERE id = $1";
 
 const INSERT_ENDED_ATTEMPT: &str = "
@@ -232,15 +232,32 @@ impl Session for Connection {
                 .with(identity.digest.as_slice(), Type::BYTEA);
             columns::end(columns::by(statement, attempt), Some(end))
         });
-        self.write(&own.into_iter().chain(others).collect::<Vec<_>>()).map(drop)
+        // The message's row first, as a purge locks it: neither waits for the other crosswise.
+        self.write(&others.chain(own).collect::<Vec<_>>()).map(drop)
     }
 
-    fn schema_version(&mut self) -> Result<i64, LedgerError> {
+    fn program(&self) -> &Program {
+        Connection::program(self)
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
         schema::version(self)
     }
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
-        schema::migrate(self)
+        migrate::migrate(self)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        migrate::planned(self)
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        schema::shared_config(self)
+    }
+
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+        schema::share_config(self, json, replace)
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {

@@ -3,8 +3,7 @@
 //! unverified unless the URL says so, and that no error shows the URL or the password.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postgres::config::{Host, SslMode, TargetSessionAttrs};
 use secrecy::{ExposeSecret, SecretString};
@@ -14,7 +13,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::errors::no_answer;
 use crate::deadline::{KEEPALIVE, UNACKNOWLEDGED};
-use crate::ledger::LedgerError;
+use crate::ledger::given_up::GivenUp;
+use crate::ledger::{LedgerError, Program};
 use crate::net::postgres_url::PostgresUrl;
 use crate::net::{is_loopback, is_loopback_address, tls};
 
@@ -39,8 +39,8 @@ pub(super) struct Target {
     tls: Option<MakeRustlsConnect>,
     pub prepare: bool,
     pub notify: bool,
-    /// The `until` of the last call that was given up, and how long it waited for an answer.
-    given_up: Mutex<Option<(Instant, Duration)>>,
+    pub given_up: GivenUp,
+    pub program: Program,
 }
 
 /// One host and how to speak to it.
@@ -52,7 +52,7 @@ pub(super) struct HostTarget {
 
 impl Target {
     /// Reads `settings`; with TLS also the authorities' certificates.
-    pub fn new(settings: PostgresSettings) -> Result<Target, LedgerError> {
+    pub fn new(settings: PostgresSettings, program: Program) -> Result<Target, LedgerError> {
         let url = &settings.url;
         let mut config = url.config().clone();
         if let Some(password) = &settings.password {
@@ -83,28 +83,12 @@ impl Target {
             false => None,
         };
         let (prepare, notify) = (settings.prepare, settings.notify);
-        Ok(Target { hosts, tls, prepare, notify, given_up: Mutex::default() })
+        Ok(Target { hosts, tls, prepare, notify, given_up: GivenUp::default(), program })
     }
 
-    /// Whether a call that ends by `until` is worth its beginning.
-    ///
-    /// # Errors
-    /// No time is left; or one that had to end no earlier has just been given up: in the moments
-    /// that are left this one would have no answer either, and it could not be cancelled in time.
+    /// See [`GivenUp::may_begin`].
     pub fn may_begin(&self, until: Instant) -> Result<(), LedgerError> {
-        if until <= Instant::now() {
-            return Err(no_answer(Duration::ZERO));
-        }
-        let given_up = *self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
-        match given_up.filter(|(late, _)| until <= *late) {
-            Some((_, waited)) => Err(no_answer(waited)),
-            None => Ok(()),
-        }
-    }
-
-    /// A call that had to end by `until` was given up.
-    pub fn has_given_up(&self, until: Instant, waited: Duration) {
-        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, waited));
+        self.given_up.may_begin(until).map_err(no_answer)
     }
 
     /// The TLS to use with `host`, if any.
@@ -209,7 +193,7 @@ mod tests {
             prepare: false,
             notify: false,
         };
-        Target::new(settings).map(|target| target.hosts).unwrap_or_default()
+        Target::new(settings, Program::default()).map(|target| target.hosts).unwrap_or_default()
     }
 
     #[test]

@@ -12,15 +12,12 @@ use super::columns;
 use super::connection::{Connection, Statement};
 use super::schema;
 use crate::ledger::rows::SqlRow;
-use crate::ledger::{Committed, LedgerError, SCHEMA_VERSION, ToConfirm, ToRecord};
+use crate::ledger::{Committed, LedgerError, SharedConfig, ToConfirm, ToRecord};
 
 /// Milliseconds that a group waits for another session's lock; a single call may wait longer. It is
 /// longer than a commit on a slow disk, because commits with NOTIFY wait for each other. A deadlock
 /// of two groups is ended by `deadlock_timeout` or by this.
 const IN_COMPANY_MS: i64 = 2000;
-
-/// SQLSTATE undefined_function.
-const NO_FUNCTION: &str = "42883";
 
 /// [`Session::commit`](crate::ledger::session::Session::commit). A receipt alone ends the turn.
 pub(super) fn commit(
@@ -33,27 +30,23 @@ pub(super) fn commit(
     }
     // The bytes of a message that is already on record are not sent again.
     let rows = match call(connection, records, false, receipts) {
-        Err(LedgerError::Version { .. }) => {
-            return Err(LedgerError::Version { found: schema::version(connection)? });
-        }
-        Err(LedgerError::Refused(why)) if why.starts_with(NO_FUNCTION) => {
-            // An older schema has no functions.
-            return Err(match schema::version(connection)? {
-                SCHEMA_VERSION => LedgerError::Refused(why),
-                found => LedgerError::Version { found },
-            });
+        Err(LedgerError::Refused(why)) if schema::is_of_another(&why) => {
+            return Err(schema::version(connection)?
+                .check()
+                .err()
+                .unwrap_or(LedgerError::Refused(why)));
         }
         rows => rows?,
     };
     let answers = answers(&rows, records.len() + receipts.len())?;
     let (of_records, of_receipts) = answers.split_at(records.len());
     let recorded = records.iter().zip(of_records).map(|(one, rows)| {
-        if let Some(recorded) = columns::recorded(one, rows)? {
+        if let Some(recorded) = columns::recorded(one, connection.program(), rows)? {
             return Ok(recorded);
         }
         let rows = call(connection, &[*one], true, &[])?;
         let still = || LedgerError::Broken("bytes wanted that were given".to_owned());
-        columns::recorded(one, &rows)?.ok_or_else(still)
+        columns::recorded(one, connection.program(), &rows)?.ok_or_else(still)
     });
     let recorded = recorded.collect();
     let confirmed = of_receipts.iter().map(|rows| columns::confirmed(rows)).collect();
@@ -70,14 +63,15 @@ fn call(
         1 => connection.patience_ms(),
         _ => connection.patience_ms().min(IN_COMPANY_MS),
     };
+    let (program, config) = (connection.program().version(), connection.program().config.clone());
+    let config = config.as_ref().map(SharedConfig::json);
     let mut statement = Statement::kept(text(records.len(), receipts.len()));
     for one in records {
-        statement = columns::record(
-            statement.with(patience, Type::INT8),
-            one,
-            with_raw,
-            connection.notifies(),
-        );
+        statement = statement
+            .with(patience, Type::INT8)
+            .with(program as i32, Type::INT4)
+            .with(config, Type::TEXT);
+        statement = columns::record(statement, one, with_raw, connection.notifies());
     }
     for one in receipts {
         statement = columns::confirm(statement.with(patience, Type::INT8), one);

@@ -38,20 +38,20 @@ SELECT m.id, id_hash, message_id, digest, {recorded_at}, subject, {date}, size_b
        in_reply_to, reference_ids,
        message_id IS NOT NULL AND EXISTS (
            SELECT FROM onedrop_message o WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
-       EXISTS (SELECT FROM onedrop_raw r WHERE r.message_id = m.id), addresses::text, parts::text
+       EXISTS (SELECT FROM onedrop_raw r WHERE r.message_id = m.id), addresses, parts
 FROM {wanted}
 WHERE m.recorded_at >= to_timestamp($5)
   AND ($6::text IS NULL OR position(lower($6) IN lower(m.sender)) > 0 OR EXISTS (
-       SELECT FROM json_array_elements(m.addresses) a
-       WHERE a->>0 = 'from' AND position(lower($6) IN lower(a->>2)) > 0))
+       SELECT FROM json_array_elements(m.addresses::json) a
+       WHERE a->>0 = 'from' AND position(lower($6) IN lower(a->>1)) > 0))
   AND ($7::text IS NULL OR position(lower($7) IN lower(m.subject)) > 0)
   AND (NOT $8
        OR EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
                     AND (c.due_at IS NULL
                          OR c.due_at <= clock_timestamp() - {overdue} * interval '1 second'))
-       OR EXISTS (SELECT FROM onedrop_attempt a
+       OR EXISTS (SELECT FROM onedrop_attempt_text a
                   WHERE a.message_id = m.id AND a.outcome IS DISTINCT FROM 'delivered'
-                    AND NOT EXISTS (SELECT FROM onedrop_attempt later
+                    AND NOT EXISTS (SELECT FROM onedrop_attempt_text later
                                     WHERE later.message_id = m.id
                                     AND lower(later.recipient) = lower(a.recipient)
                                       AND later.id > a.id AND later.outcome = 'delivered')))
@@ -63,7 +63,7 @@ const LOOKED_AT: i64 = 10_000;
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        coalesce(leased_until > clock_timestamp(), false), in_doubt, uid_validity, uid, file_name,
-       {placed_at}, epoch::bigint, owner, {leased_until}, nul_replaced, found_by_look,
+       {placed_at}, epoch::bigint, coalesce(owner, ''), {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
        {due_at}, by_sender
@@ -74,14 +74,16 @@ FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 /// conditions as above ($5 to $8; attempts have no subject).
 const ATTEMPTS: &str = "
 SELECT a.message_id, NULL::bytea, {started_at}, recipient, coalesce(a.sender, m.sender), queue_id,
-       host, pid, duration_ms::bigint, outcome, status, detail, c.account, c.mailbox,
-       c.uid_validity, c.uid, c.file_name
+       host, pid::bigint, coalesce(duration_ms, c.attempt_ms)::bigint,
+       CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
+       c.mailbox, c.uid_validity, c.uid, c.file_name
 FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
+     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
+                              AND a.outcome IS NULL
 WHERE a.message_id = ANY ($1)
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, coalesce(sender, ''), queue_id, host,
-        pid, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL
+        pid::bigint, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash = ANY ($2)

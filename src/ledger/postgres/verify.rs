@@ -6,6 +6,7 @@ use postgres::types::Type;
 
 use super::PostgresLedger;
 use super::connection::Statement;
+use super::retention::bytes_in;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window};
 use crate::receipt::Receipt;
@@ -70,7 +71,7 @@ const PAGE: &str = "c.message_id >= $4::bigint AND (c.message_id, c.id) > ($4, $
 pub(super) const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch::bigint,
-       c.owner,
+       coalesce(c.owner, ''),
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
        coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
@@ -170,10 +171,6 @@ impl Audit for PostgresLedger {
     }
 
     fn kept_bytes(&self, message: i64, until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
-        let sql = "SELECT bytes FROM onedrop_kept WHERE message_id = $1";
-        self.call(until, |connection| {
-            let rows = connection.query(Statement::new(sql).with(message, Type::INT8))?;
-            rows.first().map(|row| row.cell(0)).transpose()
-        })
+        self.call(until, |connection| bytes_in(connection, "onedrop_kept", message))
     }
 }

@@ -1,13 +1,46 @@
-//! The administrator's query for an account.
+//! The administrator's query for an account, in the ledger's file or in one of another program's.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
-use rusqlite::ToSql;
+use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::SqliteLedger;
 use crate::directory::Asked;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Accounts, LedgerError};
+use crate::pool::Connections;
+
+/// A database of another program, which is only read, and opened for each question: it may be
+/// replaced by another file meanwhile.
+pub struct SqliteAccounts {
+    path: PathBuf,
+}
+
+impl SqliteAccounts {
+    /// Opens nothing yet.
+    pub fn new(path: PathBuf) -> SqliteAccounts {
+        SqliteAccounts { path }
+    }
+}
+
+impl Accounts for SqliteAccounts {
+    fn account_by_query(
+        &self,
+        query: &str,
+        asked: &Asked,
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags).map_err(|error| {
+            LedgerError::Unavailable(format!("{}: {error}", self.path.display()))
+        })?;
+        connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
+        by_query(&connection, query, asked)
+    }
+}
+
+impl Connections for SqliteAccounts {}
 
 impl Accounts for SqliteLedger {
     fn account_by_query(
@@ -16,20 +49,30 @@ impl Accounts for SqliteLedger {
         asked: &Asked,
         until: Instant,
     ) -> Result<Option<String>, LedgerError> {
-        self.call(until, |session| {
-            let mut statement = session.connection.prepare(query)?;
-            // SQLite numbers $NAMEs by appearance, so each is bound by its name.
-            let mut parameters: Vec<(&str, &dyn ToSql)> =
-                vec![("$1", &asked.address), ("$2", &asked.given)];
-            parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
-            let has_others = statement.parameter_count() > parameters.len();
-            if !statement.readonly() || statement.column_count() != 1 || has_others {
-                let text = "directory.query must be a SELECT of one column with $1 and $2 only";
-                return Err(LedgerError::Refused(text.to_owned()));
-            }
-            let mut rows = statement.query(parameters.as_slice())?;
-            let account: Option<String> = rows.next()?.map_or(Ok(None), |row| row.cell(0))?;
-            Ok(account.filter(|account| !account.is_empty()))
-        })
+        self.call(until, |session| by_query(&session.connection, query, asked))
     }
+}
+
+fn by_query(
+    connection: &Connection,
+    query: &str,
+    asked: &Asked,
+) -> Result<Option<String>, LedgerError> {
+    let mut statement = connection.prepare(query)?;
+    // SQLite numbers $NAMEs by appearance, so each is bound by its name.
+    let mut parameters: Vec<(&str, &dyn ToSql)> =
+        vec![("$1", &asked.address), ("$2", &asked.given)];
+    parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
+    let has_others = statement.parameter_count() > parameters.len();
+    if !statement.readonly() || statement.column_count() != 1 || has_others {
+        let text = "directory.query must be a SELECT of one column with $1 and $2 only";
+        return Err(LedgerError::Refused(text.to_owned()));
+    }
+    if parameters.is_empty() {
+        let text = "directory.query does not use $1: in quotes it is a text like any other";
+        return Err(LedgerError::Refused(text.to_owned()));
+    }
+    let mut rows = statement.query(parameters.as_slice())?;
+    let account: Option<String> = rows.next()?.map_or(Ok(None), |row| row.cell(0))?;
+    Ok(account.filter(|account| !account.is_empty()))
 }

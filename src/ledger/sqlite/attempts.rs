@@ -2,7 +2,6 @@
 
 use rusqlite::{Connection, params};
 
-use super::read;
 use crate::directory::Destination;
 use crate::ledger::trace::{PLAIN_STATUS, stored_text};
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, rows};
@@ -35,31 +34,19 @@ pub(super) fn insert(
     Ok(tx.last_insert_rowid())
 }
 
-/// Puts an attempt's end on record. `stored`: the copy that it has placed; what there is to be said
-/// of it stands in its row.
-pub(super) fn end(
-    tx: &Connection,
-    attempt: i64,
-    end: &AttemptEnd,
-    stored: Option<(i64, &Receipt)>,
-) -> Result<(), LedgerError> {
-    let mut said = (Some(&end.status), Some(&end.text), None);
-    if let Some((copy, receipt)) = stored.filter(|_| end.outcome == "delivered") {
-        let sql = "SELECT account, mailbox, shared FROM onedrop_copy WHERE id = ?1";
-        let place = read(tx, sql, [copy], |row| rows::destination(row, 0))?;
-        let is_plain = |place: &Destination| {
-            end.status == PLAIN_STATUS && end.text == stored_text(place, receipt)
-        };
-        if place.first().is_some_and(is_plain) {
-            said = (None, None, Some(copy));
-        }
-    }
-    let (status, text, copy) = said;
+/// Whether an attempt has no more to say than that it stored the copy. Its row does not repeat it.
+pub(super) fn is_plain(end: &AttemptEnd, destination: &Destination, receipt: &Receipt) -> bool {
+    end.outcome == "delivered"
+        && end.status == PLAIN_STATUS
+        && end.text == stored_text(destination, receipt)
+}
+
+/// Puts an attempt's end on record.
+pub(super) fn end(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
     tx.execute(
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5,
-             copy_id = ?6
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5
          WHERE id = ?1",
-        params![attempt, rows::millis(end.duration), end.outcome, status, text, copy],
+        params![attempt, rows::millis(end.duration), end.outcome, end.status, end.text],
     )?;
     Ok(())
 }

@@ -128,15 +128,24 @@ struct RecordedCopy {
     placed_epoch: i64,
     /// If it is placed.
     receipt: Option<Receipt>,
+    destination: Destination,
+    /// The attempt whose end it tells.
+    attempt: Option<i64>,
 }
 
 const COPY: &str = "SELECT epoch, prior_doubt, placed_epoch, placed_at IS NOT NULL, uid_validity,
-    uid, file_name FROM onedrop_copy";
+    uid, file_name, account, mailbox, shared, attempt_id FROM onedrop_copy";
 
 fn copy_row(row: &Row<'_>) -> Result<RecordedCopy, LedgerError> {
     let receipt = if row.cell(3)? { Some(rows::receipt(row, 4)?) } else { None };
-    let (epoch, prior_doubt) = (row.cell(0)?, row.cell(1)?);
-    Ok(RecordedCopy { epoch, prior_doubt, placed_epoch: row.cell(2)?, receipt })
+    Ok(RecordedCopy {
+        epoch: row.cell(0)?,
+        prior_doubt: row.cell(1)?,
+        placed_epoch: row.cell(2)?,
+        receipt,
+        destination: rows::destination(row, 7)?,
+        attempt: row.cell(10)?,
+    })
 }
 
 /// The row that the claim names.
@@ -162,20 +171,24 @@ pub(super) fn confirm(
     one: &ToConfirm<'_>,
 ) -> Result<Option<Confirmed>, LedgerError> {
     let ToConfirm { claim, receipt, facts, end } = *one;
-    let RecordedCopy { placed_epoch, receipt: recorded, .. } = match claimed(tx, &claim) {
+    let row = match claimed(tx, &claim) {
         Ok(row) => row,
         Err(LedgerError::Forgotten) => {
             // What was written under the value of before leaves a doubt.
-            tx.execute(
+            let is_there = tx.execute(
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
                  WHERE id = ?1 AND value <> ?2",
                 params![claim.copy, claim.value.bytes()],
             )?;
+            if is_there > 0 {
+                look_again(tx, claim.copy, now)?;
+            }
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
-    match recorded {
+    let placed_epoch = row.placed_epoch;
+    match row.receipt.clone() {
         // The first receipt wins, whatever its epoch.
         None => store_receipt(tx, now, &claim, receipt, facts)?,
         // Receipts without a name are equal only if no other claim can have been placed.
@@ -192,8 +205,19 @@ pub(super) fn confirm(
         }
         Some(_) => {}
     }
-    if let Some((attempt, end)) = end {
-        attempts::end(tx, attempt, end, Some((claim.copy, receipt)))?;
+    match end {
+        // The copy's row tells it.
+        Some((attempt, end))
+            if attempts::is_plain(end, &row.destination, receipt)
+                && row.attempt.is_none_or(|told| told == attempt) =>
+        {
+            tx.execute(
+                "UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3 WHERE id = ?1",
+                params![claim.copy, attempt, rows::millis(end.duration)],
+            )?;
+        }
+        Some((attempt, end)) => attempts::end(tx, attempt, end)?,
+        None => {}
     }
     Ok(Some(Confirmed::Recorded))
 }
@@ -209,7 +233,8 @@ fn store_receipt(
     let CopyFacts { nul_replaced, found_by_look } = facts;
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
-             lease_value = NULL, in_doubt = 0, uid_validity = ?3, uid = ?4, file_name = ?5,
+             lease_value = NULL, owner = NULL, in_doubt = 0,
+             uid_validity = ?3, uid = ?4, file_name = ?5,
              nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
          WHERE id = ?1",
         params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],

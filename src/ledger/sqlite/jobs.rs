@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, params};
 
-use super::{SqliteLedger, SqliteSession, first, has_our_version, read};
+use super::{SqliteLedger, SqliteSession, first, read};
 use crate::ledger::LedgerError;
 use crate::ledger::jobs::{
     self, JobChange, JobRow, JobRun, Jobs, JobsOnRecord, job_columns, job_row, job_run, kept_time,
@@ -68,7 +68,7 @@ WHERE id IN (SELECT id FROM onedrop_job_run WHERE ended_at < ?1 ORDER BY ended_a
 impl Jobs for SqliteLedger {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError> {
         self.call(until, |session| {
-            has_our_version(&session.connection)?;
+            session.check_program()?;
             let sql =
                 format!("SELECT {} FROM onedrop_job ORDER BY name", job_columns(column_millis));
             let jobs = read(&session.connection, &sql, [], |row| job_row(row))?;
@@ -89,7 +89,7 @@ impl Jobs for SqliteLedger {
 
     fn job_runs(&self, job: &str, limit: u32, until: Instant) -> Result<Vec<JobRun>, LedgerError> {
         self.call(until, |session| {
-            has_our_version(&session.connection)?;
+            session.check_program()?;
             let columns = run_columns(column_millis);
             let sql = format!(
                 "SELECT {columns} FROM onedrop_job_run WHERE job = ?1 ORDER BY id DESC LIMIT ?2"
@@ -100,7 +100,7 @@ impl Jobs for SqliteLedger {
 
     fn last_try(&self, job: &str, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
         self.call(until, |session| {
-            has_our_version(&session.connection)?;
+            session.check_program()?;
             let tries = read(&session.connection, LAST_TRY, params![job, secs(due)], |row| {
                 jobs::number(row, 0)
             })?;
@@ -110,8 +110,7 @@ impl Jobs for SqliteLedger {
 
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError> {
         self.call(until, |session| {
-            session.write(|tx, _| {
-                has_our_version(tx)?;
+            session.write_checked(|tx, _| {
                 tx.execute(REMOVE, params![job, seen])?;
                 Ok(first::<i64>(tx, REVISION, [job])?.is_none())
             })
@@ -125,8 +124,7 @@ impl Jobs for SqliteLedger {
         until: Instant,
     ) -> Result<u64, LedgerError> {
         self.call(until, |session| {
-            session.write(|tx, now| {
-                has_our_version(tx)?;
+            session.write_checked(|tx, now| {
                 Ok(tx.execute(PRUNE, params![now - older_than.as_secs_f64(), most])? as u64)
             })
         })
@@ -137,8 +135,7 @@ impl Jobs for SqliteLedger {
 fn change_job(session: &mut SqliteSession, change: &JobChange<'_>) -> Result<bool, LedgerError> {
     let JobChange { seen, value, row, added, ended } = *change;
     let name = row.name.as_str();
-    session.write(|tx, _| {
-        has_our_version(tx)?;
+    session.write_checked(|tx, _| {
         let of = |run: Option<&JobRun>| (run.map(|run| secs(run.due)), run.map(|run| run.try_no));
         let ((end_due, end_try), (add_due, add_try)) = (of(ended), of(added.first()));
         let params = params![name, value.bytes(), end_due, end_try, add_due, add_try];

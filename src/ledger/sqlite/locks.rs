@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, params};
 
 use super::clock::lease_end;
-use super::{BootTime, SqliteLedger, SqliteSession, has_our_version, read};
+use super::{BootTime, SqliteLedger, SqliteSession, read};
 use crate::ledger::LedgerError;
 use crate::ledger::locks::{
     LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free, lock_row,
@@ -111,7 +111,7 @@ fn lock_rows(
     session: &SqliteSession,
     name: Option<&LockName>,
 ) -> Result<Vec<LockRow>, LedgerError> {
-    has_our_version(&session.connection)?;
+    session.check_program()?;
     let BootTime { secs, id } = session.clocks.boot()?;
     let params = params![name.map(LockName::hash), id, secs];
     read(&session.connection, &with_lease_end(ROWS), params, |row| lock_row(row))

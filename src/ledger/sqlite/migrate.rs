@@ -1,50 +1,143 @@
-//! Versioned migrations of the SQLite ledger, in one transaction that holds the write lock from its
-//! start: if two processes migrate at once, one applies them and the other has nothing to do. A
-//! crash leaves the version before.
+//! Migrations of the SQLite ledger. Each step is one transaction that holds the write lock from its
+//! start, batches one for each, and all transactions compare what is done before they do the next:
+//! two processes that migrate at once do each step once, and a crash leaves the steps before.
+//! Nothing here can be built beside deliveries: while an index is built they wait, each for as long
+//! as its deadline.
+
+use std::thread;
+use std::time::Instant;
 
 use rusqlite::{Connection, params};
-use sha2::{Digest, Sha256};
 
-use super::{first, schema_version};
-use crate::ledger::{BASE_VERSION, LedgerError, SCHEMA_VERSION};
+use super::{SqliteSession, first, read, schema};
+use crate::ledger::migration::row_count;
+use crate::ledger::rows::SqlRow;
+use crate::ledger::{BASE_VERSION, LedgerError, Migration, MigrationStep, PlannedStep};
 
-/// Version, name and SQL, in order of their versions.
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(BASE_VERSION, "0010_base", include_str!("../migrations/sqlite/0010_base.sql"))];
+/// Those of this program, in order of their versions. The first one makes the schema.
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: BASE_VERSION,
+    oldest_program: BASE_VERSION,
+    name: "0010_base",
+    steps: &[MigrationStep::Transaction(include_str!("../migrations/sqlite/0010_base.sql"))],
+}];
 
 /// Applies the missing migrations; returns their names.
-pub(super) fn migrate(tx: &Connection, now: f64) -> Result<Vec<String>, LedgerError> {
-    let version = schema_version(tx)?;
-    if version > SCHEMA_VERSION || (1..BASE_VERSION).contains(&version) {
-        return Err(LedgerError::Version { found: version });
-    }
+pub(super) fn migrate(session: &mut SqliteSession) -> Result<Vec<String>, LedgerError> {
+    let program = session.program.clone();
     let mut applied = Vec::new();
-    for (number, name, sql) in MIGRATIONS {
-        let sha256: [u8; 32] = Sha256::digest(sql.as_bytes()).into();
-        if number <= version {
-            let sql = "SELECT sha256 FROM onedrop_schema WHERE version = ?1";
-            let stored: Option<Vec<u8>> = first(tx, sql, [number])?;
-            if stored.as_deref() != Some(&sha256) {
-                return Err(LedgerError::Broken(format!(
-                    "migration {name} was applied from another text than this program's"
-                )));
+    for migration in program.migrations(MIGRATIONS) {
+        let mut is_new = false;
+        loop {
+            let began = Instant::now();
+            let done = session.write(|tx, now| {
+                let found = schema::version(tx, &program)?;
+                found.check_migration()?;
+                let known = on_record(tx, found.found, migration)?;
+                let left = migration.steps_left(known.clone())?;
+                if migration.version <= found.found {
+                    return Ok(Progress::Over);
+                }
+                step(tx, now, migration, migration.steps.len() - left, known.is_none())
+            })?;
+            match done {
+                Progress::Over => break,
+                Progress::Step => is_new = true,
+                // Half of the time is for deliveries.
+                Progress::Batch => thread::sleep(began.elapsed()),
             }
+        }
+        if is_new {
+            applied.push(migration.name.to_owned());
+        }
+    }
+    schema::version(&session.connection, &program)?.check()?;
+    Ok(applied)
+}
+
+/// What a transaction did.
+enum Progress {
+    Over,
+    Step,
+    Batch,
+}
+
+/// Does the step behind `done` others, and with the last one sets the version.
+fn step(
+    tx: &Connection,
+    now: f64,
+    migration: &Migration,
+    done: usize,
+    is_first: bool,
+) -> Result<Progress, LedgerError> {
+    match migration.steps.get(done) {
+        Some(MigrationStep::Transaction(sql)) => tx.execute_batch(sql)?,
+        Some(MigrationStep::Index { name, table, on }) => {
+            tx.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} {on}"))?;
+        }
+        Some(MigrationStep::Batches { sql, .. }) if tx.execute(sql, [])? > 0 => {
+            return Ok(Progress::Batch);
+        }
+        Some(MigrationStep::Batches { .. }) | None => {}
+    }
+    let (version, all) = (migration.version, migration.steps.len());
+    let done = (done + 1).min(all);
+    if is_first {
+        tx.execute(
+            "INSERT INTO onedrop_schema (version, name, sha256, steps) VALUES (?1, ?2, ?3, 0)",
+            params![version, migration.name, migration.sha256()],
+        )?;
+    }
+    tx.execute(
+        "UPDATE onedrop_schema SET steps = ?2 WHERE version = ?1",
+        params![version, done as i64],
+    )?;
+    if done == all {
+        tx.execute(
+            "UPDATE onedrop_schema SET applied_at = ?2 WHERE version = ?1",
+            params![version, now],
+        )?;
+        tx.execute(
+            "UPDATE onedrop_ledger SET version = ?1, oldest_program = ?2",
+            params![version, migration.oldest_program],
+        )?;
+    }
+    Ok(Progress::Step)
+}
+
+/// The hash of its text, and how many steps are done; `None`: it has not begun.
+fn on_record(
+    tx: &Connection,
+    found: i64,
+    migration: &Migration,
+) -> Result<Option<(Vec<u8>, i64)>, LedgerError> {
+    if found == 0 {
+        return Ok(None);
+    }
+    let sql = "SELECT sha256, steps FROM onedrop_schema WHERE version = ?1";
+    let rows = read(tx, sql, [migration.version], |row| Ok((row.cell(0)?, row.cell(1)?)))?;
+    Ok(rows.into_iter().next())
+}
+
+/// [`Schema::planned_migration`](crate::ledger::Schema::planned_migration).
+pub(super) fn planned(session: &mut SqliteSession) -> Result<Vec<PlannedStep>, LedgerError> {
+    let (connection, program) = (&session.connection, &session.program);
+    let found = schema::version(connection, program)?;
+    found.check_migration()?;
+    let mut planned = Vec::new();
+    for migration in program.migrations(MIGRATIONS) {
+        if migration.version <= found.found {
             continue;
         }
-        tx.execute_batch(sql)?;
-        if number == BASE_VERSION {
-            tx.execute(
-                "INSERT INTO onedrop_ledger (version, oldest_program, remembers_since)
-                 VALUES (?1, ?1, ?2)",
-                params![number, now],
-            )?;
+        let left = migration.steps_left(on_record(connection, found.found, migration)?)?;
+        for step in &migration.steps[migration.steps.len() - left..] {
+            // Rows are numbered from 1; those that were taken out count as well.
+            let rows = match step.table() {
+                Some(table) => first(connection, &format!("SELECT max(rowid) FROM {table}"), [])?,
+                None => None,
+            };
+            planned.push(step.planned(migration, rows.flatten().and_then(row_count)));
         }
-        tx.execute(
-            "INSERT INTO onedrop_schema (version, name, sha256, applied_at)
-             VALUES (?1, ?2, ?3, ?4)",
-            params![number, name, sha256, now],
-        )?;
-        applied.push(name.to_owned());
     }
-    Ok(applied)
+    Ok(planned)
 }

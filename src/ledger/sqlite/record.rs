@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::{BootTime, attempts, copies, first, read, schema_version};
+use super::{BootTime, attempts, copies, first, read, schema};
 use crate::ledger::facts as json;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
-    Attempt, AttemptEnd, Entry, LedgerError, Recorded, SCHEMA_VERSION, ToRecord, recorded_secs,
-    rows,
+    Attempt, AttemptEnd, Entry, LedgerError, Program, Recorded, ToRecord, recorded_secs, rows,
 };
 use crate::message::Identity;
 
@@ -18,12 +17,16 @@ pub(super) fn record(
     tx: &Connection,
     now: f64,
     boot: &BootTime,
+    program: &Program,
     one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {
     let ToRecord { entry, attempt, destinations, terms } = *one;
-    let version = schema_version(tx)?;
-    if version != SCHEMA_VERSION {
-        return Err(LedgerError::Version { found: version });
+    schema::version(tx, program)?.check()?;
+    if let Some(ours) = &program.config {
+        match schema::shared_config(tx)? {
+            None => schema::share_config(tx, ours.json(), false)?,
+            on_record => ours.check(on_record.as_deref())?,
+        }
     }
     let identity = entry.identity;
     let collision = collides(tx, identity)?;
@@ -44,8 +47,9 @@ pub(super) fn record(
 
 /// Whether another message with the same Message-ID and other content is on record.
 fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
-    let sql =
-        "SELECT ?3 AND EXISTS (SELECT 1 FROM onedrop_message WHERE id_hash = ?1 AND digest <> ?2)";
+    let sql = "SELECT ?3 AND EXISTS (
+        SELECT 1 FROM onedrop_message
+        WHERE substr(id_hash, 1, 8) = substr(?1, 1, 8) AND id_hash = ?1 AND digest <> ?2)";
     let params = params![identity.id_hash, identity.digest, identity.message_id.is_some()];
     Ok(first(tx, sql, params)? == Some(true))
 }
@@ -54,7 +58,8 @@ fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
 type MessageRow = (i64, i64);
 
 fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
-    let sql = "SELECT id, recorded_at FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2";
+    let sql = "SELECT id, recorded_at FROM onedrop_message
+        WHERE substr(id_hash, 1, 8) = substr(?1, 1, 8) AND id_hash = ?1 AND digest = ?2";
     let params = [&identity.id_hash, &identity.digest];
     let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))?;
     Ok(rows.into_iter().next())
@@ -84,7 +89,7 @@ fn insert_message(
             attempt.sender,
             facts.subject,
             facts.date,
-            facts.in_reply_to,
+            json::in_reply_to(facts),
             facts.references,
             entry.size_bytes as i64,
             collision,
@@ -112,12 +117,12 @@ pub(super) fn finish(
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     if let Some((attempt, end)) = recorded {
-        attempts::end(tx, attempt, end, None)?;
+        attempts::end(tx, attempt, end)?;
     }
     let message = find_message(tx, identity)?.map(|(message, _)| message);
     for (attempt, end) in others {
         let id = attempts::insert(tx, now, message, identity, attempt)?;
-        attempts::end(tx, id, end, None)?;
+        attempts::end(tx, id, end)?;
     }
     Ok(())
 }

@@ -33,9 +33,20 @@ fn old(what: PurgeWhat) -> &'static str {
                AND m.recorded_at < ?1 AND (m.recorded_at, m.id) > (?2, ?3)
              ORDER BY m.recorded_at, m.id LIMIT ?4"
         }
+        // Of messages whose facts are erased few have any left; their ids come first.
         PurgeWhat::Attempts => {
             "SELECT 0, a.id, 0 AND ?5 AND ?6 FROM onedrop_attempt a
-             WHERE a.message_id IS NULL AND a.started_at < ?1 AND (0, a.id) > (?2, ?3)
+             WHERE a.id IN (
+                 SELECT n.id FROM onedrop_attempt n WHERE n.message_id IS NULL
+                 UNION ALL
+                 SELECT e.id FROM onedrop_attempt e CROSS JOIN onedrop_message o
+                     ON o.id = e.message_id
+                 WHERE o.recorded_at < (SELECT facts_since FROM onedrop_ledger)
+                   AND e.message_id < (
+                     SELECT m.id FROM onedrop_message m
+                     WHERE m.recorded_at >= (SELECT facts_since FROM onedrop_ledger)
+                     ORDER BY m.recorded_at, m.id LIMIT 1))
+               AND a.started_at < ?1 AND (0, a.id) > (?2, ?3)
              ORDER BY a.id LIMIT ?4"
         }
         PurgeWhat::Raw => {
@@ -85,12 +96,21 @@ const ERASE: [&str; 5] = [
          looks_back = 1 WHERE id = ?1 AND ?2 > 0",
 ];
 
-/// Free, in doubt, and of another value, so that no claim of before counts.
+/// What a copy says of an attempt's end, for the attempt's own row.
+const END: &str = "
+UPDATE onedrop_attempt SET (outcome, status, detail, duration_ms) = (
+    SELECT outcome, status, detail, duration_ms FROM onedrop_attempt_text t
+    WHERE t.id = onedrop_attempt.id)
+WHERE id = (SELECT attempt_id FROM onedrop_copy WHERE id = ?1)";
+
+/// Free, in doubt, and of another value, so that no claim of before counts. What settle has not
+/// written yet stays due.
 const FORGET: &str = "
-UPDATE onedrop_copy SET value = randomblob(16), placed_at = NULL, placed_epoch = 0,
+UPDATE onedrop_copy SET value = randomblob(16),
+    due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = 0,
     uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = 0, found_by_look = 0,
-    by_sender = 0, due_at = NULL, settled_at = NULL, leased_until = NULL, in_doubt = 1,
-    prior_doubt = 1, looks_back = 1
+    by_sender = 0, settled_at = NULL, leased_until = NULL, in_doubt = 1, prior_doubt = 1,
+    looks_back = 1, attempt_id = NULL, attempt_ms = NULL
 WHERE id = ?1";
 
 impl Retention for SqliteLedger {
@@ -231,7 +251,10 @@ fn forget(
         ForgetWhat::Account(account) => (None, Some(account)),
     };
     let wanted = match what {
-        ForgetWhat::Message(_) => "m.id_hash IN (?4, ?5)",
+        ForgetWhat::Message(_) => {
+            "substr(m.id_hash, 1, 8) IN (substr(?4, 1, 8), substr(?5, 1, 8))
+             AND m.id_hash IN (?4, ?5)"
+        }
         ForgetWhat::Since(_) => "c.placed_at >= ?6",
         ForgetWhat::Account(_) => "c.account = ?7",
     };
@@ -255,6 +278,7 @@ fn forget(
                 }
             }
             ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
+                tx.execute(END, [copy])?;
                 tx.execute(FORGET, [copy])?;
             }
         }

@@ -9,12 +9,13 @@ use super::{SqliteLedger, copies, first, read, verify};
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
 use crate::receipt::Receipt;
 
+/// CROSS JOIN keeps SQLite from reading all copies.
 const COPIES: &str = "
 WHERE c.id IN (
-    SELECT w.id FROM onedrop_unsettled u JOIN onedrop_copy w ON w.id = u.copy_id
+    SELECT w.id FROM onedrop_unsettled u CROSS JOIN onedrop_copy w ON w.id = u.copy_id
     WHERE u.look_at <= ?6 AND w.due_at <= ?6 AND w.placed_at IS NULL
     UNION
-    SELECT w.id FROM onedrop_kept JOIN onedrop_copy w USING (message_id)
+    SELECT w.id FROM onedrop_kept CROSS JOIN onedrop_copy w USING (message_id)
     WHERE w.shared AND w.placed_at IS NULL AND w.due_at IS NULL)
   AND (?3 IS NULL OR (c.account, c.id) > (?3, ?4))
 ORDER BY c.account, c.id LIMIT ?5";
@@ -54,7 +55,13 @@ WHERE id = ?1 AND value = ?2 AND epoch = ?3
 
 const NAMESAKE: &str = "
 SELECT EXISTS (SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
-    WHERE m.id_hash = ?1 AND m.id <> ?2 AND c.account = ?3 AND c.mailbox = ?4)";
+    WHERE substr(m.id_hash, 1, 8) = substr(?1, 1, 8) AND m.id_hash = ?1 AND m.id <> ?2
+      AND c.account = ?3 AND c.mailbox = ?4)";
+
+/// Of [`Settling::copies_to_settle`].
+pub(super) fn copies_to_settle(watched: bool) -> String {
+    verify::copies(if watched { WATCHED } else { COPIES })
+}
 
 impl Settling for SqliteLedger {
     fn copies_to_settle(
@@ -66,11 +73,11 @@ impl Settling for SqliteLedger {
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let account = after.map(|last| &last.destination.account);
         let copy = after.map(|last| last.copy);
-        let sql = if watched { WATCHED } else { COPIES };
+        let sql = copies_to_settle(watched);
         self.call(until, |session| {
             let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
             let params = params![Null, Null, account, copy, limit, now, boot.secs, boot.id];
-            read(&session.connection, &verify::copies(sql), params, |row| rows::copy_on_record(row))
+            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
         })
     }
 

@@ -30,7 +30,8 @@ impl Records for SqliteLedger {
 
 /// Messages by name: ?1 and ?2 are hashes of a Message-ID, ?3 and ?4 a queue id, recipient or
 /// account.
-const NAMED: &str = "(id_hash IN (?1, ?2)
+const NAMED: &str = "(substr(id_hash, 1, 8) IN (substr(?1, 1, 8), substr(?2, 1, 8))
+        AND id_hash IN (?1, ?2)
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
     OR id IN (SELECT message_id FROM onedrop_copy WHERE account IN (?3, ?4)))
@@ -39,14 +40,14 @@ const NAMED: &str = "(id_hash IN (?1, ?2)
 /// Further conditions: ?6 sender, ?7 subject, ?8 not everything is delivered.
 const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR EXISTS (
         SELECT 1 FROM json_each(m.addresses) a
-        WHERE a.value->>0 = 'from' AND instr(lower(a.value->>2), lower(?6)) > 0))
+        WHERE a.value->>0 = 'from' AND instr(lower(a.value->>1), lower(?6)) > 0))
     AND (?7 IS NULL OR instr(lower(subject), lower(?7)) > 0)
     AND (NOT ?8
          OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
                       AND (c.due_at IS NULL OR c.due_at <= unixepoch('subsec') - {overdue}))
-         OR EXISTS (SELECT 1 FROM onedrop_attempt a
+         OR EXISTS (SELECT 1 FROM onedrop_attempt_text a
                     WHERE a.message_id = m.id AND a.outcome IS NOT 'delivered'
-                      AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
+                      AND NOT EXISTS (SELECT 1 FROM onedrop_attempt_text later
                                       WHERE later.message_id = m.id
                                         AND later.recipient = a.recipient
                                         AND later.id > a.id AND later.outcome = 'delivered')))";
@@ -55,7 +56,7 @@ const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR 
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        coalesce({lease_end} > ?2, 0), in_doubt, uid_validity, uid, file_name,
-       {placed_at}, epoch, owner,
+       {placed_at}, epoch, coalesce(owner, ''),
        strftime('%Y-%m-%dT%H:%M:%SZ', unixepoch('subsec') - ?2 + {lease_end}, 'unixepoch'),
        nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
@@ -66,10 +67,12 @@ FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER 
 /// in ?10, and those that match the filter.
 const ATTEMPTS: &str = "
 SELECT a.message_id, a.id_hash, {started_at}, recipient, coalesce(a.sender, m.sender, ''), queue_id,
-       host, pid, duration_ms, outcome, status, detail, c.account, c.mailbox, c.uid_validity, c.uid,
-       c.file_name
+       host, pid, coalesce(duration_ms, c.attempt_ms),
+       CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
+       c.mailbox, c.uid_validity, c.uid, c.file_name
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
+     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
+                              AND a.outcome IS NULL
 WHERE a.message_id IN (SELECT value FROM json_each(?9))
    OR a.message_id IS NULL AND (
       lower(hex(a.id_hash)) IN (SELECT value FROM json_each(?10))
@@ -81,7 +84,8 @@ WHERE a.message_id IN (SELECT value FROM json_each(?9))
 ORDER BY a.message_id IS NULL, a.id";
 
 const UNRECORDED: &str = "NOT EXISTS
-    (SELECT 1 FROM onedrop_message o WHERE o.id_hash = a.id_hash)";
+    (SELECT 1 FROM onedrop_message o
+     WHERE substr(o.id_hash, 1, 8) = substr(a.id_hash, 1, 8) AND o.id_hash = a.id_hash)";
 
 /// Seconds by which the clock may have been set back between two messages with rising row numbers.
 const CLOCK_STEP_SECS: i64 = 3600;
@@ -131,7 +135,8 @@ fn messages(
                 size_bytes, in_reply_to, reference_ids,
                 message_id IS NOT NULL AND EXISTS (
                     SELECT 1 FROM onedrop_message o
-                    WHERE o.id_hash = m.id_hash AND o.digest <> m.digest),
+                    WHERE substr(o.id_hash, 1, 8) = substr(m.id_hash, 1, 8)
+                      AND o.id_hash = m.id_hash AND o.digest <> m.digest),
                 EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id), addresses,
                 parts, recorded_at
          FROM onedrop_message m WHERE {which} ORDER BY id DESC"

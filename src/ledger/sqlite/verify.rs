@@ -15,7 +15,8 @@ use crate::receipt::Receipt;
 /// Of one row; ?6 is the time, ?7 that of the boot whose id is ?8.
 const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,
-       c.account, c.mailbox, c.shared, c.epoch, c.owner, c.settled_at IS NOT NULL, ?6 - c.placed_at,
+       c.account, c.mailbox, c.shared, c.epoch, coalesce(c.owner, ''),
+       c.settled_at IS NOT NULL, ?6 - c.placed_at,
        coalesce({lease_end} > ?7, 0), c.leased_until IS NOT NULL, c.in_doubt,
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
@@ -33,15 +34,15 @@ const RECENT: &str = "
     AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1)
     AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
 
-/// What is to be compared however old it is.
+/// What is to be compared however old it is. CROSS JOIN keeps SQLite from reading all copies.
 const OPEN: &str = "
     (SELECT c.id, c.account, c.message_id
-     FROM onedrop_unsettled u JOIN onedrop_copy c ON c.id = u.copy_id
+     FROM onedrop_unsettled u CROSS JOIN onedrop_copy c ON c.id = u.copy_id
      WHERE (c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL
             OR c.placed_at IS NULL AND ?6 - ?7 + {lease_end} >= ?1) AND {of}
      UNION
      SELECT c.id, c.account, c.message_id
-     FROM onedrop_kept k JOIN onedrop_copy c ON c.message_id = k.message_id
+     FROM onedrop_kept k CROSS JOIN onedrop_copy c ON c.message_id = k.message_id
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
 /// From one account to the next by the index, and not by all rows of each.
@@ -67,7 +68,8 @@ WHERE c.id IN (SELECT id FROM (
         SELECT c.id, c.message_id FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
         WHERE c.account = ?4 AND {recent} AND {page} ORDER BY c.message_id, c.id LIMIT ?10)
     UNION
-    SELECT c.id, c.message_id FROM {open} AS c WHERE {page}
+    SELECT open.id, open.message_id FROM {open} AS open
+    WHERE (open.message_id, open.id) > (?5, ?9)
     ORDER BY 2, 1 LIMIT ?10))
 ORDER BY c.message_id, c.id";
 
@@ -90,6 +92,23 @@ pub(super) fn copies(condition: &str) -> String {
     format!("{COPY}{condition}").replace("{lease_end}", &lease_end())
 }
 
+/// Of [`Audit::accounts_to_verify`].
+pub(super) fn accounts_of_window() -> String {
+    ACCOUNTS
+        .replace("{open}", &OPEN.replace("{of}", "c.account > ?4"))
+        .replace("{recent}", RECENT)
+        .replace("{lease_end}", &lease_end())
+}
+
+/// Of [`Audit::copies_to_verify`].
+pub(super) fn copies_of_window() -> String {
+    let condition = COPIES
+        .replace("{open}", &OPEN.replace("{of}", "c.account = ?4"))
+        .replace("{recent}", RECENT)
+        .replace("{page}", PAGE);
+    copies(&condition)
+}
+
 fn lease_end() -> String {
     copys_lease_end("c.", "?7", "?8")
 }
@@ -103,10 +122,7 @@ impl Audit for SqliteLedger {
         until: Instant,
     ) -> Result<Vec<String>, LedgerError> {
         let since = rows::secs(window.since);
-        let sql = ACCOUNTS
-            .replace("{open}", &OPEN.replace("{of}", "c.account > ?4"))
-            .replace("{recent}", RECENT)
-            .replace("{lease_end}", &lease_end());
+        let sql = accounts_of_window();
         self.call(until, |session| {
             let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
             let (all, within) = (window.all, CLAIMED_WITHIN.as_secs_f64());
@@ -126,17 +142,14 @@ impl Audit for SqliteLedger {
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let since = rows::secs(window.since);
         let (message, copy) = after.map_or((0, 0), |last| (last.message, last.copy));
-        let sql = COPIES
-            .replace("{open}", &OPEN.replace("{of}", "c.account = ?4"))
-            .replace("{recent}", RECENT)
-            .replace("{page}", PAGE);
+        let sql = copies_of_window();
         self.call(until, |session| {
             let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
             let (all, within) = (window.all, CLAIMED_WITHIN.as_secs_f64());
             let (boot, boot_id) = (boot.secs, boot.id);
             let params =
                 params![since, all, within, account, message, now, boot, boot_id, copy, limit];
-            read(&session.connection, &copies(&sql), params, |row| rows::copy_on_record(row))
+            read(&session.connection, &sql, params, |row| rows::copy_on_record(row))
         })
     }
 

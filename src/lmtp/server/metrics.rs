@@ -131,7 +131,7 @@ impl Metrics {
 
     /// Everything, as Prometheus reads it. Of each pool: how many sessions are used, and how many
     /// idle.
-    pub fn text(&self, pools: [(&'static str, (usize, usize)); 2]) -> String {
+    pub fn text(&self, pools: impl Iterator<Item = (&'static str, (usize, usize))>) -> String {
         for (pool, (used, idle)) in pools {
             for (state, count) in [("used", used), ("idle", idle)] {
                 let labels = [("pool", pool), ("state", state)];

@@ -12,7 +12,7 @@ use onedrop::hook::{Call, Hook};
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     AnyLedger, Attempt, CopyFacts, CopyState, Entry, LeaseTerms, Ledger, LedgerError,
-    SCHEMA_VERSION, ToConfirm,
+    SCHEMA_VERSION, SchemaVersion, ToConfirm,
 };
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
@@ -35,7 +35,9 @@ const STORE: &str = "ok      store: maildir:///nowhere, account lisa: in memory\
 fn each_fault_of_a_ledger_is_one_error_beside_what_works() {
     fn version<const FOUND: i64>(call: &str) -> Result<(), LedgerError> {
         match call {
-            "schema_version" => Err(LedgerError::Version { found: FOUND }),
+            "schema_version" => {
+                Err(LedgerError::Version(SchemaVersion::bare(FOUND, SCHEMA_VERSION)))
+            }
             _ => Ok(()),
         }
     }
@@ -89,7 +91,7 @@ fn an_end_that_hangs_is_left_behind() {
     let opening: MakeLedger = |_, _| hang();
     let answering: MakeLedger = |_, _| ledger_that(|_| hang());
     for ledger in [opening, answering] {
-        let adapters = Adapters { ledger, store };
+        let adapters = Adapters { ledger, store, ..adapters(ledger) };
         let lines = lines(&check(adapters, Some("lisa"), ACCOUNT, Duration::from_secs(1)));
         assert_eq!(
             lines,
@@ -148,7 +150,11 @@ fn a_copy_that_was_written_another_way_is_reported() {
 }
 
 fn adapters(ledger: MakeLedger) -> Adapters {
-    Adapters { ledger, store: |_, _| Ok(Arc::new(MemoryStore::default())) }
+    Adapters {
+        ledger,
+        accounts: |_, _| Ok(None),
+        store: |_, _| Ok(Arc::new(MemoryStore::default())),
+    }
 }
 
 /// The findings about both ends; they are never reached except by a test's own adapter.

@@ -93,7 +93,7 @@ pub struct Standing {
 pub struct Combination {
     pub site: Site<Files>,
     pub postgres: Option<Postgres>,
-    mariadb: Option<Mariadb>,
+    pub mariadb: Option<Mariadb>,
     pub dovecot: Option<Dovecot>,
     /// A session with the ledger of all.
     session: Option<Mutex<Client>>,
@@ -179,15 +179,20 @@ impl Combination {
         self.site.root.join(id)
     }
 
+    /// One for all deliveries where one ledger serves them: it knows one store.
     pub fn mail_root(&self, id: &str) -> PathBuf {
-        self.dovecot.as_ref().map_or_else(|| self.at(id).join("mail"), Dovecot::mail_root)
+        match &self.dovecot {
+            Some(dovecot) => dovecot.mail_root(),
+            None if self.is_a_server() => self.site.root.join("mail"),
+            None => self.at(id).join("mail"),
+        }
     }
 
     /// Delivery `id`'s configuration.
     pub fn config(&self, id: &str) -> PathBuf {
         let store = match &self.dovecot {
             Some(dovecot) => self.imap(dovecot, dovecot.imap_port()),
-            None => format!("url = \"maildir://{}/mail\"", self.at(id).display()),
+            None => format!("url = \"maildir://{}\"", self.mail_root(id).display()),
         };
         self.config_with(id, id, &store)
     }
@@ -258,7 +263,7 @@ impl Combination {
         let output = deliver(&config, &arguments, &kind.message(id));
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         if self.dovecot.is_none() && kind == Kind::InDoubt {
-            fs::remove_dir_all(self.mail_root(id)).expect("mail");
+            kind.copies(id).iter().for_each(|(account, _)| self.empty(id, account));
         }
         self.forget_receipts(id, &format!("account IN ({})", accounts(&kind.copies(id))));
     }
@@ -368,6 +373,16 @@ impl Combination {
             Some(dovecot) => dovecot.messages(account, mailbox),
             None if mailbox == "INBOX" => maildir_copies(&self.mail_root(id), account, ""),
             None => maildir_copies(&self.mail_root(id), account, &format!(".{mailbox}")),
+        }
+    }
+
+    /// Takes all messages out of the account's INBOX.
+    pub fn empty(&self, id: &str, account: &str) {
+        match &self.dovecot {
+            Some(dovecot) => {
+                dovecot.doveadm(&["expunge", "-u", account, "mailbox", "INBOX", "all"]);
+            }
+            None => fs::remove_dir_all(self.mail_root(id).join(account)).expect("a Maildir"),
         }
     }
 

@@ -1,12 +1,15 @@
 //! Mailboxes that change, or show something else, while they are compared.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::ledger::Standing;
+use onedrop::hook::{Call, Hook};
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention, Standing};
 use onedrop::pool::Connections;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{
@@ -16,7 +19,7 @@ use onedrop::store::{
 use onedrop::verify::{Level, Topic};
 
 use super::{ALL, DAY, Site, not_stored, two_copies, uid};
-use crate::ports::{LEASE, inbox, mail};
+use crate::ports::{LEASE, inbox, mail, sent, soon};
 
 /// A store whose mailboxes change under the verifier's hands: `after` is called with the number of
 /// each look and may alter what it found.
@@ -122,6 +125,78 @@ fn a_look_that_fails_under_our_lease_gives_it_back() {
         Standing::InDoubt { lease_left_over: false },
         "free for the next attempt at once"
     );
+}
+
+#[test]
+fn a_purge_that_takes_a_copy_out_while_it_is_looked_for_does_not_end_the_run() {
+    // What the run does about the first copy: a doubt, and the bytes of a Sent.
+    for kept in [false, true] {
+        let site = Site::new();
+        let place = if kept { sent() } else { inbox() };
+        let (claim, date) = site.claim(&mail("old"), &place);
+        match kept {
+            true => {
+                let message = site.row().message;
+                let kept = site.ledger.keep(message, mail("old").shared_copy(), "full", soon());
+                assert!(kept.expect("kept"));
+                site.ledger.release(&[claim], soon()).expect("released");
+            }
+            false => drop(site.append(&mail("old"), &place, date)),
+        }
+        site.ledger.advance(36 * DAY);
+        site.placed(&mail("other"), &Destination::inbox("zoe"), 2);
+        site.ledger.advance(2 * LEASE.lease);
+        let ledger = site.ledger.clone();
+        let ledger = ledger.with_hook(Arc::new(PurgesBeforeClaims(ledger.clone())));
+        let verified = site.try_verify(ALL, true, &ledger, &site.store).expect("to its end");
+        assert_eq!(site.rows().len(), 1, "the old one is purged");
+        let told: Vec<&str> = verified.findings.iter().map(|one| one.text.as_str()).collect();
+        assert_eq!(told, ["purged or forgotten meanwhile"], "{verified:?}");
+        assert_eq!((verified.tally.copies, verified.tally.settled), (2, 1), "and Zoe's is settled");
+    }
+}
+
+#[test]
+fn a_row_that_another_session_holds_does_not_end_the_run() {
+    let site = Site::new();
+    for account in ["doug", "zoe"] {
+        let (_, date) = site.claim(&mail(account), &Destination::inbox(account));
+        site.append(&mail(account), &Destination::inbox(account), date);
+    }
+    site.ledger.advance(2 * LEASE.lease);
+    let ledger = site.ledger.with_hook(Arc::new(HeldOnce::default()));
+    let verified = site.try_verify(ALL, true, &ledger, &site.store).expect("to its end");
+    let told: Vec<&str> = verified.findings.iter().map(|one| one.account.as_str()).collect();
+    assert_eq!(told, ["doug", "zoe"], "{verified:?}");
+    let expected = [(Level::Info, Topic::Busy), (Level::Repaired, Topic::Lease)];
+    assert_eq!(verified.topics(), expected, "{verified:?}");
+}
+
+/// The first claim meets a session that holds the row.
+#[derive(Default)]
+struct HeldOnce(AtomicBool);
+
+impl Hook<LedgerError> for HeldOnce {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        match call.name == "claim" && !self.0.swap(true, Ordering::SeqCst) {
+            true => Err(LedgerError::Contended),
+            false => Ok(()),
+        }
+    }
+}
+
+struct PurgesBeforeClaims(MemoryLedger);
+
+impl Hook<LedgerError> for PurgesBeforeClaims {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        if call.name == "claim" {
+            let how = BatchTerms { limit: 100, dry_run: false };
+            for what in [PurgeWhat::Kept, PurgeWhat::Messages] {
+                self.0.purge(what, 35 * DAY, None, how, soon())?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// As after a mailbox was put back to an older state, without a new UIDVALIDITY.

@@ -2,14 +2,15 @@
 -- Times are UTC. Texts compare byte by byte, without padding. MariaDB commits each of these
 -- statements by itself, so that a migration that was cut short is run again from its start.
 CREATE TABLE IF NOT EXISTS onedrop_ledger (
-    version         INT NOT NULL COMMENT 'of the schema; onedrop_schema has its history',
+    version         INT NOT NULL COMMENT 'of the schema; 0: not whole yet',
     oldest_program  INT NOT NULL COMMENT 'lowest schema version of a program that may write',
     remembers_since DATETIME(6) NOT NULL
         COMMENT 'what was recorded since then is on record; its birth, moved on by each purge',
     facts_since     DATETIME(6) NOT NULL DEFAULT '1970-01-01'
         COMMENT 'facts of messages that were recorded before have been erased',
     purged_at       DATETIME(6) COMMENT 'when a purge last came to its end',
-    config          TEXT COMMENT 'JSON of what decides what a message and a copy are',
+    config          TEXT
+        COMMENT 'JSON of the configuration keys that all hosts must have alike; null: not set',
     one_row         BOOLEAN NOT NULL DEFAULT TRUE PRIMARY KEY CHECK (one_row)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'what holds for the whole ledger: one row';
@@ -24,14 +25,14 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
         COMMENT 'envelope sender of the first attempt, empty for the null sender',
     subject       TEXT,
     date          DATETIME COMMENT 'the Date field',
-    in_reply_to   TEXT,
+    in_reply_to   TEXT COMMENT 'empty: the last of reference_ids',
     reference_ids TEXT,
     size_bytes    BIGINT NOT NULL,
     collision     BOOLEAN NOT NULL DEFAULT FALSE
         COMMENT 'when it was recorded, another message had this Message-ID and other content',
     nul_runs      MEDIUMBLOB COMMENT 'where NUL bytes stand: runs of offset and length',
-    addresses     LONGTEXT COMMENT 'JSON: [[role, name, address], ...]',
-    parts         LONGTEXT COMMENT 'JSON: [[path, content type, name, bytes], ...]',
+    addresses     LONGTEXT COMMENT 'JSON: [[role, address, name], ...]',
+    parts         LONGTEXT COMMENT 'JSON: [[path, content type, bytes, name], ...]',
     looks_back    BOOLEAN NOT NULL DEFAULT FALSE
         COMMENT 'older than what the ledger remembers, or its copies were forgotten',
     recorded_at   DATETIME NOT NULL,
@@ -40,17 +41,22 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'messages, each once';
 
+CREATE OR REPLACE VIEW onedrop_message_text AS
+SELECT id, CONVERT(message_id USING latin1) AS message_id, sender, subject, date, in_reply_to,
+       reference_ids, size_bytes, collision, recorded_at
+FROM onedrop_message;
+
 CREATE OR REPLACE VIEW onedrop_address AS
 SELECT m.id AS message_id, a.position, a.role, a.name, a.address
 FROM onedrop_message m, JSON_TABLE(m.addresses, '$[*]' COLUMNS (
     position FOR ORDINALITY,
-    role VARCHAR(16) PATH '$[0]', name TEXT PATH '$[1]', address TEXT PATH '$[2]')) a;
+    role VARCHAR(16) PATH '$[0]', address TEXT PATH '$[1]', name TEXT PATH '$[2]')) a;
 
 CREATE OR REPLACE VIEW onedrop_part AS
 SELECT m.id AS message_id, p.position, p.path, p.content_type, p.name, p.size_bytes
 FROM onedrop_message m, JSON_TABLE(m.parts, '$[*]' COLUMNS (
     position FOR ORDINALITY, path VARCHAR(1000) PATH '$[0]',
-    content_type TEXT PATH '$[1]', name TEXT PATH '$[2]', size_bytes BIGINT PATH '$[3]')) p;
+    content_type TEXT PATH '$[1]', size_bytes BIGINT PATH '$[2]', name TEXT PATH '$[3]')) p;
 
 CREATE TABLE IF NOT EXISTS onedrop_raw (
     message_id BIGINT NOT NULL,
@@ -67,6 +73,7 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     message_id    BIGINT NOT NULL,
     account       VARBINARY(1000) NOT NULL,
     mailbox       VARBINARY(1000) NOT NULL,
+    meant_mailbox VARBINARY(1000) COMMENT 'the mailbox that this one stands for; null: itself',
     shared        BOOLEAN NOT NULL,
     epoch         BIGINT NOT NULL COMMENT 'how often it was leased',
     owner         VARCHAR(1000) NOT NULL COMMENT 'host:pid of the last lease',
@@ -92,7 +99,6 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
         COMMENT 'when a look after the last lease found one copy at most',
     UNIQUE KEY onedrop_copy_key (message_id, account, mailbox),
     KEY onedrop_copy_account (account, message_id),
-    KEY onedrop_copy_due (due_at),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'copies: a message in a mailbox';
@@ -100,17 +106,19 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
 CREATE TABLE IF NOT EXISTS onedrop_attempt (
     id          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     message_id  BIGINT,
-    id_hash     BINARY(32) NOT NULL,
+    copy_id     BIGINT COMMENT 'the copy that it stored, where nothing else is to be said',
+    id_hash     BINARY(32) COMMENT 'as the message''s, where there is none',
     recipient   VARCHAR(1000) NOT NULL COMMENT 'in lower case',
-    sender      TEXT NOT NULL,
+    sender      TEXT COMMENT 'envelope sender; null: the message''s',
     queue_id    VARCHAR(1000) NOT NULL,
     host        TEXT NOT NULL,
     pid         BIGINT NOT NULL,
     started_at  DATETIME(6) NOT NULL,
     duration_ms BIGINT COMMENT 'null: still running, or killed',
     outcome     VARCHAR(16) COMMENT 'delivered, tempfail or permfail',
-    status      TEXT,
-    detail      TEXT,
+    status      TEXT COMMENT 'as in RFC 3463; null: 2.0.0, with copy_id',
+    detail      TEXT COMMENT 'what Postfix was told; null: that it stored the copy of copy_id',
+    reason      TEXT COMMENT 'the reason in a word',
     KEY onedrop_attempt_message (message_id),
     KEY onedrop_attempt_id_hash (id_hash),
     KEY onedrop_attempt_queue_id (queue_id(64)),
@@ -119,12 +127,25 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'attempts to deliver';
 
+CREATE OR REPLACE VIEW onedrop_attempt_text AS
+SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
+       COALESCE(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid, a.duration_ms, a.outcome,
+       COALESCE(a.status, IF(c.id IS NULL, NULL, '2.0.0')) AS status,
+       COALESCE(a.detail,
+                CONCAT('stored account=', c.account, ' mailbox=', c.mailbox, ' ',
+                       COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name), 'uid=?')))
+           AS detail,
+       a.reason
+FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
+     LEFT JOIN onedrop_copy c ON c.id = a.copy_id;
+
 CREATE TABLE IF NOT EXISTS onedrop_unsettled (
     copy_id BIGINT NOT NULL PRIMARY KEY,
     look_at DATETIME(6) NOT NULL COMMENT 'not before then',
     KEY onedrop_unsettled_look_at (look_at),
     FOREIGN KEY (copy_id) REFERENCES onedrop_copy (id) ON DELETE CASCADE
-) ENGINE = InnoDB COMMENT = 'copies that onedrop settle has to look at again';
+) ENGINE = InnoDB
+  COMMENT = 'copies to be looked at again, however old: leased twice, in doubt, due, written twice';
 
 CREATE TABLE IF NOT EXISTS onedrop_kept (
     message_id BIGINT NOT NULL PRIMARY KEY,
@@ -152,6 +173,15 @@ CREATE TABLE IF NOT EXISTS onedrop_proof (
     PRIMARY KEY (server, login_user, way)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'mail servers seen to heed for whom a login acts; others get no mail';
+
+CREATE TABLE IF NOT EXISTS onedrop_host (
+    host            VARBINARY(1000) NOT NULL PRIMARY KEY,
+    program_version TEXT NOT NULL,
+    schema_version  INT NOT NULL COMMENT 'the one that its program writes',
+    seen_at         DATETIME(6) NOT NULL,
+    clock_offset_ms BIGINT COMMENT 'its clock less this server''s; null: not known'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'hosts that use the ledger, and the program of each';
 
 -- Whoever locks a row excludes others from a message or a turn, until the transaction ends.
 CREATE TABLE IF NOT EXISTS onedrop_slot (
@@ -277,6 +307,6 @@ CREATE TABLE IF NOT EXISTS onedrop_job_run (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'runs of jobs, and due times that were skipped';
 
--- The last statement: where the row is, the schema is whole.
+-- The version is set once the schema is whole.
 INSERT IGNORE INTO onedrop_ledger (version, oldest_program, remembers_since)
-VALUES (10, 10, UTC_TIMESTAMP(6));
+VALUES (0, 0, UTC_TIMESTAMP(6));

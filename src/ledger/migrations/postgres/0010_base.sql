@@ -10,9 +10,10 @@ DECLARE
 BEGIN
     FOR f IN
         SELECT oid FROM pg_proc
-        WHERE pronamespace = current_schema()::regnamespace
+        WHERE pronamespace = quote_ident(current_schema())::regnamespace
           AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_claims', 'onedrop_claim',
                           'onedrop_turn', 'onedrop_confirm', 'onedrop_forget_kept',
+                          'onedrop_stored',
                           'onedrop_look_again',
                           'onedrop_message_gone', 'onedrop_assert_lock')
     LOOP
@@ -59,8 +60,8 @@ CREATE TABLE onedrop_message (
     subject       text,
     in_reply_to   text,
     reference_ids text,
-    addresses     json,
-    parts         json,
+    addresses     text,
+    parts         text,
     nul_runs      bytea,
     UNIQUE (id_hash, digest)
 );
@@ -75,6 +76,8 @@ IS 'raw bytes of the first Message-ID field; null: none usable';
 COMMENT ON COLUMN onedrop_message.sender
 IS 'envelope sender of the first attempt, empty for the null sender';
 COMMENT ON COLUMN onedrop_message.date IS 'the Date field';
+COMMENT ON COLUMN onedrop_message.in_reply_to
+IS 'the In-Reply-To field; empty: the last of reference_ids';
 COMMENT ON COLUMN onedrop_message.reference_ids
 IS 'the References field: ids in angle brackets, oldest first';
 COMMENT ON COLUMN onedrop_message.collision
@@ -82,14 +85,16 @@ IS 'when it was recorded, another message with this Message-ID and other content
 COMMENT ON COLUMN onedrop_message.looks_back
 IS 'older than what the ledger remembers, or its copies were forgotten: new copies look back, too';
 COMMENT ON COLUMN onedrop_message.addresses
-IS 'addresses in the header: [["from","Lisa","lisa@x"],...]; see the view onedrop_address';
+IS 'addresses in the header: [["from","lisa@x","Lisa"],...]; see the view onedrop_address';
 COMMENT ON COLUMN onedrop_message.parts
-IS 'MIME parts (leaves): [["1.2","text/plain",null,123],...]; see the view onedrop_part';
+IS 'MIME parts (leaves): [["1.2","text/plain",123,"a.txt"],...]; see the view onedrop_part';
 COMMENT ON COLUMN onedrop_message.nul_runs
 IS 'where NUL bytes stand (runs of offset and length, or that there are more); null: none';
 
 CREATE VIEW onedrop_message_text AS
-SELECT id, encode(message_id, 'escape') AS message_id, sender, subject, date, in_reply_to,
+SELECT id, encode(message_id, 'escape') AS message_id, sender, subject, date,
+       CASE in_reply_to WHEN '' THEN substring(reference_ids FROM '[^ ]*$')
+                        ELSE in_reply_to END AS in_reply_to,
        reference_ids, size_bytes, collision, recorded_at
 FROM onedrop_message;
 
@@ -97,18 +102,19 @@ COMMENT ON VIEW onedrop_message_text
 IS 'messages with the Message-ID as text, in which bytes beyond ASCII are \ooo';
 
 CREATE VIEW onedrop_address AS
-SELECT m.id AS message_id, a.position::integer, a.fact->>0 AS role, a.fact->>1 AS name,
-       a.fact->>2 AS address
+SELECT m.id AS message_id, a.position::integer, a.fact->>0 AS role, a.fact->>2 AS name,
+       a.fact->>1 AS address
 FROM onedrop_message m
-     CROSS JOIN LATERAL json_array_elements(m.addresses) WITH ORDINALITY AS a (fact, position);
+     CROSS JOIN LATERAL json_array_elements(m.addresses::json)
+         WITH ORDINALITY AS a (fact, position);
 
 COMMENT ON VIEW onedrop_address IS 'addresses in the header, which anyone can write';
 COMMENT ON COLUMN onedrop_address.role IS 'the field: from, sender, reply-to, to, cc or bcc';
 
 CREATE VIEW onedrop_part AS
-SELECT m.id AS message_id, p.fact->>0 AS path, p.fact->>1 AS content_type, p.fact->>2 AS name,
-       (p.fact->>3)::bigint AS size_bytes
-FROM onedrop_message m CROSS JOIN LATERAL json_array_elements(m.parts) AS p (fact);
+SELECT m.id AS message_id, p.fact->>0 AS path, p.fact->>1 AS content_type, p.fact->>3 AS name,
+       (p.fact->>2)::bigint AS size_bytes
+FROM onedrop_message m CROSS JOIN LATERAL json_array_elements(m.parts::json) AS p (fact);
 
 COMMENT ON VIEW onedrop_part IS 'MIME parts (leaves)';
 COMMENT ON COLUMN onedrop_part.path IS 'place in the message as IMAP numbers it: 1, 2.1';
@@ -123,7 +129,9 @@ CREATE TABLE onedrop_raw (
 COMMENT ON TABLE onedrop_raw IS 'the bytes of messages as received (ledger.keep_raw)';
 
 -- Room in each page for the receipt: no index names a column that a delivery updates, so the update
--- touches none (HOT).
+-- touches none (HOT). Not more room: the server clears up a page that is nine tenths full, and new
+-- rows must still come to it then, or what was cleared stays empty. The receipt ends the attempt as
+-- well, where there is nothing more to be said.
 CREATE TABLE onedrop_copy (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     message_id    bigint NOT NULL,
@@ -133,6 +141,8 @@ CREATE TABLE onedrop_copy (
     uid           bigint,
     due_at        timestamptz,
     settled_at    timestamptz,
+    attempt_id    bigint,
+    attempt_ms    integer,
     epoch         integer NOT NULL,
     lease_ms      integer NOT NULL DEFAULT 0,
     placed_epoch  integer,
@@ -147,11 +157,11 @@ CREATE TABLE onedrop_copy (
     account       text NOT NULL,
     mailbox       text NOT NULL,
     meant_mailbox text,
-    owner         text NOT NULL,
+    owner         text,
     lease_value   bytea,
     file_name     text,
     UNIQUE (message_id, account, mailbox)
-) WITH (fillfactor = 85);
+) WITH (fillfactor = 95);
 CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
 
 COMMENT ON TABLE onedrop_copy
@@ -160,7 +170,8 @@ COMMENT ON COLUMN onedrop_copy.value
 IS 'random: a claim names the row by it, so that no late process takes another row for its own';
 COMMENT ON COLUMN onedrop_copy.shared IS 'several recipients of the message share this copy (Sent)';
 COMMENT ON COLUMN onedrop_copy.epoch IS 'how often the right to write this copy was given out';
-COMMENT ON COLUMN onedrop_copy.owner IS 'host:pid of the last one that had it';
+COMMENT ON COLUMN onedrop_copy.owner
+IS 'host:pid of the last one that had it; null: nobody, or placed';
 COMMENT ON COLUMN onedrop_copy.lease_value
 IS 'random value of the attempt with the last lease: a repeated call knows its own lease by it';
 COMMENT ON COLUMN onedrop_copy.lease_ms
@@ -175,6 +186,9 @@ COMMENT ON COLUMN onedrop_copy.placed_at
 IS 'when the receipt was recorded; null: not known to be in the mailbox';
 COMMENT ON COLUMN onedrop_copy.placed_epoch
 IS 'epoch of the claim that put the receipt on record';
+COMMENT ON COLUMN onedrop_copy.attempt_id
+IS 'the attempt that ended with this receipt and said nothing but that the copy is stored';
+COMMENT ON COLUMN onedrop_copy.attempt_ms IS 'how long that attempt took, in milliseconds';
 COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
 COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
 COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
@@ -200,12 +214,18 @@ COMMENT ON TABLE onedrop_unsettled
 IS 'copies to be looked at again, however old: leased twice, in doubt, due, or written twice';
 COMMENT ON COLUMN onedrop_unsettled.look_at IS 'not before then';
 
+-- What an attempt says that stored one copy and has no more to say.
+CREATE FUNCTION onedrop_stored(p_account text, p_mailbox text, p_uid bigint, p_file_name text)
+RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT 'stored account=' || p_account || ' mailbox=' || p_mailbox || ' '
+           || coalesce('uid=' || p_uid, 'name=' || p_file_name, 'uid=?')
+$$;
+
 CREATE TABLE onedrop_attempt (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     message_id  bigint,
     started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    copy_id     bigint,
-    pid         bigint NOT NULL,
+    pid         integer NOT NULL,
     duration_ms integer,
     id_hash     bytea,
     recipient   text NOT NULL,
@@ -216,7 +236,7 @@ CREATE TABLE onedrop_attempt (
     status      text,
     detail      text,
     reason      text
-) WITH (fillfactor = 85);
+) WITH (fillfactor = 95);
 CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient));
@@ -229,13 +249,26 @@ IS 'null: the attempt ended before the message was recorded';
 COMMENT ON COLUMN onedrop_attempt.id_hash IS 'as the message''s, where there is none';
 COMMENT ON COLUMN onedrop_attempt.sender IS 'envelope sender; null: the message''s';
 COMMENT ON COLUMN onedrop_attempt.outcome
-IS 'delivered, tempfail or permfail; null: still running, or killed';
-COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463; null: 2.0.0, with copy_id';
-COMMENT ON COLUMN onedrop_attempt.detail
-IS 'what Postfix was told; null: that it stored the copy of copy_id, and where';
-COMMENT ON COLUMN onedrop_attempt.copy_id
-IS 'the copy that it stored, where nothing else is to be said';
+IS 'delivered, tempfail or permfail; null: a copy has its attempt_id, or it runs, or was killed';
+COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463';
+COMMENT ON COLUMN onedrop_attempt.detail IS 'what Postfix was told';
 COMMENT ON COLUMN onedrop_attempt.reason IS 'the reason in a word';
+
+CREATE VIEW onedrop_attempt_text AS
+SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
+       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid,
+       coalesce(a.duration_ms, c.attempt_ms) AS duration_ms,
+       CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
+       CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
+       CASE WHEN c.id IS NULL THEN a.detail
+            ELSE onedrop_stored(c.account, c.mailbox, c.uid, c.file_name) END AS detail,
+       a.reason
+FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
+     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
+                              AND a.outcome IS NULL;
+
+COMMENT ON VIEW onedrop_attempt_text
+IS 'attempts with their ends, also where the row of the copy tells it';
 
 -- What names a message goes with it, whoever may delete messages. A foreign key would do so, too,
 -- and lock the message's row for each insert. Raw bytes, and the first copies and attempts, are
@@ -332,17 +365,18 @@ $$;
 
 -- Records a message (once), an attempt and the claims on copies: arrays of one length, in the order
 -- of account and mailbox, so that two sessions cannot lock rows crosswise. One row for each copy;
--- one without a copy where there are none, or where nothing was done: the schema has another
--- version, another session holds the message's lock (`locked` false), or the message is not on
--- record and its bytes, which are to be kept, were not given (`wants_raw`). p_notify: a new
+-- one without a copy where there are none, or where nothing was done: the schema does not go with
+-- the program of the version p_program, the ledger keeps another configuration (`config`, which the
+-- first record sets), another session holds the message's lock (`locked` false), or the message is
+-- not on record and its bytes, which are to be kept, were not given (`wants_raw`). p_notify: a new
 -- message's id is told to those who LISTEN to onedrop_message.
 CREATE FUNCTION onedrop_record(
-    p_lock_timeout_ms bigint, p_version integer, p_lock bigint,
+    p_lock_timeout_ms bigint, p_program integer, p_config text, p_lock bigint,
     p_id_hash bytea, p_digest bytea, p_message_id bytea, p_subject text, p_date double precision,
     p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
     p_oldest bigint, p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea, p_addresses text, p_parts text,
     p_notify boolean,
-    p_recipient text, p_sender text, p_queue_id text, p_host text, p_pid bigint,
+    p_recipient text, p_sender text, p_queue_id text, p_host text, p_pid integer,
     p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text, p_lease_value bytea,
     p_join boolean, p_lease_ms bigint
 ) RETURNS TABLE (
@@ -350,20 +384,34 @@ CREATE FUNCTION onedrop_record(
     message bigint, recorded_at bigint, is_new boolean, collision boolean, attempt bigint,
     copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
     is_placed boolean, uid_validity bigint, uid bigint, file_name text, copy_value bytea,
-    looks_back boolean
+    looks_back boolean, oldest_program integer, config text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_set text; -- what a call returns that matters to nobody
     v_sender text;
     v_looks_back boolean;
+    v_config text;
     v_claim record;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
-    version := (SELECT l.version FROM onedrop_ledger l);
-    IF version IS DISTINCT FROM p_version THEN
+    SELECT l.version, l.oldest_program, l.config INTO version, oldest_program, v_config
+    FROM onedrop_ledger l;
+    IF version NOT BETWEEN p_program - 1 AND p_program + 1 OR oldest_program > p_program THEN
         RETURN NEXT;
         RETURN;
+    END IF;
+    IF v_config IS DISTINCT FROM p_config AND p_config IS NOT NULL THEN
+        IF v_config IS NULL THEN
+            UPDATE onedrop_ledger l SET config = p_config WHERE l.config IS NULL;
+            -- Another may have been the first.
+            SELECT l.config INTO v_config FROM onedrop_ledger l;
+        END IF;
+        IF NOT v_config::jsonb @> p_config::jsonb THEN
+            config := v_config;
+            RETURN NEXT;
+            RETURN;
+        END IF;
     END IF;
     locked := pg_try_advisory_xact_lock(p_lock);
     IF NOT locked THEN
@@ -372,15 +420,14 @@ BEGIN
     END IF;
     IF p_keeps_raw AND p_raw IS NULL THEN
         wants_raw := NOT EXISTS (
-            SELECT FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest);
+            SELECT FROM onedrop_message m
+            WHERE m.id_hash = p_id_hash AND m.digest = p_digest);
         IF wants_raw THEN
             RETURN NEXT;
             RETURN;
         END IF;
     END IF;
 
-    collision := p_message_id IS NOT NULL AND EXISTS (
-        SELECT FROM onedrop_message o WHERE o.id_hash = p_id_hash AND o.digest <> p_digest);
     INSERT INTO onedrop_message AS m (recorded_at, date, size_bytes, collision, id_hash, digest,
                                       message_id, sender, subject, in_reply_to, reference_ids,
                                       addresses, parts, nul_runs)
@@ -388,33 +435,26 @@ BEGIN
             CASE WHEN abs(p_recorded_at - extract(epoch FROM clock_timestamp())) <= 2
                  THEN to_timestamp(p_recorded_at)
                  ELSE date_trunc('second', clock_timestamp()) END,
-            to_timestamp(p_date), p_size_bytes, collision, p_id_hash, p_digest, p_message_id,
-            p_sender, p_subject, p_in_reply_to, p_reference_ids, p_addresses::json,
-            p_parts::json, p_nul_runs)
+            to_timestamp(p_date), p_size_bytes,
+            p_message_id IS NOT NULL AND EXISTS (
+                SELECT FROM onedrop_message o
+                WHERE o.id_hash = p_id_hash AND o.digest <> p_digest),
+            p_id_hash, p_digest, p_message_id,
+            p_sender, p_subject, p_in_reply_to, p_reference_ids, p_addresses,
+            p_parts, p_nul_runs)
     ON CONFLICT (id_hash, digest) DO NOTHING
-    RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint INTO message, recorded_at;
+    RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint, m.collision
+    INTO message, recorded_at, collision;
     is_new := FOUND;
-    IF is_new THEN
-        v_sender := p_sender;
-        -- After the insert: a purge that took this very message out has moved the time on with it.
-        v_looks_back := (
-            SELECT coalesce(to_timestamp(p_oldest), '-infinity')
-                   < l.remembers_since + interval '1 hour'
-            FROM onedrop_ledger l);
-        IF v_looks_back THEN
-            UPDATE onedrop_message m SET looks_back = true WHERE m.id = message;
-        END IF;
-        IF p_raw IS NOT NULL THEN
-            INSERT INTO onedrop_raw (message_id, bytes) VALUES (message, p_raw);
-        END IF;
-        IF p_notify THEN
-            v_set := pg_notify('onedrop_message', message::text);
-        END IF;
-    ELSE
+    IF NOT is_new THEN
         -- Nobody takes the message out before what is inserted here can be seen.
-        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.sender, m.looks_back
-        INTO message, recorded_at, v_sender, v_looks_back
-        FROM onedrop_message m WHERE m.id_hash = p_id_hash AND m.digest = p_digest
+        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.sender, m.looks_back,
+               p_message_id IS NOT NULL AND EXISTS (
+                   SELECT FROM onedrop_message o
+                   WHERE o.id_hash = p_id_hash AND o.digest <> p_digest)
+        INTO message, recorded_at, v_sender, v_looks_back, collision
+        FROM onedrop_message m
+        WHERE m.id_hash = p_id_hash AND m.digest = p_digest
         FOR KEY SHARE;
         IF NOT FOUND THEN
             -- Taken out by an administrator in this very moment; as if another session held the
@@ -425,14 +465,53 @@ BEGIN
         END IF;
     END IF;
 
+    -- The memory is asked for after the message was inserted: a purge that took this very message
+    -- out has moved the time on with it.
     INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid)
-    VALUES (message, p_recipient, nullif(p_sender, v_sender), p_queue_id, p_host, p_pid)
-    RETURNING id INTO attempt;
+    VALUES (message, p_recipient, CASE WHEN NOT is_new THEN nullif(p_sender, v_sender) END,
+            p_queue_id, p_host, p_pid)
+    RETURNING id, CASE WHEN is_new
+        THEN (SELECT coalesce(to_timestamp(p_oldest), '-infinity')
+                     < l.remembers_since + interval '1 hour' FROM onedrop_ledger l)
+        ELSE v_looks_back END
+    INTO attempt, v_looks_back;
+    IF is_new THEN
+        IF v_looks_back THEN
+            UPDATE onedrop_message m SET looks_back = true WHERE m.id = message;
+        END IF;
+        IF p_raw IS NOT NULL THEN
+            INSERT INTO onedrop_raw (message_id, bytes) VALUES (message, p_raw);
+        END IF;
+        IF p_notify THEN
+            v_set := pg_notify('onedrop_message', message::text);
+        END IF;
+    END IF;
 
     IF cardinality(p_accounts) = 0 THEN
         RETURN NEXT;
     END IF;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
+        -- The first copies of a new message: nobody else knows of them yet.
+        IF is_new AND (p_accounts[i] = p_accounts[i - 1]
+                       AND p_mailboxes[i] = p_mailboxes[i - 1]) IS NOT TRUE THEN
+            INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner,
+                                           lease_value, lease_ms, leased_until, in_doubt,
+                                           prior_doubt, looks_back)
+            VALUES (message, p_accounts[i], p_mailboxes[i], p_shared[i], 1, p_owner,
+                    p_lease_value, least(p_lease_ms, 2147483647),
+                    clock_timestamp() + p_lease_ms * interval '1 millisecond', true,
+                    v_looks_back, v_looks_back)
+            RETURNING c.id, c.value INTO copy, copy_value;
+            claimed := true;
+            epoch := 1;
+            prior_doubt := v_looks_back;
+            looks_back := v_looks_back;
+            IF v_looks_back THEN
+                PERFORM onedrop_look_again(copy, p_lease_ms);
+            END IF;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
         v_claim := onedrop_claim(message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
                                  -- A mailbox that is named twice is leased once.
                                  CASE WHEN p_accounts[i] = p_accounts[i - 1]
@@ -608,43 +687,42 @@ DECLARE
     v_set text;
     v_message bigint;
     v_shared boolean;
-    v_stored text; -- what is to be said where there is nothing else to be said
-    v_is_plain boolean;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
     UPDATE onedrop_copy c SET
         placed_at = coalesce(c.placed_at, clock_timestamp()), leased_until = NULL, in_doubt = false,
-        lease_value = NULL,
+        lease_value = NULL, owner = NULL,
         uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
         nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
         found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look
                              ELSE c.found_by_look END,
-        placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END
+        placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END,
+        attempt_id = CASE WHEN c.attempt_id IS NULL AND p_outcome = 'delivered'
+                           AND p_status = '2.0.0'
+                           AND p_detail = onedrop_stored(c.account, c.mailbox, p_uid, p_file_name)
+                          THEN p_attempt ELSE c.attempt_id END,
+        attempt_ms = CASE WHEN c.attempt_id IS NULL THEN least(p_duration_ms, 2147483647)
+                          ELSE c.attempt_ms END
     WHERE c.id = p_copy AND c.value = p_value
       AND (c.placed_at IS NULL
            -- Copies without a name are one only where no other than this claim can have confirmed.
            OR (p_uid IS NOT NULL OR p_file_name IS NOT NULL OR c.placed_epoch = p_epoch)
               AND (c.uid_validity, c.uid, c.file_name)
                   IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
-    RETURNING c.message_id, c.shared,
-              'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
-              || coalesce('uid=' || p_uid, 'name=' || p_file_name, 'uid=?')
-    INTO v_message, v_shared, v_stored;
+    RETURNING c.message_id, c.shared, c.attempt_id = p_attempt INTO v_message, v_shared, ended;
     recorded := FOUND;
-    IF recorded AND v_shared THEN
-        PERFORM onedrop_forget_kept(v_message);
-    END IF;
-    ended := false;
-    IF recorded AND p_attempt IS NOT NULL THEN
-        v_is_plain := p_outcome = 'delivered' AND p_status = '2.0.0' AND p_detail = v_stored;
-        UPDATE onedrop_attempt a SET
-            duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome,
-            status = CASE WHEN v_is_plain THEN NULL ELSE p_status END,
-            detail = CASE WHEN v_is_plain THEN NULL ELSE p_detail END,
-            copy_id = CASE WHEN v_is_plain THEN p_copy END
-        WHERE a.id = p_attempt;
-        ended := FOUND;
-    ELSIF NOT recorded THEN
+    IF recorded THEN
+        IF v_shared THEN
+            PERFORM onedrop_forget_kept(v_message);
+        END IF;
+        IF p_attempt IS NOT NULL AND ended IS NOT TRUE THEN
+            UPDATE onedrop_attempt a SET
+                duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome,
+                status = p_status, detail = p_detail
+            WHERE a.id = p_attempt;
+            ended := FOUND;
+        END IF;
+    ELSE
         -- A second copy may stand: a look has to settle that, and one that read the row before
         -- settles nothing.
         UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL

@@ -5,7 +5,8 @@ CREATE TABLE onedrop_schema (
     version    INTEGER PRIMARY KEY,
     name       TEXT NOT NULL,
     sha256     BLOB NOT NULL,
-    applied_at REAL NOT NULL
+    steps      INTEGER NOT NULL,             -- how many of its steps are done
+    applied_at REAL                          -- null: not all of them
 );
 
 -- What holds for the whole ledger: one row.
@@ -16,9 +17,12 @@ CREATE TABLE onedrop_ledger (
                                              -- and moved on by each purge with its deletes
     facts_since     REAL NOT NULL DEFAULT 0, -- facts of messages before have been erased
     purged_at       REAL,                    -- when a purge last came to its end
-    config          TEXT,                    -- JSON of what decides what a message and a copy are
+    config          TEXT,                    -- JSON of the configuration keys that all hosts must
+                                             -- have alike; null: not set
     one_row         INTEGER PRIMARY KEY DEFAULT 1 CHECK (one_row = 1)
 );
+INSERT INTO onedrop_ledger (version, oldest_program, remembers_since)
+VALUES (10, 10, (julianday('now') - 2440587.5) * 86400.0);
 
 CREATE TABLE onedrop_message (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -28,32 +32,41 @@ CREATE TABLE onedrop_message (
     sender        TEXT NOT NULL,             -- envelope sender of the first attempt, or ''
     subject       TEXT,
     date          INTEGER,                   -- the Date field
-    in_reply_to   TEXT,
+    in_reply_to   TEXT,                      -- empty: the last of reference_ids
     reference_ids TEXT,
     size_bytes    INTEGER NOT NULL,
     collision     INTEGER NOT NULL DEFAULT 0, -- another has this Message-ID and other content
-    addresses     TEXT,                      -- [["from","Lisa","lisa@x"],...]
-    parts         TEXT,                      -- [["1.2","text/plain",null,123],...]
+    addresses     TEXT,                      -- [["from","lisa@x","Lisa"],...]
+    parts         TEXT,                      -- [["1.2","text/plain",123,"a.txt"],...]
     recorded_at   INTEGER NOT NULL,
     looks_back    INTEGER NOT NULL DEFAULT 0, -- older than what the ledger remembers, or forgotten
-    nul_runs      BLOB,                      -- where NUL bytes stand: runs of offset and length
-    UNIQUE (id_hash, digest)
+    nul_runs      BLOB                       -- where NUL bytes stand: runs of offset and length
 );
+-- 128 bits of a digest are unique as well: that two of 10^10 messages share them is less likely than
+-- one in 10^18, and to find a message that shares those of a given one takes 2^128 tries. The table
+-- has the hashes whole, and they are compared whole: a message whose halves are another's would be
+-- refused for now, and never taken for the other.
+CREATE UNIQUE INDEX onedrop_message_key
+    ON onedrop_message (substr(id_hash, 1, 8), substr(digest, 1, 16));
 CREATE INDEX onedrop_message_recorded_at ON onedrop_message (recorded_at);
 
 CREATE VIEW onedrop_message_text AS
-SELECT id, CAST(message_id AS TEXT) AS message_id, sender, subject, date, in_reply_to,
+SELECT id, CAST(message_id AS TEXT) AS message_id, sender, subject, date,
+       CASE in_reply_to
+            WHEN '' THEN substr(reference_ids,
+                                length(rtrim(reference_ids, replace(reference_ids, ' ', ''))) + 1)
+            ELSE in_reply_to END AS in_reply_to,
        reference_ids, size_bytes, collision, recorded_at
 FROM onedrop_message;
 
 CREATE VIEW onedrop_address AS
-SELECT m.id AS message_id, a.key + 1 AS position, a.value->>0 AS role, a.value->>1 AS name,
-       a.value->>2 AS address
+SELECT m.id AS message_id, a.key + 1 AS position, a.value->>0 AS role, a.value->>2 AS name,
+       a.value->>1 AS address
 FROM onedrop_message m, json_each(m.addresses) a;
 
 CREATE VIEW onedrop_part AS
-SELECT m.id AS message_id, p.value->>0 AS path, p.value->>1 AS content_type, p.value->>2 AS name,
-       p.value->>3 AS size_bytes
+SELECT m.id AS message_id, p.value->>0 AS path, p.value->>1 AS content_type, p.value->>3 AS name,
+       p.value->>2 AS size_bytes
 FROM onedrop_message m, json_each(m.parts) p;
 
 -- The bytes of messages as received (ledger.keep_raw).
@@ -72,7 +85,7 @@ CREATE TABLE onedrop_copy (
     meant_mailbox TEXT,                      -- that this one stands for; null: itself
     shared        INTEGER NOT NULL,
     epoch         INTEGER NOT NULL,          -- how often it was leased
-    owner         TEXT NOT NULL,             -- host:pid of the last lease
+    owner         TEXT,                      -- host:pid of the last lease; null: placed
     lease_value   BLOB,                      -- random value of the attempt with the last lease
     lease_ms      INTEGER NOT NULL DEFAULT 0,
     leased_until  REAL,                      -- seconds since the host's boot; null: not leased
@@ -85,6 +98,9 @@ CREATE TABLE onedrop_copy (
     uid_validity  INTEGER,
     uid           INTEGER,
     file_name     TEXT,
+    attempt_id    INTEGER,                   -- that ended with this receipt and said nothing
+                                             -- but that the copy is stored
+    attempt_ms    INTEGER,                   -- how long it took
     nul_replaced  INTEGER NOT NULL DEFAULT 0,
     found_by_look INTEGER NOT NULL DEFAULT 0,
     by_sender     INTEGER NOT NULL DEFAULT 0, -- the receipt is that of the sender's mail program
@@ -111,17 +127,32 @@ CREATE TABLE onedrop_attempt (
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
     started_at  REAL NOT NULL,
-    duration_ms INTEGER,                     -- without one: still running, or killed
-    outcome     TEXT,                        -- delivered, tempfail, permfail
-    status      TEXT,                        -- null: 2.0.0, with copy_id
-    detail      TEXT,                        -- null: that it stored the copy of copy_id, and where
-    copy_id     INTEGER,
+    duration_ms INTEGER,
+    outcome     TEXT,                        -- delivered, tempfail, permfail; null: a copy has
+                                             -- its attempt_id, or it runs, or was killed
+    status      TEXT,
+    detail      TEXT,                        -- what Postfix was told
     reason      TEXT                         -- the reason in a word
 );
 CREATE INDEX onedrop_attempt_message ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_id <> '';
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient);
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
+
+-- Attempts with their ends, also where the row of the copy tells it.
+CREATE VIEW onedrop_attempt_text AS
+SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
+       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid,
+       coalesce(a.duration_ms, c.attempt_ms) AS duration_ms,
+       CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
+       CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
+       CASE WHEN c.id IS NULL THEN a.detail
+            ELSE 'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
+                 || coalesce('uid=' || c.uid, 'name=' || c.file_name, 'uid=?') END AS detail,
+       a.reason
+FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
+     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
+                              AND a.outcome IS NULL;
 
 -- The bytes of shared copies (Sent) that could not be placed; gone once they are.
 CREATE TABLE onedrop_kept (

@@ -1,28 +1,21 @@
-//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed, or
-//! are due later. What is decided is decided here, on rows that a locking read holds until the
-//! transaction ends.
+//! Claims on copies, and the turn. What is decided is decided here, on rows that a locking read
+//! holds until the transaction ends. A copy that was leased before, or begins in doubt, goes to
+//! `onedrop_unsettled`: it has to be looked at again once its lease is over, however old it is.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use mysql_async::Row;
 
-use super::attempts::{self, INDEXED, LONGEST};
+use super::attempts::INDEXED;
 use super::connection::{MariadbSession, first, rows_at};
 use super::errors::is_duplicate;
 use super::statement::{SqlBatch, Value, list, values};
 use crate::directory::Destination;
 use crate::ledger::rows::{self, SqlRow};
-use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LeaseTerms, LedgerError, RandomValue,
-    SessionTurn, ToConfirm,
-};
+use crate::ledger::{Attempt, Claim, CopyState, LeaseTerms, LedgerError, RandomValue, SessionTurn};
 use crate::receipt::Receipt;
 use crate::text;
-
-/// Bytes of a piece of a message: with two digits for each, a packet holds several, also where an
-/// administrator has made packets small.
-const PIECE_BYTES: usize = 256 * 1024;
 
 /// What decides about a claim.
 const COPY: &str = "
@@ -33,26 +26,26 @@ c.account, c.mailbox, c.placed_epoch, c.message_id, c.shared, c.looks_back";
 
 /// A copy's row, locked.
 #[derive(Clone)]
-struct LockedCopy {
-    id: i64,
-    value: RandomValue,
-    epoch: i64,
-    prior_doubt: bool,
-    in_doubt: bool,
-    receipt: Option<Receipt>,
-    lease_value: Option<Vec<u8>>,
-    is_live: bool,
+pub(super) struct LockedCopy {
+    pub id: i64,
+    pub value: RandomValue,
+    pub epoch: i64,
+    pub prior_doubt: bool,
+    pub in_doubt: bool,
+    pub receipt: Option<Receipt>,
+    pub lease_value: Option<Vec<u8>>,
+    pub is_live: bool,
     /// Due, and its bytes are kept.
-    is_due: bool,
-    place: (Vec<u8>, Vec<u8>),
-    placed_epoch: i64,
-    message: i64,
-    shared: bool,
-    looks_back: bool,
+    pub is_due: bool,
+    pub place: (Vec<u8>, Vec<u8>),
+    pub placed_epoch: i64,
+    pub message: i64,
+    pub shared: bool,
+    pub looks_back: bool,
 }
 
 impl LockedCopy {
-    fn read(row: &Row) -> Result<LockedCopy, LedgerError> {
+    pub fn read(row: &Row) -> Result<LockedCopy, LedgerError> {
         Ok(LockedCopy {
             id: row.cell(0)?,
             value: rows::random_value(row, 1)?,
@@ -142,11 +135,15 @@ pub(super) fn claim(
                 let sql = "UPDATE onedrop_copy SET prior_doubt = TRUE
                            WHERE message_id = @onedrop_message AND value = ?1";
                 claims.statements.add(sql, values![value.bytes()]);
+                look_again_at_new(&mut claims.statements, *value, terms);
             }
         } else {
             let value = RandomValue::default();
             let terms = (terms, looks_back);
             insert(&mut claims.statements, message, destination, owner, terms, value);
+            if looks_back {
+                look_again_at_new(&mut claims.statements, value, terms.0);
+            }
             new.push((destination, value));
             claims.states.push(ClaimState::New(value, looks_back));
         }
@@ -277,6 +274,9 @@ fn claim_known(
             copy.id,
         ],
     );
+    if copy.epoch > 1 || copy.prior_doubt {
+        look_again(batch, "id = ?1", values![copy.id], terms.lease);
+    }
     CopyState::Claimed(Claim {
         copy: copy.id,
         value: copy.value,
@@ -284,6 +284,27 @@ fn claim_known(
         in_doubt: copy.prior_doubt,
         looks_back: copy.looks_back,
     })
+}
+
+/// Notes that a copy, which `which` (SQL) finds by `values`, has to be looked at again after that
+/// time, or before where that is on record. Its row is locked.
+pub(super) fn look_again(batch: &mut SqlBatch, which: &str, values: &[Value<'_>], after: Duration) {
+    let micros = rows::millis(after).saturating_mul(1000);
+    batch.add(
+        &format!(
+            "INSERT INTO onedrop_unsettled (copy_id, look_at)
+             SELECT id, TIMESTAMPADD(MICROSECOND, {micros}, UTC_TIMESTAMP(6)) FROM onedrop_copy
+             WHERE {which}
+             ON DUPLICATE KEY UPDATE
+                 look_at = LEAST(onedrop_unsettled.look_at, VALUES(look_at))"
+        ),
+        values,
+    );
+}
+
+fn look_again_at_new(batch: &mut SqlBatch, value: RandomValue, terms: LeaseTerms) {
+    let which = "message_id = @onedrop_message AND value = ?1";
+    look_again(batch, which, values![value.bytes()], terms.lease);
 }
 
 fn name_of(owner: &Attempt) -> String {
@@ -342,253 +363,4 @@ pub(super) fn of_claim(batch: &mut SqlBatch, claim: &Claim, lock: bool) {
         &format!("SELECT {COPY} FROM onedrop_copy c WHERE c.id = ?1 AND c.value = ?2 {lock}"),
         values![claim.copy, claim.value.bytes()],
     );
-}
-
-/// Puts a receipt on record in the open transaction, which `row` was read and locked in, and ends
-/// it: the first receipt wins, whatever its epoch.
-pub(super) fn confirm(
-    connection: &mut MariadbSession,
-    row: Option<&Row>,
-    one: &ToConfirm<'_>,
-) -> Result<Confirmed, LedgerError> {
-    let ToConfirm { claim, receipt, facts, end } = *one;
-    let Some(row) = row else {
-        // Forgotten since: what was written under the old value leaves a doubt.
-        connection.commit(SqlBatch::of(
-            "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
-             WHERE id = ?1 AND value <> ?2",
-            values![claim.copy, claim.value.bytes()],
-        ))?;
-        return Err(LedgerError::Forgotten);
-    };
-    let copy = LockedCopy::read(row)?;
-    let mut batch = SqlBatch::default();
-    match copy.receipt {
-        None => store_receipt(&mut batch, &copy, &claim, receipt, facts),
-        // Receipts without a name are equal only if no other claim can have been placed.
-        Some(by)
-            if by != *receipt
-                || *receipt == Receipt::Unnamed && copy.placed_epoch != claim.epoch =>
-        {
-            // A look that has read the row before this must not settle it.
-            batch.add(
-                "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
-                values![claim.copy],
-            );
-            connection.commit(batch)?;
-            return Ok(Confirmed::Superseded { by });
-        }
-        Some(_) => {}
-    }
-    if let Some((attempt, end)) = end {
-        attempts::end(&mut batch, attempt, end);
-    }
-    connection.commit(batch)?;
-    Ok(Confirmed::Recorded)
-}
-
-fn store_receipt(
-    batch: &mut SqlBatch,
-    copy: &LockedCopy,
-    claim: &Claim,
-    receipt: &Receipt,
-    facts: CopyFacts,
-) {
-    let (validity, uid, name) = rows::columns(receipt);
-    batch.add(
-        "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
-             in_doubt = FALSE, uid_validity = ?2, uid = ?3, file_name = ?4, nul_replaced = ?5,
-             found_by_look = ?6, placed_epoch = ?7
-         WHERE id = ?1",
-        values![
-            claim.copy,
-            validity,
-            uid,
-            name,
-            facts.nul_replaced,
-            facts.found_by_look,
-            claim.epoch
-        ],
-    );
-    if copy.shared {
-        forget_kept(batch, &copy.message.to_string());
-    }
-}
-
-/// What is kept of a message goes once its last shared copy is placed. `message` is SQL.
-pub(super) fn forget_kept(batch: &mut SqlBatch, message: &str) {
-    batch.add(
-        &format!(
-            "DELETE FROM onedrop_kept WHERE message_id = {message}
-             AND NOT EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = {message}
-                               AND c.shared AND c.placed_at IS NULL)"
-        ),
-        &[],
-    );
-}
-
-/// Gives back leases, in the order in which claims lock rows.
-pub(super) fn release(
-    connection: &mut MariadbSession,
-    claims: &[Claim],
-) -> Result<(), LedgerError> {
-    let mut order: Vec<&Claim> = claims.iter().collect();
-    order.sort_by_key(|claim| claim.copy);
-    let mut batch = SqlBatch::default();
-    for claim in order {
-        batch.add(
-            "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
-             WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
-            values![claim.copy, claim.value.bytes(), claim.epoch],
-        );
-    }
-    connection.write(batch).map(drop)
-}
-
-/// Locks the shared copies that are not placed, so that a receipt recorded at the same moment
-/// deletes the kept bytes.
-const UNPLACED: &str = "
-SELECT id FROM onedrop_copy WHERE message_id = ?1 AND shared AND placed_at IS NULL FOR UPDATE";
-
-const WHY: &str = "SELECT why FROM onedrop_kept WHERE message_id = ?1";
-
-pub(super) fn keep(
-    connection: &mut MariadbSession,
-    message: i64,
-    bytes: &[u8],
-    why: &str,
-) -> Result<bool, LedgerError> {
-    let why = text::within(why, LONGEST);
-    let mut batch = SqlBatch::of(UNPLACED, values![message]);
-    batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
-    let answers = connection.begin(batch)?;
-    let (unplaced, known) = (rows_at(&answers, 0), first::<String>(rows_at(&answers, 1))?);
-    if known.is_some() {
-        let sql = "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1";
-        connection.commit(SqlBatch::of(sql, values![message, &*why]))?;
-        return Ok(true);
-    }
-    if unplaced.is_empty() {
-        connection.rollback()?;
-        return Ok(false);
-    }
-    put_kept(connection, message, bytes, &why)?;
-    connection.commit(SqlBatch::default()).map_err(contended_if_duplicate)?;
-    Ok(true)
-}
-
-const KEEP_PIECE: &str =
-    "INSERT INTO onedrop_kept_bytes (message_id, position, bytes) VALUES (?1, ?2, ?3)";
-
-/// Puts the bytes into the open transaction.
-fn put_kept(
-    connection: &mut MariadbSession,
-    message: i64,
-    bytes: &[u8],
-    why: &str,
-) -> Result<(), LedgerError> {
-    let sql = "INSERT INTO onedrop_kept (message_id, why, kept_at)
-               VALUES (?1, ?2, UTC_TIMESTAMP(6))";
-    connection.go_on(SqlBatch::of(sql, values![message, why])).map_err(contended_if_duplicate)?;
-    put_pieces(connection, KEEP_PIECE, Some(message), bytes)
-}
-
-/// Puts `bytes` into the open transaction, a row for each piece: a packet, and so a value, may be
-/// shorter than a message. `sql` takes the message, the position and the piece.
-pub(super) fn put_pieces(
-    connection: &mut MariadbSession,
-    sql: &str,
-    message: Option<i64>,
-    bytes: &[u8],
-) -> Result<(), LedgerError> {
-    let pieces = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(PIECE_BYTES).collect() };
-    for (position, piece) in (0i64..).zip(pieces) {
-        connection.go_on(SqlBatch::of(sql, values![message, position, piece]))?;
-    }
-    Ok(())
-}
-
-pub(super) fn kept(
-    connection: &mut MariadbSession,
-    message: i64,
-) -> Result<Option<String>, LedgerError> {
-    first(&connection.query(WHY, values![message])?)
-}
-
-/// The bytes that are kept, piece by piece: one answer need not hold them all.
-pub(super) fn kept_bytes(
-    connection: &mut MariadbSession,
-    message: i64,
-) -> Result<Option<Vec<u8>>, LedgerError> {
-    if kept(connection, message)?.is_none() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    let sql = "SELECT bytes FROM onedrop_kept_bytes WHERE message_id = ?1 AND position = ?2";
-    for position in 0i64.. {
-        match first::<Vec<u8>>(&connection.query(sql, values![message, position])?)? {
-            Some(piece) => bytes.extend(piece),
-            None => break,
-        }
-    }
-    // They may have gone meanwhile, all at once.
-    Ok(kept(connection, message)?.map(|_| bytes))
-}
-
-/// Where the copy stands.
-const DUE: &str = "
-SELECT placed_at IS NOT NULL, uid_validity, uid, file_name,
-       TIMESTAMPDIFF(SECOND, '1970-01-01', due_at),
-       EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id), id
-FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
-
-pub(super) fn keep_until_due(
-    connection: &mut MariadbSession,
-    message: i64,
-    destination: &Destination,
-    (bytes, why): (&[u8], &str),
-    after: Duration,
-) -> Result<Due, LedgerError> {
-    let place = (destination.account.as_bytes(), destination.mailbox.as_bytes());
-    let why = text::within(why, LONGEST);
-    // Asked first, so that the bytes are sent only once.
-    if let Some(row) = connection.query(DUE, values![message, place.0, place.1])?.first()
-        && let Some(due) = rows::due(row)?
-    {
-        return Ok(due);
-    }
-    let after_ms = rows::millis(after).min(i64::MAX / 2000);
-    let mut batch = SqlBatch::of(
-        "SELECT id FROM onedrop_message WHERE id = ?1 LOCK IN SHARE MODE",
-        values![message],
-    );
-    batch.add(
-        "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-             prior_doubt, looks_back, value, due_at)
-         SELECT id, ?2, ?3, TRUE, 0, '', looks_back, looks_back, looks_back, ?4,
-             TIMESTAMPADD(MICROSECOND, 1000 * ?5, UTC_TIMESTAMP(6))
-         FROM onedrop_message WHERE id = ?1
-         ON DUPLICATE KEY UPDATE
-             shared = IF(placed_at IS NULL, TRUE, shared),
-             due_at = IF(placed_at IS NULL, COALESCE(due_at, VALUES(due_at)), due_at)",
-        values![message, place.0, place.1, RandomValue::default().bytes(), after_ms],
-    );
-    batch.add(UNPLACED, values![message]);
-    // A receipt recorded at the same moment must not delete it.
-    batch.add(&format!("{WHY} FOR UPDATE"), values![message]);
-    batch.add(
-        "INSERT INTO onedrop_unsettled (copy_id, look_at)
-         SELECT id, due_at FROM onedrop_copy
-         WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3 AND placed_at IS NULL
-         ON DUPLICATE KEY UPDATE look_at = LEAST(look_at, VALUES(look_at))",
-        values![message, place.0, place.1],
-    );
-    let answers = connection.begin(batch)?;
-    let is_kept = !rows_at(&answers, 3).is_empty();
-    if !is_kept && !rows_at(&answers, 2).is_empty() {
-        put_kept(connection, message, bytes, &why)?;
-    }
-    let answers = connection.commit(SqlBatch::of(DUE, values![message, place.0, place.1]))?;
-    let due = rows_at(&answers, 0).first().map(rows::due).transpose()?.flatten();
-    due.ok_or(LedgerError::Forgotten)
 }

@@ -1,0 +1,60 @@
+//! The keys whose values decide who a message and a copy are: all hosts of a ledger must have them
+//! alike. Of `store.url` it is the place: another port or encryption is the same server, and a name
+//! of this host is `localhost`.
+
+use super::{Config, StoreUrl};
+use crate::message::DedupBy;
+use crate::net::is_loopback;
+use crate::shared_config::SharedConfig;
+
+impl Config {
+    /// What the ledger compares with that of other hosts.
+    pub fn shared(&self) -> SharedConfig {
+        let by = match self.dedup.by {
+            DedupBy::Content => "content",
+            DedupBy::MessageId => "message-id",
+        };
+        SharedConfig::new([
+            ("dedup.by", by.to_owned()),
+            ("directory.account", self.directory.account.to_string()),
+            ("sent.mailbox", self.sent.mailbox.clone()),
+            ("store.url", place(&self.store.url)),
+        ])
+    }
+}
+
+fn place(store: &StoreUrl) -> String {
+    match store {
+        StoreUrl::Maildir { .. } => store.to_string(),
+        StoreUrl::Imap { host, .. } if is_loopback(host) => "imap://localhost".to_owned(),
+        StoreUrl::Imap { host, .. } => format!("imap://{}", host.to_ascii_lowercase()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_store_the_place_counts() {
+        let place = |url: &str| place(&url.parse().unwrap());
+        for url in ["imap://Mail.example", "imaps://mail.example", "imaps://mail.example:994"] {
+            assert_eq!(place(url), "imap://mail.example");
+        }
+        for url in ["imap://127.0.0.1:1143", "imaps://localhost", "imap://[::1]"] {
+            assert_eq!(place(url), "imap://localhost");
+        }
+        assert_eq!(place("maildir:///m/{domain}/{local}"), "maildir:///m/{domain}/{local}");
+    }
+
+    #[test]
+    fn it_is_what_decides_and_nothing_else() {
+        let config = Config::default();
+        let expected = r#"{"dedup.by":"content","directory.account":"{local}","#.to_owned()
+            + r#""sent.mailbox":"Sent","store.url":"maildir:///var/lib/onedrop/mail"}"#;
+        assert_eq!(config.shared().json(), expected);
+        let mut other = config.clone();
+        (other.lock.lease_secs, other.ledger.keep_raw) = (77, true);
+        assert_eq!(other.shared(), config.shared());
+    }
+}

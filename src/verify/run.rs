@@ -1,0 +1,111 @@
+//! A verification of all accounts: workers side by side take one after the other, and what they
+//! find is told in the order of the accounts. The first error of the ledger ends them all.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::difference::{News, Tally};
+use super::in_order::InOrder;
+use super::{Plan, Verification};
+use crate::ledger::{AnyLedger, LedgerError};
+use crate::store::AnyStore;
+
+/// Accounts that are read from the ledger at a time.
+const ACCOUNTS: u32 = 500;
+
+/// Verifies everything in the window, some accounts at a time; what is found is told in the order
+/// of the accounts, and of an account in that of its messages.
+///
+/// # Errors
+/// The ledger cannot be read or written. What the store refuses is told and counted.
+pub fn verify(
+    plan: &Plan<'_>,
+    ledger: &dyn AnyLedger,
+    store: &dyn AnyStore,
+    tell: &mut (dyn FnMut(News) + Send),
+) -> Result<Tally, LedgerError> {
+    ledger.check_program(plan.ledger_until())?;
+    let accounts = AccountQueue {
+        read: plan.account.map(str::to_owned).into_iter().collect(),
+        taken: 0,
+        last: plan.behind.map(str::to_owned),
+        is_over: plan.account.is_some(),
+        error: None,
+    };
+    let told = InOrder::new(tell);
+    let run = Run { plan, ledger, store, accounts: Mutex::new(accounts), told: &told };
+    plan.clock.side_by_side(plan.parallel, &|| run.work());
+    let ended = run.accounts().error.take();
+    ended.map_or(Ok(told.tally()), Err)
+}
+
+/// What the workers of a verification share.
+struct Run<'a> {
+    plan: &'a Plan<'a>,
+    ledger: &'a dyn AnyLedger,
+    store: &'a dyn AnyStore,
+    accounts: Mutex<AccountQueue>,
+    told: &'a InOrder<'a>,
+}
+
+/// The accounts that are still to be verified.
+struct AccountQueue {
+    /// Read from the ledger, and nobody's yet.
+    read: VecDeque<String>,
+    /// How many were somebody's.
+    taken: usize,
+    /// The last that was read.
+    last: Option<String>,
+    /// There are no more to be read.
+    is_over: bool,
+    /// Why the run ends early.
+    error: Option<LedgerError>,
+}
+
+impl Run<'_> {
+    fn work(&self) {
+        while let Some((number, account)) = self.next() {
+            let mut tell = |news| self.told.tell(number, news);
+            let mut verification = Verification::new(self.plan, self.ledger, self.store, &mut tell);
+            let ended = verification.account(&account, |tally| self.told.count(&account, tally));
+            match ended {
+                Ok(()) => self.told.over(number, &account),
+                Err(error) => {
+                    let mut accounts = self.accounts();
+                    accounts.is_over = true;
+                    accounts.read.clear();
+                    accounts.error.get_or_insert(error);
+                    drop(accounts);
+                    self.told.end();
+                }
+            }
+        }
+    }
+
+    /// An account for a worker, with its number in their order.
+    fn next(&self) -> Option<(usize, String)> {
+        let mut accounts = self.accounts();
+        if accounts.read.is_empty() && !accounts.is_over {
+            let (window, until) = (&self.plan.window, self.plan.ledger_until());
+            let last = accounts.last.as_deref();
+            match self.ledger.accounts_to_verify(window, last, ACCOUNTS, until) {
+                Ok(more) => {
+                    accounts.is_over = more.is_empty();
+                    accounts.last = more.last().cloned().or(accounts.last.take());
+                    accounts.read = more.into();
+                }
+                Err(error) => {
+                    accounts.is_over = true;
+                    accounts.error.get_or_insert(error);
+                }
+            }
+        }
+        let account = accounts.read.pop_front()?;
+        accounts.taken += 1;
+        Some((accounts.taken - 1, account))
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, AccountQueue> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
