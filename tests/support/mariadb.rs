@@ -269,6 +269,8 @@ impl Template {
         install.arg("--auth-root-authentication-method=normal");
         if super::is_root() {
             install.arg(format!("--user={USER}"));
+            // The server's folder for temporary files as well.
+            super::chown_recursive(home, USER);
         }
         run(install.current_dir("/").stderr(Stdio::null()));
         let input = home.join("input.sql");
