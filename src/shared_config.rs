@@ -38,8 +38,9 @@ impl SharedConfig {
         &self.json
     }
 
-    /// Whether what is on record has each of our keys with our value; it may have more, of a later
-    /// version. `None` on record agrees with everybody.
+    /// Whether what is on record has our value for each of our keys that it has. It may have more
+    /// keys, of a later version, and lack some of ours, until a `migrate` of ours adds them. `None`
+    /// on record agrees with everybody.
     ///
     /// # Errors
     /// Why not.
@@ -47,13 +48,14 @@ impl SharedConfig {
         let Some(on_record) = on_record.filter(|on_record| *on_record != self.json) else {
             return Ok(());
         };
-        let theirs: BTreeMap<String, String> = serde_json::from_str(on_record)
-            .map_err(|error| ConfigMismatch::Unreadable(error.to_string()))?;
-        let differ = self.keys.iter().filter(|(key, value)| theirs.get(*key) != Some(value));
-        let differences: Vec<String> = differ
-            .map(|(key, value)| {
-                let theirs = theirs.get(key).map_or("no such key", String::as_str);
-                format!("{key} is {theirs:?} in the ledger and {value:?} on this host")
+        let theirs = parse(on_record)?;
+        let differences: Vec<String> = self
+            .keys
+            .iter()
+            .filter_map(|(key, ours)| Some((key, theirs.get(key)?, ours)))
+            .filter(|(_, theirs, ours)| theirs != ours)
+            .map(|(key, theirs, ours)| {
+                format!("{key} is {theirs:?} in the ledger and {ours:?} on this host")
             })
             .collect();
         match differences.is_empty() {
@@ -61,6 +63,23 @@ impl SharedConfig {
             false => Err(ConfigMismatch::Keys(differences.join(", "))),
         }
     }
+
+    /// What is to be on record where this is and lacks keys of ours; `None` where it lacks none.
+    ///
+    /// # Errors
+    /// What is on record cannot be read.
+    pub fn completed(&self, on_record: &str) -> Result<Option<String>, ConfigMismatch> {
+        let mut keys = parse(on_record)?;
+        let known = keys.len();
+        for (key, value) in &self.keys {
+            keys.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        Ok((keys.len() > known).then(|| SharedConfig::of(keys).json))
+    }
+}
+
+fn parse(on_record: &str) -> Result<BTreeMap<String, String>, ConfigMismatch> {
+    serde_json::from_str(on_record).map_err(|error| ConfigMismatch::Unreadable(error.to_string()))
 }
 
 #[cfg(test)]
@@ -86,6 +105,11 @@ mod tests {
         assert!(ours.check(Some(ours.json())).is_ok());
         let later = r#"{"dedup.by":"content","new.key":"x","sent.mailbox":"Sent"}"#;
         assert!(ours.check(Some(later)).is_ok());
+        assert_eq!(ours.completed(later), Ok(None));
+        let earlier = r#"{"dedup.by":"content","old.key":"x"}"#;
+        assert!(ours.check(Some(earlier)).is_ok());
+        let both = r#"{"dedup.by":"content","old.key":"x","sent.mailbox":"Sent"}"#;
+        assert_eq!(ours.completed(earlier), Ok(Some(both.to_owned())));
         let differs = ours.check(Some(shared("message-id", "Sent").json()));
         let named = r#"dedup.by is "message-id" in the ledger and "content" on this host"#;
         assert_eq!(differs, Err(ConfigMismatch::Keys(named.to_owned())));

@@ -215,7 +215,7 @@ impl Ledger for MemoryLedger {
             let held = self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
             self.hook.within(&Call { name: "record", destination: None })?;
             let mut rows = self.rows_under(&held)?;
-            rows.share(self.config.as_ref(), false)?;
+            rows.share_first(self.config.as_ref())?;
             rows.record(entry, attempt, destinations, terms)
         })
     }

@@ -309,7 +309,12 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
         self.call(until, |session| {
             let Some(config) = session.program().config.clone() else { return Ok(()) };
             session.share_config(config.json(), replace)?;
-            check_program(session)
+            check_program(session)?;
+            let on_record = session.shared_config()?;
+            match config.completed(on_record.as_deref().unwrap_or("{}"))? {
+                Some(completed) => session.share_config(&completed, true),
+                None => Ok(()),
+            }
         })
     }
 

@@ -273,7 +273,7 @@ pub trait Schema: Send + Sync {
     fn planned_migration(&self, until: Instant) -> Result<Vec<PlannedStep>, LedgerError>;
 
     /// Puts on record what this program's configuration shares with all hosts, where nothing is, or
-    /// in any case with `replace`.
+    /// in any case with `replace`; keys that are not on record are added.
     ///
     /// # Errors
     /// [`LedgerError::OtherConfig`]: another one is on record.

@@ -151,6 +151,7 @@ macro_rules! ledger_contract {
                     the_next_schema_is_used_as_long_as_it_lets_older_programs,
                     a_ledger_from_before_the_first_release_is_refused,
                     the_first_delivery_says_what_all_hosts_have_alike,
+                    a_key_of_a_later_version_is_compared_once_it_is_on_record,
                     of_twenty_first_deliveries_that_differ_one_says_what_holds,
                 }
                 verify {

@@ -148,6 +148,29 @@ pub fn the_first_delivery_says_what_all_hosts_have_alike(rig: &dyn Rig) {
     differs(a.try_record(&mail("third"), &[inbox()], LEASE).map(drop));
 }
 
+pub fn a_key_of_a_later_version_is_compared_once_it_is_on_record(rig: &dyn Rig) {
+    let later = |value: &str| {
+        let keys = [("dedup.by", "content"), ("sent.mailbox", "Sent"), ("new.key", value)];
+        Host(rig.ledger_of(Some(SharedConfig::new(keys.map(|(key, of)| (key, of.to_owned()))))))
+    };
+    let (old, a, b) =
+        (Host(rig.ledger_of(Some(shared("content", "Sent")))), later("one"), later("two"));
+    old.record(&mail("old"), &[inbox()]);
+    a.record(&mail("a"), &[inbox()]);
+    b.record(&mail("b"), &[inbox()]);
+    a.0.share_config(false, soon()).expect("the key is added");
+    a.record(&mail("a again"), &[inbox()]);
+    old.record(&mail("old again"), &[inbox()]);
+    match b.try_record(&mail("b again"), &[inbox()], LEASE) {
+        Err(LedgerError::OtherConfig(keys)) => {
+            assert_eq!(keys, r#"new.key is "one" in the ledger and "two" on this host"#);
+        }
+        other => panic!("{other:?}"),
+    }
+    a.0.share_config(true, soon()).expect("the same again");
+    assert!(old.0.check_program(soon()).is_ok());
+}
+
 pub fn of_twenty_first_deliveries_that_differ_one_says_what_holds(rig: &dyn Rig) {
     let hosts: Vec<Host> = (0..20)
         .map(|n| Host(rig.ledger_of(Some(shared("content", &format!("Sent{}", n % 2))))))

@@ -159,17 +159,26 @@ pub struct AttemptRow {
 }
 
 impl Rows {
-    /// Puts it on record where nothing is, or in any case with `replace`; then compares.
+    /// Puts it on record where nothing is; then compares.
+    pub fn share_first(&mut self, config: Option<&SharedConfig>) -> Result<(), LedgerError> {
+        let Some(config) = config else { return Ok(()) };
+        let on_record = self.config.get_or_insert_with(|| config.json().to_owned());
+        Ok(config.check(Some(on_record))?)
+    }
+
+    /// As [`share_first`](Rows::share_first), in any case with `replace`; and adds keys that are
+    /// not on record.
     pub fn share(
         &mut self,
         config: Option<&SharedConfig>,
         replace: bool,
     ) -> Result<(), LedgerError> {
-        let Some(config) = config else { return Ok(()) };
-        if replace || self.config.is_none() {
-            self.config = Some(config.json().to_owned());
-        }
-        Ok(config.check(self.config.as_deref())?)
+        let Some(ours) = config else { return Ok(()) };
+        self.config = self.config.take().filter(|_| !replace);
+        self.share_first(config)?;
+        let completed = self.config.as_deref().map(|on_record| ours.completed(on_record));
+        self.config = completed.transpose()?.flatten().or(self.config.take());
+        Ok(())
     }
 
     pub fn record(

@@ -407,7 +407,10 @@ BEGIN
             -- Another may have been the first.
             SELECT l.config INTO v_config FROM onedrop_ledger l;
         END IF;
-        IF NOT v_config::jsonb @> p_config::jsonb THEN
+        -- Keys that one of them lacks are of another version.
+        IF EXISTS (
+            SELECT FROM jsonb_each(p_config::jsonb) o WHERE v_config::jsonb -> o.key <> o.value
+        ) THEN
             config := v_config;
             RETURN NEXT;
             RETURN;
