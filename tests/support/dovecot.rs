@@ -152,6 +152,11 @@ impl Dovecot {
         self.ports[1]
     }
 
+    /// LMTP on 127.0.0.1, as on [`Dovecot::lmtp_socket`].
+    pub fn lmtp_port(&self) -> u16 {
+        self.ports[2]
+    }
+
     pub fn lmtp_socket(&self) -> PathBuf {
         self.root.join("run/lmtp")
     }
@@ -189,6 +194,12 @@ impl Dovecot {
     /// Where the account's Maildir is, or will be after its first use.
     pub fn maildir(&self, account: &str) -> PathBuf {
         self.mail_root().join(account).join("Maildir")
+    }
+
+    /// Makes the account's home folder, as a site does with a new account. Dovecot makes one only
+    /// with a mailbox, which is too late for what the `duplicate` test of the first delivery locks.
+    pub fn make_home(&self, account: &str) {
+        self.root.dir_for(&format!("mail/{account}"), MAIL_USER, 0o700);
     }
 
     /// The folder of all accounts: Onedrop's `maildir://` root.

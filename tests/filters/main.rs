@@ -1,0 +1,6 @@
+//! Users' Sieve filters, run by a real Dovecot with Pigeonhole for copies that are handed over by
+//! LMTP: the guard that is shipped for it, and each kind of filter with each kind of failure.
+
+mod guard;
+#[path = "../support/mod.rs"]
+mod support;
