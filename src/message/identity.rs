@@ -113,6 +113,24 @@ impl Identity {
         self.message_id.is_some() && first_message_id(header) == self.message_id
     }
 
+    /// Whether a message that begins with `start` may be this one, or have the same first
+    /// Message-ID. False only where `start` shows another first Message-ID, or that there is none.
+    pub fn may_begin_with(&self, start: &[u8]) -> bool {
+        let (header, _) = split(start);
+        let mut end = 0;
+        let first = fields(header).find(|field| {
+            end += field.raw.len();
+            field.is(b"message-id")
+        });
+        let is_shown = match first {
+            // What follows it does not continue it.
+            Some(_) => end < start.len(),
+            // The line that ends the header is whole.
+            None => start[header.len()..].contains(&b'\n'),
+        };
+        !is_shown || first_message_id(header) == self.message_id
+    }
+
     /// Names this message's copy in one mailbox.
     pub fn copy_key(&self, account: &str, mailbox: &str) -> Hash {
         lock_key::copy_hash(&self.id_hash, &self.digest, account, mailbox)

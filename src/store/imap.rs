@@ -33,6 +33,7 @@ use login::Connector;
 use session::ImapSession;
 
 mod append;
+mod candidates;
 mod error;
 mod fetch;
 mod grouped;

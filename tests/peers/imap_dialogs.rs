@@ -111,14 +111,16 @@ fn serve(listener: &TcpListener, dialog: &Dialog, go: &Sender<()>) {
             "L" => server.expect_bytes(&sent(&dialog.letter)),
             "S" => server.say(format!("{}\r\n", rest.replace('$', &server.tag))),
             "s" => server.say(unescaped(&rest.replace('$', &server.tag))),
-            "M" => {
+            "m" | "M" => {
                 let (uid, text) = rest.split_once(' ').expect("a UID");
                 let bytes = unescaped(text);
                 let size = bytes.len();
                 let head =
                     format!("* 1 FETCH (UID {uid} RFC822.SIZE {size} BODY[]<0> {{{size}}}\r\n");
                 server.say([head.as_bytes(), &bytes, b")\r\n"].concat());
-                server.reply("OK done");
+                if word == "M" {
+                    server.reply("OK done");
+                }
             }
             "W" => server.expect_silence(),
             "X" => server.hang_up(),

@@ -6,6 +6,7 @@ mod find;
 mod look;
 mod mailboxes;
 mod maildir;
+mod many;
 mod pool;
 #[path = "../ports/mod.rs"]
 mod ports;

@@ -170,6 +170,10 @@ impl ImapRig {
         ImapRig { dovecot: Dovecot::start_with("mail_save_crlf = yes") }
     }
 
+    pub fn maildir(&self, account: &str) -> PathBuf {
+        self.dovecot.maildir(account)
+    }
+
     fn open(&self, create_mailboxes: bool) -> Box<dyn AnyStore> {
         let settings = ImapSettings {
             host: "127.0.0.1".to_owned(),

@@ -9,17 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use super::candidates::{self, Judge};
 use super::error::ImapError;
 use super::fetch::{self, Fetched};
 use super::listing::{self, TOGETHER};
-use super::search::{TRACE_BYTES, criteria, hits, searchable_id};
+use super::search::{criteria, hits, searchable_id};
 use super::session::ImapSession;
 use super::syntax;
-use crate::message::{DedupBy, Identity};
+use crate::message::DedupBy;
 use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
 
-/// A candidate is fetched in pieces of this size.
-const PIECE: usize = 1024 * 1024;
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
 ///
 /// # Errors
@@ -127,14 +126,17 @@ impl Look<'_> {
 
     fn compare(&mut self, mut hits: Vec<u32>) -> Result<(), ImapError> {
         hits.sort_unstable();
-        for uid in hits.into_iter().rev() {
-            if self.seen.insert(uid)
-                && Some(uid) != self.on_record
-                && self.found.len() < self.sought.at_most
-                && let Some((fetched, proof)) = self.candidate(uid)?
-            {
-                self.found.push((uid, fetched, proof));
+        let is_new = |uid: &u32| self.seen.insert(*uid) && Some(*uid) != self.on_record;
+        let hits: Vec<u32> = hits.into_iter().rev().filter(is_new).collect();
+        // Mostly the newest is the copy.
+        let (newest, others) = hits.split_at(hits.len().min(1));
+        for uids in newest.chunks(1).chain(others.chunks(TOGETHER)) {
+            let wanted = self.sought.at_most.saturating_sub(self.found.len());
+            if wanted == 0 {
+                break;
             }
+            let judge = Judge { sought: self.sought, by: self.by };
+            self.found.extend(candidates::equal(self.session, &judge, uids, wanted, self.until)?);
         }
         Ok(())
     }
@@ -146,59 +148,13 @@ impl Look<'_> {
         if self.found.is_empty() && !self.sought.needs_proof {
             return Ok(Proof::Assumed);
         }
-        Ok(match self.candidate(uid)? {
+        let judge = Judge { sought: self.sought, by: self.by };
+        let equal = candidates::equal(self.session, &judge, &[uid], 1, self.until)?;
+        Ok(match equal.into_iter().next() {
             None => Proof::Foreign,
-            Some((_, Proof::Equal)) if !self.seen.contains(&uid) => Proof::Hidden,
-            Some((_, proof)) => proof,
+            Some((_, _, Proof::Equal)) if !self.seen.contains(&uid) => Proof::Hidden,
+            Some((_, _, proof)) => proof,
         })
-    }
-
-    /// What FETCH says of message `uid`, without its bytes, and whether it is equal or has the same
-    /// Message-ID only; `None` when it is gone or another message.
-    fn candidate(&mut self, uid: u32) -> Result<Option<(Fetched, Proof)>, ImapError> {
-        let first = format!("(FLAGS INTERNALDATE RFC822.SIZE {})", piece(0));
-        let Some(mut fetched) = self.fetch(uid, &first)? else { return Ok(None) };
-        let (mut bytes, size) =
-            (fetched.body.take().unwrap_or_default(), fetched.size.unwrap_or(0));
-        let sought = self.sought;
-        let is_same = sought.by_id && sought.identity.has_same_id(&bytes);
-        let (least, most) = (self.sought.size_bytes.start(), self.sought.size_bytes.end());
-        let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
-        if self.by == DedupBy::Content && !likely.contains(&(size as u64)) {
-            return Ok(is_same.then_some((fetched, Proof::SameId)));
-        }
-        let mut last = bytes.len();
-        // RFC822.SIZE is wrong on some servers: what ends a message is a short piece that reaches
-        // it, or an empty one.
-        while last == PIECE || (last > 0 && bytes.len() < size) {
-            if bytes.len() as u64 > (size as u64).max(*most).saturating_add(PIECE as u64) {
-                return Err(self.session.lost(format!("message {uid} does not end at its size")));
-            }
-            let next = self.fetch(uid, &format!("({})", piece(bytes.len())))?;
-            let Some(body) = next.and_then(|next| next.body) else { return Ok(None) };
-            last = body.len();
-            bytes.extend_from_slice(&body);
-        }
-        let is_equal = match sought.by_id {
-            true => sought.identity.is_that_of(&bytes),
-            false => Identity::of(&bytes, self.by) == *sought.identity,
-        };
-        let proof = match is_equal {
-            true if is_same && fetched.date != Some(sought.recorded_at) => Proof::SameContent,
-            true => Proof::Equal,
-            false => Proof::SameId,
-        };
-        Ok((is_equal || is_same).then_some((fetched, proof)))
-    }
-
-    /// Fetches `items` of message `uid`; `None` when the server does not tell the last of them.
-    fn fetch(&mut self, uid: u32, items: &str) -> Result<Option<Fetched>, ImapError> {
-        let answer = self.session.run_large(&format!("UID FETCH {uid} {items}"), self.until)?;
-        let is_whole = |fetched: &Fetched| match items.contains("BODY") {
-            true => fetched.body.is_some(),
-            false => fetched.date.is_some(),
-        };
-        Ok(fetch::all_of(answer, uid).find(is_whole))
     }
 }
 
@@ -236,8 +192,4 @@ pub fn open(
 pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Result<bool, ImapError> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
     Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
-}
-
-fn piece(offset: usize) -> String {
-    format!("BODY.PEEK[]<{offset}.{PIECE}>")
 }
